@@ -1,0 +1,80 @@
+# Two commands are enough for a newcomer: `make train` and `make test`. Each sets itself up.
+
+JOB    ?= worker_groups
+ARGS   ?=
+EXTRAS ?= embodied,dev,docs
+VENV   := .venv
+PYTHONS ?= python3 python3.11 python3.12 python3.10
+
+SHELL       := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOG   := $(VENV)/install.log
+TESTS  = $(wildcard tests/unit_tests tests/e2e_tests)
+
+.PHONY: help train test lint format docs clean setup FORCE
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  make train JOB=<recipe> ARGS='key=value ...' runs another recipe; see rlinf train --list"
+
+train: setup ## Set up if needed, then run the default job
+	@$(BIN)/rlinf train $(JOB) $(ARGS)
+
+test: lint ## Set up if needed, then lint and run every test
+	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+lint: setup ## Check style and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: setup ## Mend style and formatting
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: setup ## Build the documentation into docs/_build/html
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean: ## Remove the virtual environment and everything generated
+	@rm -rf $(VENV) build dist *.egg-info docs/_build docs/reference/configuration.md
+	@rm -rf .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: $(STAMP) ## Create the virtual environment and install
+
+# An environment knows its own folder and its extras: one that was moved, or that was made for
+# other extras, is made again.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR) $(EXTRAS))
+$(STAMP): FORCE
+endif
+
+$(STAMP): pyproject.toml constraints.txt
+	@python=; \
+	for candidate in $(PYTHONS); do \
+	  if $$candidate -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
+	    2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "error: Python 3.10, 3.11 or 3.12 is needed; looked for: $(PYTHONS)." >&2; \
+	  echo "       python3 is: $$(python3 --version 2>&1 || true)" >&2; \
+	  echo "       Name another one with: make PYTHONS=/path/to/python3.11 ..." >&2; \
+	  exit 1; \
+	fi; \
+	if ! { [ -f $(STAMP) ] && [ "$$(cat $(STAMP))" = "$(CURDIR) $(EXTRAS)" ]; }; then \
+	  echo "Creating $(VENV) with $$($$python --version)"; \
+	  rm -rf $(VENV); \
+	  $$python -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "error: no virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
+	fi
+	@echo "Installing rlinf[$(EXTRAS)] into $(VENV): a few minutes the first time"
+	@pip() { $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt "$$@"; }; \
+	{ pip setuptools wheel && pip --no-build-isolation -e '.[$(EXTRAS)]'; } 2>&1 \
+	  | tee $(LOG) \
+	  | awk '/^ *Collecting /{printf "."; fflush()} /^Installing collected/{printf " unpacking"; fflush()} END{print ""}' \
+	|| { echo "error: the installation failed; the end of $(LOG):" >&2; tail -n 30 $(LOG) >&2; exit 1; }
+	@echo "$(CURDIR) $(EXTRAS)" > $(STAMP)

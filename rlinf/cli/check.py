@@ -1,0 +1,137 @@
+"""`rlinf check`: validate a config and show where its processes go; starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+_SIZES_HELP = "accelerators on each node; by default what the config says, or this machine has"
+
+
+def add_parser(commands: Any) -> None:
+    """Adds `check` to the sub-commands."""
+    parser = commands.add_parser(
+        "check",
+        help="validate a config and print its placement and batch arithmetic",
+        description="Validate a config; print which process of which component runs on which node "
+        "and device, and how samples become updates. Needs no cluster and no GPU.",
+    )
+    parser.add_argument(
+        "config", metavar="CONFIG", nargs="?", help="name of a recipe, or path to a YAML file"
+    )
+    parser.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", help="values to set in the config"
+    )
+    parser.add_argument("--config-path", metavar="DIR", help="folder of the config")
+    parser.add_argument("--gpus-per-node", metavar="N", type=_count, help=_SIZES_HELP)
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema and stop")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Checks a config.
+
+    Returns:
+        0 if it is valid, 1 if it is not, 2 for wrong usage.
+    """
+    from rlinf.config import ConfigError, json_schema
+
+    if args.schema:
+        print(json.dumps(json_schema(), indent=2))
+        return 0
+    if args.config is None:
+        print("rlinf check: name a CONFIG, or ask for the --schema", file=sys.stderr)
+        return 2
+    try:
+        report = inspect_config(args.config, args.overrides, args.config_path, args.gpus_per_node)
+    except ConfigError as error:
+        if args.json:
+            problems = [asdict(problem) for problem in error.problems]
+            print(json.dumps({"ok": False, "problems": problems}, indent=2, default=str))
+        else:
+            print(error, file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps({"ok": True, "problems": [], **report}, indent=2))
+        return 0
+    print(f"{args.config}: valid, task type {report['task_type']}")
+    if report["placement_map"]:
+        print(f"\n{report['placement_map']}")
+    if report["arithmetic"]:
+        print("\nbatch arithmetic")
+        print("\n".join(f"  {line}" for line in report["arithmetic"]))
+    return 0
+
+
+def inspect_config(
+    name: str,
+    overrides: list[str],
+    config_path: str | None = None,
+    gpus_per_node: int | None = None,
+) -> dict[str, Any]:
+    """Validates a config and works out its placement.
+
+    Args:
+        name: Name of a recipe, or path to a YAML file.
+        overrides: Hydra overrides.
+        config_path: Folder of the config.
+        gpus_per_node: Accelerators on each node; None is what the config or this machine has.
+
+    Returns:
+        `task_type`, `placement` (per component one entry per process), `placement_map` (the same
+        as text) and `arithmetic` (lines of text).
+
+    Raises:
+        rlinf.config.ConfigError: The config is not valid; holds every problem.
+    """
+    from rlinf.config import ConfigError, Problem, batch_arithmetic, build_config, validate_cfg
+    from rlinf.config.placement import PlacementError
+    from rlinf.scheduler.cluster.topology import assume_topology
+    from rlinf.scheduler.placement import format_placement_map
+
+    cfg = validate_cfg(
+        build_config(name, overrides, config_path), accelerators_per_node=gpus_per_node
+    )
+    report: dict[str, Any] = {"task_type": cfg.runner.task_type, "placement": {}}
+    sizes: dict[str, int] = {}
+    report["placement_map"] = ""
+    if cfg.cluster.component_placement:
+        try:
+            topology = assume_topology(cfg.cluster, gpus_per_node)
+            placement = _placement_class(cfg.runner.task_type)(cfg, topology)
+            for component in placement.components:
+                report["placement"][component] = [
+                    _entry(process) for process in placement.get_placement(component)
+                ]
+        except PlacementError as error:
+            raise ConfigError([Problem(error.path, error.text, str(error))]) from error
+        sizes = {name: len(processes) for name, processes in report["placement"].items()}
+        report["placement_map"] = format_placement_map(placement)
+    report["arithmetic"] = batch_arithmetic(cfg, sizes)
+    return report
+
+
+def _placement_class(task_type: str) -> type:
+    from rlinf.scheduler.placement import ComponentPlacement, ModelParallelComponentPlacement
+
+    # The one that the entry script of the task uses: tensor parallelism decides what a process is.
+    return ModelParallelComponentPlacement if task_type == "reasoning" else ComponentPlacement
+
+
+def _entry(process: Any) -> dict[str, Any]:
+    return {
+        "rank": process.rank,
+        "node": process.cluster_node_rank,
+        "kind": process.resource_kind,
+        "devices": list(process.local_hardware_ranks),
+    }
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 upwards")
+    return int(text)

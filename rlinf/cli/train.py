@@ -1,0 +1,109 @@
+"""`rlinf train` and `rlinf eval`: run a recipe by name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from rlinf.cli import recipes
+
+_EXAMPLES = """\
+examples:
+  rlinf {command} --list
+  rlinf {command} NAME
+  rlinf {command} NAME runner.max_steps=3 cluster.num_nodes=2
+  rlinf {command} path/to/my.yaml
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds `train` to the sub-commands."""
+    _add(commands, "train", "run a recipe by name", evaluate=False)
+
+
+def add_eval_parser(commands: Any) -> None:
+    """Adds `eval` to the sub-commands."""
+    _add(commands, "eval", "evaluate a recipe by name, without training", evaluate=True)
+
+
+def _add(commands: Any, command: str, about: str, evaluate: bool) -> None:
+    parser = commands.add_parser(
+        command,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.",
+        epilog=_EXAMPLES.format(command=command),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "config", metavar="CONFIG", nargs="?", help="name of a recipe, or path to a YAML file"
+    )
+    parser.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", help="values to set in the config"
+    )
+    parser.add_argument("--config-path", metavar="DIR", help="folder of the config")
+    parser.add_argument("--list", action="store_true", help="list the recipes and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the command that would run, and stop"
+    )
+    parser.set_defaults(run=run, evaluate=evaluate, command=command)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replaces this process by the entry script of the config.
+
+    Returns:
+        An exit code if nothing was started: 0 after `--list` and `--dry-run`, 1 if the config is
+        not valid, 2 for wrong usage.
+    """
+    from rlinf.config import ConfigError
+
+    if args.list:
+        return _print_recipes()
+    if args.config is None:
+        print(f"rlinf {args.command}: name a CONFIG, or --list them", file=sys.stderr)
+        return 2
+    overrides = [*args.overrides, "runner.only_eval=true"] if args.evaluate else args.overrides
+    try:
+        config = recipes.load(args.config, overrides, args.config_path)
+        if args.evaluate and config.task_type == "workers":
+            raise ValueError(f"{config.name} trains nothing, so there is nothing to evaluate")
+        script = recipes.entry_script(config)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"rlinf {args.command}: {error}", file=sys.stderr)
+        return 2
+    command = [sys.executable, str(script)]
+    command += ["--config-path", str(config.folder), "--config-name", config.name]
+    command += config.overrides
+    if args.dry_run:
+        print(shlex.join(command))
+        return 0
+    sys.stdout.flush()
+    # No process stays in between: signals and the exit code are the script's own.
+    os.execv(sys.executable, command)
+
+
+def _print_recipes() -> int:
+    found = recipes.list_recipes()
+    if not found:
+        print("no recipes under examples/*/config of the current folder", file=sys.stderr)
+        return 2
+    width = max(len(recipe.name) for recipe in found)
+    folder: Path | None = None
+    for recipe in found:
+        if recipe.path.parent != folder:
+            folder = recipe.path.parent
+            print(_short(folder))
+        print(f"  {recipe.name:<{width}}  {recipe.about}".rstrip())
+    return 0
+
+
+def _short(folder: Path) -> Path:
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder

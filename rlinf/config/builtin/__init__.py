@@ -1,0 +1,40 @@
+"""Names that come with the package, and the modules that hold their schemas.
+
+When the code of a plug-in moves its schema beside itself, only the module path changes here.
+"""
+
+from rlinf.config.plugins import register_lazy, register_schema
+
+_MODULES = {
+    "env": {
+        "rlinf.config.builtin.envs": ("metaworld", "gymnasium", "envpool", "maniskill", "libero"),
+    },
+    "model": {
+        "rlinf.config.builtin.models": (
+            "mlp_policy",
+            "cnn_policy",
+            "qwen2.5",
+            "qwen3",
+            "llama",
+            "hf_causal_lm",
+        ),
+    },
+    "reward": {
+        "rlinf.config.builtin.rewards": ("math", "code", "searchr1", "vqa", "reasoning_gym"),
+    },
+}
+
+# All their keys are in the algorithm section itself.
+_WITHOUT_KEYS = {
+    "advantage": ("gae", "grpo", "reinpp", "raw"),
+    "loss": ("actor", "actor_critic", "decoupled_actor_critic"),
+}
+
+for _kind, _by_module in _MODULES.items():
+    for _module, _names in _by_module.items():
+        for _name in _names:
+            register_lazy(_kind, _name, _module)
+
+for _kind, _names in _WITHOUT_KEYS.items():
+    for _name in _names:
+        register_schema(_kind, _name, None)

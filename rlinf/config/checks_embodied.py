@@ -1,0 +1,171 @@
+"""Rules between the keys of an embodied config: envs, chunks, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlinf.config.arithmetic import embodied_batch
+from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
+from rlinf.config.errors import ABSENT, Problem
+
+EMBODIED = ("embodied", "embodied_eval")
+_VALUE_LOSSES = ("actor_critic", "decoupled_actor_critic")
+
+
+@cross_check(EMBODIED)
+def has_envs(context: CheckContext) -> Iterator[Problem]:
+    """There are environments for what the run does."""
+    runner, env = context.cfg.runner, context.cfg.env
+    only_eval = runner.only_eval or runner.task_type == "embodied_eval"
+    if env.train is None and not only_eval:
+        yield Problem("env.train", ABSENT, "is missing: environments to train in are needed")
+    if env.eval is None and (only_eval or runner.val_check_interval > 0):
+        why = "the run only evaluates" if only_eval else "runner.val_check_interval asks for them"
+        hint = "add env.eval" if only_eval else "add env.eval, or set val_check_interval to -1"
+        message = f"is missing: environments to evaluate in are needed, as {why}"
+        yield Problem("env.eval", ABSENT, message, hint)
+
+
+@cross_check(("embodied_eval",))
+def has_a_model(context: CheckContext) -> Iterator[Problem]:
+    """An evaluation knows which policy it evaluates."""
+    cfg = context.cfg
+    if cfg.rollout.model.model_type is None and cfg.actor is None:
+        message = "is missing: without an actor section the rollout must name its model"
+        yield Problem("rollout.model.model_type", ABSENT, message)
+
+
+@cross_check(("embodied",))
+def value_loss_has_values(context: CheckContext) -> Iterator[Problem]:
+    """A value loss needs a value function."""
+    loss, model = context.cfg.algorithm.loss_type, context.cfg.actor.model
+    if loss.lower() in _VALUE_LOSSES and not model.add_value_head:
+        message = f"must be true: algorithm.loss_type {loss} trains a value function"
+        path = "actor.model.add_value_head"
+        yield Problem(path, False, message, "set it to true, or use loss_type actor")
+
+
+@cross_check(("embodied",))
+def gae_has_values(context: CheckContext) -> Iterator[Problem]:
+    """GAE with a plain actor loss would use values that nothing trains."""
+    cfg = context.cfg
+    untrained = cfg.algorithm.loss_type.lower() == "actor" and cfg.actor.model.add_value_head
+    if cfg.algorithm.adv_type.lower() == "gae" and untrained:
+        message = "gae would use values that nothing trains: loss_type actor has no value loss"
+        hint = "use loss_type actor_critic, or add_value_head: false"
+        yield Problem("algorithm.loss_type", cfg.algorithm.loss_type, message, hint)
+
+
+@cross_check(("embodied",))
+def train_envs_divide(context: CheckContext) -> Iterator[Problem]:
+    """Every worker and stage has the same number of whole groups."""
+    if context.cfg.env.train is None:
+        return
+    batch, workers = embodied_batch(context.cfg), context.workers("env")
+    by = workers * batch.stages * batch.group
+    yield from divides(
+        "env.train.total_num_envs",
+        batch.envs,
+        by,
+        f"{batch.envs} envs",
+        f"{workers} env workers × {batch.stages} pipeline stages × group size {batch.group} = {by}",
+        "groups per worker and stage",
+    )
+
+
+@cross_check(EMBODIED)
+def eval_envs_divide(context: CheckContext) -> Iterator[Problem]:
+    """Every worker and stage has the same number of evaluation envs."""
+    evaluation = context.cfg.env.eval
+    if evaluation is None:
+        return
+    workers, stages = context.workers("env"), context.cfg.rollout.pipeline_stage_num
+    by = workers * stages * (evaluation.group_size or 1)
+    yield from divides(
+        "env.eval.total_num_envs",
+        evaluation.total_num_envs,
+        by,
+        f"{evaluation.total_num_envs} envs",
+        f"{workers} env workers × {stages} pipeline stages"
+        f" × group size {evaluation.group_size or 1} = {by}",
+        "groups per worker and stage",
+    )
+
+
+@cross_check(("embodied",))
+def group_sizes_agree(context: CheckContext) -> Iterator[Problem]:
+    """Envs form the groups that the algorithm compares."""
+    if context.cfg.env.train is None:
+        return
+    own, wanted = context.cfg.env.train.group_size, context.cfg.algorithm.group_size
+    if own is not None and own != wanted:
+        message = f"must equal algorithm.group_size, which is {wanted}"
+        yield Problem("env.train.group_size", own, message, "leave it out to follow the algorithm")
+
+
+@cross_check(("embodied",))
+def rollout_has_whole_chunks(context: CheckContext) -> Iterator[Problem]:
+    """A rollout ends where a chunk of actions ends."""
+    train = context.cfg.env.train
+    if train is None:
+        return
+    batch = embodied_batch(context.cfg)
+    if batch.steps is None:
+        return
+    key = "max_episode_steps" if train.max_steps_per_rollout_epoch is None else None
+    yield from divides(
+        f"env.train.{key or 'max_steps_per_rollout_epoch'}",
+        batch.steps,
+        batch.chunk,
+        f"{batch.steps} steps per rollout",
+        f"actor.model.num_action_chunks {batch.chunk}",
+        "chunks per rollout",
+    )
+
+
+@cross_check(("embodied",))
+def samples_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
+    """A rollout is a whole number of minibatches."""
+    if context.cfg.env.train is None:
+        return
+    batch = embodied_batch(context.cfg)
+    if batch.samples is None or batch.global_batch is None or batch.steps % batch.chunk:
+        return
+    if batch.samples % batch.global_batch:
+        fitting = [n for n in range(1, batch.samples + 1) if batch.samples % n == 0]
+        near = sorted(fitting, key=lambda n: abs(n - batch.global_batch))[:3]
+        yield Problem(
+            "actor.global_batch_size",
+            batch.global_batch,
+            f"{batch.samples_text}, which cannot be divided by global_batch_size"
+            f" {batch.global_batch}: {batch.samples} / {batch.global_batch}"
+            f" = {batch.samples / batch.global_batch:.4g} minibatches",
+            f"sizes that would do: {', '.join(str(n) for n in sorted(near))}",
+        )
+
+
+@cross_check(("embodied",))
+def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
+    """A minibatch is a whole number of micro-batches on every actor worker."""
+    if context.cfg.env.train is None:
+        return
+    batch, workers = embodied_batch(context.cfg), context.workers("actor")
+    if batch.global_batch is not None:
+        path, whole, given = "actor.global_batch_size", batch.global_batch, ABSENT
+        left = f"global_batch_size {whole}"
+    elif batch.samples is not None:
+        path, whole, given = "env.train.total_num_envs", batch.samples, batch.envs
+        left = f"{batch.samples_text}, the whole rollout,"
+    else:
+        return
+    by, right, why = share_divisor(batch.micro_batch, workers)
+    yield from divides(path, whole, by, left, right, why, given=given)
+
+
+@cross_check(("embodied",))
+def offload_and_overlap(context: CheckContext) -> Iterator[Problem]:
+    """An offloaded env cannot be reset while the actor trains."""
+    train = context.cfg.env.train
+    if train is not None and context.cfg.runner.overlap_env_bootstrap and train.enable_offload:
+        message = "needs the env while the actor trains, but env.train.enable_offload gives it up"
+        yield Problem("runner.overlap_env_bootstrap", True, message, "turn one of them off")

@@ -1,0 +1,142 @@
+"""Rules between the keys of a reasoning config: lengths, batches, log-probabilities, data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlinf.config.arithmetic import reasoning_global_batch
+from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
+from rlinf.config.errors import ABSENT, Problem
+
+REASONING = ("reasoning", "reasoning_eval")
+
+
+@cross_check(REASONING)
+def sequences_have_room(context: CheckContext) -> Iterator[Problem]:
+    """A response fits after the longest prompt."""
+    cfg = context.cfg
+    total, prompt = cfg.runner.seq_length, cfg.data.max_prompt_length
+    if total is None:
+        message = "is missing: the most tokens of prompt and response together"
+        hint = f"more than {prompt}, the longest prompt"
+        yield Problem("runner.seq_length", ABSENT, message, hint)
+        return
+    if total <= prompt:
+        message = f"must be greater than data.max_prompt_length, which is {prompt}"
+        yield Problem("runner.seq_length", total, message)
+        return
+    if cfg.algorithm is None:
+        return
+    longest = cfg.algorithm.sampling_params.max_new_tokens
+    if longest is not None and longest > total - prompt:
+        message = (
+            f"does not fit: seq_length {total} - max_prompt_length {prompt}"
+            f" = {total - prompt} tokens are left"
+        )
+        yield Problem("algorithm.sampling_params.max_new_tokens", longest, message)
+
+
+@cross_check(("reasoning",))
+def sequences_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
+    """The sequences of a step are a whole number of minibatches."""
+    cfg = context.cfg
+    prompts, group = cfg.data.rollout_batch_size, cfg.algorithm.group_size
+    minibatches, total = cfg.algorithm.n_minibatches, prompts * group
+    product = f"{prompts} prompts × {group} samples = {total} sequences"
+    if total % minibatches:
+        yield Problem(
+            "algorithm.n_minibatches",
+            minibatches,
+            f"{product}, which cannot be divided by n_minibatches {minibatches}:"
+            f" {total} / {minibatches} = {total / minibatches:.4g} sequences per minibatch",
+        )
+        return
+    whole, given = reasoning_global_batch(cfg), cfg.actor.global_batch_size
+    if given is not None and given != whole:
+        message = f"must be {whole}: {product} / {minibatches} minibatches = {whole}"
+        hint = "leave it out to follow the others"
+        yield Problem("actor.global_batch_size", given, message, hint)
+
+
+@cross_check(("reasoning",))
+def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
+    """A minibatch is a whole number of micro-batches on every actor worker."""
+    cfg, workers = context.cfg, context.workers("actor")
+    total = cfg.data.rollout_batch_size * cfg.algorithm.group_size
+    if total % cfg.algorithm.n_minibatches:
+        return
+    micro = None if cfg.runner.enable_dynamic_batch_size else cfg.actor.micro_batch_size
+    whole = reasoning_global_batch(cfg)
+    by, right, why = share_divisor(micro, workers)
+    path, given = "actor.micro_batch_size", micro
+    if micro is None:
+        path, given = "algorithm.n_minibatches", cfg.algorithm.n_minibatches
+    left = f"a minibatch of {whole} sequences"
+    yield from divides(path, whole, by, left, right, why, given=given)
+
+
+@cross_check(("reasoning",))
+def dynamic_batches_have_a_budget(context: CheckContext) -> Iterator[Problem]:
+    """Micro-batches by tokens need a number of tokens that fits the longest sequence."""
+    runner = context.cfg.runner
+    if not runner.enable_dynamic_batch_size:
+        return
+    budget = runner.max_tokens_per_mbs
+    if budget is None:
+        message = "is missing: enable_dynamic_batch_size needs the most tokens of a micro-batch"
+        yield Problem("runner.max_tokens_per_mbs", ABSENT, message)
+    elif runner.seq_length is not None and budget < runner.seq_length:
+        message = f"must be at least runner.seq_length, which is {runner.seq_length}"
+        yield Problem("runner.max_tokens_per_mbs", budget, message)
+
+
+@cross_check(("reasoning",))
+def logprobs_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
+    """Old log-probabilities come from the engine or from the trainer."""
+    cfg = context.cfg
+    recompute, returned = cfg.algorithm.recompute_logprobs, cfg.rollout.return_logprobs
+    if not recompute and not returned:
+        message = "old log-probabilities have no source: rollout.return_logprobs is false as well"
+        yield Problem("algorithm.recompute_logprobs", False, message, "set one of them to true")
+    if cfg.algorithm.importance_sampling_fix and not (recompute and returned):
+        off = "rollout.return_logprobs" if recompute else "algorithm.recompute_logprobs"
+        message = f"compares the log-probabilities of engine and trainer, but {off} is false"
+        path = "algorithm.importance_sampling_fix"
+        yield Problem(path, True, message, f"set {off} to true")
+
+
+@cross_check(("reasoning",))
+def value_loss_has_a_critic(context: CheckContext) -> Iterator[Problem]:
+    """GAE needs a value network, and a value network a model."""
+    cfg = context.cfg
+    used = cfg.critic is not None and cfg.critic.use_critic_model
+    if cfg.algorithm.adv_type.lower() == "gae" and not used:
+        message = "gae needs values, but there is no critic"
+        hint = "set critic.use_critic_model to true and describe critic.model, or use grpo"
+        yield Problem("algorithm.adv_type", cfg.algorithm.adv_type, message, hint)
+    if used and cfg.critic.model is None:
+        message = "is missing: critic.use_critic_model is true"
+        yield Problem("critic.model", ABSENT, message)
+
+
+@cross_check(REASONING)
+def responses_have_a_reward(context: CheckContext) -> Iterator[Problem]:
+    """There is a reward for responses."""
+    if context.cfg.reward.reward_type is None:
+        message = "is missing: a reasoning run needs a reward for its responses"
+        yield Problem("reward.reward_type", ABSENT, message, "math, code, reasoning_gym, ...")
+
+
+@cross_check(REASONING)
+def prompts_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
+    """There are prompts for what the run does."""
+    runner, data = context.cfg.runner, context.cfg.data
+    if data.dataset_name is not None:
+        return
+    evaluates = runner.task_type == "reasoning_eval" or runner.only_eval
+    if not evaluates and not data.train_data_paths:
+        message = "is missing: there are no training prompts"
+        yield Problem("data.train_data_paths", ABSENT, message, "or name a data.dataset_name")
+    if (evaluates or runner.val_check_interval > 0) and not data.val_data_paths:
+        message = "is missing: there are no prompts to evaluate on"
+        yield Problem("data.val_data_paths", ABSENT, message, "or name a data.dataset_name")

@@ -1,0 +1,157 @@
+"""Composes a config from YAML files with Hydra, and says plainly what is wrong with the files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlinf.config.errors import ABSENT, ConfigError, Problem
+from rlinf.config.resolvers import register_resolvers
+from rlinf.config.suggest import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def build_config(
+    config_name: str, overrides: Sequence[str] = (), config_path: str | Path | None = None
+) -> DictConfig:
+    """Composes a config by name.
+
+    Args:
+        config_name: File name without `.yaml`, or a path to the file.
+        overrides: Hydra overrides, such as `runner.max_steps=3`. A key that the files do not set
+            needs no `+`: the schema knows it.
+        config_path: Folder of the file; None looks into `config_folders()`.
+
+    Returns:
+        The composed config, not yet checked: pass it to `validate_cfg`.
+
+    Raises:
+        ConfigError: There is no such file, or it cannot be read or composed.
+    """
+    import yaml
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    folder, name = _find(config_name, config_path)
+    _check_overrides(overrides)
+    register_resolvers()
+    try:
+        with _own_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
+            return compose(name, overrides=[_adding(item, folder) for item in overrides])
+    except yaml.YAMLError as error:
+        raise ConfigError([_yaml_problem(error, name)]) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError([Problem(f"config '{name}'", ABSENT, _plain(error))]) from error
+
+
+def config_folders() -> list[Path]:
+    """Returns the folders in which configs are looked up by name.
+
+    These are the current folder, its `config`, and every `config` folder under `examples` of the
+    current folder and of the source tree.
+    """
+    here, source = Path.cwd(), Path(__file__).resolve().parents[2]
+    folders = [here, here / "config"]
+    for root in dict.fromkeys([here, source]):
+        folders += sorted(path for path in (root / "examples").rglob("config") if path.is_dir())
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+
+
+def config_names(folder: Path) -> list[str]:
+    """Returns the names of the configs in a folder, sorted."""
+    return sorted(path.stem for path in folder.glob("*.y*ml") if path.suffix in _SUFFIXES)
+
+
+def _find(config_name: str, config_path: str | Path | None) -> tuple[Path, str]:
+    given = Path(config_name)
+    name = given.stem if given.suffix in _SUFFIXES else given.name
+    if config_path is not None:
+        folders = [Path(config_path).expanduser() / given.parent]
+    elif given.parent != Path("."):
+        folders = [given.parent.expanduser()]
+    else:
+        folders = config_folders()
+    for folder in folders:
+        if any((folder / f"{name}{suffix}").is_file() for suffix in _SUFFIXES):
+            return folder.resolve(), name
+    if not any(folder.is_dir() for folder in folders):
+        message = f"there is no folder {folders[0]}"
+        raise ConfigError([Problem(f"config '{name}'", ABSENT, message)])
+    known = {item for folder in folders for item in config_names(folder)}
+    places = ", ".join(str(folder) for folder in folders)
+    message = f"there is no {name}.yaml in {places}\nconfigs there: {listed(known)}"
+    raise ConfigError([Problem(f"config '{name}'", ABSENT, message, did_you_mean(name, known))])
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Sets aside the Hydra of a surrounding `@hydra.main` program and puts it back afterwards."""
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.version import VersionBase
+
+    hydra, version = GlobalHydra.instance(), VersionBase.instance()
+    kept = hydra.hydra, version.version_base
+    hydra.clear()
+    try:
+        yield
+    finally:
+        instance = GlobalHydra.instance()
+        instance.clear()
+        instance.hydra = kept[0]
+        VersionBase.instance().version_base = kept[1]
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, problems = OverridesParser.create(), []
+    for override in overrides:
+        try:
+            parser.parse_override(override)
+        except HydraException as error:
+            message = f"cannot be read: {_plain(error)}"
+            hint = (
+                "an override looks like runner.max_steps=10; quote values with special characters"
+            )
+            problems.append(Problem("override", override, message, hint))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _adding(override: str, folder: Path) -> str:
+    """Lets a plain override set a key that the files do not mention; groups stay as they are."""
+    key, equals, _ = override.partition("=")
+    plain = re.fullmatch(r"[A-Za-z_][\w.\-]*", key)
+    if not equals or not plain or key.startswith("hydra.") or (folder / key).is_dir():
+        return override
+    return f"++{override}"
+
+
+def _yaml_problem(error: Any, name: str) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    what = getattr(error, "problem", None) or str(error)
+    if mark is None:
+        return Problem(f"config '{name}'", ABSENT, f"is not valid YAML: {what}")
+    message = f"is not valid YAML: {what}"
+    snippet = mark.get_snippet()
+    if snippet:
+        message += f"\n{snippet}"
+    place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
+    return Problem(place, ABSENT, message, "check indentation, colons and quotes near that place")
+
+
+def _plain(error: Exception) -> str:
+    # Hydra appends where it looked and which variable shows more: nothing a user can act on.
+    text = re.split(r"\nConfig search path|\nSet the environment variable|\nSee http", str(error))[
+        0
+    ]
+    return text.strip() or type(error).__name__

@@ -1,0 +1,30 @@
+"""Advice for keys that users of other versions and of older examples may still write."""
+
+from __future__ import annotations
+
+ADVICE = {
+    "algorithm.staleness_threshold": "it is called algorithm.max_policy_age here",
+    "algorithm.rollout_epoch": "it belongs to the envs: env.train.rollout_epoch",
+    "algorithm.eval_rollout_epoch": "it belongs to the envs: env.eval.rollout_epoch",
+    "algorithm.training_batch_size_per_gpu": "set actor.micro_batch_size",
+    "algorithm.rollout_batch_size_per_gpu": "it never had an effect; remove it",
+    "algorithm.val_rollout_batch_size_per_gpu": "it never had an effect; remove it",
+    "algorithm.kl_penalty": "it is called algorithm.kl_penalty_type here",
+    "algorithm.value_cliprange": "it is called algorithm.value_clip here",
+    "algorithm.use_valid_token_scale": "remove it: token means are always exact",
+    "algorithm.early_stop_imp_ratio": "set algorithm.target_kl",
+    "algorithm.len_reward_penalty": "set algorithm.overlong_penalty",
+    "algorithm.safe_length": "set algorithm.overlong_buffer_length",
+    "algorithm.max_length": "set algorithm.sampling_params.max_new_tokens",
+    "algorithm.max_resample": "set algorithm.max_num_gen_batches",
+    "algorithm.length_params": "set algorithm.sampling_params",
+    "actor.optim.critic_warmup_steps": "set algorithm.critic_warmup_steps",
+    "actor.lr_sched": "the learning-rate schedule is part of actor.optim",
+    "actor.megatron": "Megatron is not implemented in this version; actor.fsdp_config is",
+    "critic.optim.critic_warmup_steps": "set algorithm.critic_warmup_steps",
+    "rollout.backend": "set rollout.rollout_backend",
+    "rollout.recompute_logprobs": "set algorithm.recompute_logprobs",
+    "rollout.sampling_params": "set algorithm.sampling_params",
+    "runner.experiment_name": "set runner.logger.experiment_name",
+}
+"""Key path to what a user should do about it."""

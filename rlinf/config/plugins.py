@@ -1,0 +1,155 @@
+"""Registry of the schemas that envs, models, rewards and algorithms bring for their own keys."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING
+
+from rlinf.config.errors import ConfigError, Problem
+from rlinf.config.suggest import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+KINDS = ("env", "model", "reward", "advantage", "loss", "agent")
+EXT_VARIABLE = "RLINF_EXT_MODULE"
+
+_schemas: dict[str, dict[str, type[BaseModel] | None]] = {kind: {} for kind in KINDS}
+_modules: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+_replaced: set[tuple[str, str]] = set()
+_extensions: set[str] = set()
+
+
+class UnknownPlugin(ValueError):
+    """A name that nobody registered; `hint` holds the near ones."""
+
+    def __init__(self, kind: str, name: object) -> None:
+        """Says which names are known and which of them are near."""
+        names = known_names(kind)
+        self.hint = did_you_mean(name, names)
+        super().__init__(f"no {kind} is registered under this name; known: {listed(names)}")
+
+
+def register_schema(
+    kind: str, name: str, model_cls: type[BaseModel] | None, *, replaces: bool = False
+) -> None:
+    """Registers the keys that a plug-in adds to its section of the config.
+
+    Args:
+        kind: One of `KINDS`.
+        name: What the user writes as `env_type`, `model_type`, `reward_type`, `adv_type`,
+            `loss_type` or `agent_type`; case does not matter.
+        model_cls: A pydantic model with the plug-in's own keys (the common ones are added), or
+            None when there are no further keys.
+        replaces: Take the place of whoever has the name, now or later.
+
+    Raises:
+        ValueError: Unknown kind, or the name is taken.
+    """
+    _check_kind(kind)
+    key = name.lower()
+    if replaces:
+        _replaced.add((kind, key))
+    elif (kind, key) in _replaced:
+        return
+    if not replaces and _schemas[kind].get(key, model_cls) is not model_cls:
+        raise ValueError(
+            f"{kind} '{name}' already has the schema {_schemas[kind][key]}; "
+            "pass replaces=True to take its place"
+        )
+    _schemas[kind][key] = model_cls
+
+
+def register_lazy(kind: str, name: str, module: str) -> None:
+    """Says which module registers the schema of `name`; it is imported when the name is used.
+
+    Args:
+        kind: One of `KINDS`.
+        name: As in `register_schema`.
+        module: Dotted path of a module that calls `register_schema(kind, name, ...)`.
+
+    Raises:
+        ValueError: Unknown kind.
+    """
+    _check_kind(kind)
+    _modules[kind][name.lower()] = module
+
+
+def known_names(kind: str) -> list[str]:
+    """Returns every registered name of a kind, sorted, without importing anything new."""
+    _check_kind(kind)
+    _load_builtin()
+    return sorted({*_schemas[kind], *_modules[kind]})
+
+
+def get_schema(kind: str, name: str) -> type[BaseModel] | None:
+    """Returns the schema that a plug-in registered, importing its module if need be.
+
+    Args:
+        kind: One of `KINDS`.
+        name: As the user wrote it.
+
+    Returns:
+        The model, or None when the plug-in adds no keys.
+
+    Raises:
+        UnknownPlugin: Nobody registered this name.
+        ValueError: The plug-in's module cannot be imported or does not register the name.
+    """
+    _check_kind(kind)
+    _load_builtin()
+    key = str(name).lower()
+    if key not in _schemas[kind]:
+        if key not in _modules[kind]:
+            raise UnknownPlugin(kind, name)
+        module = _modules[kind][key]
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise ValueError(
+                f"its keys are described in module {module}, which fails to import: {error}"
+            ) from error
+        if key not in _schemas[kind]:
+            raise ValueError(f"module {module} does not register the {kind} '{name}'")
+    return _schemas[kind][key]
+
+
+def load_extension() -> None:
+    """Imports the module named by RLINF_EXT_MODULE and calls its `register()`, once.
+
+    Raises:
+        ConfigError: The module cannot be imported, has no `register`, or that fails.
+    """
+    module = os.environ.get(EXT_VARIABLE, "").strip()
+    if not module or module in _extensions:
+        return
+    try:
+        register = importlib.import_module(module).register
+    except ImportError as error:
+        message = f"the module cannot be imported: {error}"
+    except AttributeError:
+        message = "the module has no function register()"
+    else:
+        try:
+            register()
+        except Exception as error:
+            message = f"register() of the module failed: {type(error).__name__}: {error}"
+            raise ConfigError([_extension_problem(module, message)]) from error
+        _extensions.add(module)
+        return
+    raise ConfigError([_extension_problem(module, message)])
+
+
+def _extension_problem(module: str, message: str) -> Problem:
+    hint = f"set {EXT_VARIABLE} to a module on PYTHONPATH with a function register(), or unset it"
+    return Problem(f"environment variable {EXT_VARIABLE}", module, message, hint)
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"unknown plug-in kind '{kind}'; known: {', '.join(KINDS)}")
+
+
+def _load_builtin() -> None:
+    importlib.import_module("rlinf.config.builtin")

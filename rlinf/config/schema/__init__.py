@@ -1,0 +1,1 @@
+"""Typed sections of the config, one module each."""

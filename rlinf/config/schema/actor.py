@@ -1,0 +1,168 @@
+"""The `actor` and `critic` sections: networks that are trained."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rlinf.config.schema.base import Float, Int, Section, choice, reserved
+from rlinf.config.schema.model import ModelConfig, Precision, TokenizerConfig
+
+
+class OptimConfig(Section):
+    """AdamW and its learning rate."""
+
+    lr: Float = Field(1e-4, gt=0, description="Learning rate.")
+    value_lr: Float | None = Field(
+        None, gt=0, description="Learning rate of the value head; null is lr."
+    )
+    adam_beta1: Float = Field(0.9, ge=0, lt=1, description="Decay of the gradient's mean.")
+    adam_beta2: Float = Field(0.999, ge=0, lt=1, description="Decay of the gradient's square.")
+    adam_eps: Float = Field(1e-8, gt=0, description="Added to the denominator of Adam.")
+    weight_decay: Float = Field(0.01, ge=0, description="Decay of weights per step, times lr.")
+    clip_grad: Float | None = Field(
+        1.0, gt=0, description="Greatest norm of the gradient; null does not clip."
+    )
+    lr_scheduler: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="Course of the learning rate after the warm-up."
+    )
+    lr_warmup_steps: Int = Field(0, ge=0, description="Optimiser steps of rising learning rate.")
+    lr_warmup_steps_ratio: Float = Field(
+        0.0, ge=0, le=1, description="The same as a part of total_training_steps; the longer wins."
+    )
+    total_training_steps: Int | None = Field(
+        None, gt=0, description="Optimiser steps of the schedule; null follows from the run."
+    )
+    num_cycles: Float = Field(0.5, gt=0, description="Cosine waves over the schedule.")
+    min_lr: Float = Field(0.0, ge=0, description="Learning rate at the end of the schedule.")
+    min_lr_rate: Float | None = Field(
+        None, ge=0, le=1, description="The same as a part of lr; null is min_lr."
+    )
+
+
+class MixedPrecisionConfig(Section):
+    """Number formats inside FSDP."""
+
+    param_dtype: Precision | None = Field(None, description="Of weights in use; null as stored.")
+    reduce_dtype: Precision | None = Field(None, description="Of gradients in flight.")
+    buffer_dtype: Precision | None = Field(None, description="Of buffers.")
+
+
+class AutocastConfig(Section):
+    """torch.autocast around the forward pass."""
+
+    enabled: bool = Field(False, description="Run the forward pass under autocast.")
+    precision: Literal["bf16", "fp16"] = Field("bf16", description="Number format of autocast.")
+
+
+class WrapPolicyConfig(Section):
+    """Which modules are sharded on their own."""
+
+    transformer_layer_cls_to_wrap: list[str] = Field(
+        default_factory=list, description="Class names of layers; empty asks the model."
+    )
+    module_classes_to_wrap: list[str] = Field(
+        default_factory=list, description="Class names of further modules."
+    )
+    no_split_names: list[str] = Field(
+        default_factory=list, description="Names of modules that stay whole."
+    )
+
+
+class FSDPConfig(Section):
+    """Sharded data-parallel training."""
+
+    strategy: Literal["fsdp2", "fsdp"] = choice(
+        "fsdp2", "Which generation of FSDP.", reserved_values=("fsdp",)
+    )
+    sharding_strategy: Literal["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"] = Field(
+        "full_shard", description="What is spread over ranks."
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute activations in the backward pass to save memory."
+    )
+    gradient_checkpointing_use_reentrant: bool = Field(
+        False, description="Use the older form of activation recomputation."
+    )
+    cpu_offload: bool = Field(False, description="Keep shards in host memory.")
+    offload_pin_memory: bool = Field(True, description="Pin that host memory.")
+    reshard_after_forward: bool = Field(
+        True, description="Free gathered weights between forward and backward."
+    )
+    enable_gradient_accumulation: bool = Field(
+        True, description="Exchange gradients once per optimiser step, not per micro-batch."
+    )
+    mixed_precision: MixedPrecisionConfig = Field(
+        default_factory=MixedPrecisionConfig, description="Number formats inside FSDP."
+    )
+    amp_autocast: AutocastConfig = Field(
+        default_factory=AutocastConfig, description="torch.autocast; not with mixed_precision."
+    )
+    wrap_policy: WrapPolicyConfig = Field(
+        default_factory=WrapPolicyConfig, description="Which modules are sharded on their own."
+    )
+    save_full_model_weights: bool = Field(
+        True, description="Also save the whole weights in one file."
+    )
+    forward_prefetch: bool = reserved(False, "Gather the next layer early (first FSDP).")
+    limit_all_gathers: bool = reserved(True, "Bound gathers in flight (first FSDP).")
+    backward_prefetch: Literal["pre", "post"] | None = reserved(
+        None, "Gather the next layer early in backward (first FSDP)."
+    )
+    use_orig_params: bool = reserved(False, "Keep original parameters (first FSDP).")
+    use_liger_kernel: bool = reserved(False, "Fused kernels of the Liger library.")
+    grad_scaler: dict[str, Any] | None = reserved(None, "Loss scaling for fp16.")
+
+
+class TrainedConfig(Section):
+    """What actor and critic have in common."""
+
+    training_backend: Literal["fsdp", "megatron"] = choice(
+        "fsdp", "Engine that trains.", reserved_values=("megatron",)
+    )
+    micro_batch_size: Int | None = Field(
+        None,
+        gt=0,
+        description="Samples per forward and backward pass of a rank; null is its whole share.",
+    )
+    global_batch_size: Int | None = Field(
+        None,
+        gt=0,
+        description="Samples per optimiser step over all ranks; null is the whole rollout "
+        "(reasoning: rollout over n_minibatches).",
+    )
+    seed: Int | None = Field(None, ge=0, description="Seed of the learner; null is runner.seed.")
+    enable_offload: bool = Field(False, description="Free the device while others use it.")
+    enable_dp_load_balance: bool = Field(
+        False, description="Deal sequences to ranks by length (reasoning)."
+    )
+    compile_model: bool = Field(False, description="Compile the network with torch.compile.")
+    optim: OptimConfig = Field(default_factory=OptimConfig, description="The optimiser.")
+    fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig, description="FSDP.")
+    tokenizer: TokenizerConfig = Field(
+        default_factory=TokenizerConfig, description="Text to tokens and back."
+    )
+    checkpoint_load_path: str | None = Field(
+        None, description="Weights to start from, besides model.model_path."
+    )
+    checkpoint_save_path: str | None = Field(
+        None, description="Folder for checkpoints; null is the run's own folder."
+    )
+    sync_weight_no_wait: bool = reserved(False, "Send weights in the background.")
+    calculate_flops: bool = reserved(False, "Report the arithmetic rate of training.")
+
+
+class ActorConfig(TrainedConfig):
+    """The policy that is trained."""
+
+    group_name: str = Field("ActorGroup", description="Name of the group of actor workers.")
+    model: ModelConfig = Field(..., description="The network.")
+
+
+class CriticConfig(TrainedConfig):
+    """A value function with a network of its own (reasoning)."""
+
+    group_name: str = Field("CriticGroup", description="Name of the group of critic workers.")
+    use_critic_model: bool = Field(False, description="Train a separate value network.")
+    model: ModelConfig | None = Field(None, description="The network.")

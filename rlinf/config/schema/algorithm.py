@@ -1,0 +1,168 @@
+"""The `algorithm` section: what is optimised and how."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rlinf.config.schema.base import Float, Int, Section, reserved
+
+KLPenalty = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
+
+
+class SamplingConfig(Section):
+    """How tokens are drawn from a language model."""
+
+    do_sample: bool = Field(True, description="Draw tokens; false takes the likeliest.")
+    temperature: Float = Field(1.0, gt=0, description="Divides the logits before drawing.")
+    top_k: Int = Field(0, ge=-1, description="Draw among this many likeliest tokens; 0 or -1 all.")
+    top_p: Float = Field(
+        1.0, gt=0, le=1, description="Draw among the likeliest tokens of this total probability."
+    )
+    repetition_penalty: Float = Field(
+        1.0, gt=0, description="Divides the score of tokens already present; 1 is none."
+    )
+    max_new_tokens: Int | None = Field(
+        None, gt=0, description="Most tokens of a response; null is what seq_length leaves."
+    )
+    stop: list[str] = Field(
+        default_factory=list, description="Texts that end a response when they are generated."
+    )
+
+
+class AlgorithmConfig(Section):
+    """Advantages, losses and the shape of an update."""
+
+    plugin_selectors: ClassVar[dict[str, str]] = {"advantage": "adv_type", "loss": "loss_type"}
+
+    adv_type: str = Field(..., description="Registered advantage: gae, grpo, reinpp, raw, ...")
+    loss_type: str = Field(
+        ..., description="Registered policy loss: actor, actor_critic, decoupled_actor_critic, ..."
+    )
+    group_size: Int = Field(
+        1, gt=0, description="Samples that share a start (prompt or reset state) and a baseline."
+    )
+    update_epoch: Int = Field(1, gt=0, description="Passes over each rollout.")
+    n_minibatches: Int = Field(1, gt=0, description="Optimiser steps per rollout (reasoning).")
+    shuffle_rollout: bool = Field(True, description="Shuffle samples anew for every pass.")
+    max_policy_age: Int = Field(
+        0, ge=0, description="Oldest weights, in updates, a sample may come from; 0 is on-policy."
+    )
+
+    gamma: Float = Field(0.99, ge=0, le=1, description="Discount per step.")
+    gae_lambda: Float = Field(0.95, ge=0, le=1, description="Decay of GAE.")
+    normalize_advantages: bool = Field(
+        True, description="Shift and scale advantages to mean 0, deviation 1 over the batch."
+    )
+    normalize_returns: bool = Field(
+        False, description="Scale rewards by the running deviation of returns."
+    )
+    bootstrap_type: Literal["standard", "always"] = Field(
+        "standard", description="Which ends of episodes add the value of the next state."
+    )
+    use_reinpp_baseline: bool = Field(False, description="Subtract the group mean in reinpp.")
+    reinpp_kl_beta: Float = Field(0.0, ge=0, description="KL weight in the reward of reinpp.")
+
+    reward_type: Literal["action_level", "chunk_level"] = Field(
+        "chunk_level", description="Unit of rewards and advantages (embodied)."
+    )
+    logprob_type: Literal["token_level", "action_level", "chunk_level"] = Field(
+        "chunk_level", description="Unit of the probability ratio (embodied)."
+    )
+    entropy_type: Literal["token_level", "action_level", "chunk_level"] = Field(
+        "chunk_level", description="Unit over which entropy is summed (embodied)."
+    )
+
+    ratio_clip_eps: Float = Field(0.2, gt=0, description="Clip range of the ratio, both sides.")
+    clip_ratio_low: Float | None = Field(
+        None, gt=0, lt=1, description="Lower clip range; null is ratio_clip_eps."
+    )
+    clip_ratio_high: Float | None = Field(
+        None, gt=0, description="Upper clip range; null is ratio_clip_eps."
+    )
+    clip_ratio_c: Float | None = Field(
+        None, gt=1, description="Dual-clip bound for negative advantages; null is off."
+    )
+    clip_log_ratio_min: Float | None = Field(
+        None, le=0, description="Least log-ratio before it is exponentiated; null is no bound."
+    )
+    clip_log_ratio_max: Float | None = Field(
+        None, ge=0, description="Greatest log-ratio before it is exponentiated; null is no bound."
+    )
+    loss_agg_func: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = Field(
+        "token-mean", description="How per-token losses become one number."
+    )
+    target_kl: Float | None = Field(
+        None, gt=0, description="Stop the update past this divergence from the old policy (nats)."
+    )
+    entropy_bonus: Float = Field(0.0, ge=0, description="Weight of entropy in the loss.")
+    calculate_entropy: bool = Field(False, description="Compute entropy even without a bonus.")
+    value_loss_coef: Float = Field(1.0, ge=0, description="Weight of the value loss.")
+    value_clip: Float | None = Field(
+        0.2, gt=0, description="Clip range of a value's change; null is off."
+    )
+    huber_delta: Float = Field(10.0, gt=0, description="Error at which value loss turns linear.")
+    critic_warmup_steps: Int = Field(
+        0, ge=0, description="Optimiser steps that train only the value function, at first."
+    )
+    behave_weight_threshold: Float | None = Field(
+        2.0, gt=0, description="Drop samples whose policy drifted further (ratio); null keeps all."
+    )
+
+    kl_beta: Float = Field(0.0, ge=0, description="Weight of KL to the reference policy.")
+    kl_penalty_type: KLPenalty = Field("low_var_kl", description="Estimator of that KL.")
+    kl_in: Literal["loss", "reward"] = Field(
+        "loss", description="Whether that KL is part of the loss or of the reward."
+    )
+
+    filter_rewards: bool = Field(
+        False, description="Leave out groups whose mean reward is outside the bounds."
+    )
+    rewards_lower_bound: Float | None = Field(
+        None, description="Least mean reward of a group that is kept; null is no bound."
+    )
+    rewards_upper_bound: Float | None = Field(
+        None, description="Greatest mean reward of a group that is kept; null is no bound."
+    )
+    dynamic_sampling: bool = Field(
+        False, description="Generate until enough groups have unequal rewards (DAPO)."
+    )
+    max_num_gen_batches: Int = Field(
+        1, gt=0, description="Most prompt batches that dynamic sampling may use for one step."
+    )
+    overlong_buffer_length: Int = Field(
+        0, ge=0, description="Last tokens of the length limit that are penalised; 0 is off (DAPO)."
+    )
+    overlong_penalty: Float = Field(
+        1.0, ge=0, description="Penalty at the length limit, growing over the buffer."
+    )
+
+    recompute_logprobs: bool = Field(
+        True, description="Recompute old log-probabilities in the trainer (reasoning)."
+    )
+    logprob_forward_micro_batch_size: Int = Field(
+        1, gt=0, description="Sequences per forward pass when log-probabilities are recomputed."
+    )
+    importance_sampling_fix: bool = Field(
+        False, description="Correct for differences between generation engine and trainer."
+    )
+    importance_sampling_clip: Float = Field(
+        2.0, gt=0, description="Greatest weight of that correction."
+    )
+    importance_sampling_level: Literal["token", "sequence"] = Field(
+        "token", description="Unit of that correction."
+    )
+    sampling_params: SamplingConfig = Field(
+        default_factory=SamplingConfig, description="How training responses are drawn."
+    )
+    val_sampling_params: SamplingConfig | None = Field(
+        None, description="How validation responses are drawn; null is as in training."
+    )
+    val_group_size: Int = Field(1, gt=0, description="Responses per prompt in validation.")
+
+    down_sampling: dict[str, Any] | None = reserved(None, "Keep only part of each group.")
+    loss_scales: list[str] = reserved([], "Re-weighting of turns and agents.")
+    advantage_mode: Literal["turn", "trajectory"] = reserved(
+        "trajectory", "Unit of group advantages in multi-turn runs."
+    )

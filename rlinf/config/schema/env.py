@@ -1,0 +1,83 @@
+"""The `env` section: what the policy acts in, for training and for evaluation."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rlinf.config.schema.base import Float, Int, Section, reserved
+
+
+class VideoConfig(Section):
+    """Videos of episodes."""
+
+    save_video: bool = Field(False, description="Write videos of episodes (mp4).")
+    video_base_dir: str | None = Field(
+        None, description="Folder for videos; null is the run's own folder."
+    )
+    fps: Int = Field(30, gt=0, description="Frames per second of the video.")
+    info_on_video: bool = Field(True, description="Write step, reward and success on the frames.")
+    max_videos: Int = Field(4, gt=0, description="Most episodes recorded per evaluation.")
+
+
+class EnvConfig(Section):
+    """One set of environments; the schema registered for `env_type` adds its own keys."""
+
+    plugin_selectors: ClassVar[dict[str, str]] = {"env": "env_type"}
+
+    env_type: str = Field(..., description="Registered environment: metaworld, gymnasium, ...")
+    total_num_envs: Int = Field(
+        ..., gt=0, description="Environments in all, over all workers and pipeline stages."
+    )
+    rollout_epoch: Int = Field(1, gt=0, description="Rollouts collected for one update.")
+    max_episode_steps: Int | None = Field(
+        None, gt=0, description="Steps after which an episode is cut; null is the env's own limit."
+    )
+    max_steps_per_rollout_epoch: Int | None = Field(
+        None, gt=0, description="Env steps of one rollout; null is max_episode_steps."
+    )
+    group_size: Int | None = Field(
+        None,
+        gt=0,
+        description="Envs that share a reset state; null is algorithm.group_size (eval: 1).",
+    )
+    auto_reset: bool = Field(True, description="Start a new episode where one ended.")
+    ignore_terminations: bool = Field(
+        False, description="Run every episode to its step limit, whatever happens in it."
+    )
+    seed: Int | None = Field(None, ge=0, description="Seed of the envs; null is runner.seed.")
+    use_fixed_reset_state_ids: bool = Field(
+        False, description="Keep the drawn reset states within a rollout (needed by groups)."
+    )
+    use_ordered_reset_state_ids: bool = Field(
+        False, description="Go through all reset states in order, each once."
+    )
+    specific_reset_id: Int | None = Field(
+        None, ge=0, description="Always reset to this state; null draws."
+    )
+    reward_coef: Float = Field(1.0, description="Factor on the env's reward.")
+    use_rel_reward: bool = Field(
+        False, description="Reward the change of the env's reward since the last step."
+    )
+    enable_offload: bool = Field(False, description="Free the env's device while others use it.")
+    max_restarts: Int = Field(
+        3, ge=0, description="Crashed env processes that may be restarted before the run ends."
+    )
+    video_cfg: VideoConfig = Field(default_factory=VideoConfig, description="Videos of episodes.")
+    init_params: dict[str, Any] = Field(
+        default_factory=dict, description="Passed to the simulator as they are."
+    )
+    enable_init_offload: bool = reserved(True, "Offload right after the env was made.")
+    override_cfg: dict[str, Any] | None = reserved(None, "Changes for every env worker.")
+    override_cfgs: list[Any] | None = reserved(None, "Changes by env worker.")
+    data_collection: dict[str, Any] | None = reserved(None, "Write episodes as a dataset.")
+
+
+class EnvSection(Section):
+    """Environments for training and for evaluation."""
+
+    group_name: str = Field("EnvGroup", description="Name of the group of env workers.")
+    train: EnvConfig | None = Field(None, description="Environments for training.")
+    eval: EnvConfig | None = Field(None, description="Environments for evaluation.")
+    delay_sampler: dict[str, Any] | None = reserved(None, "Artificial sensor latency.")

@@ -1,0 +1,69 @@
+"""The `model` part of actor, rollout and critic: which network, from where, how precise."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from rlinf.config.schema.base import Int, Section, reserved
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+class ModelConfig(Section):
+    """A network to train; the schema registered for `model_type` adds its own keys."""
+
+    plugin_selectors: ClassVar[dict[str, str]] = {"model": "model_type"}
+
+    model_type: str = Field(..., description="Registered model: mlp_policy, qwen3, ...")
+    model_path: str | None = Field(
+        None, description="Folder with weights in Hugging Face layout; null starts from scratch."
+    )
+    precision: Precision = Field("fp32", description="Number format of the weights.")
+    action_dim: Int | None = Field(
+        None, gt=0, description="Numbers in one action; null asks the env (embodied)."
+    )
+    num_action_chunks: Int = Field(1, gt=0, description="Actions predicted at a time (embodied).")
+    add_value_head: bool = Field(False, description="Add a value function to the policy.")
+    value_type: Literal["chunk_level", "action_level"] = Field(
+        "chunk_level", description="One value per chunk or one per action of it."
+    )
+    is_lora: bool = Field(False, description="Train low-rank adapters instead of all weights.")
+    lora_rank: Int = Field(32, gt=0, description="Rank of the adapters.")
+    lora_path: str | None = Field(None, description="Adapters to start from; null is fresh ones.")
+    policy_setup: str | None = reserved(None, "Robot convention of a pretrained policy.")
+
+
+class RolloutModelConfig(ModelConfig):
+    """The network as the rollout uses it; what is null is as in `actor.model`."""
+
+    model_type: str | None = Field(None, description="Registered model; null is the actor's.")
+    model_path: str | None = Field(
+        None, description="Folder with weights to start from; null is the actor's."
+    )
+    precision: Precision | None = Field(
+        None, description="Number format of the weights; null is the actor's."
+    )
+    num_action_chunks: Int | None = Field(
+        None, gt=0, description="Actions predicted at a time; null is the actor's."
+    )
+    add_value_head: bool | None = Field(
+        None, description="Add a value function to the policy; null is the actor's."
+    )
+    value_type: Literal["chunk_level", "action_level"] | None = Field(
+        None, description="One value per chunk or one per action of it; null is the actor's."
+    )
+    is_lora: bool | None = Field(None, description="Use low-rank adapters; null is the actor's.")
+    lora_rank: Int | None = Field(None, gt=0, description="Rank; null is the actor's.")
+
+
+class TokenizerConfig(Section):
+    """Text to tokens and back."""
+
+    tokenizer_model: str | None = Field(
+        None, description="Folder with the tokenizer; null is the model's own folder."
+    )
+    use_fast: bool = Field(True, description="Use the compiled tokenizer where there is one.")
+    trust_remote_code: bool = Field(False, description="Run Python code found in that folder.")
+    padding_side: Literal["left", "right"] = Field("right", description="Where padding goes.")

@@ -1,0 +1,38 @@
+"""The `reward` section: what a sample is worth."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rlinf.config.schema.base import Float, Int, Section, reserved
+from rlinf.config.schema.model import TokenizerConfig
+
+
+class RewardConfig(Section):
+    """Rule-based rewards; the schema registered for `reward_type` adds its own keys."""
+
+    plugin_selectors: ClassVar[dict[str, str]] = {"reward": "reward_type"}
+
+    group_name: str = Field("RewardGroup", description="Name of the group of reward workers.")
+    reward_type: str | None = Field(
+        None, description="Registered reward: math, code, ...; null is the env's own reward."
+    )
+    reward_scale: Float = Field(1.0, description="Factor on the reward.")
+    reward_min_val: Float | None = Field(None, description="Least reward; null is no bound.")
+    reward_max_val: Float | None = Field(None, description="Greatest reward; null is no bound.")
+    use_prompt: bool = Field(False, description="Also hand the prompt to the reward.")
+    tokenizer: TokenizerConfig = Field(
+        default_factory=TokenizerConfig, description="Turns responses into text."
+    )
+    timeout: Float = Field(
+        10.0, gt=0, description="Time for one sample (s); past it the sample gets its least reward."
+    )
+    num_processes: Int = Field(1, gt=0, description="Processes per reward worker.")
+    use_reward_model: bool = reserved(False, "Score observations with a network.")
+    worker_type: str | None = reserved(None, "Where that network runs.")
+    reward_mode: str | None = reserved(None, "When that network is asked.")
+    reward_weight: Float = reserved(1.0, "Weight of that network's reward.")
+    env_reward_weight: Float = reserved(0.0, "Weight of the env's reward beside it.")
+    model: dict[str, Any] | None = reserved(None, "That network.")

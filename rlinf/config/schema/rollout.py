@@ -1,0 +1,76 @@
+"""The `rollout` section: how the policy produces samples."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlinf.config.schema.base import Float, Int, Section, reserved
+from rlinf.config.schema.model import RolloutModelConfig
+
+
+class VllmConfig(Section):
+    """Settings of the vLLM engine."""
+
+    attention_backend: str | None = Field(None, description="Attention kernel; null lets it pick.")
+    enable_chunked_prefill: bool = Field(True, description="Read long prompts in pieces.")
+    enable_prefix_caching: bool = Field(True, description="Share the cache of equal prefixes.")
+    max_num_batched_tokens: Int | None = Field(
+        None, gt=0, description="Most tokens per engine step; null lets it pick."
+    )
+
+
+class SglangConfig(Section):
+    """Settings of the SGLang engine."""
+
+    attention_backend: str | None = Field(None, description="Attention kernel; null lets it pick.")
+    use_torch_compile: bool = Field(False, description="Compile the network.")
+    torch_compile_max_bs: Int = Field(128, gt=0, description="Largest batch that is compiled.")
+    decode_log_interval: Int = Field(500000, gt=0, description="Steps between engine log lines.")
+    tool_call_parser: str | None = Field(None, description="Parser of tool calls.")
+
+
+class RolloutConfig(Section):
+    """Workers that act (embodied) or generate (reasoning)."""
+
+    group_name: str = Field("RolloutGroup", description="Name of the group of rollout workers.")
+    rollout_backend: Literal["hf", "vllm", "sglang"] = Field(
+        "hf", description="Engine that runs the policy; `hf` is built in."
+    )
+    model: RolloutModelConfig = Field(
+        default_factory=RolloutModelConfig, description="The network; null keys are the actor's."
+    )
+    model_dir: str | None = Field(None, description="Older name of model.model_path.")
+    seed: Int | None = Field(None, ge=0, description="Seed of sampling; null is runner.seed.")
+    enable_offload: bool = Field(False, description="Free the device while others use it.")
+    pipeline_stage_num: Int = Field(
+        1, gt=0, description="Halves (or more) of the envs that take turns with the policy."
+    )
+    collect_prev_infos: bool = Field(
+        True, description="Keep log-probabilities and values of the acting policy."
+    )
+    enable_torch_compile: bool = Field(False, description="Compile the network.")
+    torch_compile_mode: str = Field("default", description="Mode passed to torch.compile.")
+    enable_cuda_graph: bool = Field(False, description="Replay the forward pass as a CUDA graph.")
+    gpu_memory_utilization: Float = Field(
+        0.65, gt=0, le=1, description="Part of device memory that the engine may take."
+    )
+    tensor_parallel_size: Int = Field(1, gt=0, description="Devices that share one engine.")
+    max_running_requests: Int = Field(256, gt=0, description="Sequences generated at a time.")
+    enforce_eager: bool = Field(False, description="Do not use CUDA graphs for generation.")
+    cuda_graph_max_bs: Int | None = Field(
+        None, gt=0, description="Largest batch with a CUDA graph; null lets the engine pick."
+    )
+    return_logprobs: bool = Field(
+        True, description="Keep the engine's own log-probabilities (reasoning)."
+    )
+    detokenize: bool = Field(False, description="Let the engine turn tokens into text.")
+    validate_weight: bool = Field(
+        False, description="Load real weights at the start and compare after the first sync."
+    )
+    vllm: VllmConfig = Field(default_factory=VllmConfig, description="For vllm only.")
+    sglang: SglangConfig = Field(default_factory=SglangConfig, description="For sglang only.")
+    pipeline_parallel_size: Int = reserved(1, "Devices in a row, each with part of the layers.")
+    collect_transitions: bool = reserved(False, "Keep pairs of observations (off-policy).")
+    rollout_queue_size: Int = reserved(0, "Batches queued before the policy.")

@@ -1,0 +1,160 @@
+"""The `runner` section: what the run does, how long, and what it leaves behind."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from rlinf.config.schema.base import Float, Int, Section, choice, reserved
+
+TaskType = Literal[
+    "workers",
+    "embodied",
+    "embodied_eval",
+    "reasoning",
+    "reasoning_eval",
+    "sft",
+    "offline",
+    "coding_online_rl",
+]
+Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
+
+
+def _check_resume_dir(value: str) -> str:
+    if value != "auto" and not re.search(r"global_step_\d+/*$", value):
+        raise ValueError(
+            "must be 'auto' or a checkpoint folder whose name ends in global_step_<number>"
+        )
+    return value
+
+
+def _check_interval(value: int) -> int:
+    if value == 0:
+        raise ValueError("must be -1 (never) or a whole number of steps, at least 1")
+    return value
+
+
+Interval = Annotated[Int, AfterValidator(_check_interval)]
+ResumeDir = Annotated[str, AfterValidator(_check_resume_dir)]
+
+
+class LoggerConfig(Section):
+    """Where the run is recorded."""
+
+    log_path: str = Field("logs", description="Folder under which runs are written.")
+    project_name: str = Field("rlinf", description="Project name shown by tracking services.")
+    experiment_name: str = Field("default", description="Name of this run; a folder of log_path.")
+    logger_backends: list[Backend] = Field(
+        default_factory=lambda: ["tensorboard", "jsonl"],
+        description="Where metrics go; a back-end that fails does not stop training.",
+    )
+    wandb_proxy: str | None = Field(None, description="HTTP proxy used for wandb.")
+    wandb_entity: str | None = Field(None, description="wandb team or user; null is your default.")
+    swanlab_mode: Literal["cloud", "local", "offline", "disabled"] = Field(
+        "cloud", description="How swanlab records."
+    )
+
+
+class AgreementConfig(Section):
+    """Check that trainer and rollout give the same log-probabilities."""
+
+    interval: Int = Field(
+        50, ge=-1, description="Steps between checks; 0 only before the first update, -1 never."
+    )
+    tolerance: Float = Field(
+        1e-3, gt=0, description="Mean difference of log-probabilities that stops the run (nats)."
+    )
+
+
+class RunnerConfig(Section):
+    """The training loop."""
+
+    task_type: TaskType = choice(
+        ...,
+        "What the run does; decides which other sections are needed.",
+        reserved_values=("sft", "offline", "coding_online_rl"),
+    )
+    logger: LoggerConfig = Field(
+        default_factory=LoggerConfig, description="Where the run is recorded."
+    )
+    seed: Int = Field(42, ge=0, description="Seed from which every role's own seed is made.")
+    max_epochs: Int = Field(
+        -1,
+        ge=-1,
+        description="Passes over the data (embodied: rollout and update rounds); -1 is no limit.",
+    )
+    max_steps: Int = Field(-1, ge=-1, description="Global steps at which to stop; -1 is no limit.")
+    val_check_interval: Interval = Field(
+        -1, ge=-1, description="Steps between evaluations; -1 never evaluates."
+    )
+    eval_episodes: Int = Field(
+        100, gt=0, description="Episodes of one embodied evaluation, each counted once."
+    )
+    save_interval: Interval = Field(
+        -1, ge=-1, description="Steps between checkpoints; -1 never saves."
+    )
+    async_save: bool = Field(True, description="Write checkpoints while training goes on.")
+    keep_last: Int | None = Field(
+        None, ge=1, description="Newest checkpoints to keep; null keeps all."
+    )
+    keep_best: Int = Field(
+        0, ge=0, description="Best checkpoints to keep besides the newest, by best_metric."
+    )
+    best_metric: str | None = Field(
+        None, description="Metric that ranks checkpoints, higher is better; null is the task's own."
+    )
+    resume_dir: ResumeDir | None = Field(
+        None, description="Checkpoint to continue from: `.../global_step_<N>`, or `auto`."
+    )
+    resume_force: bool = Field(
+        False, description="Resume although the config differs from the checkpoint's."
+    )
+    ckpt_path: str | None = Field(
+        None, description="Weights loaded into actor and rollout before the first step."
+    )
+    only_eval: bool = Field(False, description="Evaluate and stop, without training.")
+    max_restarts: Int = Field(
+        0, ge=0, description="Restarts of the whole run from its last checkpoint after a failure."
+    )
+    deterministic: bool = Field(
+        False, description="Ordered routing and fixed kernels: two runs give equal fingerprints."
+    )
+    agreement: AgreementConfig = Field(
+        default_factory=AgreementConfig,
+        description="Check that trainer and rollout give the same log-probabilities.",
+    )
+    on_nan: Literal["stop", "skip"] = Field(
+        "stop", description="What a NaN in observations, rewards or gradients does."
+    )
+    report_unread_keys: bool = Field(
+        True, description="Name, at the end of a run, the keys that no code has read."
+    )
+    progress: Literal["auto", "plain", "off"] = Field(
+        "auto", description="Live view on the terminal; `plain` prints lines."
+    )
+    trace: bool = Field(True, description="Record the timeline of every worker.")
+    log_interval: Int = Field(1, gt=0, description="Steps between lines of metrics.")
+    per_worker_log: bool = Field(False, description="Also write one log file per worker rank.")
+    weight_sync_interval: Int = Field(
+        1, gt=0, description="Steps between weight updates of the rollout."
+    )
+    overlap_env_bootstrap: bool = Field(
+        False, description="Reset environments for the next step while the actor trains."
+    )
+    seq_length: Int | None = Field(
+        None, gt=0, description="Most tokens of prompt and response together (reasoning)."
+    )
+    enable_dynamic_batch_size: bool = Field(
+        False, description="Form micro-batches by number of tokens instead of sequences."
+    )
+    max_tokens_per_mbs: Int | None = Field(
+        None, gt=0, description="Most tokens of a micro-batch when its size is dynamic."
+    )
+    output_dir: str | None = Field(
+        None, description="Folder for checkpoints; null is the run's own folder."
+    )
+    use_training_pipeline: bool = reserved(False, "Train on micro-batches as environments end.")
+    enable_decoupled_mode: bool = reserved(False, "Let any idle rollout worker serve any env.")
+    early_stop: dict | None = reserved(None, "Stop supervised training when it stops improving.")

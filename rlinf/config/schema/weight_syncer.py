@@ -1,0 +1,39 @@
+"""The `weight_syncer` section: how new weights reach the rollout."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rlinf.config.schema.base import Int, Section, choice, reserved
+from rlinf.config.schema.model import Precision
+
+
+class BucketConfig(Section):
+    """Weights sent whole, many tensors to a message."""
+
+    bucket_size: Int = Field(512 * 2**20, gt=0, description="Most bytes of a message.")
+    bucket_dtype: Precision | None = Field(
+        None, description="Number format on the way; null is the trainer's."
+    )
+    bucket_device: str | None = Field(
+        None, description="Device on which messages are packed; null is the weights' own."
+    )
+    load_instant: bool = Field(
+        True, description="Load each message as it comes; false loads all at the end."
+    )
+
+
+class WeightSyncerConfig(Section):
+    """Weights from actor to rollout."""
+
+    type: Literal["bucket", "patch"] = choice(
+        "bucket", "Send all weights, or only what changed.", reserved_values=("patch",)
+    )
+    verify: bool = Field(True, description="Compare checksums after every update.")
+    bucket: BucketConfig = Field(default_factory=BucketConfig, description="For type bucket.")
+    patch: dict[str, Any] | None = reserved(None, "For type patch.")
+    use_ring_sync: bool = reserved(False, "Pass weights from rank to rank.")
+    nccl_max_ctas: Int | None = reserved(None, "Most blocks that NCCL may use.")
+    nccl_min_ctas: Int | None = reserved(None, "Fewest blocks that NCCL may use.")

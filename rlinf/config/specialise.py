@@ -1,0 +1,109 @@
+"""Adds the keys of the plug-ins that a config names to the sections that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from rlinf.config.errors import Problem
+from rlinf.config.plugins import UnknownPlugin, get_schema, known_names
+from rlinf.config.resolve import join
+from rlinf.config.suggest import did_you_mean, listed
+from rlinf.config.supported_model import SupportedModel
+from rlinf.config.walk import nullable, section_of
+
+
+def specialise(
+    model: type[BaseModel], data: Mapping[str, Any], problems: list[Problem], path: str = ""
+) -> type[BaseModel]:
+    """Returns a model of the section that also knows the keys of the plug-ins in `data`.
+
+    Args:
+        model: The section's own schema.
+        data: What the config has in this section.
+        problems: Unknown plug-ins are appended here.
+        path: Path of the section.
+
+    Returns:
+        `model` itself when no plug-in adds anything.
+    """
+    changed: dict[str, type[BaseModel]] = {}
+    for name, field in model.model_fields.items():
+        section, value = section_of(field.annotation), data.get(name)
+        if section is None or not isinstance(value, Mapping):
+            continue
+        special = specialise(section, value, problems, join(path, name))
+        if special is not section:
+            changed[name] = special
+    for kind, selector in getattr(model, "plugin_selectors", {}).items():
+        name = data.get(selector)
+        if isinstance(name, str):
+            found = len(problems)
+            schema = _lookup(kind, name, join(path, selector), problems)
+            if schema is not None:
+                model = compose(model, schema)
+            elif len(problems) > found:
+                model = _without_key_check(model)
+        elif model.model_fields[selector].is_required():
+            model = _without_key_check(model)
+    return _replace(model, tuple(changed.items())) if changed else model
+
+
+@cache
+def _replace(
+    model: type[BaseModel], sections: tuple[tuple[str, type[BaseModel]], ...]
+) -> type[BaseModel]:
+    """Returns `model` with other classes for some of the sections in it."""
+    fields: dict[str, Any] = {}
+    for name, section in sections:
+        old = model.model_fields[name]
+        # The default is never used: there is data for these sections.
+        default = {} if old.is_required() else {"default": None}
+        annotation = section | None if nullable(old) else section
+        fields[name] = (annotation, Field(description=old.description, **default))
+    return create_model(model.__name__, __base__=model, **fields)
+
+
+@cache
+def compose(base: type[BaseModel], schema: type[BaseModel]) -> type[BaseModel]:
+    """Returns the section `base` with the keys of `schema` added; its rules stay those of `base`.
+
+    Args:
+        base: The section that all plug-ins of a kind share.
+        schema: What one plug-in registered.
+
+    Returns:
+        A model with the fields of both.
+    """
+    if issubclass(schema, base):
+        return schema
+    return create_model(base.__name__, __base__=(schema, base), __doc__=base.__doc__)
+
+
+@cache
+def _without_key_check(model: type[BaseModel]) -> type[BaseModel]:
+    # Which keys are valid depends on a plug-in whose name is wrong: one error is enough.
+    config = ConfigDict(extra="ignore")
+    return type(model.__name__, (model,), {"model_config": config, "__module__": __name__})
+
+
+def _lookup(kind: str, name: str, path: str, problems: list[Problem]) -> type[BaseModel] | None:
+    if kind == "model":
+        # A model type may be registered without keys of its own.
+        if name not in SupportedModel:
+            names = [member.value for member in SupportedModel]
+            message = f"no model is registered under this name; known: {listed(names)}"
+            problems.append(Problem(path, name, message, did_you_mean(name, names)))
+            return None
+        if name.lower() not in known_names("model"):
+            return None
+    try:
+        return get_schema(kind, name)
+    except UnknownPlugin as error:
+        problems.append(Problem(path, name, str(error), error.hint))
+    except ValueError as error:
+        problems.append(Problem(path, name, str(error)))
+    return None

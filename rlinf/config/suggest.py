@@ -1,0 +1,45 @@
+"""Finds the names a user probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def near(name: object, known: Iterable[str], count: int = 3) -> list[str]:
+    """Returns the known names that look most like `name`, best first.
+
+    Args:
+        name: What the user wrote.
+        known: All valid names.
+        count: How many to return at most.
+
+    Returns:
+        Near names in the spelling of `known`; empty when nothing is close.
+    """
+    by_lower = {item.lower(): item for item in sorted(known)}
+    wanted = str(name).lower()
+    matches = difflib.get_close_matches(wanted, by_lower, n=count, cutoff=0.6)
+    # "batch_size" for "micro_batch_size": too short to be close, yet plainly related.
+    related = [item for item in by_lower if len(wanted) > 3 and wanted in item]
+    chosen = list(dict.fromkeys([*matches, *related]))[:count]
+    if chosen and _likeness(wanted, chosen[0]) > 0.85:
+        chosen = chosen[:1]
+    return [by_lower[item] for item in chosen]
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Returns `did you mean 'x'?`, or an empty string when nothing is close."""
+    names = near(name, known)
+    if not names:
+        return ""
+    return "did you mean " + " or ".join(f"'{item}'" for item in names) + "?"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Returns the names sorted and joined by commas, or `(none)`."""
+    return ", ".join(sorted(names)) or "(none)"

@@ -1,0 +1,62 @@
+"""Clusters, placement, workers and how they exchange data; knows nothing of learning.
+
+Names are imported when they are first used, so that a worker process starts with little to load.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_EXPORTS = {
+    "rlinf.scheduler.cluster.cluster": ["Cluster"],
+    "rlinf.scheduler.cluster.topology": ["ClusterTopology"],
+    "rlinf.scheduler.errors": [
+        "CallCancelled",
+        "ClusterError",
+        "SchedulerError",
+        "WaitTimeout",
+        "WorkerDied",
+        "WorkerException",
+    ],
+    "rlinf.scheduler.hardware": [
+        "AcceleratorType",
+        "AcceleratorUtil",
+        "FrankaHWInfo",
+        "Hardware",
+        "HardwareInfo",
+        "NodeHardwareConfig",
+        "Turtle2HWInfo",
+    ],
+    "rlinf.scheduler.placement": [
+        "ComponentPlacement",
+        "FlexiblePlacementStrategy",
+        "HybridComponentPlacement",
+        "ModelParallelComponentPlacement",
+        "NodePlacementStrategy",
+        "PackedPlacementStrategy",
+        "Placement",
+        "PlacementStrategy",
+    ],
+    "rlinf.scheduler.worker.address": ["WorkerAddress", "WorkerInfo"],
+    "rlinf.scheduler.worker.group": ["WorkerGroup"],
+    "rlinf.scheduler.worker.handle": ["WorkerGroupFuncResult", "wait_all"],
+    "rlinf.scheduler.worker.launched": ["Scatter"],
+    "rlinf.scheduler.worker.worker": ["Worker"],
+    "rlinf.config.placement": ["PlacementError"],
+}
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

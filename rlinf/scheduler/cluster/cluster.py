@@ -1,0 +1,484 @@
+"""`Cluster`: the machines of a run and everything that is started on them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rlinf.scheduler.cluster import nodes as node_search
+from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
+from rlinf.scheduler.cluster.ray_session import RaySession
+from rlinf.scheduler.cluster.shutdown import end_leftovers, our_processes
+from rlinf.scheduler.cluster.node import NodeInfo
+from rlinf.scheduler.cluster.topology import ClusterTopology
+from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
+from rlinf.scheduler.failure.autopsy import diagnose
+from rlinf.scheduler.failure.blackbox import STACK_SIGNAL, examine, process_state
+from rlinf.scheduler.failure.reporter import FailureReporter
+from rlinf.scheduler.net.auth import new_secret
+from rlinf.scheduler.registry.server import RegistryServer
+from rlinf.scheduler.worker.launched import LaunchedGroup
+from rlinf.scheduler.worker.runtime import (
+    ProcessRuntime,
+    current_runtime,
+    has_runtime,
+    set_current_runtime,
+)
+from rlinf.scheduler.worker.spec import RunSpec, worker_file
+
+DEFAULT_TIMEOUTS: dict[str, float | None] = {
+    "nodes": 300.0,
+    "launch": 300.0,
+    "registry": 60.0,
+    "call": None,
+    "recv": 1800.0,
+    "channel": 1800.0,
+    "lock": 1800.0,
+    "shutdown": 20.0,
+}
+
+
+class Cluster:
+    """The nodes of a run, from the moment that they are known until all that ran there is gone.
+
+    One per process. `Cluster(num_nodes=1)` and `Cluster(cluster_cfg=cfg.cluster)` start a run in a
+    driver; `Cluster()` gives the one that exists, also inside a worker. Use it as a context manager,
+    or call `shutdown()`; a program that just ends cleans up, too.
+    """
+
+    _current: ClassVar[Cluster | None] = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Cluster:
+        """Gives the existing cluster when nothing is asked for."""
+        asked = any(value is not None for value in [*args, *kwargs.values()])
+        if cls._current is not None:
+            if asked:
+                raise ClusterError(
+                    "a cluster is running in this process already; shut it down before you describe "
+                    "another, or use Cluster() to get it"
+                )
+            return cls._current
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        num_nodes: int | None = None,
+        num_gpus_per_node: int | Mapping[str, Any] | None = None,
+        *,
+        cluster_cfg: Mapping[str, Any] | None = None,
+        distributed_log_dir: str | None = None,
+    ):
+        """Starts or joins Ray, waits for the nodes and looks at them.
+
+        Args:
+            num_nodes: number of nodes; 0 for all that Ray has.
+            num_gpus_per_node: accelerators that each node must have; on machines without any it is
+                the number of CPU slots. (A configuration in this place is taken as `cluster_cfg`.)
+            cluster_cfg: the `cluster` section of a configuration.
+            distributed_log_dir: folder of logs; a new one in the temporary folder by default.
+
+        Raises:
+            ClusterError: the nodes are not there, or are not as described.
+        """
+        if Cluster._current is self:
+            return
+        if isinstance(num_gpus_per_node, Mapping):
+            cluster_cfg, num_gpus_per_node = num_gpus_per_node, None
+        self._server: RegistryServer | None = None
+        self._session: RaySession | None = None
+        self._groups: list[LaunchedGroup] = []
+        self._closed = False
+        self._lock = threading.RLock()
+        if cluster_cfg is None and num_nodes is None and has_runtime():
+            self._attach()
+        else:
+            self._create(num_nodes, num_gpus_per_node, cluster_cfg or {}, distributed_log_dir)
+        Cluster._current = self
+
+    # -- making -------------------------------------------------------------------------------
+
+    def _attach(self) -> None:
+        """Learns of the cluster from inside a worker."""
+        self._runtime: ProcessRuntime = current_runtime()
+        self.run = self._runtime.run
+        self.topology: ClusterTopology = self._runtime.registry.ask("take", key="topology")
+        self.log_dir = Path(self.run.log_dir)
+
+    def _create(
+        self,
+        num_nodes: int | None,
+        num_gpus_per_node: int | None,
+        cfg: Mapping[str, Any],
+        log_dir: str | None,
+    ) -> None:
+        given = cfg.get("num_nodes")
+        if num_nodes is not None and given is not None and num_nodes != given:
+            raise ClusterError(f"num_nodes={num_nodes} contradicts cluster.num_nodes={given}")
+        count = num_nodes if num_nodes is not None else (given if given is not None else 1)
+        if num_gpus_per_node is None:
+            num_gpus_per_node = cfg.get("num_gpus_per_node")
+        run_id = secrets.token_hex(4)
+        self.log_dir = Path(
+            log_dir or cfg.get("log_dir") or Path(tempfile.gettempdir()) / "rlinf" / run_id
+        ).absolute()
+        timeouts = DEFAULT_TIMEOUTS | dict(cfg.get("timeouts") or {})
+        namespace = f"rlinf-{run_id}"
+        self._old_sigterm = signal.getsignal(signal.SIGTERM)
+        self._session = RaySession(
+            cfg.get("address"),
+            dashboard=bool(cfg.get("dashboard", False)),
+            num_cpus=None,
+            namespace=namespace,
+        )
+        try:
+            self._cfg = cfg
+            found = node_search.find_nodes(
+                self._session, count, cfg, deadline=float(timeouts["nodes"] or 1e9)
+            )
+            self._oom_kills = found.oom_kills
+            plan = {**cfg, "num_gpus_per_node": num_gpus_per_node}
+            self.topology = ClusterTopology.from_config(plan, found.nodes)
+            self._driver_node = found.driver_node
+            several = len(self.topology.nodes) > 1
+            secret = new_secret()
+            self._server = RegistryServer(
+                secret, self._driver_node.node_ip if several else None
+            )
+            self._server.state.values["topology"] = self.topology
+            self.run = RunSpec(
+                run_id=run_id,
+                namespace=namespace,
+                secret=secret,
+                registry=self._server.addresses,
+                driver_node_rank=self._driver_node.node_rank,
+                num_nodes=len(self.topology.nodes),
+                log_dir=str(self.log_dir),
+                timeouts=timeouts,
+                import_path=[os.path.abspath(path) for path in sys.path],
+            )
+            self._runtime = ProcessRuntime(
+                "driver", self.run, self._driver_node.node_rank, self._driver_node.node_ip
+            )
+            set_current_runtime(self._runtime)
+        except BaseException:
+            if self._server is not None:
+                self._server.close()
+            self._session.close()
+            raise
+        self._driver_env = found.driver_env
+        self._reporter = FailureReporter(self._server.state, self.log_dir, self.autopsy)
+        self._install_hooks()
+
+    # -- facts --------------------------------------------------------------------------------
+
+    @classmethod
+    def current(cls) -> Cluster:
+        """The cluster of this process.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if cls._current is None:
+            if has_runtime():
+                return cls()
+            raise RuntimeError("there is no cluster in this process: create one with Cluster(...)")
+        return cls._current
+
+    @classmethod
+    def has_initialized(cls) -> bool:
+        """Whether this process has a cluster."""
+        return cls._current is not None
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.topology.nodes)
+
+    @property
+    def num_accelerators(self) -> int:
+        """Number of accelerators of all nodes."""
+        return self.topology.num_accelerators
+
+    @property
+    def accelerator_ranks(self) -> list[list[int]]:
+        """Cluster-wide accelerator ids of each node."""
+        return self.topology.accelerator_ranks
+
+    def get_node_info(self, node_rank: int) -> NodeInfo:
+        """A node by its rank."""
+        return self.topology.get_node_info(node_rank)
+
+    def get_node_ip(self, node_rank: int) -> str:
+        """Address of a node."""
+        return self.get_node_info(node_rank).node_ip
+
+    def get_node_group(self, label: str = "cluster") -> Any:
+        """A node group by its label, None if there is none."""
+        return self.topology.get_node_group(label)
+
+    def timeout(self, name: str) -> float | None:
+        """Deadline of a kind of wait, in seconds."""
+        return self.run.timeout(name)
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def start_group(
+        self,
+        name: str,
+        worker_cls: type,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        *,
+        strategy: Any,
+        max_concurrency: int | None,
+        isolate: bool,
+        restarts: int,
+    ) -> LaunchedGroup:
+        """Starts the workers of a group and waits until all have registered; see `launch`."""
+        if self._closed:
+            raise ClusterError(f"group {name!r} cannot be started: the cluster has been shut down")
+        if name in self._runtime.registry.ask("groups"):
+            raise ValueError(f"there is a group {name!r} already; give this one another name")
+        placements = (strategy or self._default_strategy()).get_placement(self.topology, isolate)
+        driver_env = getattr(self, "_driver_env", {})
+        specs = worker_specs(
+            self.run, self.topology, placements, name, worker_cls.__name__, driver_env
+        )
+        from rlinf.scheduler.worker.worker import Worker
+
+        nodes = [self.topology.nodes[spec.node_rank] for spec in specs]
+        actors = start_actors(
+            specs,
+            worker_cls,
+            arguments,
+            ray_ids=[node.ray_id for node in nodes],
+            interpreters=[
+                self.topology.node_groups[p.node_group_label].get_node_python_interpreter_path(
+                    p.cluster_node_rank
+                )
+                for p in placements
+            ],
+            max_concurrency=max_concurrency,
+            restarts=restarts,
+        )
+        group = LaunchedGroup(
+            name, self, actors, [], worker_cls.on_shutdown is not Worker.on_shutdown
+        )
+        self._groups.append(group)
+        try:
+            group.infos = group.start(self.timeout("launch"))
+        except BaseException:
+            self.stop_group(group)
+            raise
+        return group
+
+    def find_group(self, name: str, timeout: float | None) -> LaunchedGroup:
+        """Attaches to a group that runs already."""
+        import ray
+
+        infos = self._runtime.registry.ask(
+            "group", group=name, timeout=timeout, what=f"group {name!r} to be complete"
+        )
+        actors = [ray.get_actor(info.name, namespace=self.run.namespace) for info in infos]
+        return LaunchedGroup(name, self, actors, infos)
+
+    def stop_group(self, group: LaunchedGroup) -> None:
+        """Ends the workers of a group and waits until they are gone."""
+        self._stop([group])
+
+    def _default_strategy(self) -> Any:
+        from rlinf.scheduler.placement import NodePlacementStrategy, PackedPlacementStrategy
+
+        if self.num_accelerators:
+            return PackedPlacementStrategy(0, self.num_accelerators - 1)
+        return NodePlacementStrategy([0])
+
+    def cancel(self, call: str, names: list[str]) -> None:
+        """Asks workers to stop a call."""
+        self._runtime.registry.ask("tell", event="cancel", payload=call, names=names)
+
+    # -- failure ------------------------------------------------------------------------------
+
+    def autopsy(self, name: str, message: str = "") -> WorkerDied:
+        """Finds out how a worker died."""
+        node = self._node_of(name)
+        files = [worker_file(self.run.log_dir, name, suffix) for suffix in (".box", ".log")]
+        if node is None or node.node_rank == self._runtime.node_rank:
+            remains = examine(*files)
+        else:
+            session = self._session or RaySession.joined()
+            remains = session.run_on(node.ray_id, examine, *files, timeout=30)
+        before = getattr(self, "_oom_kills", {})
+        return diagnose(
+            name,
+            remains,
+            node_rank=node.node_rank if node else None,
+            node_ip=node.node_ip if node else "",
+            message=message,
+            oom_kills_before=before.get(node.node_rank if node else 0, remains.oom_kills),
+        )
+
+    def _node_of(self, name: str) -> NodeInfo | None:
+        for death in reversed(self._runtime.registry.ask("deaths")):
+            if death.name == name and death.info is not None:
+                return self.topology.nodes[death.info.cluster_node_rank]
+        group = next((g for g in self._groups if name.startswith(f"{g.name}:")), None)
+        info = next((i for i in group.infos if i.name == name), None) if group else None
+        return self.topology.nodes[info.cluster_node_rank] if info else None
+
+    def death_order(self) -> dict[str, int]:
+        """Position of each death of the run in time."""
+        return {d.name: d.order for d in self._runtime.registry.ask("deaths")}
+
+    def describe_timeout(self, what: str, names: list[str], timeout: float | None) -> WaitTimeout:
+        """Says who did not answer and what each was doing; dumps all stacks beside the logs."""
+        holders = []
+        if self._server is not None:
+            status = self._server.inquire("status", None, names, timeout=2.0)
+            folder = self.dump_stacks()
+            for name in names:
+                info = self._server.state.workers.get(name)
+                where = f"node {info.cluster_node_rank}, pid {info.pid}" if info else "no process yet"
+                doing = status.get(name) or self._mute(info)
+                holders.append(f"{name} ({where}): {doing}")
+            advice = f"stacks of all workers are in {folder}"
+        else:
+            holders, advice = list(names), ""
+        return WaitTimeout(
+            what, waiter=self._runtime.name, seconds=timeout, holders=holders, advice=advice
+        )
+
+    def _mute(self, info: Any) -> str:
+        """What can be said of a worker that does not answer its lifeline."""
+        state = ""
+        if info is not None and info.cluster_node_rank == self._runtime.node_rank:
+            state = process_state(info.pid)
+            box = worker_file(self.run.log_dir, info.name, ".box")
+            doing = examine(box, "").activity
+            return f"{doing}; the process is {state or 'gone'} and does not answer"
+        return "does not answer" if info else "has not registered"
+
+    def dump_stacks(self) -> Path:
+        """Writes the Python stacks of all workers to files and returns their folder."""
+        folder = self.log_dir / "stacks"
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._server is None:
+            return folder
+        answers = self._server.inquire("stacks", None, None, timeout=3.0)
+        for name, text in answers.items():
+            (folder / f"{name.replace(':', '_')}.txt").write_text(text)
+        for name, info in list(self._server.state.workers.items()):
+            here = info.cluster_node_rank == self._runtime.node_rank
+            if name not in answers and here and process_state(info.pid):
+                # Does not need the GIL: written to the worker's .stacks file.
+                os.kill(info.pid, STACK_SIGNAL)
+        return folder
+
+    def told(self, failure: BaseException) -> None:
+        """Notes that a failure is being raised to the caller, who may catch it and go on."""
+        if self._server is not None:
+            self._reporter.told(failure)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Prints and saves the failure card, once, for the error that ends the run."""
+        card = self._reporter.report(error)
+        if card is not None:
+            print(card.render(), file=sys.stderr, flush=True)
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None and self._server is not None:
+            self.report_failure(error)
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Ends all workers and, if this cluster started it, Ray; returns when they are gone."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if Cluster._current is self:
+            Cluster._current = None
+        if self._server is None:
+            return
+        self._remove_hooks()
+        started = our_processes() if self._session and self._session.local else []
+        self._stop(list(self._groups))
+        self._report_unread()
+        self._runtime.close()
+        self._server.close()
+        assert self._session is not None
+        self._session.close()
+        end_leftovers(started, self.timeout("shutdown") or 20.0)
+
+    def _stop(self, groups: list[LaunchedGroup]) -> None:
+        import ray
+
+        deadline = time.monotonic() + (self.timeout("shutdown") or 20.0)
+        polite = [a.shut_down.remote() for g in groups if g.closes_itself for a in g.actors]
+        if polite:
+            ray.wait(polite, num_returns=len(polite), timeout=deadline - time.monotonic())
+        names = [group.name_of(rank) for group in groups for rank in range(len(group.actors))]
+        if self._server is not None:
+            for reads in self._server.inquire("leave", None, names, timeout=2.0).values():
+                self._server.state.config_reads |= reads
+        self._runtime.registry.ask("expect_exit", names=names)
+        for group in groups:
+            for actor in group.actors:
+                ray.kill(actor, no_restart=True)
+            if group in self._groups:
+                self._groups.remove(group)
+        self._runtime.registry.ask(
+            "gone", names=names, timeout=max(1.0, deadline - time.monotonic()), what=f"{names} to end"
+        )
+
+    def _report_unread(self) -> None:
+        tracked = sys.modules.get("rlinf.config.tracked")
+        assert self._server is not None
+        if tracked is None or self._reporter.card is not None:
+            return
+        text = tracked.report_for(self._cfg, self._server.state.config_reads)
+        if text:
+            print(text, file=sys.stderr, flush=True)
+
+    # -- hooks --------------------------------------------------------------------------------
+
+    def _install_hooks(self) -> None:
+        atexit.register(self.shutdown)
+        self._old_excepthook = sys.excepthook
+
+        def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
+            self._old_excepthook(kind, error, trace)
+            self.report_failure(error)
+
+        self._excepthook = sys.excepthook = excepthook
+        main = threading.current_thread() is threading.main_thread()
+        if main and self._old_sigterm is signal.SIG_DFL:
+            # In place of Ray's own handler, which changes the exit code.
+            signal.signal(signal.SIGTERM, _leave_on_sigterm)
+
+    def _remove_hooks(self) -> None:
+        atexit.unregister(self.shutdown)
+        if sys.excepthook is self._excepthook:
+            sys.excepthook = self._old_excepthook
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGTERM) is _leave_on_sigterm:
+            signal.signal(signal.SIGTERM, self._old_sigterm)
+
+
+def _leave_on_sigterm(signum: int, frame: Any) -> None:
+    # An exception unwinds `with` blocks and runs exit handlers; the default action does neither.
+    sys.exit(128 + signum)
+

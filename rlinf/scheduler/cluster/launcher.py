@@ -1,0 +1,206 @@
+"""Starts the actors of a group where a placement says, each told who it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rlinf.config.placement.resources import ACCELERATOR, CPU, NODE
+from rlinf.scheduler.cluster.node import NodeInfo
+from rlinf.scheduler.cluster.ray_session import on_node
+from rlinf.scheduler.cluster.topology import ClusterTopology
+from rlinf.scheduler.hardware import AcceleratorType, AcceleratorUtil
+from rlinf.scheduler.placement.base import Placement
+from rlinf.scheduler.worker.address import WorkerAddress
+from rlinf.scheduler.worker.host import AsyncWorkerHost, WorkerHost, needs_loop
+from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
+
+_LARGE_PAYLOAD = 64 * 1024
+_PATH_LIKE = (
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "LIBRARY_PATH",
+    "CMAKE_PREFIX_PATH",
+    "PKG_CONFIG_PATH",
+    "CPATH",
+)
+
+
+def worker_specs(
+    run: RunSpec,
+    topology: ClusterTopology,
+    placements: list[Placement],
+    group: str,
+    class_name: str,
+    driver_env: Mapping[str, str],
+) -> list[WorkerSpec]:
+    """One spec per rank.
+
+    Args:
+        run: what all processes share.
+        topology: the nodes.
+        placements: where each rank goes.
+        group: name of the group.
+        class_name: name of the worker's class.
+        driver_env: variables of the driver that all nodes get.
+    """
+    specs = []
+    for placement in placements:
+        node = topology.nodes[placement.cluster_node_rank]
+        vendor = AcceleratorType(placement.accelerator_type)
+        local = _own_accelerators(placement)
+        ids = topology.accelerator_ranks[node.node_rank]
+        specs.append(
+            WorkerSpec(
+                run=run,
+                address=WorkerAddress.of(group, placement.rank),
+                world_size=len(placements),
+                node_rank=node.node_rank,
+                node_ip=node.node_ip,
+                env=_worker_env(topology, node, placement, group, len(placements), driver_env),
+                accelerator_type=vendor.value,
+                accelerator_model=node.accelerator_model,
+                accelerator_rank=local[0] if local else -1,
+                accelerators=[ids[device] for device in local],
+                isolated=placement.isolate_accelerator,
+                hardware_infos=_robots(node, placement),
+                lock_keys=_lock_keys(placement),
+                class_name=class_name,
+            )
+        )
+    return specs
+
+
+def _own_accelerators(placement: Placement) -> list[int]:
+    """Local ranks of the accelerators that were given to a worker."""
+    return list(placement.local_hardware_ranks) if placement.resource_kind == ACCELERATOR else []
+
+
+def _robots(node: NodeInfo, placement: Placement) -> list[Any]:
+    """Hardware other than accelerators that was given to a worker."""
+    if placement.resource_kind in (ACCELERATOR, CPU, NODE):
+        return []
+    infos = node.get_hw_infos(placement.resource_kind)
+    return [infos[rank] for rank in placement.local_hardware_ranks]
+
+
+def _lock_keys(placement: Placement) -> list[str]:
+    """Names of the resources of a worker, equal for workers that share one."""
+    place = f"node {placement.cluster_node_rank} {placement.resource_kind}"
+    return [f"{place} {rank}" for rank in placement.local_hardware_ranks]
+
+
+def _worker_env(
+    topology: ClusterTopology,
+    node: NodeInfo,
+    placement: Placement,
+    group: str,
+    world_size: int,
+    driver_env: Mapping[str, str],
+) -> dict[str, str]:
+    vendor = AcceleratorType(placement.accelerator_type)
+    isolated = placement.isolate_accelerator and bool(_own_accelerators(placement))
+    env = dict(driver_env)
+    env.update(node.env_vars)
+    group_info = topology.node_groups[placement.node_group_label]
+    env.update(group_info.get_node_env_vars(node.node_rank))
+    env = {k: _merge_path(k, v, node.default_env_vars) for k, v in env.items()}
+    env.update(_interfaces(vendor, node, env))
+    env.update(
+        {
+            "RLINF_TORCH_DEVICE": AcceleratorUtil.get_torch_device(vendor),
+            "GROUP_NAME": group,
+            "WORKER_NAME": f"{group}:{placement.rank}",
+            "WORLD_SIZE": str(world_size),
+            "RANK": str(placement.rank),
+            "NODE_RANK": str(placement.placement_node_rank),
+            "CLUSTER_NODE_RANK": str(node.node_rank),
+            "NODE_LOCAL_RANK": str(placement.local_rank),
+            "NODE_LOCAL_WORLD_SIZE": str(placement.local_world_size),
+            "LOCAL_ACCELERATOR_RANK": str(placement.local_accelerator_rank),
+            # A worker that sees only its own devices finds them from 0 on, as if it were alone.
+            "LOCAL_RANK": "0" if isolated else str(placement.local_rank),
+            "LOCAL_WORLD_SIZE": "1" if isolated else str(placement.local_world_size),
+            "ACCELERATOR_TYPE": vendor.value,
+            "ISOLATE_ACCELERATOR": str(int(placement.isolate_accelerator)),
+            "LOCAL_HARDWARE_RANKS": ",".join(map(str, placement.local_hardware_ranks)),
+            "NODE_GROUP_LABEL": placement.node_group_label,
+        }
+    )
+    env.update(placement.device_env)
+    env["VISIBLE_DEVICES"] = ",".join(placement.visible_accelerators)
+    return env
+
+
+def _interfaces(
+    vendor: AcceleratorType, node: NodeInfo, env: Mapping[str, str]
+) -> dict[str, str]:
+    """Network interface of torch's back-ends: RLINF_COMM_NET_DEVICES, or loopback on one machine."""
+    wanted = node.default_env_vars.get("RLINF_COMM_NET_DEVICES") or env.get("RLINF_COMM_NET_DEVICES")
+    if wanted is None and node.node_ip == "127.0.0.1":
+        wanted = "lo"
+    if wanted is None:
+        return {}
+    names = AcceleratorUtil.get_socket_interface_variables(vendor)
+    return {n: wanted for n in names if n not in env and n not in node.default_env_vars}
+
+
+def _merge_path(name: str, value: str, existing: Mapping[str, str]) -> str:
+    """New entries of a search path go before those that the node has."""
+    mode = os.environ.get("RLINF_PATH_ENV_MERGE_MODE", "append")
+    if name not in _PATH_LIKE or mode == "override" or not existing.get(name):
+        return value
+    entries = [*value.split(os.pathsep), *existing[name].split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(entry for entry in entries if entry))
+
+
+def start_actors(
+    specs: list[WorkerSpec],
+    worker_cls: type,
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    *,
+    ray_ids: list[str],
+    interpreters: list[str | None],
+    max_concurrency: int | None,
+    restarts: int,
+) -> list[Any]:
+    """Starts one actor per spec, without waiting for them."""
+    import cloudpickle
+    import ray
+
+    coroutines = needs_loop(worker_cls)
+    payload: Any = cloudpickle.dumps((worker_cls, *arguments))
+    if len(payload) > _LARGE_PAYLOAD:
+        payload = ray.put(payload)
+    remote = ray.remote(AsyncWorkerHost if coroutines else WorkerHost)
+    actors = []
+    for spec, ray_id, interpreter in zip(specs, ray_ids, interpreters, strict=True):
+        options: dict[str, Any] = {
+            "name": spec.name,
+            "namespace": spec.run.namespace,
+            "num_cpus": 0,
+            "scheduling_strategy": on_node(ray_id),
+            "max_restarts": restarts,
+        }
+        if max_concurrency is not None:
+            options["max_concurrency"] = max_concurrency
+        environment = process_environment(spec.env, interpreter)
+        if environment:
+            options["runtime_env"] = environment
+        actors.append(remote.options(**options).remote(spec, payload))
+    return actors
+
+
+def process_environment(env: Mapping[str, str], interpreter: str | None) -> dict[str, Any]:
+    """The part of the environment that must be there before the process starts.
+
+    Everything else is set inside the process, before anything of the user's is imported: a process
+    that needs nothing special can be one that Ray has ready.
+    """
+    early = {k: v for k, v in env.items() if k.startswith(("LD_", "PYTHON", "MALLOC_", "GLIBC_"))}
+    environment: dict[str, Any] = {"env_vars": early} if early else {}
+    if interpreter:
+        environment["py_executable"] = interpreter
+    return environment

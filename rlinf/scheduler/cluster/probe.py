@@ -1,0 +1,23 @@
+"""What a node says of itself: hardware, environment, interpreter. Runs on the node."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from rlinf.scheduler.failure.blackbox import oom_kills
+
+
+def probe_node() -> dict[str, Any]:
+    """Facts of the node that this runs on, as plain data."""
+    from rlinf.scheduler.hardware import enumerate_hardware
+
+    return {
+        "env": dict(os.environ),
+        "python": sys.executable,
+        "num_cpus": os.cpu_count() or 1,
+        "node_rank": os.environ.get("RLINF_NODE_RANK"),
+        "hardware": enumerate_hardware(0),
+        "oom_kills": oom_kills(),
+    }

@@ -1,0 +1,159 @@
+"""The only module that starts, joins and leaves Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlinf.scheduler.errors import ClusterError
+
+
+@dataclass
+class RayNode:
+    """A node that Ray says is alive."""
+
+    ray_id: str
+    ip: str
+    is_head: bool
+
+
+class RaySession:
+    """A connection to Ray: one's own local instance, or a cluster that was named.
+
+    A running Ray on this machine is never joined unless the configuration or RAY_ADDRESS names it.
+    """
+
+    def __init__(self, address: str | None, *, dashboard: bool, num_cpus: int | None, namespace: str):
+        self.owned = False
+        self.local = False
+        address = address or os.environ.get("RAY_ADDRESS") or None
+        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+        if address is None:
+            # Read when Ray is imported: an instance for this machine alone listens on loopback.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+
+        if ray.is_initialized():
+            return
+        options: dict[str, Any] = {"namespace": namespace, "logging_level": "ERROR"}
+        if address is None or address == "local":
+            self.local = True
+            options |= {"address": "local", "include_dashboard": dashboard}
+            if num_cpus is not None:
+                options["num_cpus"] = num_cpus
+        else:
+            options["address"] = address
+        try:
+            with _importable_by_workers():
+                ray.init(**options)
+        except ConnectionError as error:
+            raise ClusterError(
+                f"there is no Ray at {address!r}: {error}. Start it there with `ray start --head`, or "
+                "unset RAY_ADDRESS and cluster.address to run on this machine alone."
+            ) from error
+        self.owned = True
+
+    @classmethod
+    def joined(cls) -> RaySession:
+        """The Ray that this process, a worker, is part of."""
+        return cls(None, dashboard=False, num_cpus=None, namespace="")
+
+    def nodes(self) -> list[RayNode]:
+        """Nodes that are alive."""
+        import ray
+
+        return [
+            RayNode(
+                ray_id=node["NodeID"],
+                ip=node["NodeManagerAddress"],
+                is_head="node:__internal_head__" in node.get("Resources", {}),
+            )
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+
+    def wait_for_nodes(self, count: int, deadline: float, missing: Callable[[list[RayNode]], str]) -> list[RayNode]:
+        """Waits until `count` nodes are alive.
+
+        Args:
+            count: number of nodes; 0 for those that are there.
+            deadline: seconds.
+            missing: says, given the nodes that are there, which are not.
+
+        Raises:
+            ClusterError: they are not all there in time.
+        """
+        end = time.monotonic() + deadline
+        told = False
+        while True:
+            nodes = self.nodes()
+            if len(nodes) >= max(count, 1):
+                return nodes
+            if self.local:
+                raise ClusterError(
+                    f"cluster.num_nodes is {count}, but no Ray cluster was named, so this machine is the "
+                    "only node. Start Ray on each node (`ray start`) with RLINF_NODE_RANK exported, and "
+                    "set RAY_ADDRESS or cluster.address; or set cluster.num_nodes: 1."
+                )
+            if time.monotonic() > end:
+                raise ClusterError(
+                    f"{len(nodes)} of {count} nodes joined within {deadline:g} s "
+                    f"(cluster.timeouts.nodes); {missing(nodes)}"
+                )
+            if not told:
+                print(f"waiting for {count - len(nodes)} more node(s)", file=sys.stderr, flush=True)
+                told = True
+            time.sleep(0.2)
+
+    def run_on(
+        self, ray_id: str, function: Callable[..., Any], *args: Any, timeout: float = 60.0
+    ) -> Any:
+        """Runs a function on a node and returns its value."""
+        return self.start_on(ray_id, function, *args)(timeout)
+
+    def start_on(
+        self, ray_id: str, function: Callable[..., Any], *args: Any
+    ) -> Callable[[float], Any]:
+        """Starts a function on a node; call what it returns, with a deadline, for the value."""
+        import ray
+
+        remote = ray.remote(num_cpus=0, max_retries=0)(function)
+        reference = remote.options(scheduling_strategy=on_node(ray_id)).remote(*args)
+        return lambda timeout: ray.get(reference, timeout=timeout)
+
+    def close(self) -> None:
+        """Leaves Ray if this session entered it; ends it if this session started it."""
+        import ray
+
+        if self.owned and ray.is_initialized():
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _importable_by_workers() -> Iterator[None]:
+    """Lets processes of a Ray that is started here find this package where this process found it."""
+    root = str(Path(__file__).resolve().parents[3])
+    before = os.environ.get("PYTHONPATH")
+    entries = [root, *(before.split(os.pathsep) if before else [])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entries))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def on_node(ray_id: str) -> Any:
+    """Ray's strategy for "on this node and no other"."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node_id=ray_id, soft=False)

@@ -1,0 +1,147 @@
+"""Errors that the scheduler raises to its users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SchedulerError(RuntimeError):
+    """Base class of what the scheduler itself reports."""
+
+
+class ClusterError(SchedulerError):
+    """The cluster cannot be started, joined or used as described."""
+
+
+class WaitTimeout(SchedulerError, TimeoutError):
+    """A named wait passed its deadline.
+
+    Attributes:
+        what: what was waited for, in words.
+        waiter: who waited.
+        seconds: the deadline.
+        holders: those who had not answered, each with what it was doing.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        waiter: str = "driver",
+        seconds: float | None = None,
+        holders: list[str] | None = None,
+        advice: str = "",
+    ):
+        self.what = what
+        self.waiter = waiter
+        self.seconds = seconds
+        self.holders = list(holders or [])
+        self.advice = advice
+        lines = [
+            f"{waiter} waited {seconds:g} s for {what}" if seconds else f"{waiter} waited for {what}"
+        ]
+        lines += [f"  still missing: {holder}" for holder in self.holders]
+        if advice:
+            lines.append(f"  {advice}")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {
+            "waiter": self.waiter,
+            "seconds": self.seconds,
+            "holders": self.holders,
+            "advice": self.advice,
+        }
+        return _rebuild, (type(self), self.what, state)
+
+
+class WorkerDied(SchedulerError):
+    """A worker process ended while something still needed it.
+
+    Attributes:
+        worker: address of the worker, `group:rank`.
+        group: name of its group.
+        rank: rank in the group.
+        node_rank: rank of its node in the cluster.
+        pid: process id on that node.
+        signal: name of the signal that ended it, if one did.
+        exit_code: exit code, if it left with one.
+        activity: what it was doing.
+        cause: likely cause in words.
+        log_tail: the last lines that it logged.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        *,
+        node_rank: int | None = None,
+        node_ip: str = "",
+        pid: int | None = None,
+        signal: str | None = None,
+        exit_code: int | None = None,
+        activity: str = "",
+        cause: str = "",
+        log_tail: list[str] | None = None,
+    ):
+        self.worker = worker
+        self.group, _, rank = worker.rpartition(":")
+        self.rank = int(rank) if rank.isdigit() else None
+        self.node_rank = node_rank
+        self.node_ip = node_ip
+        self.pid = pid
+        self.signal = signal
+        self.exit_code = exit_code
+        self.activity = activity
+        self.cause = cause
+        self.log_tail = list(log_tail or [])
+        super().__init__(self._text())
+
+    @property
+    def how(self) -> str:
+        """How the process ended, in a few words."""
+        if self.signal:
+            return f"killed by {self.signal}"
+        if self.exit_code is not None:
+            return f"left with exit code {self.exit_code}"
+        return "ended"
+
+    def _text(self) -> str:
+        lines = [
+            f"worker {self.worker} (node {self.node_rank}, pid {self.pid}) {self.how}"
+            + (f" while {self.activity}" if self.activity else "")
+        ]
+        if self.cause:
+            lines.append(f"  likely cause: {self.cause}")
+        if self.log_tail:
+            lines.append("  its last log lines:")
+            lines += [f"    {line}" for line in self.log_tail]
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = ("node_rank", "node_ip", "pid", "signal", "exit_code", "activity", "cause")
+        state = {name: getattr(self, name) for name in names}
+        return _rebuild, (type(self), self.worker, state | {"log_tail": self.log_tail})
+
+
+class CallCancelled(SchedulerError):
+    """A group call was cancelled by its caller."""
+
+
+class RemoteTraceback(Exception):
+    """Carries a worker's traceback as the cause of the exception raised in the driver."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n{self.text}"
+
+
+class WorkerException(SchedulerError):
+    """Stands in for a worker's exception whose own type cannot be brought to the driver."""
+
+
+def _rebuild(cls: type, first: Any, kwargs: dict[str, Any]) -> Any:
+    return cls(first, **kwargs)

@@ -1,0 +1,1 @@
+"""Authenticated, framed sockets and the one thread per process that serves them."""

@@ -1,0 +1,283 @@
+"""A framed, full-duplex connection: messages of one small meta part and any number of buffers.
+
+Frame: `<u32 meta length><u32 number of buffers><u64 length> * n <meta> <buffers>`.
+Sending writes straight from the caller's thread as long as the kernel takes it; only the rest is left
+to the I/O thread. Receiving happens in the I/O thread. A large body is received into its own memory,
+without passing through the read buffer.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.net.loop import IOLoop
+
+_HEAD = struct.Struct("<II")
+_READ_SIZE = 1 << 16
+_IOV = 512
+_COPY_LIMIT = 1 << 16
+READ = select.EPOLLIN | select.EPOLLRDHUP
+WRITE = READ | select.EPOLLOUT
+
+OnMessage = Callable[["Connection", bytes, list[memoryview]], None]
+OnClose = Callable[["Connection", str], None]
+
+
+class Flushed:
+    """Becomes true when the last byte of a message has been given to the kernel."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.error: str | None = None
+
+    def set(self, error: str | None = None) -> None:
+        """Marks the message as written, or as lost with `error`."""
+        self.error = error
+        self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits; False if the deadline passed."""
+        return self._event.wait(timeout)
+
+
+class Connection:
+    """One authenticated peer.
+
+    Attributes:
+        identity: what the peer said of itself in the handshake.
+        closed: why the connection ended, or None while it lives.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: IOLoop,
+        on_message: OnMessage,
+        on_close: OnClose,
+        identity: dict[str, Any],
+    ):
+        self.sock = sock
+        self.identity = identity
+        self.closed: str | None = None
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._loop = loop
+        self._on_message = on_message
+        self._on_close = on_close
+        self._lock = threading.Lock()
+        self._pending: deque[memoryview | Flushed] = deque()
+        self._buffer = bytearray(_READ_SIZE)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._body: memoryview | None = None
+        self._body_filled = 0
+        self._sizes: tuple[int, ...] = ()
+        self._meta_size = 0
+        sock.setblocking(False)
+
+    def start(self) -> None:
+        """Begins to receive."""
+        self._loop.add(self)
+
+    def fileno(self) -> int:
+        """File descriptor of the socket."""
+        return self.sock.fileno()
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def send(
+        self, meta: bytes, buffers: Sequence[Any] = (), flushed: Flushed | None = None
+    ) -> None:
+        """Sends one message; never blocks.
+
+        What the kernel does not take at once is written later by the I/O thread: small remainders are
+        copied, large buffers are referenced, so their owner must not change them before `flushed`.
+
+        Raises:
+            ConnectionError: the connection is closed.
+        """
+        views = [v for v in (memoryview(b).cast("B") for b in buffers)]
+        head = _HEAD.pack(len(meta), len(views))
+        if views:
+            head += struct.pack(f"<{len(views)}Q", *[v.nbytes for v in views])
+        parts = [head + meta] + [v for v in views if v.nbytes]
+        total = sum(len(p) for p in parts)
+        with self._lock:
+            if self.closed is not None:
+                raise ConnectionError(self.closed)
+            self.sent_bytes += total
+            if self._pending:
+                rest: list[Any] = parts
+            else:
+                rest = self._write(parts)
+            if rest:
+                left = sum(len(p) for p in rest)
+                if left <= _COPY_LIMIT:
+                    self._pending.append(memoryview(b"".join(rest)))
+                else:
+                    self._pending.extend(memoryview(p) for p in rest)
+                if flushed is not None:
+                    self._pending.append(flushed)
+                self._loop.modify(self, WRITE)
+                return
+        if flushed is not None:
+            flushed.set()
+
+    def _write(self, parts: list[Any]) -> list[Any]:
+        """Writes what the kernel takes; returns what is left."""
+        while parts:
+            try:
+                sent = self.sock.sendmsg(parts[:_IOV])
+            except BlockingIOError:
+                return parts
+            except OSError:
+                # The reader notices the broken connection, too, and reports it once for all.
+                return []
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts[0])
+                parts = parts[1:]
+            if sent:
+                parts = [memoryview(parts[0])[sent:], *parts[1:]]
+        return parts
+
+    def on_writable(self) -> None:
+        """Goes on with what could not be written at once (I/O thread)."""
+        done: list[Flushed] = []
+        with self._lock:
+            while self._pending:
+                head = self._pending[0]
+                if isinstance(head, Flushed):
+                    done.append(head)
+                    self._pending.popleft()
+                    continue
+                try:
+                    sent = self.sock.send(head)
+                except BlockingIOError:
+                    break
+                except OSError:
+                    break
+                if sent == len(head):
+                    self._pending.popleft()
+                else:
+                    self._pending[0] = head[sent:]
+            if not self._pending:
+                self._loop.modify(self, READ)
+        for flushed in done:
+            flushed.set()
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that wait to be written."""
+        with self._lock:
+            return sum(len(p) for p in self._pending if isinstance(p, memoryview))
+
+    # -- receiving (I/O thread only) ----------------------------------------------------------
+
+    def on_readable(self) -> None:
+        """Reads what is there and hands complete messages to the owner."""
+        try:
+            while True:
+                if self._body is not None:
+                    target = self._body[self._body_filled :]
+                else:
+                    if self._start and self._start == self._end:
+                        self._start = self._end = 0
+                    target = self._view[self._end :]
+                count = self.sock.recv_into(target)
+                if count == 0:
+                    self._finish("the peer closed the connection")
+                    return
+                self.received_bytes += count
+                if self._body is not None:
+                    self._body_filled += count
+                    if self._body_filled == len(self._body):
+                        body, self._body = self._body, None
+                        self._deliver(body)
+                else:
+                    self._end += count
+                    self._parse()
+                if count < len(target):
+                    return
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._finish(f"the connection broke: {error}")
+
+    def _parse(self) -> None:
+        while True:
+            available = self._end - self._start
+            if available < _HEAD.size:
+                break
+            meta_size, count = _HEAD.unpack_from(self._buffer, self._start)
+            header = _HEAD.size + 8 * count
+            if header > _READ_SIZE:
+                self._finish(f"the peer sent a header of {header} bytes")
+                return
+            if available < header:
+                break
+            sizes = (
+                struct.unpack_from(f"<{count}Q", self._buffer, self._start + _HEAD.size)
+                if count
+                else ()
+            )
+            body_size = meta_size + sum(sizes)
+            self._meta_size, self._sizes = meta_size, sizes
+            begin = self._start + header
+            have = min(self._end - begin, body_size)
+            if have == body_size:
+                body = memoryview(bytes(self._view[begin : begin + body_size]))
+                self._start = begin + body_size
+                self._deliver(body)
+                continue
+            if header + body_size <= _READ_SIZE:
+                break
+            self._body = _allocate(body_size)
+            self._body[:have] = self._view[begin : begin + have]
+            self._body_filled = have
+            self._start = self._end = 0
+            return
+        if self._start:
+            rest = bytes(self._view[self._start : self._end])
+            self._view[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+
+    def _deliver(self, body: memoryview) -> None:
+        meta = bytes(body[: self._meta_size])
+        buffers, position = [], self._meta_size
+        for size in self._sizes:
+            buffers.append(body[position : position + size])
+            position += size
+        self._on_message(self, meta, buffers)
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def close(self, reason: str = "closed by this side") -> None:
+        """Ends the connection; the I/O thread reports it through `on_close`."""
+        self._loop.call_soon(lambda: self._finish(reason))
+
+    def _finish(self, reason: str) -> None:
+        with self._lock:
+            if self.closed is not None:
+                return
+            self.closed = reason
+            left = [p for p in self._pending if isinstance(p, Flushed)]
+            self._pending.clear()
+        self._loop.remove(self)
+        self.sock.close()
+        for flushed in left:
+            flushed.set(error=reason)
+        self._on_close(self, reason)
+
+
+def _allocate(size: int) -> memoryview:
+    """Memory for a large body, without the cost of zeroing it."""
+    import numpy
+
+    return memoryview(numpy.empty(size, dtype=numpy.uint8)).cast("B")

@@ -1,0 +1,226 @@
+"""The I/O thread of a process: it waits on all sockets and runs their callbacks."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rlinf.scheduler.net import auth
+from rlinf.scheduler.net.connection import READ, Connection, OnClose, OnMessage
+
+HANDSHAKE_SECONDS = 10.0
+_MAX_HANDSHAKES = 256
+
+Address = tuple[Any, ...]
+"""("unix", name) for an abstract socket of this machine, or ("tcp", host, port)."""
+
+
+class IOLoop:
+    """An epoll loop in a daemon thread."""
+
+    def __init__(self, name: str = "rlinf-io"):
+        self._epoll = select.epoll()
+        self._members: dict[int, Any] = {}
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._soon: deque[Callable[[], None]] = deque()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Runs `function` in the I/O thread."""
+        if threading.current_thread() is self._thread:
+            function()
+            return
+        self._soon.append(function)
+        os.eventfd_write(self._wake, 1)
+
+    def add(self, member: Any, events: int = READ) -> None:
+        """Watches a member: an object with fileno, on_readable and on_writable."""
+        self._members[member.fileno()] = member
+        self._epoll.register(member.fileno(), events)
+
+    def modify(self, member: Any, events: int) -> None:
+        """Changes what is watched; a member that has just been removed is left alone."""
+        try:
+            self._epoll.modify(member.fileno(), events)
+        except (OSError, ValueError):
+            pass
+
+    def remove(self, member: Any) -> None:
+        """Stops watching a member that is still open."""
+        descriptor = member.fileno()
+        if self._members.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    def stop(self) -> None:
+        """Ends the thread; sockets are left to their owners."""
+        self._stopping = True
+        os.eventfd_write(self._wake, 1)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        poll = self._epoll.poll
+        writable, readable = select.EPOLLOUT, ~select.EPOLLOUT
+        while not self._stopping:
+            for descriptor, events in poll():
+                if descriptor == self._wake:
+                    os.eventfd_read(self._wake)
+                    while self._soon:
+                        self._guard(self._soon.popleft())
+                    continue
+                member = self._members.get(descriptor)
+                if member is None:
+                    continue
+                if events & writable:
+                    self._guard(member.on_writable)
+                if events & readable and self._members.get(descriptor) is member:
+                    self._guard(member.on_readable)
+
+    @staticmethod
+    def _guard(function: Callable[[], None]) -> None:
+        """A bug in one callback must be seen, and must not end the service of all the others."""
+        try:
+            function()
+        except Exception:
+            traceback.print_exc()
+
+
+class Listener:
+    """Accepts peers that know the secret and hands each to `on_connect` as a connection.
+
+    The handshake blocks, so each runs in a short thread of its own; a stranger is closed after its
+    first wrong proof, or after a deadline if it says nothing.
+    """
+
+    def __init__(
+        self,
+        loop: IOLoop,
+        address: Address,
+        secret: bytes,
+        on_message: OnMessage,
+        on_close: OnClose,
+        on_connect: Callable[[Connection], None] | None = None,
+    ):
+        self._loop = loop
+        self._secret = secret
+        self._on_message = on_message
+        self._on_close = on_close
+        self._on_connect = on_connect
+        self._slots = threading.BoundedSemaphore(_MAX_HANDSHAKES)
+        self.refused = 0
+        if address[0] == "unix":
+            self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._sock.bind("\0" + address[1])
+            self.address: Address = address
+        else:
+            self._sock = socket.socket(_family(address[1]), socket.SOCK_STREAM)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._sock.bind((address[1], address[2]))
+            self.address = ("tcp", address[1], self._sock.getsockname()[1])
+        self._sock.listen(1024)
+        self._sock.setblocking(False)
+        loop.add(self)
+
+    def fileno(self) -> int:
+        """File descriptor of the listening socket."""
+        return self._sock.fileno()
+
+    def on_writable(self) -> None:
+        """Listening sockets are never written."""
+
+    def on_readable(self) -> None:
+        """Accepts what waits (I/O thread)."""
+        while True:
+            try:
+                sock, _ = self._sock.accept()
+            except (BlockingIOError, OSError):
+                return
+            if not self._slots.acquire(blocking=False):
+                sock.close()
+                continue
+            threading.Thread(target=self._admit, args=(sock,), daemon=True).start()
+
+    def _admit(self, sock: socket.socket) -> None:
+        try:
+            sock.settimeout(HANDSHAKE_SECONDS)
+            _tune(sock)
+            identity = auth.admit(sock, self._secret)
+        except (OSError, ValueError):
+            self.refused += 1
+            sock.close()
+            return
+        finally:
+            self._slots.release()
+        connection = Connection(sock, self._loop, self._on_message, self._on_close, identity)
+        if self._on_connect is not None:
+            self._on_connect(connection)
+        connection.start()
+
+    def close(self) -> None:
+        """Stops accepting."""
+        self._loop.remove(self)
+        self._sock.close()
+
+
+def connect(
+    loop: IOLoop,
+    address: Address,
+    secret: bytes,
+    identity: dict[str, Any],
+    on_message: OnMessage,
+    on_close: OnClose,
+    timeout: float = HANDSHAKE_SECONDS,
+    prepare: Callable[[Connection], None] | None = None,
+) -> Connection:
+    """Connects, proves the secret and starts to receive.
+
+    Raises:
+        ConnectionError: nobody listens there, or one of the sides does not know the secret.
+        TimeoutError: no answer within `timeout` seconds.
+    """
+    if address[0] == "unix":
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        target: Any = "\0" + address[1]
+    else:
+        sock = socket.socket(_family(address[1]), socket.SOCK_STREAM)
+        target = (address[1], address[2])
+    try:
+        sock.settimeout(timeout)
+        sock.connect(target)
+        _tune(sock)
+        auth.greet(sock, secret, identity)
+    except BaseException:
+        sock.close()
+        raise
+    connection = Connection(sock, loop, on_message, on_close, {"address": address})
+    if prepare is not None:
+        prepare(connection)
+    connection.start()
+    return connection
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _tune(sock: socket.socket) -> None:
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # A node that vanishes without closing its connections is noticed within five seconds.
+        for option, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)

@@ -1,0 +1,158 @@
+"""A process's lifeline: its one connection to the registry."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rlinf.scheduler.errors import ClusterError, WaitTimeout
+from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.loop import Address, IOLoop, connect
+from rlinf.scheduler.registry.state import Death
+
+
+class RegistryClient:
+    """Asks the registry, answers its questions, and hears of deaths.
+
+    Args:
+        addresses: where the registry listens; the first that answers is used.
+        secret: secret of the run.
+        name: name of this process in the run.
+        local: whether the registry is on this node, so that its local socket can be used.
+        on_lost: called in the I/O thread when the registry is gone.
+    """
+
+    def __init__(
+        self,
+        addresses: list[Address],
+        secret: bytes,
+        name: str,
+        *,
+        local: bool,
+        on_lost: Callable[[str], None] | None = None,
+        loop: IOLoop | None = None,
+        timeout: float = 60.0,
+    ):
+        self.name = name
+        self.loop = loop or IOLoop()
+        self.timeout = timeout
+        self.dead: dict[str, Death] = {}
+        self._on_lost = on_lost
+        self._handlers: dict[str, Callable[[Any], Any]] = {}
+        self._death_watchers: list[Callable[[Death], None]] = []
+        self._calls: dict[int, _Call] = {}
+        self._numbers = itertools.count()
+        self._closing = False
+        usable = [a for a in addresses if local or a[0] != "unix"]
+        error: Exception | None = None
+        for address in usable:
+            try:
+                self._connection = connect(
+                    self.loop,
+                    address,
+                    secret,
+                    {"name": name},
+                    self._on_message,
+                    self._on_close,
+                    timeout=timeout,
+                )
+                return
+            except OSError as failure:
+                error = failure
+        raise ClusterError(
+            f"{name} cannot reach the registry of the run at {usable}: {error}. On several nodes, "
+            "check that the driver's address is reachable from this node (firewall, "
+            "RLINF_COMM_NET_DEVICES)."
+        ) from error
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def ask(self, operation: str, *, timeout: float | None = None, what: str = "", **kwargs: Any) -> Any:
+        """Sends a request and waits for its answer.
+
+        Args:
+            operation: name of the registry's operation.
+            timeout: deadline in seconds; `cluster.timeouts.registry` by default.
+            what: what is waited for, for the error message.
+            **kwargs: arguments of the operation.
+
+        Raises:
+            WaitTimeout: no answer within the deadline.
+        """
+        timeout = self.timeout if timeout is None else timeout
+        number = next(self._numbers)
+        call = self._calls[number] = _Call()
+        try:
+            self._connection.send(pickle.dumps(("ask", number, operation, kwargs)))
+            if not call.done.wait(timeout):
+                self._connection.send(pickle.dumps(("forget", number)))
+                raise WaitTimeout(
+                    what or f"the registry's answer to {operation!r}",
+                    waiter=self.name,
+                    seconds=timeout,
+                )
+        except ConnectionError as error:
+            raise ClusterError(f"{self.name} lost the registry of the run: {error}") from error
+        finally:
+            self._calls.pop(number, None)
+        if call.error is not None:
+            raise call.error
+        return call.value
+
+    def notify(self, operation: str, **kwargs: Any) -> None:
+        """Sends a request whose answer nobody needs; a lost registry is ignored."""
+        try:
+            self._connection.send(pickle.dumps(("ask", next(self._numbers), operation, kwargs)))
+        except ConnectionError:
+            pass
+
+    # -- hearing ------------------------------------------------------------------------------
+
+    def on_inquiry(self, event: str, handler: Callable[[Any], Any]) -> None:
+        """Answers an inquiry of the registry with `handler(payload)`, in the I/O thread."""
+        self._handlers[event] = handler
+
+    def on_death(self, watcher: Callable[[Death], None]) -> None:
+        """Calls `watcher` for each death, in the I/O thread."""
+        self._death_watchers.append(watcher)
+
+    def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
+        kind, *rest = pickle.loads(meta)
+        if kind == "answer":
+            number, value, error = rest
+            call = self._calls.get(number)
+            if call is not None:
+                call.value, call.error = value, error
+                call.done.set()
+            return
+        event, payload = rest
+        if event == "died":
+            self.dead[payload.name] = payload
+            for watcher in list(self._death_watchers):
+                watcher(payload)
+        elif event in self._handlers:
+            number, question = payload
+            answer = self._handlers[event](question)
+            connection.send(pickle.dumps(("reply", number, answer)))
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        for call in list(self._calls.values()):
+            call.error = ClusterError(f"{self.name} lost the registry of the run: {reason}")
+            call.done.set()
+        if not self._closing and self._on_lost is not None:
+            self._on_lost(reason)
+
+    def close(self) -> None:
+        """Ends the lifeline on purpose."""
+        self._closing = True
+        self._connection.close()
+
+
+class _Call:
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.value: Any = None
+        self.error: Exception | None = None

@@ -1,0 +1,1 @@
+"""Workers, groups of workers, and the handles of calls on them."""

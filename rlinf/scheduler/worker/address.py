@@ -1,0 +1,118 @@
+"""Names of workers and what others need to know of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import total_ordering
+from typing import Any
+
+
+@total_ordering
+@dataclass(frozen=True)
+class WorkerAddress:
+    """Name of a worker: its root group and the path of ranks below it, printed as `group:0:3`."""
+
+    root_group_name: str
+    ranks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.root_group_name or ":" in self.root_group_name:
+            raise ValueError(
+                f"group name {self.root_group_name!r} is not allowed: it must not be empty and must "
+                "not hold ':', which separates ranks"
+            )
+        object.__setattr__(self, "ranks", tuple(int(rank) for rank in self.ranks))
+
+    @classmethod
+    def of(cls, group: str, rank: int | list[int] | tuple[int, ...]) -> WorkerAddress:
+        """Address of a rank, or of a path of ranks, in a group."""
+        return cls(group, (rank,) if isinstance(rank, int) else tuple(rank))
+
+    @classmethod
+    def from_name(cls, name: str) -> WorkerAddress:
+        """Inverse of `get_name`."""
+        root, *ranks = name.split(":")
+        return cls(root, tuple(int(rank) for rank in ranks))
+
+    @classmethod
+    def from_parent_name_rank(cls, parent_name: str, rank: int) -> WorkerAddress:
+        """Address of child `rank` of the worker called `parent_name`."""
+        return cls.from_name(parent_name).get_child_address(rank)
+
+    def get_name(self) -> str:
+        """The address as text."""
+        return ":".join([self.root_group_name, *map(str, self.ranks)])
+
+    @property
+    def rank(self) -> int:
+        """Rank in its own group."""
+        return self.ranks[-1]
+
+    @property
+    def rank_path(self) -> str:
+        """All ranks as text."""
+        return ":".join(map(str, self.ranks))
+
+    def get_parent_rank(self) -> int | None:
+        """Rank of the parent worker, None at the top."""
+        return self.ranks[-2] if len(self.ranks) > 1 else None
+
+    def get_parent_address(self) -> WorkerAddress:
+        """Address of the parent, which for a top worker is its group."""
+        return WorkerAddress(self.root_group_name, self.ranks[:-1])
+
+    def get_child_address(self, rank: int) -> WorkerAddress:
+        """Address of a child."""
+        return WorkerAddress(self.root_group_name, (*self.ranks, rank))
+
+    def __lt__(self, other: WorkerAddress) -> bool:
+        return (self.root_group_name, self.ranks) < (other.root_group_name, other.ranks)
+
+    def __str__(self) -> str:
+        return self.get_name()
+
+
+@dataclass
+class WorkerInfo:
+    """What the registry knows of a worker.
+
+    Attributes:
+        address: name of the worker.
+        rank: rank in its group.
+        group_world_size: number of workers in the group.
+        cluster_node_rank: rank of its node.
+        node_ip: address of its node.
+        node_port: free port that was locked for it; that of rank 0 is the group's MASTER_PORT.
+        pid: process id on the node.
+        accelerator_type: kind of its accelerators, or "NO_ACCEL".
+        accelerator_model: model of its accelerators.
+        accelerator_rank: local rank of its first accelerator, -1 without one.
+        available_accelerators: cluster-wide ids of its accelerators.
+        hardware_infos: robots and other hardware given to it.
+        endpoints: addresses on which it takes data, nearest first.
+        memory_domain: equal for workers that can read each other's shared memory.
+        log_file: where it logs.
+        incarnation: how many times this address has been started before.
+    """
+
+    address: WorkerAddress
+    rank: int
+    group_world_size: int
+    cluster_node_rank: int = 0
+    node_ip: str = "127.0.0.1"
+    node_port: int = 0
+    pid: int = 0
+    accelerator_type: str = "NO_ACCEL"
+    accelerator_model: str = ""
+    accelerator_rank: int = -1
+    available_accelerators: list[int] = field(default_factory=list)
+    hardware_infos: list[Any] = field(default_factory=list)
+    endpoints: list[tuple[Any, ...]] = field(default_factory=list)
+    memory_domain: str = ""
+    log_file: str = ""
+    incarnation: int = 0
+
+    @property
+    def name(self) -> str:
+        """The address as text."""
+        return self.address.get_name()

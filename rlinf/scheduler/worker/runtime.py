@@ -1,0 +1,225 @@
+"""The process side of a run: lifeline, log, black box; one per process, driver included."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from rlinf.scheduler.failure.blackbox import BlackBox
+from rlinf.scheduler.registry.client import RegistryClient
+from rlinf.scheduler.registry.state import Raised
+from rlinf.scheduler.worker.address import WorkerInfo
+from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec, memory_domain
+
+_CURRENT: ProcessRuntime | None = None
+_CALL: ContextVar[str | None] = ContextVar("rlinf_call", default=None)
+
+
+class ProcessRuntime:
+    """What a process of a run has: its name, its lifeline and, later, its data endpoint.
+
+    Attributes:
+        name: name in the run: a worker's address, or "driver".
+        run: what all processes of the run share.
+        node_rank: node that the process runs on.
+        node_ip: address of that node.
+        registry: the lifeline.
+    """
+
+    def __init__(self, name: str, run: RunSpec, node_rank: int, node_ip: str, on_lost: Any = None):
+        self.name = name
+        self.run = run
+        self.node_rank = node_rank
+        self.node_ip = node_ip
+        self.registry = RegistryClient(
+            run.registry,
+            run.secret,
+            name,
+            local=node_rank == run.driver_node_rank,
+            on_lost=on_lost,
+            timeout=run.timeout("registry") or 60.0,
+        )
+
+    def close(self) -> None:
+        """Leaves the run."""
+        global _CURRENT
+        if _CURRENT is self:
+            _CURRENT = None
+        self.registry.close()
+
+
+def current_runtime() -> ProcessRuntime:
+    """The runtime of this process.
+
+    Raises:
+        RuntimeError: this process belongs to no run.
+    """
+    if _CURRENT is None:
+        raise RuntimeError(
+            "this process belongs to no run: create a Cluster first, or call this in a worker"
+        )
+    return _CURRENT
+
+
+def has_runtime() -> bool:
+    """Whether this process belongs to a run."""
+    return _CURRENT is not None
+
+
+def current_call() -> str | None:
+    """Id of the group call that runs in this context."""
+    return _CALL.get()
+
+
+def set_current_call(call: str | None) -> None:
+    """Notes the group call that runs in this context."""
+    _CALL.set(call)
+
+
+def set_current_runtime(runtime: ProcessRuntime | None) -> None:
+    """Makes `runtime` the one of this process."""
+    global _CURRENT
+    _CURRENT = runtime
+
+
+class WorkerRuntime(ProcessRuntime):
+    """The runtime of a worker process.
+
+    Attributes:
+        spec: what the worker was told.
+        box: its black box.
+        info: its entry in the registry.
+    """
+
+    def __init__(self, spec: WorkerSpec):
+        os.environ.update(spec.env)
+        known = set(sys.path)
+        sys.path.extend(p for p in spec.run.import_path if p not in known and os.path.isdir(p))
+        self.spec = spec
+        self.box = BlackBox(Path(spec.box_file))
+        self.cancel = _CancelDesk()
+        super().__init__(
+            spec.name, spec.run, spec.node_rank, spec.node_ip, on_lost=self._registry_lost
+        )
+        self.registry.on_inquiry("status", lambda _: self.box.activity)
+        self.registry.on_inquiry("stacks", lambda _: self.stacks())
+        self.registry.on_inquiry("leave", self._leave)
+        self.registry.on_inquiry("cancel", self.cancel.request)
+        port = self.lock_free_port()
+        self.info = WorkerInfo(
+            address=spec.address,
+            rank=spec.address.rank,
+            group_world_size=spec.world_size,
+            cluster_node_rank=spec.node_rank,
+            node_ip=spec.node_ip,
+            node_port=port,
+            pid=os.getpid(),
+            accelerator_type=spec.accelerator_type,
+            accelerator_model=spec.accelerator_model,
+            accelerator_rank=spec.accelerator_rank,
+            available_accelerators=list(spec.accelerators),
+            hardware_infos=list(spec.hardware_infos),
+            memory_domain=memory_domain(),
+            log_file=spec.log_file,
+        )
+        set_current_runtime(self)
+
+    def register(self) -> None:
+        """Enters the registry and waits for the group's rank 0, whose port becomes MASTER_PORT."""
+        group = self.spec.address.get_parent_address().get_name()
+        lives, host, port = self.registry.ask(
+            "register",
+            info=self.info,
+            timeout=self.run.timeout("launch"),
+            what=f"rank 0 of group {group} to register",
+        )
+        self.info.incarnation = lives
+        os.environ["MASTER_ADDR"] = host
+        os.environ["MASTER_PORT"] = str(port)
+
+    def lock_free_port(self, attempts: int = 1000) -> int:
+        """Finds a free port of this node and reserves it for this process."""
+        for _ in range(attempts):
+            port = free_port()
+            if self.registry.ask("port", node_rank=self.node_rank, port=port):
+                return port
+        raise RuntimeError(f"no free port on node {self.node_rank} after {attempts} tries")
+
+    def report(self, method: str, error: BaseException, text: str) -> None:
+        """Tells the registry that a method raised, so that the order of failures is known."""
+        self.registry.notify(
+            "raised",
+            report=Raised(
+                self.name, method, type(error).__qualname__, str(error)[:4000], text, time.time()
+            ),
+        )
+
+    def stacks(self) -> str:
+        """Python stacks of all threads of this process."""
+        with tempfile.TemporaryFile("w+") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            return file.read()
+
+    def _leave(self, _: Any) -> set[str]:
+        """Answers the driver's request to end: the config keys that were read here."""
+        tracked = sys.modules.get("rlinf.config.tracked")
+        return set(tracked.reads()) if tracked else set()
+
+    def _registry_lost(self, reason: str) -> None:
+        # Without its driver a worker has nothing to live for; leaving at once frees its devices.
+        self.box.note_exit(exit_code=1)
+        os._exit(1)
+
+
+class _CancelDesk:
+    """Calls that were asked to stop, and the running ones that can be."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: set[str] = set()
+        self._running: dict[str, Any] = {}
+
+    def request(self, call: str) -> bool:
+        """Asks a call to stop, now or when it is about to begin."""
+        with self._lock:
+            self._asked.add(call)
+            interrupt = self._running.get(call)
+        if interrupt is not None:
+            interrupt()
+        return interrupt is not None
+
+    def begin(self, call: str, interrupt: Any) -> bool:
+        """Notes that a call runs; False if it must not begin."""
+        with self._lock:
+            if call in self._asked:
+                self._asked.discard(call)
+                return False
+            self._running[call] = interrupt
+            return True
+
+    def end(self, call: str) -> None:
+        """Notes that a call has ended."""
+        with self._lock:
+            self._running.pop(call, None)
+            self._asked.discard(call)
+
+    def asked(self, call: str) -> bool:
+        """Whether a call was asked to stop."""
+        with self._lock:
+            return call in self._asked
+
+
+def free_port() -> int:
+    """A port that is free at this moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.bind(("", 0))
+        return sock.getsockname()[1]

@@ -1,0 +1,109 @@
+"""What a worker process is told when it is started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlinf.scheduler.worker.address import WorkerAddress
+
+
+@dataclass
+class RunSpec:
+    """What all processes of a run share.
+
+    Attributes:
+        run_id: short unique name of the run.
+        namespace: Ray namespace of its actors.
+        secret: secret of the run.
+        registry: addresses of the registry.
+        driver_node_rank: node of the driver, where the registry is.
+        num_nodes: number of nodes.
+        log_dir: folder of logs and evidence.
+        timeouts: deadlines in seconds by name.
+        import_path: where the driver finds its modules; workers look there, too.
+    """
+
+    run_id: str
+    namespace: str
+    secret: bytes = field(repr=False)
+    registry: list[tuple[Any, ...]]
+    driver_node_rank: int
+    num_nodes: int
+    log_dir: str
+    timeouts: dict[str, float | None]
+    import_path: list[str] = field(default_factory=list)
+
+    def timeout(self, name: str) -> float | None:
+        """Deadline of a kind of wait."""
+        return self.timeouts.get(name)
+
+
+@dataclass
+class WorkerSpec:
+    """One worker of a group.
+
+    Attributes:
+        run: what all processes share.
+        address: name of the worker.
+        world_size: number of workers in the group.
+        node_rank: rank of its node in the cluster.
+        node_ip: address of its node.
+        env: environment variables to set before anything of the user's is imported.
+        accelerator_type: kind of accelerator, or "NO_ACCEL".
+        accelerator_model: its model.
+        accelerator_rank: local rank of its first accelerator, -1 without one.
+        accelerators: cluster-wide ids of its accelerators.
+        isolated: whether it sees only its own accelerators.
+        hardware_infos: robots and other hardware given to it.
+        lock_keys: names of the devices that its device lock covers.
+        class_name: name of the worker's class.
+    """
+
+    run: RunSpec
+    address: WorkerAddress
+    world_size: int
+    node_rank: int
+    node_ip: str
+    env: dict[str, str]
+    accelerator_type: str = "NO_ACCEL"
+    accelerator_model: str = ""
+    accelerator_rank: int = -1
+    accelerators: list[int] = field(default_factory=list)
+    isolated: bool = True
+    hardware_infos: list[Any] = field(default_factory=list)
+    lock_keys: list[str] = field(default_factory=list)
+    class_name: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the worker."""
+        return self.address.get_name()
+
+    @property
+    def log_file(self) -> str:
+        """Where the worker logs, on its node."""
+        return worker_file(self.run.log_dir, self.name, ".log")
+
+    @property
+    def box_file(self) -> str:
+        """The worker's black box, on its node."""
+        return worker_file(self.run.log_dir, self.name, ".box")
+
+
+def worker_file(log_dir: str, name: str, suffix: str) -> str:
+    """Path of a worker's file: `<log_dir>/<group>/rank_<r><suffix>`."""
+    address = WorkerAddress.from_name(name)
+    rank = "_".join(map(str, address.ranks))
+    return str(Path(log_dir) / address.root_group_name / f"rank_{rank}{suffix}")
+
+
+def memory_domain() -> str:
+    """Equal in two processes if they can open each other's descriptors under /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getuid()}"
+    except OSError:
+        return f"unknown/{os.getpid()}"

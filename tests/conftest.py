@@ -1,0 +1,30 @@
+"""One Ray for the whole test session; each test that needs a cluster gets a fresh one on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+# Tests choose where they run; an exported address must not send them to somebody's cluster.
+os.environ.pop("RAY_ADDRESS", None)
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A Ray of our own on loopback."""
+    from rlinf.scheduler.cluster.ray_session import RaySession
+
+    session = RaySession(None, dashboard=False, num_cpus=None, namespace="tests")
+    yield
+    session.close()
+
+
+@pytest.fixture
+def cluster(ray_session: None, tmp_path: object) -> Iterator[object]:
+    """A cluster of one node with eight CPU slots."""
+    from rlinf.scheduler import Cluster
+
+    with Cluster(num_nodes=1, distributed_log_dir=str(tmp_path)) as cluster:
+        yield cluster

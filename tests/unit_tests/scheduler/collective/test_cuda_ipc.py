@@ -1,0 +1,230 @@
+"""CUDA IPC: the rules of keeping alive with a fake, the real thing where there is a GPU."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing as mp
+import os
+import signal
+import types
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rlinf.scheduler.collective import cuda_ipc  # noqa: E402
+from rlinf.scheduler.collective.codec import decode, encode  # noqa: E402
+from rlinf.scheduler.collective.cuda_ipc import (  # noqa: E402
+    CudaExporter,
+    CudaImporter,
+    import_tensor,
+    visible_devices,
+)
+
+PARAMETERS = list(inspect.signature(cuda_ipc.reductions.rebuild_cuda_tensor).parameters)
+
+
+class FakeTensor:
+    """A CUDA tensor as far as the exporter looks at it."""
+
+    is_cuda, dtype, shape, nbytes = True, torch.float32, (4,), 16
+
+    def __init__(self, device: int = 0, storage: Any = None) -> None:
+        self.device = torch.device("cuda", device)
+        self.storage = storage or types.SimpleNamespace(_cdata=id(self))
+
+    def detach(self) -> FakeTensor:
+        return self
+
+    def clone(self) -> FakeTensor:
+        return FakeTensor(self.device.index)
+
+    def untyped_storage(self) -> Any:
+        return self.storage
+
+
+class FakeWeakRef:
+    def __init__(self, storage: Any) -> None:
+        self.dead = False
+
+    def expired(self) -> bool:
+        return self.dead
+
+
+class FakeGpu:
+    """Two visible GPUs, and a list of what torch was asked to do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shared: list[FakeTensor] = []
+        self.rebuilt: list[dict[str, Any]] = []
+        self.counted_down: list[tuple] = []
+        self.log: list[str] = []
+        self.uuids = ["GPU-a", "GPU-b"]
+        cuda = torch.cuda
+        monkeypatch.setattr(cuda_ipc.reductions, "reduce_tensor", self.reduce)
+        monkeypatch.setattr(cuda_ipc.reductions, "rebuild_cuda_tensor", self.rebuild)
+        monkeypatch.setattr(cuda_ipc.reductions, "StorageWeakRef", FakeWeakRef)
+        monkeypatch.setattr(cuda_ipc, "_rebuild_parameters", lambda: PARAMETERS)
+        monkeypatch.setattr(cuda, "device_count", lambda: len(self.uuids))
+        monkeypatch.setattr(
+            cuda, "get_device_properties", lambda i: types.SimpleNamespace(uuid=self.uuids[i])
+        )
+        monkeypatch.setattr(cuda, "device", FakeDevice)
+        monkeypatch.setattr(cuda, "ipc_collect", lambda: self.log.append("collect"))
+        stream = types.SimpleNamespace(synchronize=lambda: self.log.append("synchronize"))
+        monkeypatch.setattr(cuda, "current_stream", lambda: stream)
+        monkeypatch.setattr(
+            torch.UntypedStorage,
+            "_release_ipc_counter_cuda",
+            lambda *counter: self.counted_down.append(counter),
+        )
+
+    def reduce(self, tensor: FakeTensor) -> tuple:
+        if tensor.shape == "unshareable":
+            raise RuntimeError("no handle")
+        self.shared.append(tensor)
+        values: dict[str, Any] = dict.fromkeys(PARAMETERS, 0)
+        values["storage_device"] = tensor.device.index
+        values["storage_handle"] = b"handle"
+        values["ref_counter_handle"] = b"counter"
+        values["ref_counter_offset"] = len(self.shared)
+        return None, tuple(values.values())
+
+    def rebuild(self, *arguments: Any) -> Any:
+        self.rebuilt.append(dict(zip(PARAMETERS, arguments, strict=True)))
+        return torch.arange(4.0)
+
+
+class FakeDevice:
+    def __init__(self, index: Any) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    cuda_ipc._uuid.cache_clear()
+    visible_devices.cache_clear()
+    yield FakeGpu(monkeypatch)
+    cuda_ipc._uuid.cache_clear()
+    visible_devices.cache_clear()
+
+
+def test_tensors_are_kept_until_released(gpu: FakeGpu) -> None:
+    exporter = CudaExporter()
+    tokens = [exporter.export(FakeTensor(), owner) for owner in ("a", "a", "b")]
+    assert exporter.held() == {"a": 32, "b": 16}
+    exporter.release(tokens[0].id)
+    exporter.release(tokens[0].id)
+    assert exporter.held() == {"a": 16, "b": 16}
+    exporter.release_all_for("a")
+    assert exporter.held() == {"b": 16}
+    # The dead reader will not count down, so the sender did; not for what had been released.
+    assert gpu.counted_down == [(b"counter", 2)] and gpu.log == ["collect"]
+
+
+def test_the_same_gpu_may_have_another_index(gpu: FakeGpu) -> None:
+    token = CudaExporter().export(FakeTensor(device=1))
+    gpu.uuids = ["GPU-b"]  # as another process sees it
+    visible_devices.cache_clear()
+    assert import_tensor(token).tolist() == [0, 1, 2, 3]
+    assert gpu.rebuilt[0]["storage_device"] == 0 and gpu.log == ["synchronize"]
+    gpu.uuids = ["GPU-c"]
+    cuda_ipc._uuid.cache_clear()
+    visible_devices.cache_clear()
+    with pytest.raises(ValueError, match="GPU-b.*GPU-c"):
+        import_tensor(token)
+
+
+def test_through_the_codec(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlinf.scheduler.collective import codec
+
+    for name in ("is_cpu", "is_nested", "is_meta", "requires_grad"):
+        monkeypatch.setattr(FakeTensor, name, False, raising=False)
+    monkeypatch.setattr(FakeTensor, "layout", torch.strided, raising=False)
+    for pickler in (codec._Pickler, codec._cloud_pickler()):
+        monkeypatch.setitem(pickler.dispatch_table, FakeTensor, codec._reduce_tensor)
+    exporter, released = CudaExporter(), []
+    with exporter.sending_to("reader") as hook:
+        message = encode({"x": FakeTensor()}, device_hook=hook)
+    assert exporter.held() == {"reader": 16}
+    out = decode(*message, device_hook=CudaImporter(released.append))
+    assert out["x"].tolist() == [0, 1, 2, 3] and gpu.log == ["synchronize"]
+    exporter.release(released.pop())
+    assert exporter.held() == {}
+
+    bad = FakeTensor()
+    bad.shape = "unshareable"
+    with pytest.raises(RuntimeError, match="no handle.*cloned"):
+        with exporter.sending_to("reader") as hook:
+            encode([FakeTensor(), bad], device_hook=hook)
+    assert exporter.held() == {} and len(gpu.counted_down) == 1
+
+
+def test_a_storage_is_not_wrapped_without_end(gpu: FakeGpu) -> None:
+    exporter, weight = CudaExporter(), FakeTensor()
+    for _ in range(cuda_ipc._MAX_SHARES + 3):
+        exporter.release(exporter.export(weight).id)
+    assert gpu.shared.count(weight) == cuda_ipc._MAX_SHARES
+    exporter._shares[weight.storage._cdata][0].dead = True
+    exporter.export(FakeTensor())
+    assert len(exporter._shares) == 1
+
+
+def test_cpu_tensors_are_refused() -> None:
+    with pytest.raises(ValueError, match="CUDA tensor"):
+        CudaExporter().export(torch.ones(1))
+
+
+def test_torch_still_has_what_is_used() -> None:
+    needed = {"storage_device", "storage_handle", "ref_counter_handle", "ref_counter_offset"}
+    assert needed <= set(cuda_ipc._rebuild_parameters())
+    assert hasattr(torch.UntypedStorage, "_release_ipc_counter_cuda")
+    assert callable(cuda_ipc.reductions.reduce_tensor) and callable(torch.cuda.ipc_collect)
+
+
+def serve(pipe: Any) -> None:
+    """Receive messages and answer with what arrived."""
+    while (message := pipe.recv()) is not None:
+        released: list[int] = []
+        out = decode(*message, device_hook=CudaImporter(released.append))
+        pipe.send(({k: v.cpu() for k, v in out.items()}, out["x"].device.type, released))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_between_two_processes_on_one_gpu() -> None:
+    context = mp.get_context("spawn")
+    pipe, other = context.Pipe()
+    reader = context.Process(target=serve, args=(other,), daemon=True)
+    reader.start()
+    exporter = CudaExporter()
+    x = torch.zeros(1 << 22, device="cuda")
+    for turn in range(1, 5):
+        torch.cuda._sleep(200_000_000)  # the reader must wait for what is queued behind this
+        x.fill_(turn)
+        obj = {"x": x, "part": x.view(2048, 2048).T[3:7, ::2], "bf": x[:9].bfloat16()}
+        with exporter.sending_to("reader") as hook:
+            pipe.send(encode(obj, device_hook=hook))
+        assert pipe.poll(60)
+        out, device, released = pipe.recv()
+        assert device == "cuda" and len(released) == 3
+        for key, value in obj.items():
+            assert torch.equal(out[key], value.cpu())
+        for token in released:
+            exporter.release(token)
+        assert exporter.held() == {}
+    with exporter.sending_to("reader") as hook:
+        encode({"x": x.clone()}, device_hook=hook)
+    os.kill(reader.pid, signal.SIGKILL)
+    exporter.release_all_for("reader")
+    before = torch.cuda.memory_allocated()
+    del obj, x
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() < before

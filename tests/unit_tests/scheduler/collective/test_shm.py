@@ -1,0 +1,471 @@
+"""Shared memory between real processes: one copy, no leak, whoever dies first."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing as mp
+import os
+import pathlib
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf.scheduler.collective.shm import (
+    Descriptor,
+    SegmentPool,
+    SegmentPoolFull,
+    SegmentReader,
+    SegmentUnavailable,
+)
+from rlinf.scheduler.collective.shm_segment import ALIGNMENT, MIN_SLOT, size_class
+
+MiB = 1 << 20
+spawn = mp.get_context("spawn")
+
+
+def pattern(nbytes: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+def resident_kib() -> int:
+    rollup = pathlib.Path("/proc/self/smaps_rollup").read_text()
+    return int(rollup.split("Rss:")[1].split()[0])
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def serve_reader(pipe: Connection) -> None:
+    """Do to blocks what the parent says, in another process."""
+    reader, released, held = SegmentReader(), deque(), []
+    while (request := pipe.recv()) is not None:
+        verb, argument = request
+        if verb == "sum":
+            views = reader.open(argument, released.append)
+            answer = [int(np.frombuffer(v, np.uint8).sum()) if v.nbytes else 0 for v in views]
+            del views
+            answer = answer, released.popleft()
+        elif verb == "hold":
+            held.append(reader.open(argument, released.append))
+            answer = len(released)
+        elif verb == "write":
+            views = reader.open(argument, released.append)
+            views[0][:] = bytes(len(views[0]))
+            held.append(views)
+            answer = None
+        elif verb == "memory":
+            answer = resident_kib(), open_files()
+        pipe.send(answer)
+
+
+def serve_sender(pipe: Connection) -> None:
+    """Write one block and wait to be killed."""
+    pool = SegmentPool(64 * MiB)
+    pipe.send([pool.write([pattern(3 * MiB, seed)]).descriptor for seed in (1, 2)])
+    pipe.recv()
+
+
+class Child:
+    """A process at the other end of a pipe."""
+
+    def __init__(self, target: Any) -> None:
+        self.pipe, other = spawn.Pipe()
+        self.process = spawn.Process(target=target, args=(other,), daemon=True)
+        self.process.start()
+        other.close()
+
+    def ask(self, verb: str, argument: Any = None) -> Any:
+        self.pipe.send((verb, argument))
+        return self.answer()
+
+    def answer(self) -> Any:
+        assert self.pipe.poll(20), "the other process does not answer"
+        return self.pipe.recv()
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join(10)
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[Child]:
+    child = Child(serve_reader)
+    yield child
+    child.kill()
+
+
+@pytest.fixture
+def pool() -> Iterator[SegmentPool]:
+    pool = SegmentPool(256 * MiB)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def reader() -> SegmentReader:
+    return SegmentReader()
+
+
+def open_here(reader: SegmentReader, descriptor: Descriptor) -> tuple[list[memoryview], deque]:
+    released: deque = deque()
+    return reader.open(descriptor, released.append), released
+
+
+# ---- the way from one process to another
+
+
+def test_buffers_arrive_and_memory_is_used_again(pool: SegmentPool, child: Child) -> None:
+    buffers = [pattern(n, n) for n in (0, 1, 63, 4096, MiB + 3)]
+    for turn in range(5):
+        block = pool.write(buffers)
+        sums, released = child.ask("sum", block.descriptor)
+        assert sums == [int(b.sum()) for b in buffers]
+        assert released == block.id
+        pool.release(released)
+        stats = pool.stats()
+        assert (stats.segments, stats.cold_writes, stats.warm_writes) == (1, 1, turn)
+        assert stats.bytes_in_use == 0 and stats.bytes_idle > 0
+
+
+def test_views_are_aligned_and_writable(pool: SegmentPool, reader: SegmentReader) -> None:
+    buffers = [pattern(n).reshape(n, 1) for n in (1, 63, 65, 5000)]
+    for owners in (["a"], ["a", "b"]):
+        views, _ = open_here(reader, pool.write(buffers, owners).descriptor)
+        for view, buffer in zip(views, buffers, strict=True):
+            assert np.frombuffer(view, np.uint8).ctypes.data % ALIGNMENT == 0
+            assert not view.readonly and view.tobytes() == buffer.tobytes()
+
+
+def test_sender_dies_while_its_memory_is_read(reader: SegmentReader) -> None:
+    sender = Child(serve_sender)
+    first, second = sender.answer()
+    views, released = open_here(reader, first)
+    sender.kill()
+    assert views[0].tobytes() == pattern(3 * MiB, 1).tobytes()
+    again, _ = open_here(reader, second)  # in the same segment, which is mapped here
+    assert again[0].tobytes() == pattern(3 * MiB, 2).tobytes()
+    reader.forget(first.pool)
+    del views, again
+    assert list(released) == [first.block]
+    with pytest.raises(SegmentUnavailable, match=str(first.place.pid)):
+        reader.open(first, released.append)
+    assert not reader.can_open(first)
+
+
+def test_receiver_dies_with_blocks_in_hand(pool: SegmentPool) -> None:
+    victim = Child(serve_reader)
+    blocks = [pool.write([pattern(MiB)], ["victim"]) for _ in range(3)]
+    for block in blocks:
+        assert victim.ask("hold", block.descriptor) == 0
+    other = pool.write([pattern(MiB)], ["victim", "other"])
+    victim.kill()
+    pool.release_all_for("victim")
+    assert pool.stats().blocks == 1
+    pool.release(blocks[0].id, "victim")  # a late word of the dead changes nothing
+    pool.release(other.id, "victim")
+    assert pool.stats().blocks == 1
+    pool.release(other.id, "other")
+    assert pool.stats().bytes_in_use == 0
+
+
+def test_broadcast_readers_do_not_see_each_other(
+    pool: SegmentPool, reader: SegmentReader, child: Child
+) -> None:
+    data = pattern(MiB)
+    block = pool.write([data], ["here", "child"])
+    child.ask("write", block.descriptor)
+    views, released = open_here(reader, block.descriptor)
+    assert views[0].tobytes() == data.tobytes()
+    views[0][:9] = b"my change"
+    del views
+    pool.release(released.popleft(), "here")
+    assert pool.stats().blocks == 1
+    pool.release(block.id, "child")
+    assert pool.stats().blocks == 0
+    # What a reader wrote privately must not hide what the memory holds next.
+    block = pool.write([pattern(MiB, 5)], ["here", "child"])
+    assert pool.stats().warm_writes == 1
+    views, _ = open_here(reader, block.descriptor)
+    assert views[0].tobytes() == pattern(MiB, 5).tobytes()
+
+
+def test_two_thousand_transfers_leave_nothing_behind(child: Child) -> None:
+    pool = SegmentPool(64 * MiB)
+    data = pattern(2 * MiB)
+    sizes = np.random.default_rng(0).integers(1, 2 * MiB, 2000)
+
+    def transfer(nbytes: int) -> None:
+        block = pool.write([data[:nbytes]])
+        sums, released = child.ask("sum", block.descriptor)
+        assert sums == [int(data[:nbytes].sum())]
+        pool.release(released)
+
+    for nbytes in sizes[:300]:
+        transfer(nbytes)
+    before, files, segments = resident_kib(), open_files(), pool.stats().segments
+    child_before, child_files = child.ask("memory")
+    for nbytes in sizes[300:]:
+        transfer(nbytes)
+    child_after, child_files_after = child.ask("memory")
+    assert pool.stats().bytes_in_use == 0 and pool.stats().segments <= segments + 2
+    assert open_files() <= files + 2 and child_files_after == child_files
+    assert resident_kib() - before < 8 << 10 and child_after - child_before < 8 << 10
+    pool.close()
+    assert open_files() < files
+
+
+# ---- release
+
+
+def test_released_once_after_the_last_thing_made_of_it(
+    pool: SegmentPool, reader: SegmentReader
+) -> None:
+    block = pool.write([pattern(80_000), pattern(80_000)])
+    views, released = open_here(reader, block.descriptor)
+    array = np.ndarray((100, 100), "f8", views[0])
+    part = array[::2].T[3:]
+    view = memoryview(part)
+    del views, array, part
+    gc.collect()
+    assert not released
+    del view
+    gc.collect()
+    assert list(released) == [block.id]
+
+
+def test_tensors_hold_their_memory(pool: SegmentPool, reader: SegmentReader) -> None:
+    torch = pytest.importorskip("torch")
+    from rlinf.scheduler.collective.codec import decode, encode
+
+    obj = {"a": torch.randn(10_000), "b": [torch.ones(5000, dtype=torch.bfloat16), np.ones(5000)]}
+    header, buffers = encode(obj)
+    block = pool.write(buffers)
+    views, released = open_here(reader, block.descriptor)
+    out = decode(header, views)
+    del views
+    assert torch.equal(out["a"], obj["a"]) and torch.equal(out["b"][0], obj["b"][0])
+    out["a"].add_(1)
+    keep = out["b"][0][7:]
+    del out
+    gc.collect()
+    assert not released
+    del keep
+    gc.collect()
+    assert list(released) == [block.id]
+
+
+def test_empty_message_and_empty_owners(pool: SegmentPool, reader: SegmentReader) -> None:
+    views, released = open_here(reader, pool.write([]).descriptor)
+    assert views == [] and len(released) == 1
+    views, _ = open_here(reader, pool.write([b"", np.empty((0, 3))]).descriptor)
+    assert [len(v) for v in views] == [0, 0]
+    with pytest.raises(ValueError, match="owner"):
+        pool.write([b"x"], [])
+
+
+# ---- limits
+
+
+def test_full_pool_says_who_holds_it() -> None:
+    pool = SegmentPool(4 * MiB)
+    for _ in range(4):
+        pool.write([pattern(MiB)], ["rollout:3"])
+    started = time.monotonic()
+    with pytest.raises(SegmentPoolFull, match=r"rollout:3: 4 blocks, 4 MiB"):
+        pool.write([b"x"], timeout=0.2)
+    assert 0.1 < time.monotonic() - started < 5
+    with pytest.raises(ValueError, match="max_bytes"):
+        pool.write([pattern(5 * MiB)])
+    pool.close()
+
+
+def test_a_waiting_writer_goes_on_when_memory_is_released() -> None:
+    pool = SegmentPool(2 * MiB)
+    block = pool.write([pattern(2 * MiB)])
+    threading.Timer(0.1, pool.release, [block.id]).start()
+    pool.write([pattern(MiB)], timeout=10)
+    pool.close()
+
+
+def test_idle_memory_makes_room_and_is_limited(pool: SegmentPool) -> None:
+    pool = SegmentPool(8 * MiB, max_idle_bytes=8 * MiB)
+    small = [pool.write([pattern(MIN_SLOT)]) for _ in range(64)]
+    for block in small[1:]:
+        pool.release(block.id)
+    assert pool.stats().bytes_idle == 63 * MIN_SLOT
+    # One slot of the slab is in use, and still the other 63 can give up their pages.
+    large = pool.write([pattern(7 * MiB)], timeout=0)
+    stats = pool.stats()
+    assert stats.bytes_in_use + stats.bytes_idle <= 8 * MiB
+    pool.release(large.id)
+    pool.max_idle_bytes = 0
+    pool.release(small[0].id)
+    assert pool.stats()[:3] == (0, 0, 0)
+    pool.close()
+
+
+def test_memory_of_trimmed_segments_is_really_free(
+    pool: SegmentPool, reader: SegmentReader
+) -> None:
+    views, released = open_here(reader, pool.write([pattern(64 * MiB)]).descriptor)
+    assert views[0][-1] is not None
+    np.frombuffer(views[0], np.uint8).sum()
+    before = resident_kib()
+    del views
+    pool.release(released.popleft())
+    pool.trim()  # the reader still has the segment mapped
+    assert before - resident_kib() > 60 << 10
+
+
+def test_size_classes() -> None:
+    for nbytes in [*range(0, 300_000, 777), *(2**k + d for k in range(16, 32) for d in (-1, 0, 1))]:
+        size = size_class(nbytes)
+        assert nbytes <= size <= max(nbytes * 1.25 + 1, nbytes + MIN_SLOT)
+        assert size % MIN_SLOT == 0 and size_class(size) == size
+
+
+def test_a_forked_child_may_not_write(pool: SegmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with pytest.raises(RuntimeError, match="forked"):
+        pool.write([b"x"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3 * MiB)), max_size=30))
+def test_blocks_in_use_are_never_touched(steps: list[tuple[int, int]]) -> None:
+    pool, reader, live = SegmentPool(256 * MiB, 4 * MiB), SegmentReader(max_maps=2), {}
+    data = pattern(6 * MiB)
+    for verb, number in steps:
+        if verb == 0 and live:
+            block, (view, _) = live.popitem()
+            pool.release(block)
+        elif verb == 1:
+            pool.trim(number)
+        else:
+            block = pool.write([data[number : 2 * number]])
+            views, released = open_here(reader, block.descriptor)
+            live[block.id] = views[0], (number, released)
+        for view, (length, _) in live.values():
+            assert view[0] == data[length] and view[-1] == data[2 * length - 1]
+    for view, (length, released) in live.values():
+        assert view == memoryview(data[length : 2 * length]) and not released
+    assert pool.stats().blocks == len(live) and pool.stats().bytes_idle <= 4 * MiB
+    pool.close()
+
+
+def test_many_threads(pool: SegmentPool, reader: SegmentReader) -> None:
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            released: deque = deque()
+            for turn in range(60):
+                data = pattern(20_000 * (1 + (seed + turn) % 9), seed * 1000 + turn)
+                block = pool.write([data])
+                views = reader.open(block.descriptor, released.append)
+                assert views[0] == memoryview(data)
+                del views
+                pool.release(released.popleft())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and pool.stats().blocks == 0
+
+
+def test_other_threads_run_during_a_large_copy(pool: SegmentPool) -> None:
+    data, ticks, done = np.ones(128 * MiB, np.uint8), [], threading.Event()
+
+    def tick() -> None:
+        while not done.wait(0.0005):
+            ticks.append(time.perf_counter())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    for _ in range(3):  # cold, first mapped, warm
+        started = time.perf_counter()
+        block = pool.write([data])
+        ended = time.perf_counter()
+        pool.release(block.id)
+        assert sum(started < t < ended for t in ticks) >= 2
+    done.set()
+    thread.join()
+
+
+# ---- named files, for readers that cannot see the sender's /proc entry
+
+
+def test_probe_tells_whether_a_pool_can_be_opened(pool: SegmentPool, reader: SegmentReader) -> None:
+    probe = pool.probe()
+    assert reader.can_open(probe)
+    # In another pid namespace the same numbers mean nothing, or another file.
+    with open("/dev/null") as other:
+        for change in ({"pid": 2**22 + 1}, {"fd": other.fileno()}):
+            strange = probe._replace(place=probe.place._replace(**change))
+            assert not reader.can_open(strange)
+            with pytest.raises(SegmentUnavailable, match="pid namespace"):
+                reader.open(strange, print)
+
+
+def test_named_blocks_lose_their_name_when_opened(child: Child) -> None:
+    pool = SegmentPool(64 * MiB)
+    data = pattern(3 * MiB)
+    for _ in range(2):
+        block = pool.write([b"head", data], named=True)
+        path = block.descriptor.place.path
+        assert os.path.exists(path)
+        hidden = block.descriptor._replace(place=block.descriptor.place._replace(pid=0, fd=-1))
+        sums, released = child.ask("sum", hidden)
+        assert sums[1] == int(data.sum()) and not os.path.exists(path)
+        pool.release(released)
+        assert pool.stats().bytes_in_use == pool.stats().bytes_idle == 0
+    block = pool.write([data], ["a", "b"], named=True)
+    path = block.descriptor.place.path
+    for owner in "ab":
+        assert os.path.exists(path)
+        assert child.ask("sum", block.descriptor)[0] == [int(data.sum())]
+        pool.release(block.id, owner)
+    assert not os.path.exists(path)
+    unread = pool.write([data], named=True).descriptor.place.path
+    pool.close()
+    assert not os.path.exists(unread)
+
+
+def test_names_of_dead_senders_are_swept() -> None:
+    stale = f"/dev/shm/rlinf-shm-stale-{os.getpid()}"
+    pathlib.Path(stale).write_bytes(b"x")
+    alive = SegmentPool(MiB)
+    kept = alive.write([b"x"], named=True).descriptor.place.path
+    newcomer = SegmentPool(MiB)
+    newcomer.write([b"x"], named=True)
+    assert not os.path.exists(stale) and os.path.exists(kept)
+    newcomer.close()
+    alive.close()
+
+
+def test_no_room_in_dev_shm_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    pool = SegmentPool(64 * MiB)
+    monkeypatch.setattr(os, "pwrite", full)
+    for named in (True, False):
+        with pytest.raises(SegmentPoolFull, match="--shm-size"):
+            pool.write([b"x" * MiB], named=named)
+    monkeypatch.undo()
+    assert pool.stats()[:4] == (0, 0, 0, 0)
+    pool.close()

@@ -1,0 +1,175 @@
+"""Connections: framing, authentication, ends."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+import socket
+import threading
+import time
+
+import pytest
+
+from rlinf.scheduler.net.auth import AuthError, new_secret
+from rlinf.scheduler.net.connection import Flushed
+from rlinf.scheduler.net.loop import IOLoop, Listener, connect
+
+SECRET = new_secret()
+
+
+class Side:
+    """Collects what arrives."""
+
+    def __init__(self):
+        self.messages = []
+        self.arrived = threading.Semaphore(0)
+        self.closed = threading.Event()
+        self.connection = None
+        self.connected = threading.Event()
+
+    def on_message(self, connection, meta, buffers):
+        self.messages.append((meta, [bytes(b) for b in buffers]))
+        self.arrived.release()
+
+    def on_close(self, connection, reason):
+        self.closed.set()
+
+    def on_connect(self, connection):
+        self.connection = connection
+        self.connected.set()
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def pair(request):
+    loop, server, client = IOLoop(), Side(), Side()
+    name = f"rlinf-test-{secrets.token_hex(4)}"
+    address = ("unix", name) if request.param == "unix" else ("tcp", "127.0.0.1", 0)
+    listener = Listener(loop, address, SECRET, server.on_message, server.on_close, server.on_connect)
+    connection = connect(
+        loop, listener.address, SECRET, {"name": "client"}, client.on_message, client.on_close
+    )
+    assert server.connected.wait(5)
+    yield listener, connection, server, client
+    loop.call_soon(listener.close)
+    loop.stop()
+
+
+def test_messages_of_all_sizes_arrive_whole_and_in_order(pair):
+    _, connection, server, _ = pair
+    sizes = [0, 1, 100, 65_000, 65_536, 70_000, 1_000_000, 5, 3_000_000, 0]
+    sent = []
+    for size in sizes:
+        meta, buffers = os.urandom(size % 4000), [os.urandom(size), b"", os.urandom(7)]
+        sent.append((meta, buffers))
+        connection.send(meta, buffers)
+    connection.send(b"x" * 200_000)
+    for _ in range(len(sizes) + 1):
+        assert server.arrived.acquire(timeout=10)
+    assert server.messages == [*sent, (b"x" * 200_000, [])]
+
+
+def test_many_threads_may_send_at_once(pair):
+    _, connection, server, _ = pair
+
+    def send(number):
+        for i in range(200):
+            connection.send(pickle.dumps((number, i)), [bytes([number]) * (i * 37)])
+
+    threads = [threading.Thread(target=send, args=(n,)) for n in range(4)]
+    [t.start() for t in threads]
+    for _ in range(800):
+        assert server.arrived.acquire(timeout=10)
+    order = {n: [] for n in range(4)}
+    for meta, (buffer,) in server.messages:
+        number, i = pickle.loads(meta)
+        assert buffer == bytes([number]) * (i * 37)
+        order[number].append(i)
+    assert all(indices == list(range(200)) for indices in order.values())
+
+
+def test_both_directions_and_the_peers_identity(pair):
+    _, _, server, client = pair
+    assert server.connection.identity == {"name": "client"}
+    server.connection.send(b"hello")
+    assert client.arrived.acquire(timeout=5)
+    assert client.messages == [(b"hello", [])]
+
+
+def test_flushed_tells_when_a_buffer_may_change(pair):
+    _, connection, server, _ = pair
+    flushed, data = Flushed(), bytearray(os.urandom(20_000_000))
+    copy = bytes(data)
+    connection.send(b"m", [data], flushed)
+    assert flushed.wait(10)
+    data[:] = bytes(len(data))
+    assert server.arrived.acquire(timeout=10)
+    assert server.messages[0][1][0] == copy
+
+
+def test_the_end_of_a_peer_is_noticed_at_once(pair):
+    _, connection, server, client = pair
+    connection.close()
+    assert server.closed.wait(2)
+    assert client.closed.wait(2)
+    with pytest.raises(ConnectionError):
+        connection.send(b"x")
+
+
+def test_a_peer_with_another_secret_is_refused(pair):
+    listener, _, server, _ = pair
+    side = Side()
+    with pytest.raises(AuthError):
+        connect(IOLoop(), listener.address, new_secret(), {}, side.on_message, side.on_close)
+    time.sleep(0.1)
+    assert listener.refused == 1
+    assert server.messages == []
+
+
+class Exploit:
+    """Leaves a trace if it is ever unpickled."""
+
+    fired = False
+
+    def __reduce__(self):
+        return setattr, (Exploit, "fired", True)
+
+
+@pytest.mark.parametrize("pair", ["tcp"], indirect=True)
+def test_a_strangers_bytes_are_never_deserialised(pair):
+    listener, _, server, _ = pair
+    payload = pickle.dumps(Exploit())
+    attempts = [
+        payload,
+        os.urandom(4096),
+        b"\0" * 64 + (0xFFFF).to_bytes(2, "little"),
+        os.urandom(64) + (20).to_bytes(2, "little") + payload,
+        b"",
+    ]
+    for attempt in attempts:
+        with socket.create_connection(listener.address[1:]) as sock:
+            sock.sendall(attempt)
+            sock.settimeout(5)
+            sock.shutdown(socket.SHUT_WR)
+            received = b""
+            try:
+                while chunk := sock.recv(4096):
+                    received += chunk
+            except ConnectionError:
+                pass
+        assert len(received) <= 38, "a stranger learns the greeting and nothing else"
+    time.sleep(0.2)
+    assert listener.refused == len(attempts)
+    assert not Exploit.fired
+    assert server.messages == []
+
+
+def test_a_silent_stranger_does_not_block_others(pair):
+    listener, _, server, client = pair
+    if listener.address[0] != "tcp":
+        pytest.skip("one kind of socket is enough")
+    with socket.create_connection(listener.address[1:]):
+        side = Side()
+        other = connect(IOLoop(), listener.address, SECRET, {"name": "b"}, side.on_message, side.on_close)
+        other.send(b"through")
+        assert server.arrived.acquire(timeout=5)

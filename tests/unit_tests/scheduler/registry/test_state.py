@@ -1,0 +1,100 @@
+"""The registry's rules, without sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlinf.scheduler.registry.state import WAIT, RegistryState
+from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
+
+
+def info(name: str, size: int = 2) -> WorkerInfo:
+    address = WorkerAddress.from_name(name)
+    return WorkerInfo(address, address.rank, size, node_port=1000 + address.rank)
+
+
+def test_a_group_is_complete_when_all_ranks_are_ready():
+    state = RegistryState()
+    assert state.group("g") is WAIT
+    state.register(info("g:1"))
+    assert state.master("g") is WAIT
+    state.register(info("g:0"))
+    assert state.master("g") == ("127.0.0.1", 1000)
+    state.ready.update({"g:0", "g:1"})
+    assert [i.name for i in state.group("g")] == ["g:0", "g:1"]
+
+
+def test_names_are_unique_while_their_owner_lives():
+    state = RegistryState()
+    state.register(info("g:0"))
+    with pytest.raises(ValueError, match="registered already"):
+        state.register(info("g:0"))
+    state.died("g:0", "gone")
+    assert state.register(info("g:0")) == 1
+
+
+def test_a_dead_worker_is_not_waited_for():
+    state = RegistryState()
+    assert state.lookup("g:0") is WAIT
+    state.register(info("g:0"))
+    state.died("g:0", "the peer closed the connection")
+    with pytest.raises(ConnectionError, match="g:0 has died"):
+        state.lookup("g:0")
+
+
+def test_ports_belong_to_their_node_and_owner():
+    state = RegistryState()
+    assert state.lock_port("a", 0, 80)
+    assert not state.lock_port("b", 0, 80)
+    assert state.lock_port("b", 1, 80)
+    state.died("a", "")
+    assert state.lock_port("b", 0, 80)
+
+
+def test_locks_are_first_come_first_served_and_all_or_nothing():
+    state = RegistryState()
+    assert state.acquire("a", ["x", "y"]) is True
+    assert state.acquire("b", ["y", "z"]) is WAIT
+    assert state.acquire("c", ["z"]) is WAIT, "b was there before"
+    state.release("a", ["x", "y"])
+    assert state.acquire("c", ["z"]) is WAIT
+    assert state.acquire("b", ["y", "z"]) is True
+    state.release("b", ["y", "z"])
+    assert state.acquire("c", ["z"]) is True
+
+
+def test_locks_are_reentrant_and_freed_by_death():
+    state = RegistryState()
+    state.acquire("a", ["x"])
+    state.acquire("a", ["x"])
+    state.release("a", ["x"])
+    assert state.acquire("b", ["x"]) is WAIT
+    assert state.holders(["x"]) == ["x is held by a"]
+    state.died("a", "")
+    assert state.acquire("b", ["x"]) is True
+    with pytest.raises(ValueError, match="does not hold"):
+        state.release("a", ["x"])
+
+
+def test_giving_up_lets_the_next_one_in():
+    state = RegistryState()
+    state.acquire("a", ["x"])
+    assert state.acquire("b", ["x"]) is WAIT
+    assert state.acquire("c", ["x"]) is WAIT
+    state.leave_queue("b", ["x"])
+    state.release("a", ["x"])
+    assert state.acquire("c", ["x"]) is True
+
+
+@pytest.mark.parametrize("name", ["", "a:b"])
+def test_bad_group_names_are_refused(name):
+    with pytest.raises(ValueError, match="not allowed"):
+        WorkerAddress(name, (0,))
+
+
+def test_addresses_know_their_family():
+    child = WorkerAddress.from_name("g:1:2")
+    assert child.get_parent_address() == WorkerAddress("g", (1,))
+    assert child.get_parent_rank() == 1
+    assert WorkerAddress.from_parent_name_rank("g:1", 2) == child
+    assert sorted([child, WorkerAddress("g", (0,)), WorkerAddress("a", (9,))])[0].get_name() == "a:9"

@@ -1,0 +1,218 @@
+"""Workers that die: the right one is named, with how and doing what, within seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from tests.unit_tests.scheduler.worker.workers import Doomed, Echo
+
+from rlinf.scheduler import FlexiblePlacementStrategy, WaitTimeout, WorkerDied
+
+HOW = {"kill": ("SIGKILL", None), "segv": ("SIGSEGV", None), "exit": (None, 3)}
+
+
+def slots(count: int) -> FlexiblePlacementStrategy:
+    return FlexiblePlacementStrategy([[i] for i in range(count)])
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_death_in_a_call(cluster, how):
+    group = Echo.create_group().launch(cluster, slots(3), name="mortal")
+    group.say("famous last words").wait()
+    pid = group.pid().wait()[1]
+    begin = time.monotonic()
+    with pytest.raises(WorkerDied) as caught:
+        group.die_on_rank(1, how).wait()
+    assert time.monotonic() - begin < 5
+    died = caught.value
+    assert (died.worker, died.group, died.rank, died.node_rank, died.pid) == ("mortal:1", "mortal", 1, 0, pid)
+    assert (died.signal, died.exit_code) == HOW[how]
+    assert died.activity == "running die_on_rank()"
+    assert any("famous last words" in line for line in died.log_tail)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_death_in_the_constructor(cluster, how):
+    with pytest.raises(WorkerDied) as caught:
+        Doomed.create_group(how).launch(cluster, slots(2), name="stillborn")
+    assert caught.value.worker == "stillborn:1"
+    assert (caught.value.signal, caught.value.exit_code) == HOW[how]
+    assert caught.value.activity == "running __init__"
+
+
+def test_death_between_calls(cluster):
+    group = Echo.create_group().launch(cluster, slots(2), name="idle")
+    os.kill(group.pid().wait()[0], signal.SIGKILL)
+    time.sleep(0.5)
+    with pytest.raises(WorkerDied) as caught:
+        group.add().wait(timeout=5)
+    assert (caught.value.worker, caught.value.activity) == ("idle:0", "idle")
+
+
+def test_a_hang_in_the_constructor_meets_the_launch_deadline(ray_session, tmp_path):
+    from rlinf.scheduler import Cluster
+
+    cfg = {"num_nodes": 1, "timeouts": {"launch": 10.0}}
+    with Cluster(cluster_cfg=cfg, distributed_log_dir=str(tmp_path)) as cluster:
+        with pytest.raises(WaitTimeout) as caught:
+            Doomed.create_group("hang").launch(cluster, slots(2), name="stuck")
+        assert "stuck:1" in str(caught.value) and "running __init__" in str(caught.value)
+        assert "stuck:0" not in str(caught.value)
+
+
+def test_a_stopped_process_is_recognised(cluster):
+    group = Echo.create_group().launch(cluster, slots(2), name="frozen")
+    pid = group.pid().wait()[1]
+    with pytest.raises(WaitTimeout) as caught:
+        group.die_on_rank(1, "stop").wait(timeout=1)
+    os.kill(pid, signal.SIGCONT)
+    assert "frozen:1" in str(caught.value) and "stopped by a signal" in str(caught.value)
+
+
+def test_a_death_explains_the_errors_of_the_others(cluster):
+    """Rank 0 fails because rank 1 died; the death is what is reported."""
+    group = Echo.create_group().launch(cluster, slots(2), name="echo")
+
+    with pytest.raises(WorkerDied, match="echo:1"):
+        handles = group.execute_on(0, 1)
+        handles.die_on_rank(1, "kill").wait()
+
+
+def test_device_lock_serialises_and_is_freed_by_death(cluster):
+    strategy = FlexiblePlacementStrategy([[0], [0]])
+    group = Echo.create_group().launch(cluster, strategy, name="locked")
+    (a, b), (c, d) = group.lock_for(0.2).wait()
+    assert b <= c or d <= a
+    group.execute_on(0).take_lock().wait()
+    with pytest.raises(WaitTimeout, match="held by locked:0"):
+        group.execute_on(1).take_lock(0.3).wait()
+    os.kill(group.pid().wait()[0], signal.SIGKILL)
+    group.execute_on(1).take_lock(5.0).wait()
+    group.execute_on(1).give_lock().wait()
+    with pytest.raises(ValueError, match="does not hold the lock"):
+        group.execute_on(1).give_lock().wait()
+
+
+def test_a_restarted_rank_comes_back_under_its_address(cluster):
+    group = Echo.create_group(3).launch(cluster, slots(2), name="phoenix", restart={"on_failure": 1})
+    before = group.pid().wait()
+    with pytest.raises(WorkerDied, match="phoenix:1"):
+        group.die_on_rank(1, "kill").wait()
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            after = group.execute_on(1).pid().wait(timeout=10)
+            break
+        except WorkerDied:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    assert after[0] != before[1]
+    assert group.execute_on(1).add().wait() == [4]
+    infos = cluster._runtime.registry.ask("group", group="phoenix")
+    assert [(i.rank, i.incarnation) for i in infos] == [(0, 0), (1, 1)]
+    assert infos[1].pid == after[0]
+
+
+# -- whole programs --------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, sys, time
+from rlinf.scheduler import Cluster, FlexiblePlacementStrategy
+from tests.unit_tests.scheduler.worker.workers import Echo
+
+def main():
+    cluster = Cluster(num_nodes=1, distributed_log_dir={logs!r})
+    group = Echo.create_group().launch(cluster, FlexiblePlacementStrategy([[0], [1], [2]]), name="crew")
+    print("pids", *group.pid().wait(), flush=True)
+    {body}
+
+main()
+"""
+
+
+def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str, list[int], float]:
+    """Runs a driver program of its own; returns code, output, pids of its workers, seconds to end."""
+    here = os.path.dirname(__file__)
+    text = PROGRAM.format(logs=str(tmp_path / "logs"), body=body)
+    script = tmp_path / "program.py"
+    script.write_text(text)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_ADDRESS")}
+    root = os.path.abspath(os.path.join(here, "../../../.."))
+    env["PYTHONPATH"] = root
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+    )
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("pids"):
+            break
+    pids = [int(p) for p in lines[-1].split()[1:]]
+    everyone = psutil.Process(process.pid).children(recursive=True)
+    begin = time.monotonic()
+    if kill is not None:
+        time.sleep(0.5)
+        process.send_signal(kill)
+    out, _ = process.communicate(timeout=90)
+    seconds = time.monotonic() - begin
+    gone, alive = psutil.wait_procs(everyone, timeout=15)
+    for left in alive:
+        left.kill()
+    assert not alive, f"left behind: {alive}"
+    return process.returncode, "".join(lines) + out, pids, seconds
+
+
+def test_an_uncaught_death_ends_the_run_with_one_card(tmp_path):
+    code, output, pids, _ = run_program(tmp_path, "group.die_on_rank(2, 'segv').wait()")
+    assert code == 1
+    assert output.count("RUN FAILED") == 1
+    card = json.loads((tmp_path / "logs" / "failure.json").read_text())
+    assert card["who"] == "crew:2"
+    assert "SIGSEGV" in card["what"]
+    assert str(pids[2]) in card["where"]
+    assert card["doing"] == "running die_on_rank()"
+    assert card["cause"] and card["change"] and card["when"]
+
+
+def test_an_uncaught_exception_names_the_worker_and_method(tmp_path):
+    code, output, _, _ = run_program(tmp_path, "group.execute_on(1).fail().wait()")
+    assert code == 1
+    card = json.loads((tmp_path / "logs" / "failure.json").read_text())
+    assert (card["who"], card["doing"]) == ("crew:1", "running fail()")
+    assert card["what"] == "ValueError: this method fails"
+    assert any("workers.py" in line for line in card["evidence"])
+    assert "ValueError: this method fails" in output
+
+
+def test_a_caught_failure_is_not_blamed_for_a_later_one(tmp_path):
+    body = """
+    try:
+        group.execute_on(1).fail().wait()
+    except ValueError:
+        pass
+    raise SystemError("the driver itself")"""
+    code, _, _, _ = run_program(tmp_path, body)
+    card = json.loads((tmp_path / "logs" / "failure.json").read_text())
+    assert (code, card["who"]) == (1, "driver")
+    assert card["what"] == "SystemError: the driver itself"
+
+
+@pytest.mark.parametrize("body, expected", [("sys.exit(5)", 5), ("pass", 0)])
+def test_the_exit_code_is_the_one_asked_for(tmp_path, body, expected):
+    code, output, _, _ = run_program(tmp_path, body)
+    assert code == expected
+    assert "RUN FAILED" not in output
+
+
+@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_killed_driver_leaves_nothing_behind(tmp_path, number, expected):
+    code, _, _, seconds = run_program(tmp_path, "group.sleep(60).wait()", kill=number)
+    assert code == expected
+    assert seconds < 40
