@@ -132,16 +132,27 @@ def samples_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
     if batch.samples is None or batch.global_batch is None or batch.steps % batch.chunk:
         return
     if batch.samples % batch.global_batch:
-        fitting = [n for n in range(1, batch.samples + 1) if batch.samples % n == 0]
-        near = sorted(fitting, key=lambda n: abs(n - batch.global_batch))[:3]
+        near = _divisors_near(batch.samples, batch.global_batch)
         yield Problem(
             "actor.global_batch_size",
             batch.global_batch,
             f"{batch.samples_text}, which cannot be divided by global_batch_size"
             f" {batch.global_batch}: {batch.samples} / {batch.global_batch}"
             f" = {batch.samples / batch.global_batch:.4g} minibatches",
-            f"sizes that would do: {', '.join(str(n) for n in sorted(near))}",
+            f"sizes that would do: {', '.join(map(str, near))}" if near else "",
         )
+
+
+def _divisors_near(number: int, size: int, count: int = 3, reach: int = 10_000) -> list[int]:
+    """Returns divisors of `number` near `size`, looking no further than `reach`."""
+    found: list[int] = []
+    for distance in range(1, reach):
+        for candidate in (size - distance, size + distance):
+            if 0 < candidate <= number and number % candidate == 0:
+                found.append(candidate)
+        if len(found) >= count:
+            break
+    return sorted(found[:count])
 
 
 @cross_check(("embodied",))

@@ -55,7 +55,7 @@ class ConfigError(ValueError):
     """A configuration cannot be used; holds every problem that was found.
 
     Attributes:
-        problems: All the problems, in the order of the config.
+        problems: Everything that was found.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:

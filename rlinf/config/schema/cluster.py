@@ -85,10 +85,11 @@ class TimeoutsConfig(Section):
 class ClusterConfig(Section):
     """Machines, devices, and the place of every component on them."""
 
-    num_nodes: Int = Field(1, gt=0, description="Machines that the run uses.")
+    num_nodes: Int = Field(1, ge=1, le=100_000, description="Machines that the run uses.")
     num_gpus_per_node: Int | None = Field(
         None,
         ge=0,
+        le=1024,
         description="Accelerators on each machine; null finds out. Older form, rarely needed.",
     )
     address: str | None = Field(
@@ -104,7 +105,8 @@ class ClusterConfig(Section):
     )
     cpu_slots_per_node: Int | None = Field(
         None,
-        gt=0,
+        ge=1,
+        le=10_000,
         description="Resource ranks per machine without accelerators; null is 8 on one machine.",
     )
     dashboard: bool = Field(False, description="Start Ray's web dashboard with a Ray of our own.")

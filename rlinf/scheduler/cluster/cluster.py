@@ -456,7 +456,7 @@ class Cluster:
     # -- hooks --------------------------------------------------------------------------------
 
     def _install_hooks(self) -> None:
-        atexit.register(self.shutdown)
+        atexit.register(self._at_exit)
         self._old_excepthook = sys.excepthook
 
         def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
@@ -470,15 +470,25 @@ class Cluster:
             signal.signal(signal.SIGTERM, _leave_on_sigterm)
 
     def _remove_hooks(self) -> None:
-        atexit.unregister(self.shutdown)
+        atexit.unregister(self._at_exit)
         if sys.excepthook is self._excepthook:
             sys.excepthook = self._old_excepthook
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGTERM) is _leave_on_sigterm:
             signal.signal(signal.SIGTERM, self._old_sigterm)
 
+    def _at_exit(self) -> None:
+        self.shutdown()
+        if _LEAVING:
+            # Ray turns the SystemExit of a handler into exit code 1; end as the signal would have.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+_LEAVING: list[int] = []
+
 
 def _leave_on_sigterm(signum: int, frame: Any) -> None:
     # An exception unwinds `with` blocks and runs exit handlers; the default action does neither.
+    _LEAVING.append(signum)
     sys.exit(128 + signum)
-

@@ -133,7 +133,7 @@ EMBODIED_MISTAKES = {
     "too small": (
         {"cluster.num_nodes": 0},
         "cluster.num_nodes = 0",
-        "must be a whole number, greater than 0",
+        "must be a whole number, at least 1 and at most 100000",
     ),
     "too large": (
         {"algorithm.gamma": 1.5},

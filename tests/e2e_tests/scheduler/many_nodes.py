@@ -1,0 +1,119 @@
+"""Program run by test_many_nodes.py: a Ray cluster of several nodes on this machine, used for real.
+
+Each node is a raylet of its own with its own environment, as on as many machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from ray.cluster_utils import Cluster as RayCluster
+
+from rlinf.scheduler import (
+    Cluster,
+    ClusterError,
+    HybridComponentPlacement,
+    NodePlacementStrategy,
+    Worker,
+    WorkerDied,
+)
+
+
+class Where(Worker):
+    """Tells where it is."""
+
+    def facts(self) -> dict[str, str | None]:
+        names = ["RANK", "WORLD_SIZE", "NODE_RANK", "CLUSTER_NODE_RANK", "LOCAL_RANK", "COLOUR", "RLINF_NODE_RANK"]
+        return {name: os.environ.get(name) for name in names}
+
+    def reduce(self) -> float:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        value = torch.tensor([float(self._rank)])
+        dist.all_reduce(value)
+        dist.destroy_process_group()
+        return value.item()
+
+    def die(self, rank: int) -> None:
+        self.log_info("about to go")
+        if self._rank == rank:
+            os.kill(os.getpid(), 9)
+        time.sleep(30)
+
+
+def start_nodes(ranks: list[int | None]) -> RayCluster:
+    """Starts one raylet per rank; None leaves RLINF_NODE_RANK unset."""
+    nodes = RayCluster()
+    for rank in ranks:
+        env = {} if rank is None else {"RLINF_NODE_RANK": str(rank)}
+        nodes.add_node(num_cpus=2, include_dashboard=False, env_vars=env)
+    nodes.wait_for_nodes()
+    return nodes
+
+
+def four_nodes(log_dir: str) -> dict:
+    """Node groups, ranks, environments and a death on another node."""
+    nodes = start_nodes([0, 2, 1, 3])
+    cfg = {
+        "cluster": {
+            "num_nodes": 4,
+            "address": nodes.address,
+            "node_groups": [
+                {"label": "sim", "node_ranks": "2-3", "env_configs": [
+                    {"node_ranks": "2", "env_vars": [{"COLOUR": "red"}]},
+                    {"node_ranks": "3", "env_vars": [{"COLOUR": "blue"}]},
+                ]},
+                {"label": "learn", "node_ranks": "0-1"},
+            ],
+            "component_placement": {
+                "actor": {"node_group": "learn", "placement": "0-1"},
+                "env": {"node_group": ["sim", "learn"], "placement": "0-3:0-7"},
+            },
+        }
+    }
+    out = {}
+    with Cluster(cluster_cfg=cfg["cluster"], distributed_log_dir=log_dir) as cluster:
+        placement = HybridComponentPlacement(cfg, cluster)
+        actor = Where.create_group().launch(cluster, placement.get_strategy("actor"), name="actor")
+        env = Where.create_group().launch(cluster, placement.get_strategy("env"), name="env")
+        out["actor"] = actor.facts().wait()
+        out["env"] = env.facts().wait()
+        out["reduce"] = env.reduce().wait()
+        try:
+            env.die(1).wait()
+        except WorkerDied as error:
+            out["died"] = [error.worker, error.node_rank, error.signal, error.activity, error.log_tail[-1]]
+    nodes.shutdown()
+    return out
+
+
+def two_nodes(log_dir: str) -> dict:
+    """Without RLINF_NODE_RANK the head is first; missing and extra nodes are named."""
+    nodes = start_nodes([None, None])
+    os.environ["RAY_ADDRESS"] = nodes.address
+    out = {}
+    with Cluster(num_nodes=2, distributed_log_dir=log_dir) as cluster:
+        out["head_first"] = cluster.get_node_info(0).is_head
+        out["ranks"] = Where.create_group().launch(cluster, NodePlacementStrategy([0, 1])).facts().wait()
+    with Cluster(num_nodes=1, distributed_log_dir=log_dir) as cluster:
+        out["one_of_two"] = cluster.num_nodes
+    try:
+        Cluster(cluster_cfg={"num_nodes": 3, "timeouts": {"nodes": 1.0}})
+    except ClusterError as error:
+        out["missing"] = str(error)
+    try:
+        Cluster(cluster_cfg={"num_nodes": 2, "node_groups": [{"label": "a", "node_ranks": "0"}]})
+    except ValueError as error:
+        out["unranked"] = str(error)
+    nodes.shutdown()
+    return out
+
+
+if __name__ == "__main__":
+    result = {"four": four_nodes, "two": two_nodes}[sys.argv[1]](sys.argv[2])
+    print("RESULT " + json.dumps(result))

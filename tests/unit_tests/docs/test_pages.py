@@ -1,0 +1,106 @@
+"""What the documentation shows must work: Python runs, YAML is valid, tables are true."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlinf.cli.recipes import ENTRY_SCRIPTS
+from rlinf.config import validate_cfg
+from rlinf.config.schema.cluster import TimeoutsConfig
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.glob("*.md"))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Returns the fenced blocks of a language; `py` marks fragments, which are not run."""
+    pattern = rf"^```{language}\n(.*?)^```$"
+    return re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def cells(page: str, heading: str) -> list[list[str]]:
+    """Returns the rows of the first table after a heading, without its head."""
+    text = (DOCS / page).read_text(encoding="utf-8").split(heading, 1)[1]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def named(pages: list[Path], language: str) -> list[Path]:
+    return [page for page in pages if blocks(page, language)]
+
+
+@pytest.mark.parametrize("page", named(PAGES, "python"), ids=lambda page: page.stem)
+def test_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n\n".join(blocks(page, "python")), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [(page, i) for page in PAGES for i in range(len(blocks(page, "yaml")))],
+    ids=lambda value: value.stem if isinstance(value, Path) else str(value),
+)
+def test_yaml_of_a_page_is_valid(page: Path, number: int) -> None:
+    config = yaml.safe_load(blocks(page, "yaml")[number])
+    # A fragment without a runner is part of a config of worker groups.
+    validate_cfg({"runner": {"task_type": "workers"}, **config}, accelerators_per_node=8)
+
+
+def test_pages_have_examples_that_run() -> None:
+    assert {"placement", "workers", "configuration"} <= {p.stem for p in named(PAGES, "python")}
+
+
+def test_the_table_of_deadlines_is_true() -> None:
+    documented = {row[0].strip("`"): row[1] for row in cells("failures.md", "## Deadlines")}
+    for name, default in documented.items():
+        actual = TimeoutsConfig.model_fields[name].default
+        assert default == ("none" if actual is None else f"{actual:g}"), name
+
+
+def test_the_table_of_entry_scripts_is_true() -> None:
+    documented = {}
+    for tasks, script in cells("cli.md", "follows from its `runner.task_type`"):
+        for task in re.findall(r"`(\w+)`", tasks):
+            documented[task] = script.strip("`")
+    assert documented == ENTRY_SCRIPTS
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    for link in links:
+        # The reference is written when the documentation is built.
+        if not link.startswith("http") and not link.startswith("reference/"):
+            assert (page.parent / link).exists(), link
+
+
+@pytest.mark.slow
+def test_the_documentation_builds_without_warnings(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    done = subprocess.run(
+        [*command, "-d", str(tmp_path / "doctrees"), str(DOCS), str(tmp_path / "html")],
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    reference = (tmp_path / "html" / "reference" / "configuration.html").read_text()
+    assert "component_placement" in reference
