@@ -73,8 +73,9 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	@echo "Installing rlinf[$(EXTRAS)] into $(VENV): a few minutes the first time"
 	@pip() { $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt "$$@"; }; \
-	{ pip setuptools wheel && pip --no-build-isolation -e '.[$(EXTRAS)]'; } 2>&1 \
+	{ pip -q setuptools wheel && pip --no-build-isolation -e '.[$(EXTRAS)]'; } 2>&1 \
 	  | tee $(LOG) \
-	  | awk '/^ *Collecting /{printf "."; fflush()} /^Installing collected/{printf " unpacking"; fflush()} END{print ""}' \
+	  | awk '/^ *Collecting /{printf "."; fflush()} /^Installing /{printf " unpacking"; fflush()} \
+	    END{print ""}' \
 	|| { echo "error: the installation failed; the end of $(LOG):" >&2; tail -n 30 $(LOG) >&2; exit 1; }
 	@echo "$(CURDIR) $(EXTRAS)" > $(STAMP)

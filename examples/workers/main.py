@@ -84,6 +84,8 @@ def run(cfg: DictConfig, cluster: Cluster) -> int:
 def main(cfg: DictConfig) -> None:
     """Checks the config, then runs on a cluster that is gone again at the end."""
     cfg = validate_cfg(cfg)
+    if cfg.runner.task_type != "workers":
+        raise ValueError(f"this script runs task type workers, not {cfg.runner.task_type}")
     with Cluster(cluster_cfg=cfg.cluster) as cluster:
         run(cfg, cluster)
         print(f"logs of the workers: {cluster.log_dir}")

@@ -150,6 +150,21 @@ def format_unread(keys: Iterable[str]) -> str:
     )
 
 
+def unread_report(config: Any, reads: Iterable[str]) -> str:
+    """Returns the report for a run that has ended; empty if there is nothing to say.
+
+    Args:
+        config: What `validate_cfg` returned, or a part of it; anything else has no report.
+        reads: Paths that were read in any process of the run.
+    """
+    if not user_keys(config):
+        return ""
+    with untracked():
+        runner = config._get_root().get("runner") or {}
+        wanted = runner.get("report_unread_keys", True)
+    return format_unread(unread_keys(config, reads)) if wanted else ""
+
+
 def _become_tracked(node: DictConfig) -> None:
     # Plain assignment would make a config key of it.
     object.__setattr__(node, "__class__", TrackedConfig)

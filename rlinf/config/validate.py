@@ -68,21 +68,25 @@ def _check_schema(resolved: Resolved) -> tuple[dict[str, Any] | None, list[Probl
     """Applies the schema; returns what is usable of the data, with defaults, and the problems."""
     data, problems = resolved.data, []
     data = {key: value for key, value in data.items() if value is not None or key not in SECTIONS}
-    model = specialise(root_model(_task_of(data)), data, problems)
+    task = _task_of(data)
+    model = specialise(root_model(task), data, problems)
     data = _fill_empty(model, data)
     problems += reserved_problems(model, data)
     try:
-        return model.model_validate(data).model_dump(), problems
+        values = model.model_validate(data).model_dump()
+        if not resolved.unusable:
+            return values, problems
     except ValidationError as error:
         told = {problem.path for problem in problems} | resolved.unusable
         found = [explain(item, model, data) for item in error.errors(include_url=False)]
         problems += [problem for problem in found if not _within(problem.path, told)]
     # What is wrong has been reported; the rest can still be checked.
-    lenient = specialise(root_model(_task_of(data), lenient=True), data, [])
+    lenient = specialise(root_model(task, lenient=True), data, [])
     values = _usable(lenient, data, resolved.unusable)
-    for section in TASKS[_task_of(data)].required if values and _task_of(data) else ():
-        if values.get(section) is None:
-            values.pop(section, None)
+    if values is not None and task is not None:
+        absent = [name for name in TASKS[task].required if values.get(name) is None]
+        for name in absent:
+            values.pop(name, None)
     return values, problems
 
 

@@ -9,8 +9,17 @@ import importlib
 from typing import Any
 
 _EXPORTS = {
+    "rlinf.scheduler.channel.channel": ["Channel"],
+    "rlinf.scheduler.channel.errors": [
+        "ChannelClosed",
+        "ChannelEmpty",
+        "ChannelError",
+        "ChannelFull",
+        "ItemLost",
+    ],
     "rlinf.scheduler.cluster.cluster": ["Cluster"],
     "rlinf.scheduler.cluster.topology": ["ClusterTopology"],
+    "rlinf.scheduler.collective.work": ["Work"],
     "rlinf.scheduler.errors": [
         "CallCancelled",
         "ClusterError",

@@ -175,6 +175,8 @@ class Cluster:
             self._session.close()
             raise
         self._driver_env = found.driver_env
+        self._server.services["keepers"] = self._start_keepers
+        self._keepers: dict[tuple[int, ...], list[str]] = {}
         self._reporter = FailureReporter(self._server.state, self.log_dir, self.autopsy)
         self._install_hooks()
 
@@ -293,6 +295,22 @@ class Cluster:
     def stop_group(self, group: LaunchedGroup) -> None:
         """Ends the workers of a group and waits until they are gone."""
         self._stop([group])
+
+    def _start_keepers(self, distributed: bool, node_rank: int) -> list[str]:
+        """Starts the processes that keep channels on some nodes, once; returns their names."""
+        from rlinf.scheduler.channel.keeper import KEEPER_GROUP, ChannelKeeper
+        from rlinf.scheduler.placement import NodePlacementStrategy
+
+        nodes = tuple(range(self.num_nodes)) if distributed else (node_rank,)
+        self.get_node_info(nodes[-1])
+        with self._lock:
+            if nodes not in self._keepers:
+                label = "all" if distributed else f"node{node_rank}"
+                group = ChannelKeeper.create_group().launch(
+                    self, NodePlacementStrategy(list(nodes)), name=f"{KEEPER_GROUP}-{label}"
+                )
+                self._keepers[nodes] = [info.name for info in group.worker_info_list]
+            return self._keepers[nodes]
 
     def _default_strategy(self) -> Any:
         from rlinf.scheduler.placement import NodePlacementStrategy, PackedPlacementStrategy
@@ -445,11 +463,13 @@ class Cluster:
         )
 
     def _report_unread(self) -> None:
+        """Names the keys of the configuration that nobody read, after a run that went well."""
         tracked = sys.modules.get("rlinf.config.tracked")
         assert self._server is not None
         if tracked is None or self._reporter.card is not None:
             return
-        text = tracked.report_for(self._cfg, self._server.state.config_reads)
+        reads = tracked.reads() | self._server.state.config_reads
+        text = tracked.unread_report(self._cfg, reads)
         if text:
             print(text, file=sys.stderr, flush=True)
 

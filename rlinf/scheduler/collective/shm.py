@@ -185,6 +185,23 @@ class SegmentPool:
                 del self._live[block]
                 self._put_back(place, reuse=True)
 
+    def hand_over(self, block: int, owner: Hashable, new_owner: Hashable) -> bool:
+        """Put one reader in another's place; False if the block is gone."""
+        with self._changed:
+            _, owners = self._live.get(block, (None, []))
+            if owner not in owners:
+                return False
+            owners[owners.index(owner)] = new_owner
+            return True
+
+    def share(self, block: int, new_owner: Hashable) -> bool:
+        """Add a reader to a block that was written for several; False if the block is gone."""
+        with self._changed:
+            if block not in self._live:
+                return False
+            self._live[block][1].append(new_owner)
+            return True
+
     def release_all_for(self, owner: Hashable) -> None:
         """Release whatever a reader holds, for instance because it died."""
         with self._changed:

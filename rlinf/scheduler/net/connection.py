@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("<II")
 _READ_SIZE = 1 << 16
 _IOV = 512
-_COPY_LIMIT = 1 << 16
+COPY_LIMIT = 1 << 16
 READ = select.EPOLLIN | select.EPOLLRDHUP
 WRITE = READ | select.EPOLLOUT
 
@@ -31,20 +31,38 @@ OnClose = Callable[["Connection", str], None]
 
 
 class Flushed:
-    """Becomes true when the last byte of a message has been given to the kernel."""
+    """Tells when the last byte of a message has been given to the kernel, or that it never will."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self.error: str | None = None
+        self._done = threading.Event()
+        self._error: str | None = None
+        self._callback: Callable[[str | None], None] | None = None
+        self._lock = threading.Lock()
 
     def set(self, error: str | None = None) -> None:
         """Marks the message as written, or as lost with `error`."""
-        self.error = error
-        self._event.set()
+        with self._lock:
+            self._error = error
+            self._done.set()
+            callback = self._callback
+        if callback is not None:
+            callback(error)
+
+    def is_set(self) -> bool:
+        """Whether the message has been written."""
+        return self._done.is_set() and self._error is None
+
+    def then(self, callback: Callable[[str | None], None]) -> None:
+        """Calls `callback(error)` when it is known; at once if it is."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callback = callback
+                return
+        callback(self._error)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits; False if the deadline passed."""
-        return self._event.wait(timeout)
+        return self._done.wait(timeout)
 
 
 class Connection:
@@ -119,7 +137,7 @@ class Connection:
                 rest = self._write(parts)
             if rest:
                 left = sum(len(p) for p in rest)
-                if left <= _COPY_LIMIT:
+                if left <= COPY_LIMIT:
                     self._pending.append(memoryview(b"".join(rest)))
                 else:
                     self._pending.extend(memoryview(p) for p in rest)

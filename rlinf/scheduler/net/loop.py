@@ -42,6 +42,11 @@ class IOLoop:
         self._soon.append(function)
         os.eventfd_write(self._wake, 1)
 
+    def defer(self, function: Callable[[], None]) -> None:
+        """Runs `function` in the I/O thread, later; safe in finalizers, whatever they interrupt."""
+        self._soon.append(function)
+        os.eventfd_write(self._wake, 1)
+
     def add(self, member: Any, events: int = READ) -> None:
         """Watches a member: an object with fileno, on_readable and on_writable."""
         self._members[member.fileno()] = member

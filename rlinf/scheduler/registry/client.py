@@ -43,6 +43,7 @@ class RegistryClient:
         self._on_lost = on_lost
         self._handlers: dict[str, Callable[[Any], Any]] = {}
         self._death_watchers: list[Callable[[Death], None]] = []
+        self._leave_watchers: list[Callable[[str], None]] = []
         self._calls: dict[int, _Call] = {}
         self._numbers = itertools.count()
         self._closing = False
@@ -119,6 +120,10 @@ class RegistryClient:
         """Calls `watcher` for each death, in the I/O thread."""
         self._death_watchers.append(watcher)
 
+    def on_leave(self, watcher: Callable[[str], None]) -> None:
+        """Calls `watcher(name)` for each member that leaves on purpose, in the I/O thread."""
+        self._leave_watchers.append(watcher)
+
     def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
         kind, *rest = pickle.loads(meta)
         if kind == "answer":
@@ -133,6 +138,9 @@ class RegistryClient:
             self.dead[payload.name] = payload
             for watcher in list(self._death_watchers):
                 watcher(payload)
+        elif event == "left":
+            for leave_watcher in list(self._leave_watchers):
+                leave_watcher(payload)
         elif event in self._handlers:
             number, question = payload
             answer = self._handlers[event](question)

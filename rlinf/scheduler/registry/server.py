@@ -30,6 +30,7 @@ class RegistryServer:
             host: address for processes on other nodes; None if there are none.
         """
         self.state = RegistryState()
+        self.services: dict[str, Callable[..., Any]] = {}
         self._loop = IOLoop("rlinf-registry")
         self._members: dict[str, Connection] = {}
         self._leaving: set[str] = set()
@@ -80,6 +81,7 @@ class RegistryServer:
         if name in self._leaving:
             self._leaving.discard(name)
             self.state.remove(name)
+            self._broadcast("left", name)
         else:
             self._broadcast("died", self.state.died(name, reason))
         self._retry()
@@ -246,6 +248,29 @@ class RegistryServer:
             if target in self._members:
                 _send(self._members[target], data)
         return None, None, False
+
+    def _op_service(self, name: str, service: str, kwargs: dict[str, Any]) -> _Result:
+        """Runs something that the driver offers, outside of the I/O thread."""
+        outcome: list[Any] = []
+
+        def run() -> None:
+            try:
+                outcome.append((self.services[service](**kwargs), None))
+            except Exception as error:
+                outcome.append((None, error))
+            with self._lock:
+                self._retry()
+
+        def attempt() -> Any:
+            if not outcome:
+                return WAIT
+            value, error = outcome[0]
+            if error is not None:
+                raise error
+            return value
+
+        threading.Thread(target=run, name=f"rlinf-{service}", daemon=True).start()
+        return attempt, None, False
 
     def _op_deaths(self, name: str) -> _Result:
         return list(self.state.deaths), None, False

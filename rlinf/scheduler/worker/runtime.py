@@ -10,21 +10,28 @@ import tempfile
 import threading
 import time
 from contextvars import ContextVar
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.collective.broadcast import Broadcaster
+from rlinf.scheduler.collective.endpoint import Endpoint
+from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.failure.blackbox import BlackBox
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.registry.state import Raised
 from rlinf.scheduler.worker.address import WorkerInfo
-from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec, memory_domain
+from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.channel.client import ChannelClient
 
 _CURRENT: ProcessRuntime | None = None
 _CALL: ContextVar[str | None] = ContextVar("rlinf_call", default=None)
 
 
 class ProcessRuntime:
-    """What a process of a run has: its name, its lifeline and, later, its data endpoint.
+    """What a process of a run has: its name, its lifeline and its data endpoint.
 
     Attributes:
         name: name in the run: a worker's address, or "driver".
@@ -32,9 +39,20 @@ class ProcessRuntime:
         node_rank: node that the process runs on.
         node_ip: address of that node.
         registry: the lifeline.
+        endpoint: where it sends and receives data.
+        mailbox: point to point on top of that.
+        broadcaster: one to many on top of that.
     """
 
-    def __init__(self, name: str, run: RunSpec, node_rank: int, node_ip: str, on_lost: Any = None):
+    def __init__(
+        self,
+        name: str,
+        run: RunSpec,
+        node_rank: int,
+        node_ip: str,
+        accelerators: list[int] | None = None,
+        on_lost: Any = None,
+    ):
         self.name = name
         self.run = run
         self.node_rank = node_rank
@@ -47,12 +65,23 @@ class ProcessRuntime:
             on_lost=on_lost,
             timeout=run.timeout("registry") or 60.0,
         )
+        self.endpoint = Endpoint(name, run, node_rank, node_ip, self.registry, accelerators)
+        self.mailbox = Mailbox(self.endpoint)
+        self.broadcaster = Broadcaster(self.endpoint, self.mailbox)
+
+    @cached_property
+    def channels(self) -> ChannelClient:
+        """This process's side of all channels."""
+        from rlinf.scheduler.channel.client import ChannelClient
+
+        return ChannelClient(self.endpoint)
 
     def close(self) -> None:
         """Leaves the run."""
         global _CURRENT
         if _CURRENT is self:
             _CURRENT = None
+        self.endpoint.close()
         self.registry.close()
 
 
@@ -107,7 +136,12 @@ class WorkerRuntime(ProcessRuntime):
         self.box = BlackBox(Path(spec.box_file))
         self.cancel = _CancelDesk()
         super().__init__(
-            spec.name, spec.run, spec.node_rank, spec.node_ip, on_lost=self._registry_lost
+            spec.name,
+            spec.run,
+            spec.node_rank,
+            spec.node_ip,
+            spec.accelerators,
+            on_lost=self._registry_lost,
         )
         self.registry.on_inquiry("status", lambda _: self.box.activity)
         self.registry.on_inquiry("stacks", lambda _: self.stacks())
@@ -127,7 +161,8 @@ class WorkerRuntime(ProcessRuntime):
             accelerator_rank=spec.accelerator_rank,
             available_accelerators=list(spec.accelerators),
             hardware_infos=list(spec.hardware_infos),
-            memory_domain=memory_domain(),
+            endpoints=self.endpoint.addresses,
+            memory_domain=self.endpoint.domain,
             log_file=spec.log_file,
         )
         set_current_runtime(self)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlinf.scheduler.worker import timers
 from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.worker.comm import CommMixin
 from rlinf.scheduler.worker.locks import DeviceLock
 from rlinf.scheduler.worker.logs import worker_logger
 from rlinf.scheduler.worker.runtime import (
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.worker.group import WorkerGroup
 
 
-class Worker:
+class Worker(CommMixin):
     """Base class of a remote worker.
 
     Subclass it, launch a group with `MyWorker.create_group(args).launch(cluster, ...)` and call its

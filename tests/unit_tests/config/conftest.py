@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import rlinf.config.validate  # noqa: F401 (all checks are registered from here on)
-from rlinf.config import SupportedModel, checks, plugins
+from rlinf.config import ConfigError, SupportedModel, checks, plugins, validate_cfg
 from rlinf.config.tracked import reset_reads
 
 EMBODIED = {
@@ -71,6 +70,40 @@ def reasoning():
 def workers():
     """A valid config of an example without RL."""
     return copy.deepcopy(WORKERS)
+
+
+@pytest.fixture(scope="session")
+def change():
+    """Sets dotted keys of a plain config; the value `...` deletes."""
+
+    def apply(config, changes):
+        for path, value in changes.items():
+            *parents, last = path.split(".")
+            node = config
+            for key in parents:
+                node = node.setdefault(key, {})
+            if value is ...:
+                del node[last]
+            else:
+                node[last] = value
+        return config
+
+    return apply
+
+
+@pytest.fixture(scope="session")
+def complaint():
+    """Returns the message that a bad config gives, free of jargon."""
+
+    def message(config):
+        with pytest.raises(ConfigError) as caught:
+            validate_cfg(config)
+        text = str(caught.value)
+        for jargon in ("pydantic", "ValidationError", "type=", "http", "extra_forbidden"):
+            assert jargon not in text
+        return text
+
+    return message
 
 
 @pytest.fixture

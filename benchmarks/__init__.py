@@ -1,0 +1,1 @@
+"""Measurements, each beside what a user could take instead."""

@@ -1,0 +1,264 @@
+"""`Channel`: what users hold; a name that can be passed around, and the operations on it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlinf.scheduler.channel.keeper import ChannelSpec
+from rlinf.scheduler.collective.work import Work
+from rlinf.scheduler.worker.runtime import current_runtime
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.channel.client import ChannelClient
+
+DEFAULT_KEY = "default_queue"
+
+
+class Channel:
+    """A queue between workers, with as many keys as one likes.
+
+    Items of a key come out in the order in which they went in; each goes to one consumer. Channels can
+    be used in workers, in coroutines (`await channel.get(async_op=True)`) and in the driver, and can be
+    passed as arguments of group calls. An item counts as taken by a worker until that worker asks for
+    the next one or calls `task_done`.
+    """
+
+    def __init__(self, spec: ChannelSpec):
+        self._spec = spec
+        self._bound: ChannelClient | None = None
+
+    # -- making ---------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        maxsize: int = 0,
+        distributed: bool = False,
+        node_rank: int = 0,
+        local: bool = False,
+        maxbytes: int = 0,
+        redeliver: bool = False,
+    ) -> Channel:
+        """Makes a channel, or connects to the one of that name with the same settings.
+
+        Args:
+            name: unique name.
+            maxsize: most items per key, 0 for no limit; `put` waits for room.
+            distributed: keep the order of different keys on different nodes.
+            node_rank: node that keeps the order otherwise.
+            local: a channel of this process alone, without a keeper.
+            maxbytes: most bytes in the channel, 0 for no limit.
+            redeliver: give an item whose consumer dies with it to another one; otherwise everybody
+                who uses the channel is told that it was lost.
+
+        Raises:
+            ValueError: a setting is out of range, or the channel exists with other settings.
+        """
+        for label, value in (("maxsize", maxsize), ("maxbytes", maxbytes)):
+            if value < 0:
+                raise ValueError(f"channel {name!r}: {label}={value} must be 0 (no limit) or more")
+        if not name or not isinstance(name, str):
+            raise ValueError(f"a channel needs a name, not {name!r}")
+        if local:
+            from rlinf.scheduler.channel.local import LocalChannel
+
+            return LocalChannel(ChannelSpec(name, maxsize, maxbytes, redeliver))
+        runtime = current_runtime()
+        keepers = runtime.registry.ask(
+            "service",
+            service="keepers",
+            kwargs={"distributed": distributed, "node_rank": node_rank},
+            timeout=runtime.run.timeout("launch"),
+            what="the keeper of channels to start",
+        )
+        spec = ChannelSpec(name, maxsize, maxbytes, redeliver, tuple(keepers))
+        known = runtime.registry.ask("put_once", key=f"channel {name}", value=spec)
+        if known != spec:
+            raise ValueError(f"channel {name!r} exists with other settings: {known}, not {spec}")
+        channel = cls(spec)
+        for work in channel._client().ask_all(spec, "q.open", spec):
+            work.wait()
+        return channel
+
+    @classmethod
+    def connect(cls, name: str, current_worker: Any = None, timeout: float | None = None) -> Channel:
+        """Finds a channel by its name, waiting for it to be made.
+
+        Args:
+            name: its name.
+            current_worker: accepted for compatibility.
+            timeout: deadline in seconds; `cluster.timeouts.channel` by default.
+        """
+        runtime = current_runtime()
+        spec = runtime.registry.ask(
+            "take",
+            key=f"channel {name}",
+            timeout=runtime.run.timeout("channel") if timeout is None else timeout,
+            what=f"channel {name!r} to be created",
+        )
+        return cls(spec)
+
+    @property
+    def name(self) -> str:
+        """Name of the channel."""
+        return self._spec.name
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the channel belongs to this process alone."""
+        return False
+
+    # -- putting --------------------------------------------------------------------------------
+
+    def put(
+        self,
+        item: Any,
+        weight: float = 0,
+        key: Hashable = DEFAULT_KEY,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Puts an item, waiting for room if the channel is full.
+
+        In a channel without bounds the item is on its way when this returns. The item may be changed
+        afterwards.
+
+        Raises:
+            ChannelClosed: the channel is closed.
+            WaitTimeout: there was no room within the deadline.
+        """
+        work = self._client().put(self._spec, key, item, weight, True, timeout)
+        return work if async_op else work.wait()
+
+    def put_nowait(self, item: Any, weight: float = 0, key: Hashable = DEFAULT_KEY) -> None:
+        """Puts an item, or raises `ChannelFull`."""
+        self._client().put(self._spec, key, item, weight, False, None).wait()
+
+    def put_batch(
+        self,
+        items: Iterable[Any],
+        weights: Sequence[float] | None = None,
+        key: Hashable = DEFAULT_KEY,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> list[Work] | None:
+        """Puts several items in their order."""
+        items = list(items)
+        weights = [0.0] * len(items) if weights is None else weights
+        if len(weights) != len(items):
+            raise ValueError(f"put_batch got {len(items)} items and {len(weights)} weights")
+        works = [
+            self._client().put(self._spec, key, item, weight, True, timeout)
+            for item, weight in zip(items, weights, strict=True)
+        ]
+        if async_op:
+            return works
+        for work in works:
+            work.wait()
+        return None
+
+    # -- getting --------------------------------------------------------------------------------
+
+    def get(
+        self, key: Hashable = DEFAULT_KEY, async_op: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Takes the next item, waiting for one.
+
+        Raises:
+            ChannelClosed: the channel is closed and empty.
+            WaitTimeout: no item came within the deadline (`cluster.timeouts.channel` by default).
+        """
+        work = self._client().get(self._spec, key, None, True, timeout)
+        return work if async_op else work.wait()
+
+    def get_nowait(self, key: Hashable = DEFAULT_KEY) -> Any:
+        """Takes the next item, or raises `ChannelEmpty`."""
+        return self._client().get(self._spec, key, None, False, None).wait()
+
+    def get_batch(
+        self,
+        target_weight: float = 0,
+        key: Hashable = DEFAULT_KEY,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Takes items until their weights reach `target_weight`.
+
+        Stops before an item that would exceed the target; an item that is heavier than the target
+        comes alone, so a batch is never empty. Waits for more items while the batch is too light,
+        unless the channel is closed or full. All items of a batch go to one reader, in order.
+        """
+        work = self._client().get(self._spec, key, target_weight, True, timeout)
+        return work if async_op else work.wait()
+
+    def task_done(self) -> None:
+        """Says that this process is done with the items that it has taken."""
+        self._client().acknowledge(self._spec)
+
+    def __iter__(self) -> Any:
+        """Items of the default key until the channel is closed."""
+        from rlinf.scheduler.channel.errors import ChannelClosed
+
+        while True:
+            try:
+                yield self.get()
+            except ChannelClosed:
+                return
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def peek_all(self, key: Hashable = DEFAULT_KEY) -> list[Any]:
+        """Copies of all items of a key, which stay in the channel."""
+        return self._client().ask(self._spec, "peek", key).wait()
+
+    def qsize(self, key: Hashable = DEFAULT_KEY) -> int:
+        """Number of items of a key."""
+        return self._client().ask(self._spec, "qsize", key).wait()
+
+    def empty(self, key: Hashable = DEFAULT_KEY) -> bool:
+        """Whether a key has no items."""
+        return self.qsize(key) == 0
+
+    def full(self, key: Hashable = DEFAULT_KEY) -> bool:
+        """Whether a key has no room."""
+        return self._client().ask(self._spec, "full", key).wait()
+
+    def keys(self) -> list[Hashable]:
+        """Keys that are in use."""
+        works = self._client().ask_all(self._spec, "q.ask", self.name, "keys", None)
+        return [key for work in works for key in work.wait()]
+
+    def stats(self) -> dict[str, float]:
+        """Counters: items, bytes, depth, and how long puts and gets waited."""
+        works = self._client().ask_all(self._spec, "q.ask", self.name, "stats", None)
+        total: dict[str, float] = {}
+        for work in works:
+            for label, value in work.wait().items():
+                total[label] = total.get(label, 0) + value
+        return total
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes the channel: readers get what is left, then `ChannelClosed`."""
+        for work in self._client().ask_all(self._spec, "q.close", self.name):
+            work.wait()
+
+    # -- plumbing -------------------------------------------------------------------------------
+
+    def _client(self) -> ChannelClient:
+        if self._bound is None:
+            self._bound = current_runtime().channels
+        return self._bound
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Channel, (self._spec,)
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.name}>"
+
+    def __str__(self) -> str:
+        return f"<Channel {self.name}: {self.qsize()} items>"
+

@@ -1,0 +1,353 @@
+"""A process's side of all its channels: requests to keepers, and what comes back."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from rlinf.scheduler.channel.errors import ChannelError, ItemLost
+from rlinf.scheduler.channel.keeper import ChannelSpec, keeper_of
+from rlinf.scheduler.channel.outbox import Outbox
+from rlinf.scheduler.collective.endpoint import Endpoint
+from rlinf.scheduler.collective.work import Deferred, Work
+from rlinf.scheduler.errors import CallCancelled, WorkerDied
+from rlinf.scheduler.net.connection import Connection
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.collective.payload import Payload
+
+INLINE_BYTES = 16 * 1024
+"""Items up to this size travel inside the request to the keeper; larger ones stay with the producer."""
+
+
+class ChannelClient:
+    """Makes requests and collects their outcomes; one per process."""
+
+    def __init__(self, endpoint: Endpoint):
+        self.endpoint = endpoint
+        self.outbox = Outbox(endpoint)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._pending: dict[int, _Pending] = {}
+        self._early: dict[int, dict[int, Payload]] = {}
+        self._late_errors: dict[str, Exception] = {}
+        for kind, handler in {
+            "q.ok": self._on_ok,
+            "q.error": self._on_error,
+            "q.grant": self._on_grant,
+            "q.item": self._on_item,
+            "q.cancelled": self._on_cancelled,
+        }.items():
+            endpoint.on(kind, handler)
+        endpoint.on_end(self._on_end)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def put(
+        self, spec: ChannelSpec, key: Hashable, obj: Any, weight: float, wait: bool, timeout: float | None
+    ) -> Work:
+        """Starts to put an item."""
+        self._raise_late_error(spec.name)
+        encoded = self.endpoint.packer.encode(obj)
+        limit = self._limit(timeout)
+        ticket, parts = None, [encoded.header, *encoded.buffers]
+        if encoded.nbytes > INLINE_BYTES:
+            ticket = self.outbox.add(encoded, spec.redeliver, limit or 1e9)
+            parts = []
+        # Without a bound there is nothing to wait for: a refusal is reported by the next request.
+        quiet = wait and not spec.maxsize and not spec.maxbytes
+        pending = _Pending(
+            self, spec, key, lambda: f"room in channel {spec.name!r}", limit, quiet=quiet
+        )
+        fields = (pending.number, spec.name, key, weight, encoded.nbytes, ticket, wait, quiet, False)
+        self._request(pending, "q.put", fields, parts)
+        if quiet:
+            self._settle(pending.number)
+            pending.work.finish()
+        return pending.work
+
+    def get(
+        self,
+        spec: ChannelSpec,
+        key: Hashable,
+        target: float | None,
+        wait: bool,
+        timeout: float | None,
+    ) -> Work:
+        """Starts to get an item, or a batch if there is a target weight."""
+        self._raise_late_error(spec.name)
+        pending = _Pending(
+            self,
+            spec,
+            key,
+            lambda: f"an item of channel {spec.name!r}, key {key!r}",
+            self._limit(timeout),
+            batch=target is not None,
+        )
+        self._request(pending, "q.get", (pending.number, spec.name, key, target, wait))
+        return pending.work
+
+    def ask(self, spec: ChannelSpec, question: str, key: Hashable = None) -> Work:
+        """Starts a question to the keeper of a key."""
+        what = f"the answer of channel {spec.name!r} to {question}"
+        pending = _Pending(self, spec, key, lambda: what, self._limit(None), batch=question == "peek")
+        self._request(pending, "q.ask", (pending.number, spec.name, question, key))
+        return pending.work
+
+    def ask_all(self, spec: ChannelSpec, kind: str, *fields: Any) -> list[Work]:
+        """Starts a request to each keeper of a channel."""
+        works = []
+        for keeper in spec.keepers:
+            what = f"{keeper} to answer for channel {spec.name!r}"
+            pending = _Pending(self, spec, None, lambda what=what: what, self._limit(None), keeper=keeper)
+            self._request(pending, kind, (pending.number, *fields))
+            works.append(pending.work)
+        return works
+
+    def acknowledge(self, spec: ChannelSpec) -> None:
+        """Says that this process is done with all items that it has taken."""
+        for keeper in spec.keepers:
+            self.endpoint.answer_raw(self.endpoint.connection_to(keeper), "q.ack", (spec.name,))
+
+    def _request(
+        self, pending: _Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
+    ) -> None:
+        with self._lock:
+            self._pending[pending.number] = pending
+        try:
+            connection = self.endpoint.connection_to(pending.keeper)
+            self.endpoint.answer_raw(connection, kind, fields, parts)
+        except BaseException:
+            self._settle(pending.number)
+            raise
+
+    def cancel(self, pending: _Pending) -> None:
+        """Asks the keeper to forget a request; an answer that is on the way still counts."""
+        try:
+            connection = self.endpoint.connection_to(pending.keeper)
+            fields = (pending.number, pending.spec.name, pending.key)
+            self.endpoint.answer_raw(connection, "q.cancel", fields)
+        except WorkerDied:
+            # The end of the keeper fails the request itself.
+            pass
+
+    def give_back(self, pending: _Pending, value: Any) -> None:
+        """Puts items in front of their queue again that nobody will take here."""
+        for payload in value.payloads if isinstance(value, _Batch) else [value]:
+            parts = [bytes(part) for part in payload.parts]
+            fields = (
+                0, pending.spec.name, pending.key, 0.0, payload.nbytes, None, True, True, True,
+            )  # fmt: skip
+            connection = self.endpoint.connection_to(pending.keeper)
+            self.endpoint.answer_raw(connection, "q.put", fields, parts)
+
+    def number(self) -> int:
+        """A number for a new request."""
+        return next(self._numbers)
+
+    def _limit(self, timeout: float | None) -> float | None:
+        return self.endpoint.run.timeout("channel") if timeout is None else timeout
+
+    def _settle(self, number: int) -> _Pending | None:
+        with self._lock:
+            return self._pending.pop(number, None)
+
+    def _raise_late_error(self, channel: str) -> None:
+        error = self._late_errors.pop(channel, None) if self._late_errors else None
+        if error is not None:
+            raise error
+
+    # -- answers (I/O thread) -------------------------------------------------------------------
+
+    def _on_ok(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+        number, *value = fields
+        pending = self._settle(number)
+        if pending is not None:
+            pending.work.finish(value[0] if value else None)
+
+    def _on_error(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+        number, error = fields
+        pending = self._settle(number)
+        if pending is not None:
+            pending.work.finish(error=error)
+        else:
+            # Of a put that did not wait: told now, and raised by the next request of this process.
+            print(f"{self.endpoint.name}: an item was refused: {error}", file=sys.stderr, flush=True)
+            self._late_errors[str(error).split("'")[1]] = error
+
+    def _on_grant(self, keeper: str, _: Connection, fields: tuple[Any, ...], body: Any) -> None:
+        number, entries = fields
+        with self._lock:
+            pending = self._pending.get(number)
+            early = self._early.pop(number, {})
+        if pending is None:
+            return
+        pending.expect(entries)
+        position = 0
+        for index, (count, producer) in enumerate(entries):
+            if count >= 0:
+                pending.fill(index, self._small(body[position : position + count]))
+                position += count
+            elif index in early:
+                pending.fill(index, early[index])
+            elif (error := self.endpoint.ended(producer)) is not None:
+                self._lose(pending, producer, error)
+                return
+        self._finish_if_complete(pending)
+
+    def _small(self, parts: list[memoryview]) -> Payload:
+        from rlinf.scheduler.collective.payload import Payload
+
+        return Payload(None, None, parts, sum(map(len, parts)))  # type: ignore[arg-type]
+
+    def _on_item(self, producer: str, _: Connection, fields: tuple[Any, ...], body: Payload) -> None:
+        number, index = fields
+        with self._lock:
+            pending = self._pending.get(number)
+            if pending is None or pending.missing is None:
+                # The producer was faster than the keeper.
+                self._early.setdefault(number, {})[index] = body
+                return
+        pending.fill(index, body)
+        self._finish_if_complete(pending)
+
+    def _finish_if_complete(self, pending: _Pending) -> None:
+        if pending.missing:
+            return
+        if self._settle(pending.number) is not None:
+            pending.deliver()
+
+    def _on_cancelled(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+        pending = self._settle(fields[0])
+        if pending is not None:
+            pending.work.finish(error=CallCancelled("the request was cancelled"))
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def _on_end(self, member: str, error: BaseException) -> None:
+        with self._lock:
+            pendings = list(self._pending.values())
+        for pending in pendings:
+            if pending.keeper == member:
+                self._settle(pending.number)
+                pending.work.finish(error=_keeper_ended(pending.spec, error))
+            elif pending.missing and member in pending.missing.values():
+                self._lose(pending, member, error)
+
+    def _lose(self, pending: _Pending, producer: str, error: BaseException) -> None:
+        self._settle(pending.number)
+        lost = ItemLost(f"an item of channel {pending.spec.name!r} was lost with its producer {producer}")
+        lost.__cause__ = error
+        pending.work.finish(error=lost)
+
+
+class _Pending:
+    """A request that has not been answered.
+
+    Attributes:
+        missing: producer by position of the items that are still on their way; None before the
+            keeper has answered.
+    """
+
+    def __init__(
+        self,
+        client: ChannelClient,
+        spec: ChannelSpec,
+        key: Hashable,
+        what: Callable[[], str],
+        timeout: float | None,
+        *,
+        batch: bool = False,
+        quiet: bool = False,
+        keeper: str | None = None,
+    ):
+        self.number = client.number()
+        self.spec = spec
+        self.key = key
+        self.keeper = keeper or keeper_of(spec, key)
+        self.missing: dict[int, str] | None = None
+        self.abandoned = False
+        self._client = client
+        self._batch = batch
+        self._items: list[Any] = []
+        self.work = ChannelWork(what, client.endpoint.name, timeout, lambda: client.cancel(self))
+        self.work.pending = self
+
+    def expect(self, entries: list[tuple[int, str]]) -> None:
+        """Notes who sends what."""
+        self._items = [None] * len(entries)
+        self.missing = {index: producer for index, (_, producer) in enumerate(entries)}
+
+    def fill(self, index: int, payload: Payload) -> None:
+        """Takes an item."""
+        assert self.missing is not None
+        self._items[index] = payload
+        self.missing.pop(index, None)
+
+    def deliver(self) -> None:
+        """All items are here."""
+        value = _Batch(self._items) if self._batch else self._items[0]
+        if self.abandoned:
+            self._client.endpoint.later(self._client.give_back, self, value)
+        self.work.finish(value)
+
+
+class ChannelWork(Work):
+    """A request to a channel: a deadline cannot lose an item that is already on its way."""
+
+    __slots__ = ("pending",)
+
+    pending: _Pending
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Waits for the outcome; at the deadline the keeper decides whether it came in time."""
+        limit = self.timeout if timeout is None else timeout
+        if not self._hold(limit):
+            self.cancel()
+            if not self._hold(_GRACE_SECONDS):
+                raise self._timed_out(limit)
+            if isinstance(self._error, CallCancelled):
+                raise self._timed_out(limit)
+        return self.result()
+
+    async def async_wait(self, timeout: float | None = None) -> Any:
+        """Like `wait`, for coroutines."""
+        import asyncio
+
+        try:
+            return await super().async_wait(timeout)
+        except asyncio.CancelledError:
+            # Nobody is left to take what may be on its way: it goes back in front of its queue.
+            self.pending.abandoned = True
+            raise
+
+    def _hold(self, limit: float | None) -> bool:
+        if not self._done and self._gate.acquire(timeout=-1 if limit is None else max(0.0, limit)):
+            self._gate.release()
+        return self._done
+
+
+class _Batch(Deferred):
+    """Items that are decoded together when they are taken."""
+
+    def __init__(self, payloads: list[Payload]):
+        self.payloads = payloads
+        self._values: list[Any] | None = None
+
+    def load(self) -> list[Any]:
+        """The items."""
+        if self._values is None:
+            self._values = [payload.load() for payload in self.payloads]
+        return self._values
+
+
+_GRACE_SECONDS = 5.0
+
+
+def _keeper_ended(spec: ChannelSpec, error: BaseException) -> ChannelError:
+    failure = ChannelError(f"channel {spec.name!r} is gone: its keeper ended ({error})")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,28 @@
+"""Errors of channels."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+
+from rlinf.scheduler.errors import SchedulerError
+
+
+class ChannelError(SchedulerError):
+    """Base class of what channels report."""
+
+
+class ChannelClosed(ChannelError):
+    """The channel is closed, and nothing is left in it for the reader."""
+
+
+class ChannelFull(ChannelError, asyncio.QueueFull, queue.Full):
+    """There is no room in the channel."""
+
+
+class ChannelEmpty(ChannelError, asyncio.QueueEmpty, queue.Empty):
+    """There is no item in the channel."""
+
+
+class ItemLost(ChannelError):
+    """An item that was in the channel is gone, because a process that held it has died."""

@@ -1,0 +1,239 @@
+"""The keeper: a process that keeps the order of channels; large items never pass through it.
+
+It runs in the I/O thread of its worker, so its state needs no locks. A small item travels inside the
+request, as bytes that the keeper does not look into. A large one stays with its producer, who sends it
+to the consumer that the keeper names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlinf.scheduler.channel.errors import ChannelError
+from rlinf.scheduler.channel.queues import Get, Item, Put, Queues
+from rlinf.scheduler.collective.endpoint import PeerLeft
+from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.worker.worker import Worker
+
+KEEPER_GROUP = "ChannelKeeper"
+
+
+@dataclass(frozen=True)
+class ChannelSpec:
+    """What a channel is.
+
+    Attributes:
+        name: unique name.
+        maxsize: most items per key, 0 for no limit.
+        maxbytes: most bytes, 0 for no limit.
+        redeliver: what happens to an item whose consumer dies with it.
+        keepers: names of the processes that keep it; keys are spread over them.
+    """
+
+    name: str
+    maxsize: int = 0
+    maxbytes: int = 0
+    redeliver: bool = False
+    keepers: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Request:
+    """Who asked, and under which number."""
+
+    connection: Connection
+    number: int
+    quiet: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Request)
+            and self.number == other.number
+            and self.connection is other.connection
+        )
+
+
+class ChannelKeeper(Worker):
+    """Keeps the channels of a run, or its share of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._endpoint = self._runtime.endpoint
+        self._channels: dict[str, Queues] = {}
+        self._producers: dict[str, Connection] = {}
+        for kind, handler in {
+            "q.open": self._on_open,
+            "q.put": self._on_put,
+            "q.get": self._on_get,
+            "q.ack": self._on_ack,
+            "q.cancel": self._on_cancel,
+            "q.close": self._on_close,
+            "q.ask": self._on_ask,
+        }.items():
+            self._endpoint.on(kind, handler)
+        self._endpoint.on_end(self._on_end)
+
+    # -- requests (I/O thread) ----------------------------------------------------------------
+
+    def _on_open(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
+        number, spec = fields
+        queues = self._channels.get(spec.name)
+        if queues is None:
+            self._channels[spec.name] = Queues(
+                spec.name, self, spec.maxsize, spec.maxbytes, spec.redeliver
+            )
+        self._reply(_Request(connection, number), "q.ok", ())
+
+    def _on_put(self, who: str, connection: Connection, fields: Any, body: list[memoryview]) -> None:
+        number, channel, key, weight, nbytes, ticket, wait, quiet, front = fields
+        if ticket is not None:
+            self._producers[who] = connection
+        item = Item(None if ticket is not None else body, weight, nbytes, who, key, ticket)
+        request = _Request(connection, number, quiet)
+        queues = self._find(channel, request)
+        if queues is None:
+            return
+        if front:
+            queues.put_back(item)
+        else:
+            queues.put(Put(request, item), wait)
+
+    def _on_get(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
+        number, channel, key, target, wait = fields
+        request = _Request(connection, number)
+        queues = self._find(channel, request)
+        if queues is not None:
+            queues.get(key, Get(request, who, target), wait)
+
+    def _on_ack(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
+        queues = self._channels.get(fields[0])
+        if queues is not None:
+            queues.acknowledge(who)
+
+    def _on_cancel(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
+        number, channel, key = fields
+        queues = self._channels.get(channel)
+        if queues is not None and queues.cancel(key, _Request(connection, number)):
+            self._send(connection, "q.cancelled", (number,))
+
+    def _on_close(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
+        number, channel = fields
+        request = _Request(connection, number)
+        queues = self._find(channel, request)
+        if queues is not None:
+            queues.close()
+            self._reply(request, "q.ok", ())
+
+    def _on_ask(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
+        number, channel, question, key = fields
+        request = _Request(connection, number)
+        if question == "channels":
+            self._reply(request, "q.ok", (self._all_stats(),))
+            return
+        queues = self._find(channel, request)
+        if queues is None:
+            return
+        if question == "peek":
+            self._show(request, queues.peek(key), connection)
+            return
+        answers: dict[str, Any] = {
+            "qsize": lambda: queues.size(key),
+            "full": lambda: queues.full(key),
+            "keys": queues.keys,
+            "stats": lambda: asdict(queues.stats),
+            "state": lambda: {"closed": queues.closed, "broken": queues.broken},
+        }
+        self._reply(request, "q.ok", (answers[question](),))
+
+    def _find(self, channel: str, request: _Request) -> Queues | None:
+        queues = self._channels.get(channel)
+        if queues is None:
+            self.failed(request, ChannelError(f"there is no channel {channel!r}"))
+        return queues
+
+    def _all_stats(self) -> dict[str, dict[str, Any]]:
+        return {name: asdict(queues.stats) for name, queues in self._channels.items()}
+
+    # -- outcomes -------------------------------------------------------------------------------
+
+    def accepted(self, request: _Request) -> None:
+        """An item is in the queue."""
+        if not request.quiet:
+            self._reply(request, "q.ok", ())
+
+    def granted(self, request: _Request, items: list[Item]) -> None:
+        """Sends small items, and asks producers to send large ones."""
+        entries, buffers = self._entries(items)
+        self._send(request.connection, "q.grant", (request.number, entries), buffers)
+        consumer = request.connection.identity["name"]
+        for index, item in enumerate(items):
+            if item.ticket is not None:
+                self._ship(item, consumer, request.number, index, peek=False)
+
+    def _show(self, request: _Request, items: list[Item], connection: Connection) -> None:
+        entries, buffers = self._entries(items)
+        self._send(connection, "q.grant", (request.number, entries), buffers)
+        for index, item in enumerate(items):
+            if item.ticket is not None:
+                self._ship(item, connection.identity["name"], request.number, index, peek=True)
+
+    @staticmethod
+    def _entries(items: list[Item]) -> tuple[list[tuple[int, str]], list[Any]]:
+        """(number of parts, producer) of each item, and the parts; -1 parts if the producer sends it."""
+        entries = [(-1 if item.ticket is not None else len(item.body), item.producer) for item in items]
+        buffers = [part for item in items if item.ticket is None for part in item.body]
+        return entries, buffers
+
+    def _ship(self, item: Item, consumer: str, number: int, index: int, peek: bool) -> None:
+        connection = self._producers.get(item.producer)
+        if connection is not None:
+            self._send(connection, "q.ship", (item.ticket, consumer, number, index, peek))
+
+    def failed(self, request: _Request, error: Exception) -> None:
+        """Tells the asker why not."""
+        self._reply(request, "q.error", (error,))
+
+    def dropped(self, item: Item) -> None:
+        """A producer need not keep an item any longer."""
+        if item.ticket is not None:
+            connection = self._producers.get(item.producer)
+            if connection is not None:
+                self._send(connection, "q.drop", (item.ticket,))
+
+    def _reply(self, request: _Request, kind: str, fields: tuple[Any, ...]) -> None:
+        self._send(request.connection, kind, (request.number, *fields))
+
+    def _send(
+        self, connection: Connection, kind: str, fields: tuple[Any, ...], buffers: Any = ()
+    ) -> None:
+        try:
+            self._endpoint.answer_raw(connection, kind, fields, buffers)
+        except WorkerDied:
+            # Its end is dealt with in `_on_end`.
+            pass
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def _on_end(self, member: str, error: BaseException) -> None:
+        self._producers.pop(member, None)
+        for queues in list(self._channels.values()):
+            queues.producer_died(member)
+            if isinstance(error, PeerLeft):
+                queues.acknowledge(member)
+            queues.consumer_died(member)
+
+    def ping(self) -> bool:
+        """Whether the keeper answers."""
+        return True
+
+
+def keeper_of(spec: ChannelSpec, key: Hashable) -> str:
+    """The keeper of a key: the same in each process."""
+    if len(spec.keepers) == 1:
+        return spec.keepers[0]
+    import zlib
+
+    return spec.keepers[zlib.crc32(repr(key).encode()) % len(spec.keepers)]

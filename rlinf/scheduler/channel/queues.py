@@ -1,0 +1,365 @@
+"""The rules of a channel: keys, order, bounds, weighted batches, closing and who holds what.
+
+Pure state without threads or sockets. A request that cannot be served yet waits in its key's line and
+is served, in order, as soon as a change allows it. A key that is empty and unused does not exist.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rlinf.scheduler.channel.errors import ChannelClosed, ChannelEmpty, ChannelFull, ItemLost
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One item in a channel.
+
+    Attributes:
+        body: the item itself, or where it is; never looked at here.
+        weight: what it counts in a batch.
+        nbytes: its size.
+        producer: who put it.
+        key: queue that it is in.
+        ticket: number under which its producer keeps it; None if the body is here.
+        lost: why it can no longer be had, None normally.
+    """
+
+    body: Any
+    weight: float
+    nbytes: int
+    producer: str
+    key: Hashable = None
+    ticket: int | None = None
+    lost: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Put:
+    """A request to enqueue an item; `request` identifies it to whoever made it."""
+
+    request: Any
+    item: Item
+    began: float = field(default_factory=time.perf_counter)
+
+
+@dataclass(slots=True, eq=False)
+class Get:
+    """A request for one item, or for a batch of a total weight."""
+
+    request: Any
+    consumer: str
+    target: float | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+
+class Sink(Protocol):
+    """Who is told the outcome of requests."""
+
+    def accepted(self, request: Any) -> None:
+        """An item is in the queue."""
+
+    def granted(self, request: Any, items: list[Item]) -> None:
+        """Items belong to the asker now."""
+
+    def failed(self, request: Any, error: Exception) -> None:
+        """A request cannot be served."""
+
+    def dropped(self, item: Item) -> None:
+        """An item is done with and need not be kept for anybody."""
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """One key: items, or askers; and puts that wait for room."""
+
+    items: deque[Item] = field(default_factory=deque)
+    gets: deque[Get] = field(default_factory=deque)
+    puts: deque[Put] = field(default_factory=deque)
+
+
+@dataclass
+class Stats:
+    """Counters of a channel since it was made; `depth` and `bytes` are those of now."""
+
+    puts: int = 0
+    gets: int = 0
+    put_bytes: int = 0
+    depth: int = 0
+    bytes: int = 0
+    max_depth: int = 0
+    put_wait_seconds: float = 0.0
+    get_wait_seconds: float = 0.0
+    redelivered: int = 0
+    lost: int = 0
+
+
+class Queues:
+    """All queues of one channel.
+
+    Args:
+        name: name of the channel.
+        sink: who is told the outcomes.
+        maxsize: most items per key, 0 for no limit.
+        maxbytes: most bytes in the channel, 0 for no limit.
+        redeliver: whether an item whose consumer dies before it asks for the next one goes to another
+            consumer; otherwise the channel reports it as lost to everybody who uses it.
+    """
+
+    def __init__(
+        self, name: str, sink: Sink, maxsize: int = 0, maxbytes: int = 0, redeliver: bool = False
+    ):
+        self.name = name
+        self.maxsize = maxsize
+        self.maxbytes = maxbytes
+        self.redeliver = redeliver
+        self.closed = False
+        self.broken: str | None = None
+        self.stats = Stats()
+        self._sink = sink
+        self._lines: dict[Hashable, _Line] = {}
+        self._held: dict[str, list[Item]] = {}
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def put(self, put: Put, wait: bool = True) -> None:
+        """Enqueues an item, or lets the request wait for room, or refuses it."""
+        error = self._refusal()
+        if error is None and self.closed:
+            error = ChannelClosed(f"channel {self.name!r} is closed; nothing can be put into it")
+        if error is not None:
+            self._sink.dropped(put.item)
+            self._sink.failed(put.request, error)
+            return
+        line = self._lines.setdefault(put.item.key, _Line())
+        if not line.puts and self._has_room(line, put.item):
+            self._enqueue(line, put)
+            self._serve(put.item.key, line)
+        elif wait:
+            line.puts.append(put)
+        else:
+            bound = f"{self.maxsize} items" if self.maxsize else f"{self.maxbytes} bytes"
+            self._sink.dropped(put.item)
+            self._sink.failed(
+                put.request, ChannelFull(f"channel {self.name!r} is full (it holds at most {bound})")
+            )
+            self._forget_if_unused(put.item.key)
+
+    def put_back(self, item: Item) -> None:
+        """Puts an item that was granted but never taken in front of its queue."""
+        line = self._lines.setdefault(item.key, _Line())
+        self._count_in(item)
+        line.items.appendleft(item)
+        self._serve(item.key, line)
+
+    def get(self, key: Hashable, get: Get, wait: bool = True) -> None:
+        """Grants items, or lets the request wait for them, or refuses it."""
+        self.acknowledge(get.consumer)
+        error = self._refusal()
+        if error is not None:
+            self._sink.failed(get.request, error)
+            return
+        line = self._lines.setdefault(key, _Line())
+        line.gets.append(get)
+        self._serve(key, line)
+        if not wait and get in line.gets:
+            line.gets.remove(get)
+            self._sink.failed(get.request, ChannelEmpty(f"channel {self.name!r} has no item for {key!r}"))
+            self._forget_if_unused(key)
+
+    def cancel(self, key: Hashable, request: Any) -> bool:
+        """Takes a request that still waits out of its line; False if it has been served."""
+        line = self._lines.get(key)
+        if line is None:
+            return False
+        for waiting in (line.gets, line.puts):
+            for entry in waiting:
+                if entry.request == request:
+                    waiting.remove(entry)
+                    if isinstance(entry, Put):
+                        self._sink.dropped(entry.item)
+                    self._serve(key, line)
+                    return True
+        return False
+
+    def close(self) -> None:
+        """Refuses further items; readers get what is left and then `ChannelClosed`."""
+        self.closed = True
+        for key, line in list(self._lines.items()):
+            while line.puts:
+                put = line.puts.popleft()
+                self._sink.dropped(put.item)
+                self._sink.failed(put.request, ChannelClosed(f"channel {self.name!r} was closed"))
+            self._serve(key, line)
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def peek(self, key: Hashable) -> list[Item]:
+        """The items of a key, which stay where they are."""
+        line = self._lines.get(key)
+        return [item for item in line.items if item.lost is None] if line else []
+
+    def size(self, key: Hashable) -> int:
+        """Number of items of a key."""
+        line = self._lines.get(key)
+        return len(line.items) if line else 0
+
+    def full(self, key: Hashable) -> bool:
+        """Whether a key has no room for another item."""
+        if self.maxbytes and self.stats.bytes >= self.maxbytes:
+            return True
+        return bool(self.maxsize) and self.size(key) >= self.maxsize
+
+    def keys(self) -> list[Hashable]:
+        """Keys that have items or waiting requests."""
+        return list(self._lines)
+
+    def waiting(self) -> Iterator[tuple[Hashable, Get | Put]]:
+        """All requests that wait."""
+        for key, line in self._lines.items():
+            for entry in (*line.gets, *line.puts):
+                yield key, entry
+
+    # -- who holds what ---------------------------------------------------------------------------
+
+    def acknowledge(self, consumer: str) -> None:
+        """A consumer is done with what it has taken."""
+        for item in self._held.pop(consumer, ()):
+            self._sink.dropped(item)
+
+    def consumer_died(self, consumer: str) -> None:
+        """Deals with the items that a dead consumer had taken, and with its requests."""
+        self._forget_requests(consumer)
+        held = self._held.pop(consumer, [])
+        if not held:
+            return
+        if self.redeliver:
+            self.stats.redelivered += len(held)
+            for item in reversed(held):
+                self.put_back(item)
+        else:
+            self._break(
+                f"{consumer} died with {len(held)} item(s) of channel {self.name!r} that it had taken and "
+                "not finished; create the channel with redeliver=True to give such items to another "
+                "consumer"
+            )
+            self.stats.lost += len(held)
+
+    def producer_died(self, producer: str) -> None:
+        """Deals with items whose body went with their producer."""
+        self._forget_requests(producer)
+        for key, line in list(self._lines.items()):
+            for item in line.items:
+                if item.producer == producer and item.lost is None and item.ticket is not None:
+                    item.lost = f"an item of channel {self.name!r} was lost with its producer {producer}"
+                    self.stats.lost += 1
+            self._serve(key, line)
+
+    def _break(self, reason: str) -> None:
+        """From now on every use of the channel says what was lost."""
+        self.broken = reason
+        for line in self._lines.values():
+            for entry in (*line.gets, *line.puts):
+                self._sink.failed(entry.request, ItemLost(reason))
+            line.gets.clear()
+            line.puts.clear()
+        for key in list(self._lines):
+            self._forget_if_unused(key)
+
+    def _refusal(self) -> Exception | None:
+        return ItemLost(self.broken) if self.broken else None
+
+    def _forget_requests(self, member: str) -> None:
+        for key, line in list(self._lines.items()):
+            line.gets = deque(g for g in line.gets if g.consumer != member)
+            line.puts = deque(p for p in line.puts if p.item.producer != member)
+            self._serve(key, line)
+
+    # -- serving ----------------------------------------------------------------------------------
+
+    def _serve(self, key: Hashable, line: _Line) -> None:
+        """Serves the requests of a key, first come first served, as far as the items go."""
+        while line.gets:
+            count = self._match(line, line.gets[0])
+            if count is None:
+                break
+            self._grant(line, line.gets.popleft(), count)
+            self._admit(key, line)
+        if self.closed and not line.items:
+            while line.gets:
+                self._sink.failed(
+                    line.gets.popleft().request, ChannelClosed(f"channel {self.name!r} is closed")
+                )
+        self._forget_if_unused(key)
+
+    def _match(self, line: _Line, get: Get) -> int | None:
+        """How many items from the front serve a request; None if it has to wait."""
+        if not line.items:
+            return None
+        if get.target is None or line.items[0].lost:
+            return 1
+        total, count = 0.0, 0
+        for item in line.items:
+            if item.lost or (count and total + item.weight > get.target):
+                # The next one does not fit: what is there is the batch.
+                return count
+            total += item.weight
+            count += 1
+            if total >= get.target:
+                return count
+        # More will come, unless the channel is closed, or is full and so cannot take it.
+        return count if self.closed or line.puts else None
+
+    def _grant(self, line: _Line, get: Get, count: int) -> None:
+        items = [line.items.popleft() for _ in range(count)]
+        for item in items:
+            self.stats.depth -= 1
+            self.stats.bytes -= item.nbytes
+        self.stats.get_wait_seconds += time.perf_counter() - get.began
+        if items[0].lost:
+            self._sink.failed(get.request, ItemLost(items[0].lost))
+            return
+        self.stats.gets += count
+        self._held.setdefault(get.consumer, []).extend(items)
+        self._sink.granted(get.request, items)
+
+    def _admit(self, key: Hashable, line: _Line) -> None:
+        """Lets puts in that wait for the room which a grant has made."""
+        while line.puts and self._has_room(line, line.puts[0].item):
+            self._enqueue(line, line.puts.popleft())
+        if self.maxbytes:
+            # Bytes are shared by all keys, so the room may be another key's.
+            for other, waiting in list(self._lines.items()):
+                if other != key and waiting.puts and self._has_room(waiting, waiting.puts[0].item):
+                    self._enqueue(waiting, waiting.puts.popleft())
+                    self._serve(other, waiting)
+
+    def _has_room(self, line: _Line, item: Item) -> bool:
+        if self.maxsize and len(line.items) >= self.maxsize:
+            return False
+        if not self.maxbytes or not self.stats.bytes:
+            return True
+        return self.stats.bytes + item.nbytes <= self.maxbytes
+
+    def _enqueue(self, line: _Line, put: Put) -> None:
+        line.items.append(put.item)
+        self._count_in(put.item)
+        self.stats.puts += 1
+        self.stats.put_bytes += put.item.nbytes
+        self.stats.put_wait_seconds += time.perf_counter() - put.began
+        self._sink.accepted(put.request)
+
+    def _count_in(self, item: Item) -> None:
+        stats = self.stats
+        stats.depth += 1
+        stats.bytes += item.nbytes
+        stats.max_depth = max(stats.max_depth, stats.depth)
+
+    def _forget_if_unused(self, key: Hashable) -> None:
+        line = self._lines.get(key)
+        if line is not None and not line.items and not line.gets and not line.puts:
+            del self._lines[key]

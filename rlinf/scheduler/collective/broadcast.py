@@ -1,0 +1,164 @@
+"""One object from one worker to many: encoded once, across the network once per node.
+
+On the sender's node all receivers read the same block of shared memory. On each other node one
+receiver gets the bytes and shares them with its neighbours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlinf.scheduler.collective.endpoint import Endpoint
+from rlinf.scheduler.collective.mailbox import Mailbox
+from rlinf.scheduler.collective.work import Work
+from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.worker.address import WorkerAddress
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.collective.payload import Payload
+
+Groups = Sequence[tuple[str, Any]]
+"""[(group name, rank or list of ranks), ...]; a rank may be a tuple, the path of a child."""
+
+
+def members_of(groups: Groups) -> list[str]:
+    """Names of all members, in the order listed.
+
+    Raises:
+        TypeError, ValueError: `groups` is malformed.
+    """
+    if not isinstance(groups, (list, tuple)) or not groups:
+        raise TypeError(f"groups must be a list of (group name, ranks), not {groups!r}")
+    names: list[str] = []
+    for entry in groups:
+        if not isinstance(entry, (list, tuple)) or len(entry) != 2 or not isinstance(entry[0], str):
+            raise TypeError(f"{entry!r} is not a pair of (group name, ranks)")
+        group, ranks = entry
+        for rank in ranks if isinstance(ranks, list) else [ranks]:
+            names.append(WorkerAddress.of(group, rank).get_name())
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} is named twice in the groups of a broadcast")
+    return names
+
+
+class Broadcaster:
+    """Broadcasts of a process, as source, relay and receiver."""
+
+    def __init__(self, endpoint: Endpoint, mailbox: Mailbox):
+        self._endpoint = endpoint
+        self._mailbox = mailbox
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._missing: dict[int, tuple[set[str], Work]] = {}
+        endpoint.on("spread", self._on_spread)
+        endpoint.on("arrived", self._on_arrived)
+        endpoint.on_end(self._on_end)
+
+    def broadcast(self, obj: Any, groups: Groups, source: tuple[str, Any] | None) -> Work:
+        """Starts a broadcast in which this process is the source or a receiver.
+
+        The source's work is done when every receiver has taken the object.
+        """
+        members = members_of(groups)
+        root = WorkerAddress.of(*source).get_name() if source else members[0]
+        name = self._endpoint.name
+        if name not in members:
+            raise ValueError(f"{name} calls a broadcast of {members}, of which it is not a member")
+        if root not in members:
+            raise ValueError(f"the source {root} is not a member of the broadcast of {members}")
+        tag = _tag(members, root)
+        if name == root:
+            return self._send(obj, [m for m in members if m != root], tag)
+        return self._mailbox.recv(root, tag).then(self._take, root)
+
+    def _take(self, message: tuple[int, Any], root: str) -> Any:
+        number, obj = message
+        self._endpoint.post_soon(root, "arrived", (number,))
+        return obj
+
+    def _send(self, obj: Any, receivers: list[str], tag: str) -> Work:
+        endpoint = self._endpoint
+        limit = endpoint.run.timeout("recv")
+        number = next(self._numbers)
+        work = Work(f"{', '.join(receivers)} to take a broadcast", endpoint.name, limit)
+        if not receivers:
+            work.finish(obj)
+            return work
+        with self._lock:
+            self._missing[number] = (set(receivers), work)
+        for receiver in receivers:
+            endpoint.connection_to(receiver)
+        work.on_done(lambda _: self._missing.pop(number, None))
+        near = [r for r in receivers if endpoint.shares_memory(r)]
+        far: dict[int, list[str]] = {}
+        for receiver in receivers:
+            if receiver not in near:
+                far.setdefault(endpoint.node_of(receiver), []).append(receiver)
+        # GPU handles are made for one reader each, so readers on this GPU get messages of their own.
+        alone = [r for r in near if endpoint.shares_gpu(r)]
+        for receiver in alone:
+            encoded = endpoint.encode_for(receiver, (number, obj))
+            self._spread(receiver, tag, [], endpoint.parcel_for(receiver, encoded, limit or 1e9))
+        rest = [r for r in near if r not in alone]
+        if rest or far:
+            encoded = endpoint.packer.encode((number, obj))
+            if rest:
+                parcel = endpoint.packer.parcel(encoded, rest, True, limit or 1e9)
+                for receiver in rest:
+                    self._spread(receiver, tag, [], parcel)
+            for first, *others in far.values():
+                self._spread(first, tag, others, endpoint.packer.parcel(encoded, [first], False, 1.0))
+        return work.then(lambda _: obj)
+
+    def _spread(self, receiver: str, tag: str, relay_to: list[str], parcel: Any) -> None:
+        self._endpoint.post(receiver, "spread", (self._endpoint.name, tag, relay_to), parcel)
+
+    def _on_spread(
+        self, sender: str, _: Connection, fields: tuple[Any, ...], payload: Payload | None
+    ) -> None:
+        root, tag, relay_to = fields
+        assert payload is not None
+        if relay_to:
+            self._endpoint.later(self._relay, root, tag, relay_to, payload.parts, payload.nbytes)
+        self._mailbox.deliver(root, tag, payload)
+
+    def _relay(self, root: str, tag: str, to: list[str], parts: list[memoryview], size: int) -> None:
+        """Shares the bytes of a broadcast with neighbours on this node."""
+        from rlinf.scheduler.collective.codec import Encoded
+
+        for receiver in to:
+            self._endpoint.connection_to(receiver)
+        encoded = Encoded(bytes(parts[0]), list(parts[1:]))
+        shared = all(self._endpoint.shares_memory(receiver) for receiver in to)
+        limit = self._endpoint.run.timeout("recv") or 1e9
+        parcel = self._endpoint.packer.parcel(encoded, to, shared, limit)
+        for receiver in to:
+            self._endpoint.post(receiver, "spread", (root, tag, []), parcel)
+
+    def _on_arrived(self, sender: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+        self._arrived(fields[0], sender)
+
+    def _arrived(self, number: int, receiver: str) -> None:
+        with self._lock:
+            missing, work = self._missing.get(number, (set(), None))
+            missing.discard(receiver)
+            complete = work is not None and not missing
+        if complete and work is not None:
+            work.finish()
+
+    def _on_end(self, peer: str, error: BaseException) -> None:
+        with self._lock:
+            failed = [work for missing, work in self._missing.values() if peer in missing]
+        for work in failed:
+            work.finish(error=error)
+
+
+def _tag(members: list[str], root: str) -> str:
+    """Equal for all members of the same broadcast, in whatever order they list each other."""
+    text = ",".join([root, *sorted(members)])
+    return "broadcast " + hashlib.blake2s(text.encode(), digest_size=8).hexdigest()

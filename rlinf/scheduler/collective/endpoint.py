@@ -1,0 +1,373 @@
+"""The data endpoint of a process: one listening place, one connection to each peer, all traffic."""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rlinf.scheduler.errors import WaitTimeout, WorkerDied
+from rlinf.scheduler.failure.autopsy import diagnose
+from rlinf.scheduler.failure.blackbox import examine
+from rlinf.scheduler.net.connection import Connection, Flushed
+from rlinf.scheduler.net.loop import Address, Listener, connect
+from rlinf.scheduler.registry.client import RegistryClient
+from rlinf.scheduler.registry.state import Death
+from rlinf.scheduler.worker.address import WorkerInfo
+from rlinf.scheduler.worker.spec import RunSpec, memory_domain, worker_file
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.collective.codec import Encoded
+    from rlinf.scheduler.collective.payload import Packer, Parcel, Unpacker
+    from rlinf.scheduler.collective.shm import Block
+
+Handler = Callable[[str, Connection, tuple[Any, ...], Any], None]
+"""Takes (sender, connection, fields, body) in the I/O thread; the body is a `Payload` if the message
+carries an encoded object, and the list of its buffers otherwise.
+"""
+
+
+class PeerLeft(WorkerDied):
+    """A peer has ended on purpose."""
+
+
+class Endpoint:
+    """Sends to and receives from any process of the run.
+
+    Args:
+        name: name of this process.
+        run: what all processes share.
+        node_rank: node of this process.
+        node_ip: address of that node.
+        registry: the lifeline; its I/O thread serves the endpoint, too.
+        accelerators: cluster-wide ids of this process's accelerators.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: RunSpec,
+        node_rank: int,
+        node_ip: str,
+        registry: RegistryClient,
+        accelerators: list[int] | None = None,
+    ):
+        self.name = name
+        self.run = run
+        self.node_rank = node_rank
+        self.domain = memory_domain()
+        self._accelerators = set(accelerators or [])
+        self._registry = registry
+        self._loop = registry.loop
+        self._handlers: dict[str, Handler] = {"free": self._on_free}
+        self._watchers: list[Callable[[str, BaseException], None]] = []
+        self._out: dict[str, Connection] = {}
+        self._in: dict[str, list[Connection]] = {}
+        self._infos: dict[str, WorkerInfo] = {}
+        self._ended: dict[str, BaseException] = {}
+        self._connecting: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._helpers = ThreadPoolExecutor(4, thread_name_prefix="rlinf-send")
+        args = (run.secret, self._on_message, self._on_close, self._on_connect)
+        self._listeners = [
+            Listener(self._loop, ("unix", f"rlinf-{secrets.token_hex(8)}"), *args)
+        ]
+        if run.num_nodes > 1:
+            self._listeners.append(Listener(self._loop, ("tcp", node_ip, 0), *args))
+        registry.on_death(self._on_death)
+        registry.on_leave(self._on_leave)
+
+    # NumPy and what stands on it is loaded when data first moves, not when the process starts.
+
+    @cached_property
+    def packer(self) -> Packer:
+        """The sending side."""
+        from rlinf.scheduler.collective.payload import Packer
+
+        return Packer()
+
+    @cached_property
+    def _unpacker(self) -> Unpacker:
+        from rlinf.scheduler.collective.payload import Unpacker
+
+        return Unpacker(self._loop, self._send_release)
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where this process takes data."""
+        return [listener.address for listener in self._listeners]
+
+    def on(self, kind: str, handler: Handler) -> None:
+        """Handles messages of a kind."""
+        self._handlers[kind] = handler
+
+    def on_end(self, watcher: Callable[[str, BaseException], None]) -> None:
+        """Calls `watcher(peer, error)` in the I/O thread when a peer has ended and all that it sent
+        has been handed out.
+        """
+        self._watchers.append(watcher)
+
+    def later(self, function: Callable[..., Any], *args: Any) -> None:
+        """Runs something that may block outside of the I/O thread."""
+        self._helpers.submit(_loudly, function, *args)
+
+    def close(self) -> None:
+        """Stops taking data."""
+        for listener in self._listeners:
+            self._loop.call_soon(listener.close)
+        self._helpers.shutdown(wait=False, cancel_futures=True)
+        if "packer" in self.__dict__:
+            self.packer.pool.close()
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def shares_memory(self, peer: str) -> bool:
+        """Whether a peer can read this process's shared memory."""
+        info = self._infos.get(peer)
+        return info is not None and info.memory_domain == self.domain
+
+    def shares_gpu(self, peer: str) -> bool:
+        """Whether a peer has an accelerator in common with this process."""
+        info = self._infos.get(peer)
+        return info is not None and bool(self._accelerators & set(info.available_accelerators))
+
+    def node_of(self, peer: str) -> int:
+        """Node of a peer that has been reached before."""
+        return self._infos[peer].cluster_node_rank
+
+    def encode_for(self, peer: str, obj: Any) -> Encoded:
+        """Encodes an object for one peer."""
+        return self.packer.encode(obj, peer if self.shares_gpu(peer) else None)
+
+    def parcel_for(self, peer: str, encoded: Encoded, timeout: float = 60.0) -> Parcel:
+        """Prepares an encoded object for one peer."""
+        return self.packer.parcel(encoded, (peer,), self.shares_memory(peer), timeout)
+
+    def read_own(self, block: Block) -> list[memoryview]:
+        """The buffers of a block of this process, to send them where memory cannot be shared."""
+        return self._unpacker.read(block.descriptor)
+
+    def post(
+        self,
+        peer: str,
+        kind: str,
+        fields: tuple[Any, ...],
+        parcel: Parcel | None = None,
+        flushed: Flushed | None = None,
+    ) -> None:
+        """Sends a message; connects first if need be, so not for the I/O thread.
+
+        Raises:
+            WorkerDied: the peer has ended.
+        """
+        self.answer(self.connection_to(peer), kind, fields, parcel, flushed)
+
+    def answer(
+        self,
+        connection: Connection,
+        kind: str,
+        fields: tuple[Any, ...],
+        parcel: Parcel | None = None,
+        flushed: Flushed | None = None,
+    ) -> None:
+        """Sends a message on a connection that is there.
+
+        Raises:
+            WorkerDied: the peer has ended.
+        """
+        if parcel is None:
+            self.answer_raw(connection, kind, fields, (), flushed)
+            return
+        meta = pickle.dumps((kind, fields, parcel.descriptor, parcel.nbytes))
+        self._write(connection, meta, parcel.buffers, flushed)
+
+    def answer_raw(
+        self,
+        connection: Connection,
+        kind: str,
+        fields: tuple[Any, ...],
+        buffers: Any = (),
+        flushed: Flushed | None = None,
+    ) -> None:
+        """Sends a message whose buffers are not an encoded object, or none at all."""
+        self._write(connection, pickle.dumps((kind, fields)), buffers, flushed)
+
+    def _write(
+        self, connection: Connection, meta: bytes, buffers: Any, flushed: Flushed | None
+    ) -> None:
+        try:
+            connection.send(meta, buffers, flushed)
+        except ConnectionError as error:
+            peer = connection.identity["name"]
+            raise self._ended.get(peer) or WorkerDied(peer, cause=str(error)) from error
+
+    def post_soon(self, peer: str, kind: str, fields: tuple[Any, ...]) -> None:
+        """Sends a small message from any thread; one to a peer that has ended is dropped."""
+        connection = self._out.get(peer)
+        if connection is not None and connection.closed is None:
+            self._drop_if_ended(connection, kind, fields)
+        else:
+            self.later(lambda: self._drop_if_ended(self.connection_to(peer), kind, fields))
+
+    def _drop_if_ended(self, connection: Connection, kind: str, fields: tuple[Any, ...]) -> None:
+        try:
+            self.answer(connection, kind, fields)
+        except WorkerDied:
+            # Whoever depends on the peer is told by its end; there is nothing to add here.
+            pass
+
+    def connection_to(self, peer: str, timeout: float | None = None) -> Connection:
+        """The connection to a peer, made at first use; waits for a peer that has not registered.
+
+        Raises:
+            WorkerDied: the peer has ended.
+            WaitTimeout: the peer did not appear within `cluster.timeouts.recv`.
+        """
+        connection = self._out.get(peer)
+        if connection is not None and connection.closed is None:
+            return connection
+        with self._lock:
+            gate = self._connecting.setdefault(peer, threading.Lock())
+        with gate:
+            connection = self._out.get(peer)
+            if connection is None or connection.closed is not None:
+                connection = self._connect(peer, timeout)
+        return connection
+
+    def _connect(self, peer: str, timeout: float | None) -> Connection:
+        limit = self.run.timeout("recv") if timeout is None else timeout
+        what = f"{peer} to register, in order to send to it"
+        try:
+            info = self._registry.ask("lookup", worker=peer, timeout=limit, what=what)
+        except ConnectionError as error:
+            raise self._ended.get(peer) or WorkerDied(peer, cause=str(error)) from error
+        near = info.cluster_node_rank == self.node_rank
+        address = next((a for a in info.endpoints if near or a[0] == "tcp"), None)
+        if address is None:
+            raise WorkerDied(peer, cause=f"it has no address for node {self.node_rank}")
+        with self._lock:
+            self._infos[peer] = info
+            self._ended.pop(peer, None)
+
+        def prepare(connection: Connection) -> None:
+            connection.identity["name"] = peer
+
+        try:
+            connection = connect(
+                self._loop,
+                address,
+                self.run.secret,
+                {"name": self.name},
+                self._on_message,
+                self._on_close,
+                prepare=prepare,
+            )
+        except OSError as error:
+            raise self._ended.get(peer) or WorkerDied(peer, cause=str(error)) from error
+        with self._lock:
+            self._out[peer] = connection
+        return connection
+
+    # -- receiving (I/O thread) -----------------------------------------------------------------
+
+    def _on_connect(self, connection: Connection) -> None:
+        with self._lock:
+            self._in.setdefault(connection.identity["name"], []).append(connection)
+
+    def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
+        kind, fields, *place = pickle.loads(meta)
+        sender = connection.identity["name"]
+        body: Any = buffers
+        if place:
+            body = self._unpacker.open(connection, sender, buffers, *place)
+        self._handlers[kind](sender, connection, fields, body)
+
+    def _send_release(self, connection: Connection, blocks: list[int], tokens: list[int]) -> None:
+        self._drop_if_ended(connection, "free", (blocks, tokens))
+
+    def _on_free(
+        self, sender: str, connection: Connection, fields: tuple[Any, ...], payload: Any
+    ) -> None:
+        self.packer.released(sender, *fields)
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        peer = connection.identity.get("name", "")
+        with self._lock:
+            incoming = self._in.get(peer, [])
+            if connection in incoming:
+                incoming.remove(connection)
+            if self._out.get(peer) is connection:
+                del self._out[peer]
+        if peer in self._ended:
+            self._tell_end(peer)
+
+    def _on_death(self, death: Death) -> None:
+        self._end(death.name, self._explain(death))
+
+    def _on_leave(self, name: str) -> None:
+        self._end(name, PeerLeft(name, exit_code=0, cause="its group was closed"))
+
+    def _explain(self, death: Death) -> WorkerDied:
+        info = death.info
+        if info is None:
+            return WorkerDied(death.name, cause=death.reason)
+        if info.cluster_node_rank != self.node_rank:
+            return WorkerDied(
+                death.name,
+                node_rank=info.cluster_node_rank,
+                node_ip=info.node_ip,
+                pid=info.pid,
+                cause=death.reason,
+            )
+        files = [worker_file(self.run.log_dir, death.name, s) for s in (".box", ".log")]
+        return diagnose(
+            death.name,
+            examine(*files),
+            node_rank=info.cluster_node_rank,
+            node_ip=info.node_ip,
+            message=death.reason,
+        )
+
+    def _end(self, peer: str, error: BaseException) -> None:
+        with self._lock:
+            self._ended[peer] = error
+            self._infos.pop(peer, None)
+        if "packer" in self.__dict__:
+            self.packer.reader_gone(peer)
+        if "_unpacker" in self.__dict__:
+            self._unpacker.sender_gone(peer)
+        self._tell_end(peer)
+
+    def _tell_end(self, peer: str) -> None:
+        """Tells of an end once everything that the peer had sent has been read."""
+        with self._lock:
+            drained = not self._in.get(peer) and peer not in self._out
+            error = self._ended.get(peer)
+        if drained and error is not None:
+            for watcher in list(self._watchers):
+                watcher(peer, error)
+
+    def ended(self, peer: str) -> BaseException | None:
+        """Why a peer has ended; None while it lives or still has data on the way."""
+        with self._lock:
+            if self._in.get(peer):
+                return None
+            return self._ended.get(peer)
+
+
+def _loudly(function: Callable[..., Any], *args: Any) -> None:
+    """Runs a background task; what it raises is shown, because nobody waits for it."""
+    try:
+        function(*args)
+    except (WorkerDied, WaitTimeout):
+        # Whoever depends on the peer is told by its end.
+        pass
+    except Exception:
+        traceback.print_exc()

@@ -1,0 +1,249 @@
+"""Point to point: ordered messages between two workers, with a bounded number on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rlinf.scheduler.collective.endpoint import Endpoint
+from rlinf.scheduler.collective.work import Work, finished
+from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.net.connection import COPY_LIMIT, Connection, Flushed
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.collective.codec import Encoded
+    from rlinf.scheduler.collective.payload import Parcel, Payload
+
+MAX_ITEMS_ON_THE_WAY = 4096
+MAX_BYTES_ON_THE_WAY = 1 << 30
+_CREDIT_ITEMS = 256
+_CREDIT_BYTES = 32 << 20
+
+Box = tuple[str, str]
+"""Sender and tag: messages of one box arrive in the order in which they were sent."""
+
+
+@dataclass
+class Counter:
+    """What has passed between this process and one peer, in one direction."""
+
+    items: int = 0
+    bytes: int = 0
+    wait_seconds: float = 0.0
+
+
+@dataclass
+class _Window:
+    """What a receiver has not consumed yet, and what waits for it to do so."""
+
+    items: int = 0
+    bytes: int = 0
+    pending: deque[tuple[int, Callable[[], None], Work]] = field(default_factory=deque)
+
+    def room(self, nbytes: int) -> bool:
+        if not self.items:
+            return True
+        return self.items < MAX_ITEMS_ON_THE_WAY and self.bytes + nbytes <= MAX_BYTES_ON_THE_WAY
+
+
+@dataclass
+class _Queue:
+    """Messages that nobody has asked for, or askers without a message; never both."""
+
+    messages: deque[Payload] = field(default_factory=deque)
+    askers: deque[Work] = field(default_factory=deque)
+
+
+class Mailbox:
+    """Sends and receives objects by the name of the peer."""
+
+    def __init__(self, endpoint: Endpoint):
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._queues: dict[Box, _Queue] = {}
+        self._windows: dict[str, _Window] = {}
+        self._owed: dict[str, list[int]] = {}
+        self.sent: dict[str, Counter] = {}
+        self.received: dict[str, Counter] = {}
+        endpoint.on("mail", self._on_mail)
+        endpoint.on("credit", self._on_credit)
+        endpoint.on_end(self._on_end)
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def send(self, peer: str, obj: Any, tag: str = "") -> Work:
+        """Starts to send an object; it must not change before the work is done."""
+        self._endpoint.connection_to(peer)
+        encoded = self._endpoint.encode_for(peer, obj)
+        return self.send_encoded(peer, encoded, tag)
+
+    def send_encoded(self, peer: str, encoded: Encoded, tag: str = "") -> Work:
+        """Starts to send what has been encoded for a peer."""
+        limit = self._endpoint.run.timeout("recv")
+        work = Work(f"{peer} to take what was sent to it", self._endpoint.name, limit)
+
+        def go() -> None:
+            parcel = self._endpoint.parcel_for(peer, encoded, limit or 1e9)
+            self._post(peer, tag, parcel, work)
+
+        nbytes = encoded.nbytes
+        with self._lock:
+            window = self._windows.setdefault(peer, _Window())
+            free = not window.pending and window.room(nbytes)
+            if free:
+                window.items += 1
+                window.bytes += nbytes
+            else:
+                window.pending.append((nbytes, go, work))
+        if free:
+            go()
+        return work
+
+    def _post(self, peer: str, tag: str, parcel: Parcel, work: Work) -> None:
+        # What fits here is copied by the connection if the kernel does not take it at once.
+        flushed = Flushed() if sum(map(len, parcel.buffers)) > COPY_LIMIT else None
+        try:
+            self._endpoint.post(peer, "mail", (tag,), parcel, flushed)
+        except WorkerDied as error:
+            work.finish(error=error)
+            return
+        self._count(self.sent, peer, parcel.nbytes)
+        if flushed is None or flushed.is_set():
+            work.finish()
+        else:
+            flushed.then(lambda error: work.finish(error=_lost(peer, error)))
+
+    def _on_credit(self, peer: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+        items, nbytes = fields
+        with self._lock:
+            window = self._windows.setdefault(peer, _Window())
+            window.items -= items
+            window.bytes -= nbytes
+            waiting = bool(window.pending)
+        if waiting:
+            # Preparing a message may wait for memory, which only the I/O thread can free.
+            self._endpoint.later(self._drain, peer)
+
+    def _drain(self, peer: str) -> None:
+        while True:
+            with self._lock:
+                window = self._windows[peer]
+                if not window.pending or not window.room(window.pending[0][0]):
+                    return
+                nbytes, go, work = window.pending.popleft()
+                window.items += 1
+                window.bytes += nbytes
+            try:
+                go()
+            except Exception as error:
+                work.finish(error=error)
+
+    # -- receiving ----------------------------------------------------------------------------
+
+    def recv(self, peer: str, tag: str = "", timeout: float | None = None) -> Work:
+        """Starts to receive the next object of a peer."""
+        box = (peer, tag)
+        with self._lock:
+            queue = self._queues.setdefault(box, _Queue())
+            if queue.messages:
+                payload = queue.messages.popleft()
+                self._forget_if_empty(box)
+            else:
+                payload = None
+                work = Work(
+                    f"a message from {peer}" + (f" ({tag})" if tag else ""),
+                    self._endpoint.name,
+                    self._endpoint.run.timeout("recv") if timeout is None else timeout,
+                    cancel=lambda: self._give_up(box, work),
+                )
+                queue.askers.append(work)
+        if payload is not None:
+            self._consumed(peer, payload)
+            return finished(payload)
+        error = self._endpoint.ended(peer)
+        if error is not None:
+            self._on_end(peer, error)
+        return work
+
+    def _give_up(self, box: Box, work: Work) -> None:
+        with self._lock:
+            queue = self._queues.get(box)
+            if queue is not None and work in queue.askers:
+                queue.askers.remove(work)
+                self._forget_if_empty(box)
+
+    def _on_mail(
+        self, sender: str, _: Connection, fields: tuple[Any, ...], payload: Payload | None
+    ) -> None:
+        assert payload is not None
+        self.deliver(sender, fields[0], payload)
+
+    def deliver(self, sender: str, tag: str, payload: Payload) -> None:
+        """Puts a message into its box."""
+        box = (sender, tag)
+        with self._lock:
+            queue = self._queues.setdefault(box, _Queue())
+            work = queue.askers.popleft() if queue.askers else None
+            if work is None:
+                queue.messages.append(payload)
+            else:
+                self._forget_if_empty(box)
+        if work is not None:
+            self._consumed(sender, payload)
+            work.finish(payload)
+
+    def _consumed(self, sender: str, payload: Payload) -> None:
+        self._count(self.received, sender, payload.nbytes)
+        with self._lock:
+            owed = self._owed.setdefault(sender, [0, 0])
+            owed[0] += 1
+            owed[1] += payload.nbytes
+            pay = owed[0] >= _CREDIT_ITEMS or owed[1] >= _CREDIT_BYTES
+            if pay:
+                fields, self._owed[sender] = tuple(owed), [0, 0]
+        if pay:
+            try:
+                self._endpoint.answer(payload.connection, "credit", fields)
+            except WorkerDied:
+                pass
+
+    def _forget_if_empty(self, box: Box) -> None:
+        queue = self._queues[box]
+        if not queue.messages and not queue.askers:
+            del self._queues[box]
+
+    # -- ends and counts ----------------------------------------------------------------------
+
+    def _on_end(self, peer: str, error: BaseException) -> None:
+        """Fails what waits for a peer that has ended; what it had sent can still be received."""
+        with self._lock:
+            lost = [w for box, q in self._queues.items() if box[0] == peer for w in q.askers]
+            for box in [b for b in self._queues if b[0] == peer]:
+                self._queues[box].askers.clear()
+                self._forget_if_empty(box)
+            window = self._windows.pop(peer, None)
+            self._owed.pop(peer, None)
+        for work in lost:
+            work.finish(error=error)
+        for _, _, work in window.pending if window else ():
+            work.finish(error=error)
+
+    def _count(self, counters: dict[str, Counter], peer: str, nbytes: int) -> None:
+        counter = counters.get(peer)
+        if counter is None:
+            counter = counters.setdefault(peer, Counter())
+        counter.items += 1
+        counter.bytes += nbytes
+
+    def waited(self, peer: str, begin: float) -> None:
+        """Adds the time since `begin` to what was waited for a peer."""
+        counter = self.received.setdefault(peer, Counter())
+        counter.wait_seconds += time.perf_counter() - begin
+
+
+def _lost(peer: str, error: str | None) -> BaseException | None:
+    return None if error is None else WorkerDied(peer, cause=error)

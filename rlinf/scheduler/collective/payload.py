@@ -1,0 +1,206 @@
+"""How an object travels to a peer: inside the message, in shared memory, or as a handle on a GPU."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rlinf.scheduler.collective.codec import Encoded, decode, encode
+from rlinf.scheduler.collective.shm import Descriptor, SegmentPool, SegmentReader
+from rlinf.scheduler.collective.work import Deferred
+from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.loop import IOLoop
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.collective.cuda_ipc import CudaExporter
+
+SHARED_BYTES = 32 * 1024
+"""Messages from this size on go through shared memory where sender and receiver have it in common."""
+
+
+@dataclass
+class Parcel:
+    """What is put on the wire for one receiver.
+
+    Attributes:
+        buffers: parts that travel inside the message; none if they are in shared memory.
+        descriptor: the block in shared memory, if there is one.
+        nbytes: size of the object.
+    """
+
+    buffers: list[Any] = field(default_factory=list)
+    descriptor: Descriptor | None = None
+    nbytes: int = 0
+
+
+class Packer:
+    """The sending side of a process: encodes objects and owns the shared memory that it hands out."""
+
+    def __init__(self) -> None:
+        self.pool = SegmentPool()
+        self._exporter: CudaExporter | None = None
+
+    def encode(self, obj: Any, reader: str | None = None) -> Encoded:
+        """Encodes an object; GPU tensors become handles if `reader` shares a GPU with this process."""
+        if reader is not None and _cuda_in_use():
+            if self._exporter is None:
+                from rlinf.scheduler.collective.cuda_ipc import CudaExporter
+
+                self._exporter = CudaExporter()
+            with self._exporter.sending_to(reader) as hook:
+                return encode(obj, hook)
+        return encode(obj)
+
+    def parcel(
+        self, encoded: Encoded, readers: Iterable[str], shared: bool, timeout: float
+    ) -> Parcel:
+        """Prepares an encoded object for readers that get the same bytes.
+
+        Args:
+            encoded: the object.
+            readers: names of those who get it.
+            shared: whether they share memory with this process.
+            timeout: how long to wait for shared memory.
+        """
+        parts = [encoded.header, *encoded.buffers]
+        if shared and encoded.nbytes >= SHARED_BYTES:
+            block = self.pool.write(parts, owners=tuple(readers), timeout=timeout)
+            return Parcel([], block.descriptor, encoded.nbytes)
+        return Parcel(parts, None, encoded.nbytes)
+
+    def released(self, reader: str, blocks: Iterable[int], tokens: Iterable[int]) -> None:
+        """A reader has let go of what it got."""
+        for block in blocks:
+            self.pool.release(block, reader)
+        if self._exporter is not None:
+            for token in tokens:
+                self._exporter.release(token)
+
+    def reader_gone(self, reader: str) -> None:
+        """A reader has ended; what it held is free."""
+        self.pool.release_all_for(reader)
+        if self._exporter is not None:
+            self._exporter.release_all_for(reader)
+
+
+class Unpacker:
+    """The receiving side of a process: opens parcels and tells senders what has been let go."""
+
+    def __init__(self, loop: IOLoop, send_release: Any):
+        """Receives.
+
+        Args:
+            loop: I/O thread, which sends the releases.
+            send_release: `send_release(connection, blocks, tokens)`.
+        """
+        self._reader = SegmentReader()
+        self._loop = loop
+        self._send_release = send_release
+        self._let_go: deque[tuple[Connection, int | None, int | None]] = deque()
+        self._pools: dict[str, int] = {}
+
+    def open(
+        self,
+        connection: Connection,
+        sender: str,
+        buffers: list[memoryview],
+        descriptor: Descriptor | None,
+        nbytes: int,
+    ) -> Payload:
+        """Opens what arrived; the object itself is made when it is first asked for."""
+        if descriptor is not None:
+            self._pools[sender] = descriptor.pool
+            buffers = self._reader.open(descriptor, _Release(self, connection))
+        return Payload(self, connection, buffers, nbytes)
+
+    def read(self, descriptor: Descriptor) -> list[memoryview]:
+        """Views on a block of this process itself, without any effect on who holds it."""
+        return self._reader.open(descriptor, lambda _: None)
+
+    def let_go(self, connection: Connection, block: int | None, token: int | None) -> None:
+        """Notes that a block or GPU handle is free; safe inside the garbage collector."""
+        self._let_go.append((connection, block, token))
+        self._loop.defer(self._flush)
+
+    def _flush(self) -> None:
+        freed: dict[Connection, tuple[list[int], list[int]]] = {}
+        while self._let_go:
+            connection, block, token = self._let_go.popleft()
+            blocks, tokens = freed.setdefault(connection, ([], []))
+            if block is not None:
+                blocks.append(block)
+            if token is not None:
+                tokens.append(token)
+        for connection, (blocks, tokens) in freed.items():
+            self._send_release(connection, blocks, tokens)
+
+    def sender_gone(self, sender: str) -> None:
+        """A sender has ended; its memory stays only as long as it is used here."""
+        pool = self._pools.pop(sender, None)
+        if pool is not None:
+            self._reader.forget(pool)
+
+
+class _Release:
+    """Called once by the finalizer of a block."""
+
+    __slots__ = ("_unpacker", "_connection")
+
+    def __init__(self, unpacker: Unpacker, connection: Connection):
+        self._unpacker = unpacker
+        self._connection = connection
+
+    def __call__(self, block: int) -> None:
+        self._unpacker.let_go(self._connection, block, None)
+
+
+class Payload(Deferred):
+    """An object that has arrived and is decoded in the thread that takes it.
+
+    Attributes:
+        nbytes: its size.
+        connection: where it came from.
+    """
+
+    __slots__ = ("nbytes", "connection", "_unpacker", "_buffers", "_value", "_loaded", "_lock")
+
+    def __init__(
+        self, unpacker: Unpacker, connection: Connection, buffers: list[memoryview], nbytes: int
+    ):
+        self.nbytes = nbytes
+        self.connection = connection
+        self._unpacker = unpacker
+        self._buffers = buffers
+        self._loaded = False
+        self._value: Any = None
+        self._lock = threading.Lock()
+
+    @property
+    def parts(self) -> list[memoryview]:
+        """Header and buffers as they came; for handing the object on without decoding it."""
+        return self._buffers
+
+    def load(self) -> Any:
+        """Decodes the object."""
+        with self._lock:
+            if not self._loaded:
+                header, *buffers = self._buffers
+                self._value = decode(header, buffers, self._import)
+                self._loaded, self._buffers = True, []
+            return self._value
+
+    def _import(self, token: Any) -> Any:
+        from rlinf.scheduler.collective.cuda_ipc import import_tensor
+
+        tensor = import_tensor(token)
+        self._unpacker.let_go(self.connection, None, token.id)
+        return tensor
+
+
+def _cuda_in_use() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()

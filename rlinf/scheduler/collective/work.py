@@ -1,0 +1,156 @@
+"""The handle of something that is under way: wait for it, await it, chain on it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rlinf.scheduler.errors import WaitTimeout
+
+
+# Held for a few instructions only, so one for all is enough.
+_FINISHING = threading.Lock()
+
+
+class Work:
+    """A transfer or a queue operation that has been started.
+
+    Attributes:
+        what: what is waited for, in words.
+        waiter: who waits.
+        timeout: default deadline of `wait`, in seconds.
+    """
+
+    __slots__ = ("what", "waiter", "timeout", "_gate", "_done", "_value", "_error", "_then", "_cancel")
+
+    def __init__(
+        self,
+        what: str | Callable[[], str],
+        waiter: str = "",
+        timeout: float | None = None,
+        cancel: Callable[[], None] | None = None,
+    ):
+        self.what = what
+        self.waiter = waiter
+        self.timeout = timeout
+        # A lock is the cheapest thing that a thread can wait on.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._then: list[Callable[[Work], None]] = []
+        self._cancel = cancel
+
+    # -- finishing (by whoever does the work) ---------------------------------------------------
+
+    def finish(self, value: Any = None, error: BaseException | None = None) -> bool:
+        """Sets the outcome, once; False if there is one already."""
+        with _FINISHING:
+            if self._done:
+                return False
+            self._value, self._error, self._done = value, error, True
+            callbacks, self._then = self._then, []
+        self._gate.release()
+        for callback in callbacks:
+            callback(self)
+        return True
+
+    def on_done(self, callback: Callable[[Work], None]) -> None:
+        """Calls `callback(self)` when the work is done; at once if it is."""
+        with _FINISHING:
+            if not self._done:
+                self._then.append(callback)
+                return
+        callback(self)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+        return self._done
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Waits for the outcome and returns it, or raises its error.
+
+        Raises:
+            WaitTimeout: the deadline passed.
+        """
+        if not self._done:
+            limit = self.timeout if timeout is None else timeout
+            if self._gate.acquire(timeout=-1 if limit is None else max(0.0, limit)):
+                self._gate.release()
+            if not self._done:
+                self.cancel()
+                raise self._timed_out(limit)
+        return self.result()
+
+    async def async_wait(self, timeout: float | None = None) -> Any:
+        """Like `wait`, for coroutines."""
+        if not self._done:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+
+            def wake(_: Work) -> None:
+                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+
+            self.on_done(wake)
+            limit = self.timeout if timeout is None else timeout
+            try:
+                await asyncio.wait_for(future, limit)
+            except (asyncio.TimeoutError, TimeoutError):
+                self.cancel()
+                raise self._timed_out(limit) from None
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        return self.result()
+
+    def __await__(self) -> Any:
+        return self.async_wait().__await__()
+
+    def result(self) -> Any:
+        """The outcome of work that is done."""
+        if self._error is not None:
+            raise self._error
+        value = self._value
+        return value.load() if isinstance(value, Deferred) else value
+
+    def cancel(self) -> None:
+        """Gives the work up: what it would have taken stays where it is."""
+        if not self._done and self._cancel is not None:
+            self._cancel()
+
+    def then(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Work:
+        """New work whose outcome is `function(outcome, *args, **kwargs)`."""
+        following = Work(self.what, self.waiter, self.timeout, self._cancel)
+
+        def run(done: Work) -> None:
+            try:
+                following.finish(function(done.result(), *args, **kwargs))
+            except BaseException as error:
+                following.finish(error=error)
+
+        self.on_done(run)
+        return following
+
+    def _timed_out(self, limit: float | None) -> WaitTimeout:
+        what = self.what() if callable(self.what) else self.what
+        return WaitTimeout(what, waiter=self.waiter or "driver", seconds=limit)
+
+
+class Deferred:
+    """An outcome that is made when it is first asked for, in the thread that asks."""
+
+    def load(self) -> Any:
+        """Makes the outcome; the same one each time."""
+        raise NotImplementedError
+
+
+def finished(value: Any = None, error: BaseException | None = None) -> Work:
+    """Work that is done already."""
+    work = Work("nothing")
+    work.finish(value, error)
+    return work

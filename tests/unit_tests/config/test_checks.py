@@ -1,0 +1,242 @@
+"""What a user sees when keys do not fit one another."""
+
+import pytest
+
+# Changes to a valid config (... deletes), and what the message must contain.
+EMBODIED = {
+    "placement": (
+        {"cluster.component_placement.actor": "0-9"},
+        'cluster.component_placement.actor = "0-9"',
+        "^",
+        "8",
+    ),
+    "placement without a component": (
+        {"cluster.component_placement": {"actor,rollout": "0-3"}},
+        'cluster.component_placement = {actor,rollout: "0-3"}',
+        "has no place for env; this task needs actor, env, rollout",
+        'add them, for instance "actor,env,rollout: all"',
+    ),
+    "no end": (
+        {"runner.max_steps": -1},
+        "runner.max_steps = -1",
+        "the run would never end: max_steps and max_epochs are both -1 (no limit)",
+    ),
+    "envs that do not divide": (
+        {
+            "env.train.total_num_envs": 18,
+            "rollout.pipeline_stage_num": 2,
+            "env.eval": ...,
+            "actor.global_batch_size": 200,
+        },
+        "env.train.total_num_envs = 18",
+        "18 envs cannot be divided by 2 env workers × 2 pipeline stages × group size 1 = 4:"
+        " 18 / 4 = 4.5 groups per worker and stage",
+        "16 or 20 would do",
+    ),
+    "evaluation envs that do not divide": (
+        {"env.eval.total_num_envs": 5},
+        "env.eval.total_num_envs = 5",
+        "5 / 2 = 2.5 groups per worker and stage",
+        "4 or 6 would do",
+    ),
+    "steps that are no whole chunks": (
+        {"actor.model.num_action_chunks": 8},
+        "env.train.max_episode_steps = 100",
+        "100 steps per rollout cannot be divided by actor.model.num_action_chunks 8",
+        "96 or 104 would do",
+    ),
+    "samples that do not fill minibatches": (
+        {"actor.global_batch_size": 600},
+        "actor.global_batch_size = 600",
+        "16 envs × 100 steps × 1 epoch = 1600 samples, which cannot be divided by"
+        " global_batch_size 600: 1600 / 600 = 2.667 minibatches",
+        "sizes that would do: 320, 400, 800",
+    ),
+    "minibatches that do not divide": (
+        {"actor.micro_batch_size": 64},
+        "actor.global_batch_size = 400",
+        "global_batch_size 400 cannot be divided by micro_batch_size 64 × 4 actor workers = 256:"
+        " 400 / 256 = 1.562 micro-batches per worker",
+        "256 or 512 would do",
+    ),
+    "rollout that does not divide": (
+        {"actor.global_batch_size": ..., "actor.micro_batch_size": 64},
+        "env.train.total_num_envs = 16",
+        "16 envs × 100 steps × 1 epoch = 1600 samples, the whole rollout, cannot be divided by"
+        " micro_batch_size 64 × 4 actor workers = 256",
+        "instead of 1600, 1536 or 1792 would do",
+    ),
+    "group of one": (
+        {"algorithm.adv_type": "grpo", "algorithm.loss_type": "actor"},
+        "algorithm.group_size = 1",
+        "must be at least 2: grpo compares the samples of a group with one another",
+    ),
+    "groups that disagree": (
+        {"algorithm.group_size": 4, "env.train.group_size": 2},
+        "env.train.group_size = 2",
+        "must equal algorithm.group_size, which is 4",
+        "leave it out to follow the algorithm",
+    ),
+    "value loss without values": (
+        {"actor.model.add_value_head": False},
+        "actor.model.add_value_head = false",
+        "must be true: algorithm.loss_type actor_critic trains a value function",
+    ),
+    "values that nothing trains": (
+        {"algorithm.loss_type": "actor"},
+        'algorithm.loss_type = "actor"',
+        "gae would use values that nothing trains",
+    ),
+    "evaluation without envs": (
+        {"env.eval": ..., "runner.val_check_interval": 5},
+        "env.eval\n",
+        "environments to evaluate in are needed, as runner.val_check_interval asks for them",
+    ),
+    "ranking without evaluation": (
+        {"runner.keep_best": 2, "runner.save_interval": 5},
+        "runner.keep_best = 2",
+        "checkpoints cannot be ranked: runner.val_check_interval is -1",
+    ),
+    "keeping what is not saved": (
+        {"runner.keep_last": 2},
+        "runner.keep_last = 2",
+        "no checkpoints are saved: runner.save_interval is -1",
+    ),
+    "checkpoints between evaluations": (
+        {"runner.keep_best": 2, "runner.save_interval": 5, "runner.val_check_interval": 2},
+        "runner.save_interval = 5",
+        "save_interval 5 cannot be divided by val_check_interval 2",
+        "4 or 6 would do",
+    ),
+    "two kinds of mixed precision": (
+        {
+            "actor.fsdp_config.amp_autocast.enabled": True,
+            "actor.fsdp_config.mixed_precision.param_dtype": "bf16",
+        },
+        "actor.fsdp_config.amp_autocast.enabled = true",
+        'cannot be combined with mixed_precision {param_dtype: "bf16"}',
+    ),
+    "two paths for one model": (
+        {"rollout.model_dir": "/a", "rollout.model.model_path": "/b"},
+        'rollout.model_dir = "/a"',
+        'rollout.model.model_path says otherwise: "/b"',
+    ),
+    "bounds in the wrong order": (
+        {"algorithm.rewards_lower_bound": 4, "algorithm.rewards_upper_bound": 1},
+        "algorithm.rewards_lower_bound = 4.0",
+        "must be less than algorithm.rewards_upper_bound, which is 1.0",
+    ),
+}
+
+REASONING = {
+    "sequences that do not fill minibatches": (
+        {"algorithm.n_minibatches": 5},
+        "algorithm.n_minibatches = 5",
+        "32 prompts × 8 samples = 256 sequences, which cannot be divided by n_minibatches 5:"
+        " 256 / 5 = 51.2 sequences per minibatch",
+    ),
+    "another global batch": (
+        {"actor.global_batch_size": 100},
+        "actor.global_batch_size = 100",
+        "must be 64: 32 prompts × 8 samples = 256 sequences / 4 minibatches = 64",
+    ),
+    "micro-batches that do not divide": (
+        {"actor.micro_batch_size": 5},
+        "actor.micro_batch_size = 5",
+        "a minibatch of 64 sequences cannot be divided by"
+        " micro_batch_size 5 × 4 actor workers = 20:"
+        " 64 / 20 = 3.2 micro-batches per worker",
+        "instead of 64, 60 or 80 would do",
+    ),
+    "no room for a response": (
+        {"runner.seq_length": 128},
+        "runner.seq_length = 128",
+        "must be greater than data.max_prompt_length, which is 128",
+    ),
+    "no sequence length": (
+        {"runner.seq_length": ...},
+        "runner.seq_length\n",
+        "is missing: the most tokens of prompt and response together",
+    ),
+    "response that is too long": (
+        {"algorithm.sampling_params.max_new_tokens": 400},
+        "algorithm.sampling_params.max_new_tokens = 400",
+        "seq_length 512 - max_prompt_length 128 = 384 tokens are left",
+    ),
+    "no log-probabilities": (
+        {"algorithm.recompute_logprobs": False, "rollout.return_logprobs": False},
+        "algorithm.recompute_logprobs = false",
+        "old log-probabilities have no source",
+    ),
+    "correction with one side": (
+        {"algorithm.importance_sampling_fix": True, "rollout.return_logprobs": False},
+        "algorithm.importance_sampling_fix = true",
+        "but rollout.return_logprobs is false",
+    ),
+    "gae without a critic": (
+        {"algorithm.adv_type": "gae"},
+        'algorithm.adv_type = "gae"',
+        "gae needs values, but there is no critic",
+        "set critic.use_critic_model to true",
+    ),
+    "critic without a model": (
+        {"critic.use_critic_model": True},
+        "critic.model\n",
+        "is missing: critic.use_critic_model is true",
+    ),
+    "no reward": (
+        {"reward.reward_type": ...},
+        "reward.reward_type\n",
+        "a reasoning run needs a reward for its responses",
+    ),
+    "unknown reward": (
+        {"reward.reward_type": "maths"},
+        'reward.reward_type = "maths"',
+        "did you mean 'math'?",
+    ),
+    "no prompts": (
+        {"data.train_data_paths": ...},
+        "data.train_data_paths\n",
+        "is missing: there are no training prompts",
+    ),
+    "dynamic batches without a budget": (
+        {"runner.enable_dynamic_batch_size": True},
+        "runner.max_tokens_per_mbs\n",
+        "enable_dynamic_batch_size needs the most tokens of a micro-batch",
+    ),
+    "reinforce++ baseline without groups": (
+        {
+            "algorithm.adv_type": "reinpp",
+            "algorithm.use_reinpp_baseline": True,
+            "algorithm.group_size": 1,
+            "algorithm.n_minibatches": 2,
+        },
+        "algorithm.group_size = 1",
+        "use_reinpp_baseline compares",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EMBODIED)
+def test_embodied_keys_that_do_not_fit(embodied, change, complaint, case):
+    changes, *expected = EMBODIED[case]
+    message = complaint(change(embodied, changes))
+    assert message.startswith("The config has 1 problem:"), message
+    for part in expected:
+        assert part in message
+
+
+@pytest.mark.parametrize("case", REASONING)
+def test_reasoning_keys_that_do_not_fit(reasoning, change, complaint, case):
+    changes, *expected = REASONING[case]
+    message = complaint(change(reasoning, changes))
+    assert message.startswith("The config has 1 problem:"), message
+    for part in expected:
+        assert part in message
+
+
+def test_wrong_keys_do_not_cause_complaints_about_others(reasoning, change, complaint):
+    message = complaint(change(reasoning, {"runner.seq_length": "${nowhere}"}))
+    assert message.startswith("The config has 1 problem:"), message
+    message = complaint(change(reasoning, {"data.rollout_batch_size": "many"}))
+    assert message.startswith("The config has 2 problems:"), message
