@@ -235,7 +235,9 @@ def resident(pid: int) -> int:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except PermissionError:
         return psutil.Process(pid).memory_info().rss
-    return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:"))
+    return next(
+        int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:")
+    )
 
 
 @contextmanager
@@ -430,7 +432,9 @@ def run(
     after = busy_share()
     idle = max(busy, after) <= IDLE_LIMIT
     state = "idle" if idle else "**not idle: these numbers do not count**"
-    print(f"{describe_machine()}. Others used {busy:.0%} of it before and {after:.0%} after: {state}.")
+    print(
+        f"{describe_machine()}. Others used {busy:.0%} of it before and {after:.0%} after: {state}."
+    )
     print(f"Medians [quartiles]; {time.strftime('%Y-%m-%d')}, {time.monotonic() - begin:.0f} s.\n")
     print(board.render(ratios))
     for note in notes:

@@ -38,7 +38,9 @@ class WaitTimeout(SchedulerError, TimeoutError):
         self.holders = list(holders or [])
         self.advice = advice
         lines = [
-            f"{waiter} waited {seconds:g} s for {what}" if seconds else f"{waiter} waited for {what}"
+            f"{waiter} waited {seconds:g} s for {what}"
+            if seconds
+            else f"{waiter} waited for {what}"
         ]
         lines += [f"  still missing: {holder}" for holder in self.holders]
         if advice:

@@ -18,10 +18,12 @@ DEFAULT_KEY = "default_queue"
 class Channel:
     """A queue between workers, with as many keys as one likes.
 
-    Items of a key come out in the order in which they went in; each goes to one consumer. Channels can
-    be used in workers, in coroutines (`await channel.get(async_op=True)`) and in the driver, and can be
-    passed as arguments of group calls. An item counts as taken by a worker until that worker asks for
-    the next one or calls `task_done`.
+    Items of a key come out in the order in which they went in; each goes to one consumer. Channels
+    can
+    be used in workers, in coroutines (`await channel.get(async_op=True)`) and in the driver, and
+    can be
+    passed as arguments of group calls. An item counts as taken by a worker until that worker asks
+    for the next one or calls `task_done`.
     """
 
     def __init__(self, spec: ChannelSpec):
@@ -83,7 +85,9 @@ class Channel:
         return channel
 
     @classmethod
-    def connect(cls, name: str, current_worker: Any = None, timeout: float | None = None) -> Channel:
+    def connect(
+        cls, name: str, current_worker: Any = None, timeout: float | None = None
+    ) -> Channel:
         """Finds a channel by its name, waiting for it to be made.
 
         Args:
@@ -122,8 +126,8 @@ class Channel:
     ) -> Work | None:
         """Puts an item, waiting for room if the channel is full.
 
-        In a channel without bounds the item is on its way when this returns. The item may be changed
-        afterwards.
+        In a channel without bounds the item is on its way when this returns. The item may be
+        changed afterwards.
 
         Raises:
             ChannelClosed: the channel is closed.
@@ -261,4 +265,3 @@ class Channel:
 
     def __str__(self) -> str:
         return f"<Channel {self.name}: {self.qsize()} items>"
-

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.collective.payload import Payload
 
 INLINE_BYTES = 16 * 1024
-"""Items up to this size travel inside the request to the keeper; larger ones stay with the producer."""
+"""Items up to this size travel inside the request; larger ones stay with the producer."""
 
 
 class ChannelClient:
@@ -47,7 +47,13 @@ class ChannelClient:
     # -- requests -------------------------------------------------------------------------------
 
     def put(
-        self, spec: ChannelSpec, key: Hashable, obj: Any, weight: float, wait: bool, timeout: float | None
+        self,
+        spec: ChannelSpec,
+        key: Hashable,
+        obj: Any,
+        weight: float,
+        wait: bool,
+        timeout: float | None,
     ) -> Work:
         """Starts to put an item."""
         self._raise_late_error(spec.name)
@@ -62,7 +68,17 @@ class ChannelClient:
         pending = _Pending(
             self, spec, key, lambda: f"room in channel {spec.name!r}", limit, quiet=quiet
         )
-        fields = (pending.number, spec.name, key, weight, encoded.nbytes, ticket, wait, quiet, False)
+        fields = (
+            pending.number,
+            spec.name,
+            key,
+            weight,
+            encoded.nbytes,
+            ticket,
+            wait,
+            quiet,
+            False,
+        )
         self._request(pending, "q.put", fields, parts)
         if quiet:
             self._settle(pending.number)
@@ -93,7 +109,9 @@ class ChannelClient:
     def ask(self, spec: ChannelSpec, question: str, key: Hashable = None) -> Work:
         """Starts a question to the keeper of a key."""
         what = f"the answer of channel {spec.name!r} to {question}"
-        pending = _Pending(self, spec, key, lambda: what, self._limit(None), batch=question == "peek")
+        pending = _Pending(
+            self, spec, key, lambda: what, self._limit(None), batch=question == "peek"
+        )
         self._request(pending, "q.ask", (pending.number, spec.name, question, key))
         return pending.work
 
@@ -102,7 +120,9 @@ class ChannelClient:
         works = []
         for keeper in spec.keepers:
             what = f"{keeper} to answer for channel {spec.name!r}"
-            pending = _Pending(self, spec, None, lambda what=what: what, self._limit(None), keeper=keeper)
+            pending = _Pending(
+                self, spec, None, lambda what=what: what, self._limit(None), keeper=keeper
+            )
             self._request(pending, kind, (pending.number, *fields))
             works.append(pending.work)
         return works
@@ -175,7 +195,9 @@ class ChannelClient:
             pending.work.finish(error=error)
         else:
             # Of a put that did not wait: told now, and raised by the next request of this process.
-            print(f"{self.endpoint.name}: an item was refused: {error}", file=sys.stderr, flush=True)
+            print(
+                f"{self.endpoint.name}: an item was refused: {error}", file=sys.stderr, flush=True
+            )
             self._late_errors[str(error).split("'")[1]] = error
 
     def _on_grant(self, keeper: str, _: Connection, fields: tuple[Any, ...], body: Any) -> None:
@@ -203,7 +225,9 @@ class ChannelClient:
 
         return Payload(None, None, parts, sum(map(len, parts)))  # type: ignore[arg-type]
 
-    def _on_item(self, producer: str, _: Connection, fields: tuple[Any, ...], body: Payload) -> None:
+    def _on_item(
+        self, producer: str, _: Connection, fields: tuple[Any, ...], body: Payload
+    ) -> None:
         number, index = fields
         with self._lock:
             pending = self._pending.get(number)
@@ -239,7 +263,9 @@ class ChannelClient:
 
     def _lose(self, pending: _Pending, producer: str, error: BaseException) -> None:
         self._settle(pending.number)
-        lost = ItemLost(f"an item of channel {pending.spec.name!r} was lost with its producer {producer}")
+        lost = ItemLost(
+            f"an item of channel {pending.spec.name!r} was lost with its producer {producer}"
+        )
         lost.__cause__ = error
         pending.work.finish(error=lost)
 

@@ -1,8 +1,8 @@
 """The keeper: a process that keeps the order of channels; large items never pass through it.
 
-It runs in the I/O thread of its worker, so its state needs no locks. A small item travels inside the
-request, as bytes that the keeper does not look into. A large one stays with its producer, who sends it
-to the consumer that the keeper names.
+It runs in the I/O thread of its worker, so its state needs no locks. A small item travels inside
+the request, as bytes that the keeper does not look into. A large one stays with its producer, who
+sends it to the consumer that the keeper names.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class ChannelKeeper(Worker):
             )
         self._reply(_Request(connection, number), "q.ok", ())
 
-    def _on_put(self, who: str, connection: Connection, fields: Any, body: list[memoryview]) -> None:
+    def _on_put(
+        self, who: str, connection: Connection, fields: Any, body: list[memoryview]
+    ) -> None:
         number, channel, key, weight, nbytes, ticket, wait, quiet, front = fields
         if ticket is not None:
             self._producers[who] = connection
@@ -182,8 +184,10 @@ class ChannelKeeper(Worker):
 
     @staticmethod
     def _entries(items: list[Item]) -> tuple[list[tuple[int, str]], list[Any]]:
-        """(number of parts, producer) of each item, and the parts; -1 parts if the producer sends it."""
-        entries = [(-1 if item.ticket is not None else len(item.body), item.producer) for item in items]
+        """(number of parts, producer) of each item, and the parts; -1 if the producer sends it."""
+        entries = [
+            (-1 if item.ticket is not None else len(item.body), item.producer) for item in items
+        ]
         buffers = [part for item in items if item.ticket is None for part in item.body]
         return entries, buffers
 

@@ -1,6 +1,7 @@
 """The rules of a channel: keys, order, bounds, weighted batches, closing and who holds what.
 
-Pure state without threads or sockets. A request that cannot be served yet waits in its key's line and
+Pure state without threads or sockets. A request that cannot be served yet waits in its key's line
+and
 is served, in order, as soon as a change allows it. A key that is empty and unused does not exist.
 """
 
@@ -106,7 +107,8 @@ class Queues:
         sink: who is told the outcomes.
         maxsize: most items per key, 0 for no limit.
         maxbytes: most bytes in the channel, 0 for no limit.
-        redeliver: whether an item whose consumer dies before it asks for the next one goes to another
+        redeliver: whether an item whose consumer dies before it asks for the next one goes to
+        another
             consumer; otherwise the channel reports it as lost to everybody who uses it.
     """
 
@@ -145,7 +147,8 @@ class Queues:
             bound = f"{self.maxsize} items" if self.maxsize else f"{self.maxbytes} bytes"
             self._sink.dropped(put.item)
             self._sink.failed(
-                put.request, ChannelFull(f"channel {self.name!r} is full (it holds at most {bound})")
+                put.request,
+                ChannelFull(f"channel {self.name!r} is full (it holds at most {bound})"),
             )
             self._forget_if_unused(put.item.key)
 
@@ -168,7 +171,9 @@ class Queues:
         self._serve(key, line)
         if not wait and get in line.gets:
             line.gets.remove(get)
-            self._sink.failed(get.request, ChannelEmpty(f"channel {self.name!r} has no item for {key!r}"))
+            self._sink.failed(
+                get.request, ChannelEmpty(f"channel {self.name!r} has no item for {key!r}")
+            )
             self._forget_if_unused(key)
 
     def cancel(self, key: Hashable, request: Any) -> bool:
@@ -243,8 +248,10 @@ class Queues:
                 self.put_back(item)
         else:
             self._break(
-                f"{consumer} died with {len(held)} item(s) of channel {self.name!r} that it had taken and "
-                "not finished; create the channel with redeliver=True to give such items to another "
+                f"{consumer} died with {len(held)} item(s) of channel {self.name!r} that it had "
+                "taken and "
+                "not finished; create the channel with redeliver=True to give such items to "
+                "another "
                 "consumer"
             )
             self.stats.lost += len(held)
@@ -255,7 +262,9 @@ class Queues:
         for key, line in list(self._lines.items()):
             for item in line.items:
                 if item.producer == producer and item.lost is None and item.ticket is not None:
-                    item.lost = f"an item of channel {self.name!r} was lost with its producer {producer}"
+                    item.lost = (
+                        f"an item of channel {self.name!r} was lost with its producer {producer}"
+                    )
                     self.stats.lost += 1
             self._serve(key, line)
 

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from rlinf.scheduler.cluster import nodes as node_search
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
+from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.ray_session import RaySession
 from rlinf.scheduler.cluster.shutdown import end_leftovers, our_processes
-from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.topology import ClusterTopology
 from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.autopsy import diagnose
@@ -51,8 +51,8 @@ class Cluster:
     """The nodes of a run, from the moment that they are known until all that ran there is gone.
 
     One per process. `Cluster(num_nodes=1)` and `Cluster(cluster_cfg=cfg.cluster)` start a run in a
-    driver; `Cluster()` gives the one that exists, also inside a worker. Use it as a context manager,
-    or call `shutdown()`; a program that just ends cleans up, too.
+    driver; `Cluster()` gives the one that exists, also inside a worker. Use it as a context
+    manager, or call `shutdown()`; a program that just ends cleans up, too.
     """
 
     _current: ClassVar[Cluster | None] = None
@@ -63,7 +63,8 @@ class Cluster:
         if cls._current is not None:
             if asked:
                 raise ClusterError(
-                    "a cluster is running in this process already; shut it down before you describe "
+                    "a cluster is running in this process already; shut it down before you "
+                    "describe "
                     "another, or use Cluster() to get it"
                 )
             return cls._current
@@ -150,9 +151,7 @@ class Cluster:
             self._driver_node = found.driver_node
             several = len(self.topology.nodes) > 1
             secret = new_secret()
-            self._server = RegistryServer(
-                secret, self._driver_node.node_ip if several else None
-            )
+            self._server = RegistryServer(secret, self._driver_node.node_ip if several else None)
             self._server.state.values["topology"] = self.topology
             self.run = RunSpec(
                 run_id=run_id,
@@ -168,6 +167,7 @@ class Cluster:
             self._runtime = ProcessRuntime(
                 "driver", self.run, self._driver_node.node_rank, self._driver_node.node_ip
             )
+            self._runtime.introduce()
             set_current_runtime(self._runtime)
         except BaseException:
             if self._server is not None:
@@ -364,7 +364,9 @@ class Cluster:
             folder = self.dump_stacks()
             for name in names:
                 info = self._server.state.workers.get(name)
-                where = f"node {info.cluster_node_rank}, pid {info.pid}" if info else "no process yet"
+                where = (
+                    f"node {info.cluster_node_rank}, pid {info.pid}" if info else "no process yet"
+                )
                 doing = status.get(name) or self._mute(info)
                 holders.append(f"{name} ({where}): {doing}")
             advice = f"stacks of all workers are in {folder}"
@@ -459,7 +461,10 @@ class Cluster:
             if group in self._groups:
                 self._groups.remove(group)
         self._runtime.registry.ask(
-            "gone", names=names, timeout=max(1.0, deadline - time.monotonic()), what=f"{names} to end"
+            "gone",
+            names=names,
+            timeout=max(1.0, deadline - time.monotonic()),
+            what=f"{names} to end",
         )
 
     def _report_unread(self) -> None:

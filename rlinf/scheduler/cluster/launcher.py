@@ -134,11 +134,11 @@ def _worker_env(
     return env
 
 
-def _interfaces(
-    vendor: AcceleratorType, node: NodeInfo, env: Mapping[str, str]
-) -> dict[str, str]:
-    """Network interface of torch's back-ends: RLINF_COMM_NET_DEVICES, or loopback on one machine."""
-    wanted = node.default_env_vars.get("RLINF_COMM_NET_DEVICES") or env.get("RLINF_COMM_NET_DEVICES")
+def _interfaces(vendor: AcceleratorType, node: NodeInfo, env: Mapping[str, str]) -> dict[str, str]:
+    """Network interface of torch's back-ends: RLINF_COMM_NET_DEVICES, else loopback if alone."""
+    wanted = node.default_env_vars.get("RLINF_COMM_NET_DEVICES") or env.get(
+        "RLINF_COMM_NET_DEVICES"
+    )
     if wanted is None and node.node_ip == "127.0.0.1":
         wanted = "lo"
     if wanted is None:

@@ -8,16 +8,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.probe import probe_node
 from rlinf.scheduler.cluster.ray_session import RayNode, RaySession
-from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.topology import hardware_of_nodes, rank_nodes
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.hardware import enumerate_hardware
 
 # Variables that describe one shell or one host, not the run.
-_PRIVATE_VARS = ("PWD", "OLDPWD", "SHLVL", "_", "HOME", "USER", "LOGNAME", "HOSTNAME", "TERM", "SHELL")
-_PRIVATE_PREFIXES = ("RAY_", "SSH_", "XDG_", "DBUS_", "TMUX", "VSCODE_", "LS_COLORS", "RLINF_NODE_RANK")
+_PRIVATE_VARS = (
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "_",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "HOSTNAME",
+    "TERM",
+    "SHELL",
+)
+_PRIVATE_PREFIXES = (
+    "RAY_",
+    "SSH_",
+    "XDG_",
+    "DBUS_",
+    "TMUX",
+    "VSCODE_",
+    "LS_COLORS",
+    "RLINF_NODE_RANK",
+)
 _PROBE_SECONDS = 60.0
 
 
@@ -52,7 +72,8 @@ def find_nodes(
     driver = next((node for node in ranked if node.ray_id == here), None)
     if driver is None:
         raise ClusterError(
-            "the node of this process is not among the nodes of the run; start the program on one of "
+            "the node of this process is not among the nodes of the run; start the program on one "
+            "of "
             f"them: {[node.node_ip for node in ranked]}"
         )
     _find_hardware(session, ranked, cfg)

@@ -29,7 +29,9 @@ class RaySession:
     A running Ray on this machine is never joined unless the configuration or RAY_ADDRESS names it.
     """
 
-    def __init__(self, address: str | None, *, dashboard: bool, num_cpus: int | None, namespace: str):
+    def __init__(
+        self, address: str | None, *, dashboard: bool, num_cpus: int | None, namespace: str
+    ):
         self.owned = False
         self.local = False
         address = address or os.environ.get("RAY_ADDRESS") or None
@@ -55,7 +57,8 @@ class RaySession:
                 ray.init(**options)
         except ConnectionError as error:
             raise ClusterError(
-                f"there is no Ray at {address!r}: {error}. Start it there with `ray start --head`, or "
+                f"there is no Ray at {address!r}: {error}. Start it there with `ray start --head`, "
+                "or "
                 "unset RAY_ADDRESS and cluster.address to run on this machine alone."
             ) from error
         self.owned = True
@@ -79,7 +82,9 @@ class RaySession:
             if node["Alive"]
         ]
 
-    def wait_for_nodes(self, count: int, deadline: float, missing: Callable[[list[RayNode]], str]) -> list[RayNode]:
+    def wait_for_nodes(
+        self, count: int, deadline: float, missing: Callable[[list[RayNode]], str]
+    ) -> list[RayNode]:
         """Waits until `count` nodes are alive.
 
         Args:
@@ -98,8 +103,10 @@ class RaySession:
                 return nodes
             if self.local:
                 raise ClusterError(
-                    f"cluster.num_nodes is {count}, but no Ray cluster was named, so this machine is the "
-                    "only node. Start Ray on each node (`ray start`) with RLINF_NODE_RANK exported, and "
+                    f"cluster.num_nodes is {count}, but no Ray cluster was named, so this machine "
+                    "is the "
+                    "only node. Start Ray on each node (`ray start`) with RLINF_NODE_RANK "
+                    "exported, and "
                     "set RAY_ADDRESS or cluster.address; or set cluster.num_nodes: 1."
                 )
             if time.monotonic() > end:
@@ -138,7 +145,7 @@ class RaySession:
 
 @contextlib.contextmanager
 def _importable_by_workers() -> Iterator[None]:
-    """Lets processes of a Ray that is started here find this package where this process found it."""
+    """Lets processes of a Ray that is started here find this package where this one did."""
     root = str(Path(__file__).resolve().parents[3])
     before = os.environ.get("PYTHONPATH")
     entries = [root, *(before.split(os.pathsep) if before else [])]

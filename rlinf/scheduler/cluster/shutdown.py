@@ -36,4 +36,6 @@ def _is_rays(process: Any) -> bool:
         line = " ".join(process.cmdline())
     except psutil.Error:
         return False
-    return "ray::" in line or "/ray/" in line or "ray-dashboard" in line or "default_worker.py" in line
+    return (
+        "ray::" in line or "/ray/" in line or "ray-dashboard" in line or "default_worker.py" in line
+    )

@@ -99,7 +99,8 @@ class Broadcaster:
         for receiver in receivers:
             if receiver not in near:
                 far.setdefault(endpoint.node_of(receiver), []).append(receiver)
-        # GPU handles are made for one reader each, so readers on this GPU get messages of their own.
+        # GPU handles are made for one reader each, so readers on this GPU get messages of their
+        # own.
         alone = [r for r in near if endpoint.shares_gpu(r)]
         for receiver in alone:
             encoded = endpoint.encode_for(receiver, (number, obj))
@@ -112,7 +113,9 @@ class Broadcaster:
                 for receiver in rest:
                     self._spread(receiver, tag, [], parcel)
             for first, *others in far.values():
-                self._spread(first, tag, others, endpoint.packer.parcel(encoded, [first], False, 1.0))
+                self._spread(
+                    first, tag, others, endpoint.packer.parcel(encoded, [first], False, 1.0)
+                )
         return work.then(lambda _: obj)
 
     def _spread(self, receiver: str, tag: str, relay_to: list[str], parcel: Any) -> None:
@@ -127,7 +130,9 @@ class Broadcaster:
             self._endpoint.later(self._relay, root, tag, relay_to, payload.parts, payload.nbytes)
         self._mailbox.deliver(root, tag, payload)
 
-    def _relay(self, root: str, tag: str, to: list[str], parts: list[memoryview], size: int) -> None:
+    def _relay(
+        self, root: str, tag: str, to: list[str], parts: list[memoryview], size: int
+    ) -> None:
         """Shares the bytes of a broadcast with neighbours on this node."""
         from rlinf.scheduler.collective.codec import Encoded
 

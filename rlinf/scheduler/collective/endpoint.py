@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from rlinf.scheduler.collective.shm import Block
 
 Handler = Callable[[str, Connection, tuple[Any, ...], Any], None]
-"""Takes (sender, connection, fields, body) in the I/O thread; the body is a `Payload` if the message
-carries an encoded object, and the list of its buffers otherwise.
+"""Takes (sender, connection, fields, body) in the I/O thread.
+
+The body is a `Payload` if the message carries an encoded object, else the list of its buffers.
 """
 
 
@@ -74,9 +75,7 @@ class Endpoint:
         self._lock = threading.Lock()
         self._helpers = ThreadPoolExecutor(4, thread_name_prefix="rlinf-send")
         args = (run.secret, self._on_message, self._on_close, self._on_connect)
-        self._listeners = [
-            Listener(self._loop, ("unix", f"rlinf-{secrets.token_hex(8)}"), *args)
-        ]
+        self._listeners = [Listener(self._loop, ("unix", f"rlinf-{secrets.token_hex(8)}"), *args)]
         if run.num_nodes > 1:
             self._listeners.append(Listener(self._loop, ("tcp", node_ip, 0), *args))
         registry.on_death(self._on_death)
@@ -107,8 +106,9 @@ class Endpoint:
         self._handlers[kind] = handler
 
     def on_end(self, watcher: Callable[[str, BaseException], None]) -> None:
-        """Calls `watcher(peer, error)` in the I/O thread when a peer has ended and all that it sent
-        has been handed out.
+        """Calls `watcher(peer, error)` when a peer has ended and all that it sent was handed out.
+
+        The call comes in the I/O thread.
         """
         self._watchers.append(watcher)
 

@@ -1,4 +1,4 @@
-"""How an object travels to a peer: inside the message, in shared memory, or as a handle on a GPU."""
+"""How an object travels: inside the message, in shared memory, or as a handle on a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.collective.cuda_ipc import CudaExporter
 
 SHARED_BYTES = 32 * 1024
-"""Messages from this size on go through shared memory where sender and receiver have it in common."""
+"""Messages from this size on go through shared memory where both sides have it."""
 
 
 @dataclass
@@ -38,14 +38,14 @@ class Parcel:
 
 
 class Packer:
-    """The sending side of a process: encodes objects and owns the shared memory that it hands out."""
+    """The sending side of a process: encodes, and owns the shared memory that it hands out."""
 
     def __init__(self) -> None:
         self.pool = SegmentPool()
         self._exporter: CudaExporter | None = None
 
     def encode(self, obj: Any, reader: str | None = None) -> Encoded:
-        """Encodes an object; GPU tensors become handles if `reader` shares a GPU with this process."""
+        """Encodes an object; GPU tensors become handles if `reader` shares the GPU."""
         if reader is not None and _cuda_in_use():
             if self._exporter is None:
                 from rlinf.scheduler.collective.cuda_ipc import CudaExporter

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler.errors import WaitTimeout
-
+from rlinf.scheduler.errors import CallCancelled, WaitTimeout
 
 # Held for a few instructions only, so one for all is enough.
 _FINISHING = threading.Lock()
@@ -23,7 +22,17 @@ class Work:
         timeout: default deadline of `wait`, in seconds.
     """
 
-    __slots__ = ("what", "waiter", "timeout", "_gate", "_done", "_value", "_error", "_then", "_cancel")
+    __slots__ = (
+        "what",
+        "waiter",
+        "timeout",
+        "_gate",
+        "_done",
+        "_value",
+        "_error",
+        "_then",
+        "_cancel",
+    )
 
     def __init__(
         self,
@@ -84,7 +93,9 @@ class Work:
                 self._gate.release()
             if not self._done:
                 self.cancel()
-                raise self._timed_out(limit)
+                # It may have come at the last moment; then it must not be lost.
+                if not self._done or isinstance(self._error, CallCancelled):
+                    raise self._timed_out(limit)
         return self.result()
 
     async def async_wait(self, timeout: float | None = None) -> Any:
@@ -102,7 +113,8 @@ class Work:
                 await asyncio.wait_for(future, limit)
             except (asyncio.TimeoutError, TimeoutError):
                 self.cancel()
-                raise self._timed_out(limit) from None
+                if not self._done or isinstance(self._error, CallCancelled):
+                    raise self._timed_out(limit) from None
             except asyncio.CancelledError:
                 self.cancel()
                 raise
@@ -128,10 +140,11 @@ class Work:
         following = Work(self.what, self.waiter, self.timeout, self._cancel)
 
         def run(done: Work) -> None:
-            try:
-                following.finish(function(done.result(), *args, **kwargs))
-            except BaseException as error:
-                following.finish(error=error)
+            if done._error is not None:
+                following.finish(error=done._error)
+            else:
+                # Not here: this may be the I/O thread, and decoding belongs to whoever waits.
+                following.finish(_Mapped(done, lambda value: function(value, *args, **kwargs)))
 
         self.on_done(run)
         return following
@@ -149,8 +162,61 @@ class Deferred:
         raise NotImplementedError
 
 
+class _Mapped(Deferred):
+    """The outcome of a work with a function applied to it, once."""
+
+    def __init__(self, work: Work, function: Callable[[Any], Any]):
+        self._work = work
+        self._function = function
+        self._lock = threading.Lock()
+        self._outcome: tuple[Any, BaseException | None] | None = None
+
+    def load(self) -> Any:
+        with self._lock:
+            if self._outcome is None:
+                try:
+                    self._outcome = self._function(self._work.result()), None
+                except BaseException as error:
+                    self._outcome = None, error
+        value, error = self._outcome
+        if error is not None:
+            raise error
+        return value
+
+
 def finished(value: Any = None, error: BaseException | None = None) -> Work:
     """Work that is done already."""
     work = Work("nothing")
     work.finish(value, error)
     return work
+
+
+def gather(works: list[Work]) -> Work:
+    """Work that is done when all are, with the list of their outcomes; it fails with the first."""
+    first = works[0]
+    together = Work(first.what, first.waiter, first.timeout, lambda: [w.cancel() for w in works])
+    left = [len(works)]
+    lock = threading.Lock()
+
+    def one_done(work: Work) -> None:
+        with lock:
+            left[0] -= 1
+            complete = left[0] == 0
+        if work._error is not None:
+            together.finish(error=work._error)
+        elif complete:
+            together.finish(_Outcomes(works))
+
+    for work in works:
+        work.on_done(one_done)
+    return together
+
+
+class _Outcomes(Deferred):
+    """Outcomes of several works, made in the thread that asks for them."""
+
+    def __init__(self, works: list[Work]):
+        self._works = works
+
+    def load(self) -> list[Any]:
+        return [work.result() for work in self._works]

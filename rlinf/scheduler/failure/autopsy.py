@@ -1,4 +1,4 @@
-"""Turns what a dead worker left into a `WorkerDied` that says how and, as far as one can tell, why."""
+"""Turns what a dead worker left into a `WorkerDied` that says how and, if possible, why."""
 
 from __future__ import annotations
 
@@ -77,14 +77,20 @@ def what_to_change(error: WorkerDied) -> str:
         return "check that this package and the worker's modules can be imported on that node"
     if error.cause == OUT_OF_MEMORY or "memory" in error.cause:
         return (
-            "use fewer processes per node, fewer environments (env.train.total_num_envs) or smaller "
+            "use fewer processes per node, fewer environments (env.train.total_num_envs) or "
+            "smaller "
             "batches, or a node with more memory"
         )
     if error.signal == "SIGKILL":
         return (
-            "find out who sent SIGKILL (batch system, container limit, dmesg); a group launched with "
+            "find out who sent SIGKILL (batch system, container limit, dmesg); a group launched "
+            "with "
             "restart={'on_failure': n} survives it"
         )
     if error.signal:
-        return "look at the stacks for the library that crashed; run the worker alone to reproduce it"
-    return "raise an exception instead of leaving the process, so that the reason reaches the driver"
+        return (
+            "look at the stacks for the library that crashed; run the worker alone to reproduce it"
+        )
+    return (
+        "raise an exception instead of leaving the process, so that the reason reaches the driver"
+    )

@@ -1,6 +1,7 @@
 """A worker's black box: a small mapped file that says what it was doing, and survives its death.
 
-The kernel keeps a mapped page after SIGKILL, so writing costs a memory copy and needs no flush. Beside
+The kernel keeps a mapped page after SIGKILL, so writing costs a memory copy and needs no flush.
+Beside
 it lies the crash file: the interpreter's own report of a fatal signal, written without the GIL.
 """
 
@@ -142,10 +143,14 @@ def examine(path: str, log_file: str, lines: int = 20) -> Remains:
     try:
         data = Path(path).read_bytes()
         remains.pid, since, size = _HEAD.unpack_from(data)
-        remains.activity = describe(data[_HEAD.size : _HEAD.size + size].decode("utf8", "replace"), since)
+        remains.activity = describe(
+            data[_HEAD.size : _HEAD.size + size].decode("utf8", "replace"), since
+        )
         (size,) = struct.unpack_from("<I", data, _EXIT_AT)
         if size:
-            remains.exit_code = json.loads(data[_EXIT_AT + 4 : _EXIT_AT + 4 + size]).get("exit_code")
+            remains.exit_code = json.loads(data[_EXIT_AT + 4 : _EXIT_AT + 4 + size]).get(
+                "exit_code"
+            )
         remains.crash = crash_file(Path(path)).read_text(errors="replace")
     except (OSError, struct.error, ValueError):
         pass
@@ -177,7 +182,7 @@ def tail(log_file: str, lines: int) -> list[str]:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, in this container and machine."""
+    """How many processes the kernel has killed for want of memory, here and in the machine."""
     total = 0
     for path, key in (("/sys/fs/cgroup/memory.events", "oom_kill"), ("/proc/vmstat", "oom_kill")):
         try:
@@ -197,6 +202,9 @@ def process_state(pid: int) -> str:
     except OSError:
         return ""
     letter = text.rpartition(")")[2].split()[0]
-    return {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped by a signal"}.get(
-        letter, "gone" if letter in "ZX" else letter
-    )
+    return {
+        "R": "running",
+        "S": "sleeping",
+        "D": "waiting for a device",
+        "T": "stopped by a signal",
+    }.get(letter, "gone" if letter in "ZX" else letter)

@@ -112,7 +112,8 @@ _ADVICE: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("cuda out of memory", "outofmemoryerror"),
         "the GPU ran out of memory",
-        "lower actor.micro_batch_size, turn on enable_offload, or place the components on more devices",
+        "lower actor.micro_batch_size, turn on enable_offload, or place the components on more "
+        "devices",
     ),
     (
         ("address already in use", "eaddrinuse"),
@@ -122,7 +123,8 @@ _ADVICE: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("no module named",),
         "a package is missing in the worker's environment",
-        "install it on every node, or point env_configs.python_interpreter_path at the right interpreter",
+        "install it on every node, or point env_configs.python_interpreter_path at the right "
+        "interpreter",
     ),
     (
         ("no space left on device",),

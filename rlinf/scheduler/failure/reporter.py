@@ -131,14 +131,16 @@ def _timeout_card(error: WaitTimeout) -> FailureCard:
         what=str(error).splitlines()[0],
         evidence=error.holders,
         cause="one of those waited for is stuck, or the deadline is too short for the work",
-        change="look at the stacks beside the logs; raise the deadline in cluster.timeouts if the work is "
-        "merely long",
+        change="look at the stacks beside the logs; raise the deadline in cluster.timeouts if the "
+        "work is merely long",
     )
 
 
 def _driver_card(error: BaseException) -> FailureCard:
     cause, change = advice(type(error).__qualname__, str(error))
-    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+    lines = "".join(
+        traceback.format_exception(type(error), error, error.__traceback__)
+    ).splitlines()
     return FailureCard(
         who="driver",
         where="the driver process",

@@ -1,9 +1,9 @@
 """A framed, full-duplex connection: messages of one small meta part and any number of buffers.
 
 Frame: `<u32 meta length><u32 number of buffers><u64 length> * n <meta> <buffers>`.
-Sending writes straight from the caller's thread as long as the kernel takes it; only the rest is left
-to the I/O thread. Receiving happens in the I/O thread. A large body is received into its own memory,
-without passing through the read buffer.
+Sending writes straight from the caller's thread as long as the kernel takes it; only the rest is
+left to the I/O thread. Receiving happens in the I/O thread. A large body is received into its own
+memory, without passing through the read buffer.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class Connection:
     ) -> None:
         """Sends one message; never blocks.
 
-        What the kernel does not take at once is written later by the I/O thread: small remainders are
+        What the kernel does not take at once is written later by the I/O thread: small remainders
+        are
         copied, large buffers are referenced, so their owner must not change them before `flushed`.
 
         Raises:

@@ -71,7 +71,9 @@ class RegistryClient:
 
     # -- asking -------------------------------------------------------------------------------
 
-    def ask(self, operation: str, *, timeout: float | None = None, what: str = "", **kwargs: Any) -> Any:
+    def ask(
+        self, operation: str, *, timeout: float | None = None, what: str = "", **kwargs: Any
+    ) -> Any:
         """Sends a request and waits for its answer.
 
         Args:

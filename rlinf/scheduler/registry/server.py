@@ -181,6 +181,10 @@ class RegistryServer:
         master = self.state.master(group)
         return WAIT if master is WAIT else (info.incarnation, *master)
 
+    def _op_introduce(self, name: str, info: WorkerInfo) -> _Result:
+        self.state.others[name] = info
+        return None, None, True
+
     def _op_ready(self, name: str) -> _Result:
         self.state.ready.add(name)
         return None, None, True

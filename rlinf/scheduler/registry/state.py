@@ -1,4 +1,4 @@
-"""What the registry knows, and the rules of changing it; no sockets, no threads, no clock of its own.
+"""What the registry knows, and the rules of changing it; no sockets and no threads.
 
 A request that cannot be answered yet becomes a waiter: it is tried again after each change and is
 answered when it succeeds. Nobody polls.
@@ -57,11 +57,23 @@ class _Lock:
 
 
 class RegistryState:
-    """Groups, addresses, ports, locks and deaths."""
+    """Groups, addresses, ports, locks and deaths.
+
+    Attributes:
+        workers: workers by name.
+        groups: names by rank, by group.
+        others: members that can be sent to but are in no group, such as the driver.
+        ready: workers whose constructor has returned.
+        deaths: in the order of time.
+        raised: exceptions of workers' methods, in the order of time.
+        values: small values that processes leave for each other.
+        config_reads: configuration keys that ended processes have read.
+    """
 
     def __init__(self) -> None:
         self.workers: dict[str, WorkerInfo] = {}
         self.groups: dict[str, dict[int, str]] = {}
+        self.others: dict[str, WorkerInfo] = {}
         self.ready: set[str] = set()
         self.deaths: list[Death] = []
         self.raised: list[Raised] = []
@@ -74,7 +86,7 @@ class RegistryState:
     # -- workers ------------------------------------------------------------------------------
 
     def register(self, info: WorkerInfo) -> int:
-        """Adds a worker, or its next incarnation after a restart; returns how often it lived before."""
+        """Adds a worker, or its next incarnation; returns how often it lived before."""
         known = self.workers.get(info.name)
         if known is not None:
             raise ValueError(
@@ -96,8 +108,8 @@ class RegistryState:
         return info.node_ip, info.node_port
 
     def lookup(self, name: str) -> Any:
-        """One worker, as soon as it has registered; ValueError if it has died."""
-        info = self.workers.get(name)
+        """One worker, or the driver, as soon as it has registered; an error if it has died."""
+        info = self.workers.get(name) or self.others.get(name)
         if info is not None:
             return info
         death = self.last_death(name)
@@ -164,8 +176,7 @@ class RegistryState:
             if lock.owner != owner and owner not in lock.queue:
                 lock.queue.append(owner)
         free = all(
-            lock.owner == owner or (lock.owner is None and lock.queue[0] == owner)
-            for lock in locks
+            lock.owner == owner or (lock.owner is None and lock.queue[0] == owner) for lock in locks
         )
         if not free:
             return WAIT
@@ -182,7 +193,9 @@ class RegistryState:
             lock = self._locks.get(key)
             if lock is None or lock.owner != owner:
                 holder = lock.owner if lock else None
-                raise ValueError(f"{owner} does not hold the lock of {key}; {holder or 'nobody'} does")
+                raise ValueError(
+                    f"{owner} does not hold the lock of {key}; {holder or 'nobody'} does"
+                )
         for key in keys:
             lock = self._locks[key]
             lock.depth -= 1

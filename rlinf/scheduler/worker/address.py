@@ -18,7 +18,8 @@ class WorkerAddress:
     def __post_init__(self) -> None:
         if not self.root_group_name or ":" in self.root_group_name:
             raise ValueError(
-                f"group name {self.root_group_name!r} is not allowed: it must not be empty and must "
+                f"group name {self.root_group_name!r} is not allowed: it must not be empty and "
+                "must "
                 "not hold ':', which separates ranks"
             )
         object.__setattr__(self, "ranks", tuple(int(rank) for rank in self.ranks))

@@ -6,8 +6,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.broadcast import Groups
-from rlinf.scheduler.collective.work import Work
+from rlinf.scheduler.collective.work import Work, gather
 from rlinf.scheduler.worker.address import WorkerAddress
+from rlinf.scheduler.worker.routing import (
+    BatchError,
+    CommMapper,
+    MergeFn,
+    SplitFn,
+    infer_batch_size,
+    merge_batches,
+    partners,
+    split_batch,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +42,30 @@ class _Piggyback:
         return _Piggyback, (self.obj, self.extra)
 
 
+class _Share:
+    """Joins the parts of a share and checks that they are parts of the batch that was expected."""
+
+    def __init__(self, group_name: str, batch_size: int | None, merge_fn: MergeFn):
+        self._group_name = group_name
+        self._batch_size = batch_size
+        self._merge_fn = merge_fn
+
+    def join(self, messages: list[tuple[int, int, Any]]) -> Any:
+        """The share."""
+        totals = {total for total, _, _ in messages}
+        wanted = {self._batch_size} if self._batch_size is not None else totals
+        if len(totals) != 1 or totals != wanted:
+            raise BatchError(
+                f"a batch of {self._batch_size or 'one size'} was expected from group "
+                f"{self._group_name!r}, but its workers sent shares of batches of {sorted(totals)}"
+            )
+        return self._merge_fn([part for _, _, part in messages])
+
+
+def _stream(route_key: Any, tag: str | None) -> str:
+    return f"share {tag} {route_key}"
+
+
 class CommMixin:
     """Point to point and broadcast, by group name and rank.
 
@@ -41,6 +75,10 @@ class CommMixin:
     """
 
     _runtime: ProcessRuntime
+    _rank: int
+    _world_size: int
+    _group_name: str
+    _group_sizes: dict[str, int]
 
     def send(
         self,
@@ -144,9 +182,116 @@ class CommMixin:
         """
         if groups is None:
             size = self._runtime.info.group_world_size  # type: ignore[attr-defined]
-            groups = [(WorkerAddress.from_name(self._runtime.name).root_group_name, list(range(size)))]
+            groups = [
+                (WorkerAddress.from_name(self._runtime.name).root_group_name, list(range(size)))
+            ]
         work = self._runtime.broadcaster.broadcast(object, groups, src)
         return work if async_op else work.wait()
+
+    # -- re-sharding ----------------------------------------------------------------------------
+
+    def send_to(
+        self,
+        group_name: str,
+        channel: Channel | None,
+        data: Any,
+        *,
+        route_key: Any = None,
+        tag: str | None = None,
+        async_op: bool = False,
+        batch_size: int | None = None,
+        split_fn: SplitFn = split_batch,
+    ) -> list[Work] | None:
+        """Sends this worker's share of a batch to a group of any size.
+
+        All workers of this group call it, and all workers of the other one call `recv_from`; equal
+        shares arrive in rank order.
+
+        Args:
+            group_name: the receiving group.
+            channel: channel to send through; None sends point to point, which is faster.
+            data: this worker's share: a tensor, array, list, or a mapping of such.
+            route_key: keeps independent streams apart, for instance pipeline stages.
+            tag: keeps kinds of data apart.
+            async_op: return handles at once.
+            batch_size: size of the whole batch, over all senders; by default this share's times the
+                number of senders.
+            split_fn: cuts the data.
+
+        Raises:
+            BatchError: the batch does not divide by the number of senders or of receivers.
+        """
+        others = self._world_size_of(group_name)
+        size, rank = self._world_size, self._rank
+        total = infer_batch_size(data) * size if batch_size is None else batch_size
+        plan = CommMapper.get_dst_ranks(total, size, others, rank)
+        parts = split_fn(data, [count for _, count in plan])
+        works = []
+        for (destination, count), part in zip(plan, parts, strict=True):
+            message = (total, count, part)
+            if channel is None:
+                peer = WorkerAddress.of(group_name, destination).get_name()
+                works.append(self._runtime.mailbox.send(peer, message, _stream(route_key, tag)))
+            else:
+                key = (self._group_name, group_name, tag, str(route_key), rank, destination)
+                works.append(channel.put(message, key=key, async_op=True))
+        if async_op:
+            return works
+        for work in works:
+            work.wait()
+        return None
+
+    def recv_from(
+        self,
+        group_name: str,
+        channel: Channel | None,
+        *,
+        route_key: Any = None,
+        tag: str | None = None,
+        async_op: bool = False,
+        batch_size: int | None = None,
+        merge_fn: MergeFn = merge_batches,
+    ) -> Any:
+        """Receives this worker's share of a batch that another group holds; see `send_to`.
+
+        Args:
+            group_name: the sending group.
+            channel: channel to receive from; None if it is sent point to point.
+            route_key: as at the sender.
+            tag: as at the sender.
+            async_op: return a handle at once.
+            batch_size: size of the whole batch, checked against what comes.
+            merge_fn: joins the parts.
+
+        Raises:
+            BatchError: what comes is not the batch that was expected.
+        """
+        others = self._world_size_of(group_name)
+        sources = partners(self._world_size, others, self._rank)
+        works: list[Work] = []
+        for source in sources:
+            if channel is None:
+                peer = WorkerAddress.of(group_name, source).get_name()
+                works.append(self._runtime.mailbox.recv(peer, _stream(route_key, tag)))
+            else:
+                key = (group_name, self._group_name, tag, str(route_key), source, self._rank)
+                works.append(channel.get(key=key, async_op=True))
+        expected = _Share(group_name, batch_size, merge_fn)
+        work = gather(works).then(expected.join)
+        return work if async_op else work.wait()
+
+    def _world_size_of(self, group_name: str) -> int:
+        size = self._group_sizes.get(group_name)
+        if size is None:
+            runtime = self._runtime
+            infos = runtime.registry.ask(
+                "group",
+                group=group_name,
+                timeout=runtime.run.timeout("recv"),
+                what=f"group {group_name!r} to be complete",
+            )
+            size = self._group_sizes[group_name] = len(infos)
+        return size
 
     # -- channels -----------------------------------------------------------------------------
 
@@ -180,7 +325,8 @@ def _copy_into(value: Any, tensor: torch.Tensor) -> torch.Tensor:
     if shape != tensor.shape or dtype != tensor.dtype:
         raise ValueError(
             f"recv_tensor was given a tensor of {tuple(tensor.shape)} {tensor.dtype}, but "
-            f"{type(value).__name__} {tuple(shape) if shape is not None else ''} {dtype or ''} came; "
+            f"{type(value).__name__} {tuple(shape) if shape is not None else ''} {dtype or ''} "
+            "came; "
             "pair send_tensor and recv_tensor with equal shapes and dtypes"
         )
     tensor.copy_(value)

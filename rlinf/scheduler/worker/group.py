@@ -50,10 +50,11 @@ class WorkerGroup:
             placement_strategy: where; by default one worker per accelerator of the cluster, or a
                 single worker on node 0 if there is none.
             name: unique name of the group; the name of the class by default.
-            max_concurrency: calls that may run at once in a worker; 1 for plain workers and 1000 for
+            max_concurrency: calls that may run at once in a worker; 1 for plain workers and 1000
+            for
                 workers with coroutine methods by default.
             isolate_gpu: whether a worker sees only its own devices.
-            restart: "never", or {"on_failure": n} (also "on_failure: n") to start a dead rank again,
+            restart: "never", or {"on_failure": n} ("on_failure: n") to start a dead rank again,
                 at most n times.
 
         Raises:
@@ -80,7 +81,9 @@ class WorkerGroup:
         return self
 
     @classmethod
-    def from_group_name(cls, worker_cls: type, name: str, timeout: float | None = None) -> WorkerGroup:
+    def from_group_name(
+        cls, worker_cls: type, name: str, timeout: float | None = None
+    ) -> WorkerGroup:
         """Finds a running group by its name, from the driver or from a worker.
 
         Raises:
@@ -147,7 +150,8 @@ class WorkerGroup:
     def _running(self) -> LaunchedGroup:
         if self._launched is None:
             raise RuntimeError(
-                f"group of {self._worker_cls.__name__} is not running: call launch(cluster, ...) first"
+                f"group of {self._worker_cls.__name__} is not running: call launch(cluster, ...) "
+                "first"
             )
         return self._launched
 
@@ -224,6 +228,7 @@ def _refuse_clashes(worker_cls: type) -> None:
     clash = sorted(own & theirs)
     if clash:
         raise ValueError(
-            f"{worker_cls.__name__} defines {', '.join(clash)}, which WorkerGroup uses itself; rename "
+            f"{worker_cls.__name__} defines {', '.join(clash)}, which WorkerGroup uses itself; "
+            "rename "
             "the method"
         )

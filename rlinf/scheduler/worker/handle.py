@@ -182,7 +182,9 @@ class WorkerGroupFuncResult:
 
         # Not 0: that asks before Ray has looked.
         ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=0.1)
-        missing = [r for r, ref in zip(self.ranks, self._refs, strict=True) if ref not in set(ready)]
+        missing = [
+            r for r, ref in zip(self.ranks, self._refs, strict=True) if ref not in set(ready)
+        ]
         return self._group.describe_timeout(self.method, missing, timeout)
 
     def __repr__(self) -> str:
@@ -199,8 +201,8 @@ def _reduce(values: list[float], reduction: str) -> float:
 def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> list[list[Any]]:
     """Waits for several calls and raises the failure of whichever fails first.
 
-    Waiting for the handles one after the other would miss a failure in a later one for as long as an
-    earlier one hangs because of it.
+    Waiting for the handles one after the other would miss a failure in a later one for as long as
+    an earlier one hangs because of it.
     """
     import ray
 

@@ -24,7 +24,7 @@ from rlinf.scheduler.worker.spec import WorkerSpec
 CANCEL_SIGNAL = signal.SIGUSR1
 
 Outcome = tuple[Any, dict[str, float]]
-"""What a call returns: the method's value and its timers, the call's own under the method's name."""
+"""What a call returns: the method's value, and its timers with the call's own among them."""
 
 
 class WorkerHost:
@@ -58,11 +58,15 @@ class WorkerHost:
         runtime.registry.ask("ready")
         runtime.box.rest("idle")
 
-    def call(self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+    def call(
+        self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Outcome:
         """Runs a method of the worker."""
         return self._guard(method, self._run, call, method, args, kwargs)
 
-    def _run(self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+    def _run(
+        self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Outcome:
         runtime = self._runtime
         assert runtime is not None
         begin = time.perf_counter()
@@ -109,8 +113,8 @@ class WorkerHost:
 class AsyncWorkerHost(WorkerHost):
     """Actor class of workers with coroutine methods.
 
-    Coroutines run on the actor's event loop. Everything else, `__init__` included, runs in one thread
-    of its own, so that the loop stays free and thread-bound libraries see a single thread.
+    Coroutines run on the actor's event loop. Everything else, `__init__` included, runs in one
+    thread of its own, so that the loop stays free and thread-bound libraries see a single thread.
     """
 
     def __init__(self, spec: WorkerSpec, payload: bytes, restarted: bool | None = None):

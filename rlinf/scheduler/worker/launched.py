@@ -114,7 +114,8 @@ def _scatter(
     for value in [*args, *kwargs.values()]:
         if isinstance(value, Scatter) and len(value.values) != count:
             raise ValueError(
-                f"{method}(): Scatter holds {len(value.values)} values for {count} ranks; give one value "
+                f"{method}(): Scatter holds {len(value.values)} values for {count} ranks; give one "
+                "value "
                 "for each rank of the call"
             )
 

@@ -22,7 +22,8 @@ class DeviceLock:
         """Waits until all devices are free and takes them.
 
         Raises:
-            WaitTimeout: the deadline (`cluster.timeouts.lock` by default) passed; names the holders.
+            WaitTimeout: the deadline (`cluster.timeouts.lock` by default) passed; names the
+            holders.
         """
         if not self._keys:
             return

@@ -60,9 +60,7 @@ class WorkerRaised(Exception):
 def pack(error: BaseException, worker: str, method: str) -> WorkerRaised:
     """Puts an exception into its envelope (in the worker)."""
     text = "".join(traceback.format_exception(type(error), error, _trim(error.__traceback__)))
-    return WorkerRaised(
-        worker, method, type(error).__qualname__, str(error), text, _dump(error)
-    )
+    return WorkerRaised(worker, method, type(error).__qualname__, str(error), text, _dump(error))
 
 
 def _trim(trace: Any) -> Any:

@@ -20,7 +20,7 @@ from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.failure.blackbox import BlackBox
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.registry.state import Raised
-from rlinf.scheduler.worker.address import WorkerInfo
+from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
 
 if TYPE_CHECKING:
@@ -68,6 +68,20 @@ class ProcessRuntime:
         self.endpoint = Endpoint(name, run, node_rank, node_ip, self.registry, accelerators)
         self.mailbox = Mailbox(self.endpoint)
         self.broadcaster = Broadcaster(self.endpoint, self.mailbox)
+
+    def introduce(self) -> None:
+        """Lets others send to this process although it is no worker."""
+        info = WorkerInfo(
+            address=WorkerAddress(self.name),
+            rank=0,
+            group_world_size=1,
+            cluster_node_rank=self.node_rank,
+            node_ip=self.node_ip,
+            pid=os.getpid(),
+            endpoints=self.endpoint.addresses,
+            memory_domain=self.endpoint.domain,
+        )
+        self.registry.ask("introduce", info=info)
 
     @cached_property
     def channels(self) -> ChannelClient:

@@ -48,7 +48,8 @@ class Worker(CommMixin):
         for name, member in vars(cls).items():
             if not name.startswith("_") and inspect.isasyncgenfunction(member):
                 raise NotImplementedError(
-                    f"{cls.__name__}.{name} is an asynchronous generator, which a group call cannot "
+                    f"{cls.__name__}.{name} is an asynchronous generator, which a group call "
+                    "cannot "
                     "return; put the items into a Channel, or return a list"
                 )
 
@@ -68,6 +69,7 @@ class Worker(CommMixin):
         self._group_name = spec.address.root_group_name
         self._worker_address = spec.address
         self._timers: dict[str, float] = {}
+        self._group_sizes: dict[str, int] = {}
         self._device_lock = DeviceLock(runtime, spec.lock_keys)
         who = f"{self._group_name}-Rank-{spec.address.rank_path}"
         self._logger = worker_logger(spec.name, who, spec.log_file)
@@ -144,7 +146,7 @@ class Worker(CommMixin):
 
     @property
     def torch_platform(self) -> Any:
-        """The torch module of the worker's devices, such as `torch.cuda`; `torch.cpu` without one."""
+        """The torch module of the worker's devices, such as `torch.cuda` or `torch.cpu`."""
         import torch
 
         return getattr(torch, self.torch_device_type)
@@ -225,7 +227,9 @@ class Worker(CommMixin):
         store = timers.of_call()
         store = self._timers if store is None else store
         if tag not in store:
-            raise ValueError(f"no time was recorded under {tag!r}; recorded: {sorted(store) or 'none'}")
+            raise ValueError(
+                f"no time was recorded under {tag!r}; recorded: {sorted(store) or 'none'}"
+            )
         return store.pop(tag)
 
     # -- ending -------------------------------------------------------------------------------

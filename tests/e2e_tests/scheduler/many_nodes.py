@@ -26,7 +26,15 @@ class Where(Worker):
     """Tells where it is."""
 
     def facts(self) -> dict[str, str | None]:
-        names = ["RANK", "WORLD_SIZE", "NODE_RANK", "CLUSTER_NODE_RANK", "LOCAL_RANK", "COLOUR", "RLINF_NODE_RANK"]
+        names = [
+            "RANK",
+            "WORLD_SIZE",
+            "NODE_RANK",
+            "CLUSTER_NODE_RANK",
+            "LOCAL_RANK",
+            "COLOUR",
+            "RLINF_NODE_RANK",
+        ]
         return {name: os.environ.get(name) for name in names}
 
     def reduce(self) -> float:
@@ -64,10 +72,14 @@ def four_nodes(log_dir: str) -> dict:
             "num_nodes": 4,
             "address": nodes.address,
             "node_groups": [
-                {"label": "sim", "node_ranks": "2-3", "env_configs": [
-                    {"node_ranks": "2", "env_vars": [{"COLOUR": "red"}]},
-                    {"node_ranks": "3", "env_vars": [{"COLOUR": "blue"}]},
-                ]},
+                {
+                    "label": "sim",
+                    "node_ranks": "2-3",
+                    "env_configs": [
+                        {"node_ranks": "2", "env_vars": [{"COLOUR": "red"}]},
+                        {"node_ranks": "3", "env_vars": [{"COLOUR": "blue"}]},
+                    ],
+                },
                 {"label": "learn", "node_ranks": "0-1"},
             ],
             "component_placement": {
@@ -87,7 +99,13 @@ def four_nodes(log_dir: str) -> dict:
         try:
             env.die(1).wait()
         except WorkerDied as error:
-            out["died"] = [error.worker, error.node_rank, error.signal, error.activity, error.log_tail[-1]]
+            out["died"] = [
+                error.worker,
+                error.node_rank,
+                error.signal,
+                error.activity,
+                error.log_tail[-1],
+            ]
     nodes.shutdown()
     return out
 
@@ -99,7 +117,9 @@ def two_nodes(log_dir: str) -> dict:
     out = {}
     with Cluster(num_nodes=2, distributed_log_dir=log_dir) as cluster:
         out["head_first"] = cluster.get_node_info(0).is_head
-        out["ranks"] = Where.create_group().launch(cluster, NodePlacementStrategy([0, 1])).facts().wait()
+        out["ranks"] = (
+            Where.create_group().launch(cluster, NodePlacementStrategy([0, 1])).facts().wait()
+        )
     with Cluster(num_nodes=1, distributed_log_dir=log_dir) as cluster:
         out["one_of_two"] = cluster.num_nodes
     try:

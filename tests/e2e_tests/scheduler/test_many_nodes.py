@@ -17,7 +17,11 @@ def run(case: str, log_dir: Path) -> dict:
     env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": str(ROOT)}
     script = Path(__file__).with_name("many_nodes.py")
     done = subprocess.run(
-        [sys.executable, str(script), case, str(log_dir)], env=env, capture_output=True, text=True, timeout=170
+        [sys.executable, str(script), case, str(log_dir)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=170,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stdout + done.stderr

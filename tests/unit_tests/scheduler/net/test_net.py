@@ -45,7 +45,9 @@ def pair(request):
     loop, server, client = IOLoop(), Side(), Side()
     name = f"rlinf-test-{secrets.token_hex(4)}"
     address = ("unix", name) if request.param == "unix" else ("tcp", "127.0.0.1", 0)
-    listener = Listener(loop, address, SECRET, server.on_message, server.on_close, server.on_connect)
+    listener = Listener(
+        loop, address, SECRET, server.on_message, server.on_close, server.on_connect
+    )
     connection = connect(
         loop, listener.address, SECRET, {"name": "client"}, client.on_message, client.on_close
     )
@@ -170,6 +172,8 @@ def test_a_silent_stranger_does_not_block_others(pair):
         pytest.skip("one kind of socket is enough")
     with socket.create_connection(listener.address[1:]):
         side = Side()
-        other = connect(IOLoop(), listener.address, SECRET, {"name": "b"}, side.on_message, side.on_close)
+        other = connect(
+            IOLoop(), listener.address, SECRET, {"name": "b"}, side.on_message, side.on_close
+        )
         other.send(b"through")
         assert server.arrived.acquire(timeout=5)

@@ -97,4 +97,6 @@ def test_addresses_know_their_family():
     assert child.get_parent_address() == WorkerAddress("g", (1,))
     assert child.get_parent_rank() == 1
     assert WorkerAddress.from_parent_name_rank("g:1", 2) == child
-    assert sorted([child, WorkerAddress("g", (0,)), WorkerAddress("a", (9,))])[0].get_name() == "a:9"
+    assert (
+        sorted([child, WorkerAddress("g", (0,)), WorkerAddress("a", (9,))])[0].get_name() == "a:9"
+    )

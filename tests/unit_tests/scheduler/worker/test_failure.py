@@ -11,9 +11,9 @@ import time
 
 import psutil
 import pytest
-from tests.unit_tests.scheduler.worker.workers import Doomed, Echo
 
 from rlinf.scheduler import FlexiblePlacementStrategy, WaitTimeout, WorkerDied
+from tests.unit_tests.scheduler.worker.workers import Doomed, Echo
 
 HOW = {"kill": ("SIGKILL", None), "segv": ("SIGSEGV", None), "exit": (None, 3)}
 
@@ -32,7 +32,13 @@ def test_death_in_a_call(cluster, how):
         group.die_on_rank(1, how).wait()
     assert time.monotonic() - begin < 5
     died = caught.value
-    assert (died.worker, died.group, died.rank, died.node_rank, died.pid) == ("mortal:1", "mortal", 1, 0, pid)
+    assert (died.worker, died.group, died.rank, died.node_rank, died.pid) == (
+        "mortal:1",
+        "mortal",
+        1,
+        0,
+        pid,
+    )
     assert (died.signal, died.exit_code) == HOW[how]
     assert died.activity == "running die_on_rank()"
     assert any("famous last words" in line for line in died.log_tail)
@@ -101,7 +107,9 @@ def test_device_lock_serialises_and_is_freed_by_death(cluster):
 
 
 def test_a_restarted_rank_comes_back_under_its_address(cluster):
-    group = Echo.create_group(3).launch(cluster, slots(2), name="phoenix", restart={"on_failure": 1})
+    group = Echo.create_group(3).launch(
+        cluster, slots(2), name="phoenix", restart={"on_failure": 1}
+    )
     before = group.pid().wait()
     with pytest.raises(WorkerDied, match="phoenix:1"):
         group.die_on_rank(1, "kill").wait()
@@ -129,7 +137,8 @@ from tests.unit_tests.scheduler.worker.workers import Echo
 
 def main():
     cluster = Cluster(num_nodes=1, distributed_log_dir={logs!r})
-    group = Echo.create_group().launch(cluster, FlexiblePlacementStrategy([[0], [1], [2]]), name="crew")
+    strategy = FlexiblePlacementStrategy([[0], [1], [2]])
+    group = Echo.create_group().launch(cluster, strategy, name="crew")
     print("pids", *group.pid().wait(), flush=True)
     {body}
 
@@ -146,7 +155,7 @@ def runs(process: psutil.Process) -> bool:
 
 
 def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str, list[int], float]:
-    """Runs a driver program of its own; returns code, output, pids of its workers, seconds to end."""
+    """Runs a driver program; returns code, output, pids of its workers, seconds to end."""
     here = os.path.dirname(__file__)
     text = PROGRAM.format(logs=str(tmp_path / "logs"), body=body)
     script = tmp_path / "program.py"
@@ -155,7 +164,11 @@ def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str,
     root = os.path.abspath(os.path.join(here, "../../../.."))
     env["PYTHONPATH"] = root
     process = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
     )
     lines = []
     for line in process.stdout:

@@ -7,13 +7,6 @@ import pickle
 import time
 
 import pytest
-from tests.unit_tests.scheduler.worker.workers import (
-    Closing,
-    Coroutines,
-    Doomed,
-    Echo,
-    Picky,
-)
 
 from rlinf.scheduler import (
     CallCancelled,
@@ -26,6 +19,13 @@ from rlinf.scheduler import (
     WorkerException,
     WorkerGroup,
     wait_all,
+)
+from tests.unit_tests.scheduler.worker.workers import (
+    Closing,
+    Coroutines,
+    Doomed,
+    Echo,
+    Picky,
 )
 
 
@@ -52,7 +52,14 @@ def test_launch_without_a_strategy_and_by_node(cluster):
 
 def test_worker_environment(cluster):
     group = Echo.create_group().launch(cluster, slots(2), name="environment")
-    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_NAME", "CUDA_VISIBLE_DEVICES"]
+    names = [
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_NAME",
+        "CUDA_VISIBLE_DEVICES",
+    ]
     first, second = group.env(*names, "MASTER_PORT", "MASTER_ADDR").wait()
     assert [second[n] for n in names] == ["1", "2", "1", "2", "environment", ""]
     assert first["MASTER_PORT"] == second["MASTER_PORT"]
@@ -192,7 +199,8 @@ def test_wait_all_raises_the_first_failure_not_the_first_handle(cluster):
     assert time.monotonic() - begin < 10
 
 
-# -- exceptions -------------------------------------------------------------------------------------
+# -- exceptions
+# -------------------------------------------------------------------------------------
 
 
 def test_exceptions_keep_their_type_and_bring_the_remote_traceback(cluster):
@@ -249,7 +257,8 @@ def test_constructor_errors_come_from_launch(cluster):
     Echo.create_group().launch(cluster, slots(2), name="doomed")
 
 
-# -- mistakes of the caller ---------------------------------------------------------------------------
+# -- mistakes of the caller
+# ---------------------------------------------------------------------------
 
 
 def test_mistakes_are_explained(cluster):
