@@ -300,7 +300,11 @@ class _Pending:
         self._batch = batch
         self._items: list[Any] = []
         self.work = ChannelWork(what, client.endpoint.name, timeout, lambda: client.cancel(self))
-        self.work.pending = self
+        self.work.abandon = self.abandon
+
+    def abandon(self) -> None:
+        """Nobody will take the outcome any more."""
+        self.abandoned = True
 
     def expect(self, entries: list[tuple[int, str]]) -> None:
         """Notes who sends what."""
@@ -315,18 +319,23 @@ class _Pending:
 
     def deliver(self) -> None:
         """All items are here."""
-        value = _Batch(self._items) if self._batch else self._items[0]
+        items, self._items = self._items, []
+        value = _Batch(items) if self._batch else items[0]
         if self.abandoned:
             self._client.endpoint.later(self._client.give_back, self, value)
         self.work.finish(value)
 
 
 class ChannelWork(Work):
-    """A request to a channel: a deadline cannot lose an item that is already on its way."""
+    """A request to a channel: a deadline cannot lose an item that is already on its way.
 
-    __slots__ = ("pending",)
+    Attributes:
+        abandon: tells the request that nobody will take its outcome.
+    """
 
-    pending: _Pending
+    __slots__ = ("abandon",)
+
+    abandon: Callable[[], None]
 
     def wait(self, timeout: float | None = None) -> Any:
         """Waits for the outcome; at the deadline the keeper decides whether it came in time."""
@@ -347,13 +356,23 @@ class ChannelWork(Work):
             return await super().async_wait(timeout)
         except asyncio.CancelledError:
             # Nobody is left to take what may be on its way: it goes back in front of its queue.
-            self.pending.abandoned = True
+            self.abandon()
             raise
 
     def _hold(self, limit: float | None) -> bool:
         if not self._done and self._gate.acquire(timeout=-1 if limit is None else max(0.0, limit)):
             self._gate.release()
         return self._done
+
+    def finish(self, value: Any = None, error: BaseException | None = None) -> bool:
+        """Sets the outcome, once; the request is not needed after that."""
+        done = super().finish(value, error)
+        self.abandon = _nothing
+        return done
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Batch(Deferred):

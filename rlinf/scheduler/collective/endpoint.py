@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.autopsy import diagnose
-from rlinf.scheduler.failure.blackbox import examine
+from rlinf.scheduler.failure.blackbox import examine, oom_kills
 from rlinf.scheduler.net.connection import Connection, Flushed
 from rlinf.scheduler.net.loop import Address, Listener, connect
 from rlinf.scheduler.registry.client import RegistryClient
@@ -63,6 +63,7 @@ class Endpoint:
         self.node_rank = node_rank
         self.domain = memory_domain()
         self._accelerators = set(accelerators or [])
+        self._oom_kills = oom_kills()
         self._registry = registry
         self._loop = registry.loop
         self._handlers: dict[str, Handler] = {"free": self._on_free}
@@ -95,6 +96,10 @@ class Endpoint:
         from rlinf.scheduler.collective.payload import Unpacker
 
         return Unpacker(self._loop, self._send_release)
+
+    def warm_up(self) -> None:
+        """Loads what moving data needs, in the background, so that the first message is quick."""
+        self.later(lambda: (self.packer, self._unpacker))
 
     @property
     def addresses(self) -> list[Address]:
@@ -333,6 +338,7 @@ class Endpoint:
             node_rank=info.cluster_node_rank,
             node_ip=info.node_ip,
             message=death.reason,
+            oom_kills_before=self._oom_kills,
         )
 
     def _end(self, peer: str, error: BaseException) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.collective.payload import Parcel, Payload
 
 MAX_ITEMS_ON_THE_WAY = 4096
-MAX_BYTES_ON_THE_WAY = 1 << 30
+MAX_BYTES_ON_THE_WAY = 256 << 20
 _CREDIT_ITEMS = 256
 _CREDIT_BYTES = 32 << 20
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.codec import Encoded, decode, encode
 from rlinf.scheduler.collective.shm import Descriptor, SegmentPool, SegmentReader
+from rlinf.scheduler.collective.shm_segment import SegmentUnavailable
 from rlinf.scheduler.collective.work import Deferred
+from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.net.loop import IOLoop
 
@@ -112,9 +114,15 @@ class Unpacker:
         nbytes: int,
     ) -> Payload:
         """Opens what arrived; the object itself is made when it is first asked for."""
-        if descriptor is not None:
-            self._pools[sender] = descriptor.pool
+        if descriptor is None:
+            return Payload(self, connection, buffers, nbytes)
+        self._pools[sender] = descriptor.pool
+        try:
             buffers = self._reader.open(descriptor, _Release(self, connection))
+        except SegmentUnavailable as error:
+            # Its turn in the order of messages is kept; whoever takes it is told.
+            lost = WorkerDied(sender, cause=f"it ended before its message could be read: {error}")
+            return Payload(self, connection, [], nbytes, lost)
         return Payload(self, connection, buffers, nbytes)
 
     def read(self, descriptor: Descriptor) -> list[memoryview]:
@@ -166,31 +174,40 @@ class Payload(Deferred):
         connection: where it came from.
     """
 
-    __slots__ = ("nbytes", "connection", "_unpacker", "_buffers", "_value", "_loaded", "_lock")
+    __slots__ = ("nbytes", "connection", "_unpacker", "_buffers", "_value", "_error", "_lock")
 
     def __init__(
-        self, unpacker: Unpacker, connection: Connection, buffers: list[memoryview], nbytes: int
+        self,
+        unpacker: Unpacker,
+        connection: Connection,
+        buffers: list[memoryview],
+        nbytes: int,
+        error: Exception | None = None,
     ):
         self.nbytes = nbytes
         self.connection = connection
         self._unpacker = unpacker
-        self._buffers = buffers
-        self._loaded = False
+        self._buffers: list[memoryview] | None = buffers
+        self._error = error
         self._value: Any = None
         self._lock = threading.Lock()
 
     @property
     def parts(self) -> list[memoryview]:
         """Header and buffers as they came; for handing the object on without decoding it."""
-        return self._buffers
+        if self._error is not None:
+            raise self._error
+        return self._buffers or []
 
     def load(self) -> Any:
         """Decodes the object."""
+        if self._error is not None:
+            raise self._error
         with self._lock:
-            if not self._loaded:
+            if self._buffers is not None:
                 header, *buffers = self._buffers
                 self._value = decode(header, buffers, self._import)
-                self._loaded, self._buffers = True, []
+                self._buffers = None
             return self._value
 
     def _import(self, token: Any) -> Any:

@@ -62,6 +62,8 @@ class Work:
                 return False
             self._value, self._error, self._done = value, error, True
             callbacks, self._then = self._then, []
+            # Refers back to this work; what was received must go as soon as it is let go.
+            self._cancel = None
         self._gate.release()
         for callback in callbacks:
             callback(self)
@@ -132,8 +134,9 @@ class Work:
 
     def cancel(self) -> None:
         """Gives the work up: what it would have taken stays where it is."""
-        if not self._done and self._cancel is not None:
-            self._cancel()
+        cancel = self._cancel
+        if cancel is not None:
+            cancel()
 
     def then(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Work:
         """New work whose outcome is `function(outcome, *args, **kwargs)`."""

@@ -57,6 +57,7 @@ class WorkerHost:
         self._payload = b""
         runtime.registry.ask("ready")
         runtime.box.rest("idle")
+        runtime.endpoint.warm_up()
 
     def call(
         self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]

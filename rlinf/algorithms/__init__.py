@@ -1,0 +1,1 @@
+"""Advantages, losses and rewards: pure functions of tensors, found by name."""

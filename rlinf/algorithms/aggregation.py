@@ -1,0 +1,199 @@
+"""Turns losses per entry into a share of one number for the global batch.
+
+A loss is a mean over the global batch: all micro-batches of all ranks of one optimiser step. Each
+micro-batch returns the sum over its own entries divided by the global count, a `LossNorm`; these
+shares add up to the mean, whatever the split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlinf.algorithms.metrics import MetricSum
+from rlinf.config.suggest import listed
+
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+
+
+@dataclass(frozen=True)
+class LossNorm:
+    """What the losses of a global batch are divided by.
+
+    Attributes:
+        entries: Valid entries of the loss masks of the global batch.
+        sequences: Sequences with a valid entry; with `loss_mask_sum`, the sum of 1 / length over
+            valid entries, which is the same when sequences are whole.
+    """
+
+    entries: float
+    sequences: float
+
+    @classmethod
+    def count(
+        cls,
+        loss_mask: Tensor,
+        *,
+        loss_mask_sum: Tensor | None = None,
+        all_reduce: Callable[[Tensor], Tensor | None] | None = None,
+    ) -> LossNorm:
+        """Counts the global batch.
+
+        Args:
+            loss_mask: Mask of this rank's whole share of the batch, `[n, ...]`, with the
+                trailing dimensions of the masks that the loss will get (or, for a loss without
+                masks, ones in the shape of the advantages).
+            loss_mask_sum: Valid entries of the sequence that each entry belongs to, of the same
+                shape; None when each row is a sequence.
+            all_reduce: Sums a float64 tensor over ranks; returns the sum, or None when in place.
+        """
+        counts = torch.stack(_counts(loss_mask.bool(), loss_mask_sum))
+        if all_reduce is not None:
+            reduced = all_reduce(counts)
+            counts = counts if reduced is None else reduced
+        entries, sequences = counts.tolist()
+        return cls(entries, sequences)
+
+
+class Aggregator:
+    """Sums over the valid entries of one micro-batch.
+
+    All tensors of a loss have the batch first; missing trailing dimensions are ones, `[n]` is
+    `[n, 1, 1]` beside `[n, C, A]`. A term finer than the mask counts each of its entries, a
+    coarser one is repeated over the entries of the mask.
+
+    Args:
+        like: A tensor in the layout of the mask, which stands for it when there is none.
+        ndim: Dimensions of the finest tensor of the loss.
+        loss_mask: `[n, ...]`; None is all.
+        loss_mask_sum: See `LossNorm.count`.
+        loss_agg_func: `token-mean`: Σ l / entries. `seq-mean-token-sum`: Σ l / sequences.
+            `seq-mean-token-mean`: Σ_b (Σ_t l / length_b) / sequences. Empty sequences count 0.
+        norm: Counts of the global batch; None when this micro-batch is all of it.
+    """
+
+    def __init__(
+        self,
+        like: Tensor,
+        *,
+        ndim: int,
+        loss_mask: Tensor | None = None,
+        loss_mask_sum: Tensor | None = None,
+        loss_agg_func: str = "token-mean",
+        norm: LossNorm | None = None,
+    ) -> None:
+        if loss_agg_func not in MODES:
+            raise ValueError(f"loss_agg_func is '{loss_agg_func}'; allowed: {listed(MODES)}")
+        self.mode = loss_agg_func
+        self.norm = norm
+        self.ndim = ndim
+        if loss_mask is None and loss_agg_func != "token-mean":
+            loss_mask = torch.ones_like(like, dtype=torch.bool)
+        base = align(like if loss_mask is None else loss_mask, ndim)
+        self.base_shape = base.shape
+        self.mask = None if loss_mask is None else base.bool()
+        self.weights: Tensor | None = None
+        if self.mask is None:
+            self.entries: Tensor | float = float(base.numel())
+            self.sequences: Tensor | float = float(len(base))
+            return
+        self.entries, self.sequences = _counts(
+            self.mask, None if loss_mask_sum is None else align(loss_mask_sum, ndim)
+        )
+        self.weights = self.mask.to(like.dtype)
+        if loss_agg_func == "seq-mean-token-mean":
+            self.weights = self.weights / _lengths(
+                self.mask, None if loss_mask_sum is None else align(loss_mask_sum, ndim)
+            )
+
+    def clean(self, tensor: Tensor, name: str) -> Tensor:
+        """Aligns a tensor with the mask and sets its masked entries, whatever they are, to zero.
+
+        Raises:
+            ValueError: The shape does not go with that of the mask.
+        """
+        tensor = align(tensor, self.ndim)
+        fits = len(tensor) == self.base_shape[0] and all(
+            one == other or 1 in (one, other)
+            for one, other in zip(tensor.shape, self.base_shape, strict=True)
+        )
+        if not fits:
+            what = "advantages" if self.mask is None else "loss_mask"
+            raise ValueError(
+                f"{name} has the shape {tuple(tensor.shape)}, which does not go with that of "
+                f"{what}, {tuple(self.base_shape)}: the batch comes first and must be equal, "
+                "other dimensions must be equal or 1"
+            )
+        return tensor if self.mask is None else torch.where(self.mask, tensor, 0.0)
+
+    def loss(self, term: Tensor) -> Tensor:
+        """Returns the share of the micro-batch in the aggregate of a cleaned term."""
+        if self.norm is None:
+            divisor = self._divisor(self.entries, self.sequences, term)
+        else:
+            divisor = self._divisor(self.norm.entries, self.norm.sequences, term)
+        return self._sum(term, self.weights) / _nonzero(divisor)
+
+    def loss_metric(self, term: Tensor) -> MetricSum:
+        """Returns the aggregate of a cleaned term, weighted as in the loss, as a metric."""
+        with torch.no_grad():
+            total = self._sum(term.detach(), self.weights)
+            return MetricSum.of(total, self._divisor(self.entries, self.sequences, term))
+
+    def mean_metric(self, term: Tensor) -> MetricSum:
+        """Returns the plain mean of a term over valid entries, as a metric."""
+        with torch.no_grad():
+            total = self._sum(term.detach(), self.mask)
+            return MetricSum.of(total, self.entries * self._finer(term))
+
+    def _divisor(
+        self, entries: Tensor | float, sequences: Tensor | float, term: Tensor
+    ) -> Tensor | float:
+        if self.mode == "seq-mean-token-sum":
+            return sequences
+        return (entries if self.mode == "token-mean" else sequences) * self._finer(term)
+
+    def _sum(self, term: Tensor, weights: Tensor | None) -> Tensor:
+        if weights is not None:
+            return (term * weights).sum()
+        repeats = self._finer(term) * _per_row(self.base_shape) / _per_row(term.shape)
+        return term.sum() if repeats == 1 else term.sum() * repeats
+
+    def _finer(self, term: Tensor) -> float:
+        """Returns how many entries of the term lie in one of the mask, at least 1."""
+        common = torch.broadcast_shapes(term.shape[1:], self.base_shape[1:])
+        return math.prod(common) / _per_row(self.base_shape)
+
+
+def align(tensor: Tensor, ndim: int) -> Tensor:
+    """Appends dimensions of size one until there are `ndim`."""
+    return tensor.reshape(*tensor.shape, *(1,) * (ndim - tensor.ndim))
+
+
+def _counts(mask: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns the valid entries and the sequences they make, float64."""
+    entries = mask.sum().double()
+    if lengths is None:
+        return entries, mask.flatten(1).any(1).sum().double()
+    return entries, (mask / lengths.double().clamp(min=1)).sum()
+
+
+def _lengths(mask: Tensor, lengths: Tensor | None) -> Tensor:
+    if lengths is None:
+        lengths = align(mask.flatten(1).sum(1), mask.ndim)
+    return lengths.clamp(min=1)
+
+
+def _per_row(shape: torch.Size) -> int:
+    return math.prod(shape[1:])
+
+
+def _nonzero(divisor: Tensor | float) -> Tensor | float:
+    # A batch without a valid entry has the sum 0, and the mean 0.
+    if isinstance(divisor, Tensor):
+        return divisor.clamp(min=1e-12)
+    return max(divisor, 1e-12)

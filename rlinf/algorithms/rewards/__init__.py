@@ -1,0 +1,45 @@
+"""Finds reward classes by the names that the config uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlinf.algorithms.plugin_table import PluginTable
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_BUILTIN: dict[str, str] = {}
+"""For each built-in reward the module that defines and registers it when imported."""
+
+reward_registry: PluginTable[type] = PluginTable("reward", _BUILTIN)
+
+
+def register_reward(
+    name: str,
+    cls: type,
+    *,
+    schema: type[BaseModel] | None = None,
+    replaces: bool = False,
+) -> None:
+    """Registers a reward class for `reward.reward_type`.
+
+    Args:
+        name: What the user writes; case does not matter.
+        cls: The class that the reward worker makes.
+        schema: A pydantic model of further keys of the `reward` section.
+        replaces: Take the place of whoever has the name.
+
+    Raises:
+        ValueError: The name is taken.
+    """
+    reward_registry.register(name, cls, schema=schema, replaces=replaces)
+
+
+def get_reward_class(name: str) -> type:
+    """Returns the reward class of this name.
+
+    Raises:
+        ValueError: Nobody registered the name.
+    """
+    return reward_registry.lookup(name)

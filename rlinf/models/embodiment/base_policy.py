@@ -1,0 +1,222 @@
+"""The contract between policies and the workers that act with them and train them.
+
+Shapes: B envs, n samples, C actions in a chunk, A numbers in an action.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rlinf.utils.running_stats import AllReduce
+
+Mode = Literal["train", "eval"]
+
+
+class ForwardType(str, Enum):
+    """What a forward pass computes; type `x` is the method `x_forward` of the policy."""
+
+    DEFAULT = "default"
+    SFT = "sft"
+    SAC = "sac"
+    SAC_Q = "sac_q"
+    CROSSQ = "crossq"
+    CROSSQ_Q = "crossq_q"
+    IQL_ACTOR = "iql_actor"
+    IQL_CRITIC = "iql_critic"
+    IQL_VALUE = "iql_value"
+    NFT = "nft"
+
+
+@dataclass(frozen=True)
+class ActionConvention:
+    """What the actions of a policy mean, for whoever hands them to an env.
+
+    Attributes:
+        low: Smallest action the policy returns, one number per dimension; None is unbounded.
+        high: Largest action the policy returns, one number per dimension; None is unbounded.
+        clip: Actions outside the range are clipped to it (outside the log-probability).
+        squash: Actions are brought into the range by tanh (inside the log-probability).
+    """
+
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
+    clip: bool = False
+    squash: bool = False
+
+
+class BasePolicy(nn.Module, ABC):
+    """A policy says how to act, and how to recompute what it did.
+
+    Subclasses implement `predict_action_batch` and `default_forward`. Running statistics, such as
+    those that normalise observations, are buffers: they are saved and sent with the weights, and
+    change only in `update_normalizer`.
+
+    Attributes:
+        forward_types: Forward passes that the policy has.
+        sampling_keys: Sampling parameters that `predict_action_batch` understands.
+        action_dim: A, numbers in one action.
+        num_action_chunks: C, actions predicted at a time.
+        action_convention: Range of the returned actions.
+        generator: Where sampling noise comes from; None is torch's global generator.
+    """
+
+    forward_types: ClassVar[tuple[ForwardType, ...]] = (ForwardType.DEFAULT,)
+    sampling_keys: ClassVar[frozenset[str]] = frozenset()
+    _no_split_modules: ClassVar[list[str]] = []
+    """Names of submodule classes that FSDP wraps as a unit."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Checks that every declared forward type has its method."""
+        super().__init_subclass__(**kwargs)
+        for kind in cls.forward_types:
+            if not hasattr(cls, f"{kind.value}_forward"):
+                raise TypeError(
+                    f"{cls.__name__} declares forward type '{kind.value}' but has no method "
+                    f"{kind.value}_forward"
+                )
+
+    def __init__(
+        self,
+        action_dim: int,
+        num_action_chunks: int = 1,
+        action_convention: ActionConvention | None = None,
+    ) -> None:
+        """Keeps what every policy declares about its actions.
+
+        Args:
+            action_dim: A, numbers in one action.
+            num_action_chunks: C, actions predicted at a time.
+            action_convention: Range of the returned actions; None is unbounded.
+        """
+        super().__init__()
+        self.action_dim = action_dim
+        self.num_action_chunks = num_action_chunks
+        self.action_convention = action_convention or ActionConvention()
+        self.generator: torch.Generator | None = None
+
+    def forward(self, forward_type: ForwardType | str = ForwardType.DEFAULT, **kwargs: Any) -> Any:
+        """Runs one of the forward passes.
+
+        Args:
+            forward_type: Which one.
+            **kwargs: Arguments of its method.
+
+        Returns:
+            What that method returns.
+
+        Raises:
+            ValueError: The policy has no such pass.
+        """
+        if forward_type not in self.forward_types:
+            known = ", ".join(f"'{kind.value}'" for kind in self.forward_types)
+            raise ValueError(
+                f"{type(self).__name__} has no forward type "
+                f"'{getattr(forward_type, 'value', forward_type)}'; it has {known}"
+            )
+        return getattr(self, f"{ForwardType(forward_type).value}_forward")(**kwargs)
+
+    @abstractmethod
+    def default_forward(
+        self,
+        forward_inputs: Mapping[str, Tensor],
+        compute_logprobs: bool = True,
+        compute_entropy: bool = False,
+        compute_values: bool = False,
+    ) -> dict[str, Tensor | None]:
+        """Recomputes, with gradients, what `predict_action_batch` computed.
+
+        Args:
+            forward_inputs: As returned by `predict_action_batch`, any number n of samples.
+            compute_logprobs: Return the log-probabilities of `forward_inputs["action"]`.
+            compute_entropy: Return the entropy of the action distribution.
+            compute_values: Return state values.
+
+        Returns:
+            `logprobs` [n, C*A] and `entropy` [n, C*A] in float32, `values` [n, 1] or [n, C]; None
+            for what was not asked for. A policy without a value head returns zeros.
+        """
+
+    @abstractmethod
+    def predict_action_batch(
+        self, env_obs: Mapping[str, Any], mode: Mode = "train", **sampling: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Acts on a batch of observations, without gradients.
+
+        Args:
+            env_obs: Batch-first observations: `states` [B, S], `main_images` [B, H, W, 3] uint8,
+                ... Tensors of it may be returned as they are, not copied.
+            mode: `train` samples; `eval` is deterministic.
+            **sampling: Sampling parameters, of those in `sampling_keys`.
+
+        Returns:
+            The actions [B, C, A] in the units of the env, and a dict of `prev_logprobs` [B, C*A]
+            float32, `prev_values` [B, 1] or [B, C] float32, and `forward_inputs`: batch-first
+            tensors from which `default_forward` recomputes the same; `action` [B, C*A] among
+            them is what the distribution gave, before clipping.
+        """
+
+    def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:
+        """Returns values of observations, without gradients; for bootstrapping.
+
+        Args:
+            env_obs: As in `predict_action_batch`.
+
+        Returns:
+            [B, 1] or [B, C], float32.
+        """
+        return self.predict_action_batch(env_obs, mode="eval")[1]["prev_values"]
+
+    def update_normalizer(
+        self,
+        observations: Mapping[str, Any],
+        mask: Tensor | None = None,
+        all_reduce: AllReduce | None = None,
+        commit: bool = True,
+    ) -> None:
+        """Adds a batch to the running statistics of observations; no-op without any.
+
+        Statistics that change between acting and training would make the recomputed
+        log-probabilities differ from the rollout's. So either call this after the last update
+        on a batch, or collect with `commit=False` and call `commit_normalizer` then.
+
+        Args:
+            observations: Observations or forward inputs, [*batch, ...].
+            mask: Which of them count, [*batch] or [*batch, C]; None counts all.
+            all_reduce: Sums a float64 tensor over ranks, in place or by returning the sum; all
+                ranks must then call, and all end with the same statistics.
+            commit: Let the policy use the new statistics at once.
+        """
+
+    def commit_normalizer(self) -> None:
+        """Lets the policy use the statistics collected so far; no-op without any."""
+
+    def set_generator(self, generator: torch.Generator | None) -> None:
+        """Says where sampling noise comes from.
+
+        Args:
+            generator: On the device of the policy; None is torch's global generator.
+        """
+        self.generator = generator
+
+    def _check_call(self, mode: str, sampling: Mapping[str, Any]) -> None:
+        """Refuses a mode or sampling parameters that would have no effect."""
+        if mode not in ("train", "eval"):
+            raise ValueError(f"mode must be 'train' or 'eval', not '{mode}'")
+        unknown = sorted(sampling.keys() - self.sampling_keys)
+        if unknown:
+            known = ", ".join(sorted(self.sampling_keys)) or "none"
+            raise ValueError(
+                f"{type(self).__name__} does not use the sampling parameter(s) "
+                f"{', '.join(unknown)}; it uses: {known}"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy starts without a generator: two policies must not share one by accident."""
+        return {**self.__dict__, "generator": None}

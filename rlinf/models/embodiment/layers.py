@@ -1,0 +1,90 @@
+"""Layers that the small policies share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+HIDDEN_GAIN = math.sqrt(2.0)
+POLICY_GAIN = 0.01
+VALUE_GAIN = 1.0
+
+# In place where autograd needs only the result.
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh_,
+    "relu": torch.relu_,
+    "elu": lambda x: functional.elu(x, inplace=True),
+    "silu": functional.silu,
+}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """Returns an activation function, which may overwrite its argument.
+
+    Args:
+        name: tanh, relu, elu or silu.
+
+    Raises:
+        ValueError: Unknown name.
+    """
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"unknown activation '{name}'; known: {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+class MLP(nn.Module):
+    """Linear layers with activations between them, and optionally a linear head."""
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden_sizes: Sequence[int],
+        out_dim: int | None,
+        act: str = "tanh",
+        out_gain: float | None = None,
+    ) -> None:
+        """Makes the layers.
+
+        Args:
+            in_dim: Numbers in an input.
+            hidden_sizes: Units of each hidden layer; may be empty.
+            out_dim: Numbers in an output; None ends with the last hidden layer, activated.
+            act: Activation of the hidden layers.
+            out_gain: Orthogonal initialisation with zero bias, gain sqrt(2) in hidden layers and
+                this gain in the head; None keeps torch's initialisation.
+        """
+        super().__init__()
+        sizes = [in_dim, *hidden_sizes]
+        self.act = activation(act)
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:]))
+        self.head = None if out_dim is None else nn.Linear(sizes[-1], out_dim)
+        if out_gain is not None:
+            for layer in self.hidden:
+                orthogonal_(layer, HIDDEN_GAIN)
+            if self.head is not None:
+                orthogonal_(self.head, out_gain)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of the weights as they are now: FSDP may hold another one at rest."""
+        first = self.hidden[0] if self.hidden else self.head
+        return torch.float32 if first is None else first.weight.dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns [n, out_dim] for x [n, in_dim], in the number format of the weights."""
+        x = x.to(self.dtype)
+        for layer in self.hidden:
+            x = self.act(layer(x))
+        return x if self.head is None else self.head(x)
+
+
+@torch.no_grad()
+def orthogonal_(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
+    """Initialises a layer with an orthogonal weight of the given gain and zero bias."""
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        layer.bias.zero_()

@@ -1,0 +1,53 @@
+"""Keys that `mlp_policy` adds to its model section."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rlinf.config.plugins import register_schema
+from rlinf.config.schema.base import Float, Int, Section
+
+Units = Annotated[Int, Field(gt=0)]
+
+
+class MLPPolicyKeys(Section):
+    """Keys of the Gaussian policy on state vectors."""
+
+    obs_dim: Int | None = Field(
+        None, gt=0, description="Numbers in an observation; null asks the env."
+    )
+    hidden_sizes: list[Units] = Field(
+        default_factory=lambda: [128, 128], description="Units of each hidden layer."
+    )
+    activation: Literal["tanh", "relu", "elu", "silu"] = Field(
+        "tanh", description="Function between layers."
+    )
+    share_trunk: bool = Field(
+        False, description="Use the same hidden layers for actions and values."
+    )
+    orthogonal_init: bool = Field(
+        True, description="Start from orthogonal weights, small ones where actions come out."
+    )
+    state_dependent_std: bool = Field(
+        False, description="Predict the deviation from the state; false learns one per action."
+    )
+    init_log_std: Float = Field(0.0, description="Log of the deviation at the start.")
+    log_std_min: Float = Field(-5.0, description="Smallest log of the deviation.")
+    log_std_max: Float = Field(2.0, description="Largest log of the deviation.")
+    clip_actions: bool = Field(
+        True, description="Clip actions to the env's range, after their log-probability is taken."
+    )
+    squash_actions: bool = Field(
+        False, description="Bring actions into the env's range by tanh instead."
+    )
+    normalize_obs: bool = Field(
+        True, description="Shift and scale observations by their running mean and deviation."
+    )
+    obs_clip: Float = Field(
+        10.0, gt=0, description="Largest absolute value of a normalised observation."
+    )
+
+
+register_schema("model", "mlp_policy", MLPPolicyKeys)

@@ -1,0 +1,70 @@
+"""Gaussian policy on state vectors: normalised states, one network for actions, one for values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlinf.models.embodiment.gaussian_policy import GaussianPolicy, HeadSettings
+from rlinf.models.settings import needed
+from rlinf.models.weights import load_weights
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from rlinf.utils.env_spec import EnvSpec
+
+
+class MLPPolicy(GaussianPolicy):
+    """Acts on `states` [B, S]."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        settings: HeadSettings | None = None,
+        env_spec: EnvSpec | None = None,
+    ) -> None:
+        """Makes the networks.
+
+        Args:
+            obs_dim: S, numbers in an observation.
+            action_dim: A, numbers in one action.
+            settings: See `HeadSettings`.
+            env_spec: Says the range of actions; None is unbounded.
+        """
+        super().__init__(obs_dim, obs_dim, action_dim, settings or HeadSettings(), env_spec)
+        self.obs_dim = obs_dim
+
+    def policy_inputs(self, env_obs: Mapping[str, Any], augment: bool) -> dict[str, Tensor]:
+        """See `GaussianPolicy.policy_inputs`: the raw states."""
+        return {"states": self._states(env_obs, self.obs_dim)}
+
+    def features(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """See `GaussianPolicy.features`: the normalised states, [n, S]."""
+        states = inputs["states"]
+        return states if self.normalizer is None else self.normalizer(states)
+
+
+def build_mlp_policy(
+    cfg: DictConfig, torch_dtype: torch.dtype, env_spec: EnvSpec | None = None
+) -> MLPPolicy:
+    """Builds the policy from its model section.
+
+    Args:
+        cfg: The section, with sizes filled in.
+        torch_dtype: Number format of the weights.
+        env_spec: Says the range of actions.
+
+    Returns:
+        The policy, with the weights at `model_path` if that is set.
+    """
+    settings = HeadSettings.of(cfg)
+    policy = MLPPolicy(needed(cfg, "obs_dim"), needed(cfg, "action_dim"), settings, env_spec)
+    policy.to(torch_dtype)
+    if cfg.model_path is not None:
+        load_weights(policy, cfg.model_path)
+    return policy

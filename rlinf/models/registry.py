@@ -1,0 +1,120 @@
+"""The table of model types: who builds which, and how a builder gets its settings."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlinf.config.plugins import load_extension, register_schema
+from rlinf.config.supported_model import SupportedModel, get_supported_model
+
+if TYPE_CHECKING:
+    import torch
+    from pydantic import BaseModel
+    from torch import nn
+
+    from rlinf.utils.env_spec import EnvSpec
+
+Builder = Callable[..., "nn.Module"]
+
+_builders: dict[str, Builder] = {}
+_lazy: dict[str, str] = {
+    "mlp_policy": "rlinf.models.embodiment.mlp_policy.mlp_policy:build_mlp_policy",
+    "cnn_policy": "rlinf.models.embodiment.cnn_policy.cnn_policy:build_cnn_policy",
+}
+_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def register_model(
+    model_type: str,
+    builder: Builder | None = None,
+    *,
+    category: str = "embodied",
+    schema: type[BaseModel] | None = None,
+    replaces: bool = False,
+) -> Any:
+    """Makes a model type known; also a decorator of a builder, or of a policy class.
+
+    Args:
+        model_type: What the user writes as `model_type`; case does not matter.
+        builder: Called as `builder(cfg, torch_dtype)` and returns the model. A builder with a
+            parameter `env_spec` gets the env's spec (or None) under that name. Left out when
+            used as a decorator.
+        category: `embodied` or `reasoning`.
+        schema: Keys that the model adds to its section of the config.
+        replaces: Take the place of whoever has the name.
+
+    Returns:
+        The builder; without one, a decorator.
+
+    Raises:
+        ValueError: The name is taken, or the category is unknown.
+    """
+
+    def register(build: Builder) -> Builder:
+        name = model_type.lower()
+        taken = name in _lazy or _builders.get(name, build) is not build
+        if taken and not replaces:
+            raise ValueError(
+                f"model type '{model_type}' already has a builder; pass replaces=True to take its "
+                "place"
+            )
+        SupportedModel.register(name, category)
+        if schema is not None:
+            register_schema("model", name, schema, replaces=replaces)
+        _lazy.pop(name, None)
+        _builders[name] = build
+        return build
+
+    return register if builder is None else register(builder)
+
+
+def get_model(
+    cfg: Mapping[str, Any],
+    env_spec: EnvSpec | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Module:
+    """Builds the model that a config section describes.
+
+    Args:
+        cfg: A model section such as `cfg.actor.model`, or a mapping with some of its keys; it is
+            not changed.
+        env_spec: Sizes and ranges of the env; fills `obs_dim` and `action_dim` where they are
+            null.
+        dtype: Number format of the weights; None is `cfg.precision`.
+
+    Returns:
+        The model, on the CPU.
+
+    Raises:
+        ValueError: The type is unknown (near ones are named) or has no builder, a key is wrong,
+            or config and env disagree about a size.
+    """
+    import torch
+
+    from rlinf.models.settings import complete
+
+    load_extension()
+    builder = _builder(cfg["model_type"])
+    cfg = complete(cfg, env_spec)
+    if dtype is None:
+        dtype = getattr(torch, _PRECISIONS[cfg.precision])
+    wants_spec = "env_spec" in inspect.signature(builder).parameters
+    return builder(cfg, dtype, **({"env_spec": env_spec} if wants_spec else {}))
+
+
+def _builder(model_type: str) -> Builder:
+    name = get_supported_model(model_type).value
+    if name in _lazy:
+        module, _, function = _lazy[name].partition(":")
+        _builders[name] = getattr(importlib.import_module(module), function)
+        del _lazy[name]
+    if name not in _builders:
+        known = ", ".join(sorted({*_builders, *_lazy}))
+        raise ValueError(
+            f"model type '{model_type}' is known but nothing builds it here; there are builders "
+            f"for: {known}"
+        )
+    return _builders[name]

@@ -1,0 +1,86 @@
+"""Completes a model section: defaults from the schema, sizes from the env."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import ValidationError
+
+from rlinf.config.errors import ConfigError
+from rlinf.config.explain import explain
+from rlinf.config.plugins import get_schema, known_names
+from rlinf.config.schema.model import ModelConfig
+from rlinf.config.specialise import compose
+from rlinf.config.tracked import TrackedConfig
+
+if TYPE_CHECKING:
+    from rlinf.utils.env_spec import EnvSpec
+
+_SIZES = {
+    "obs_dim": "numbers in the env's states",
+    "action_dim": "numbers in one action of the env",
+}
+
+
+def complete(cfg: Mapping[str, Any], env_spec: EnvSpec | None) -> DictConfig:
+    """Returns a copy of a model section with defaults and sizes filled in.
+
+    Args:
+        cfg: A checked section, which is taken as it is and goes on counting reads; or any other
+            mapping, which is checked against the schema of its `model_type`.
+        env_spec: Where sizes come from that are null.
+
+    Returns:
+        A read-only config with `obs_dim` and `action_dim`, null if nobody knows them.
+
+    Raises:
+        ValueError: A key is wrong, or config and env disagree about a size.
+    """
+    filled = copy.deepcopy(cfg) if isinstance(cfg, TrackedConfig) else _checked(cfg)
+    OmegaConf.set_readonly(filled, False)
+    OmegaConf.set_struct(filled, False)
+    for name, meaning in _SIZES.items():
+        own, real = filled.get(name), getattr(env_spec, name, None)
+        if own is not None and real is not None and own != real:
+            raise ValueError(
+                f"model.{name} is {own}, but the {meaning} are {real}; "
+                f"set model.{name} to {real} or null"
+            )
+        filled[name] = real if own is None else own
+    OmegaConf.set_struct(filled, True)
+    OmegaConf.set_readonly(filled, True)
+    return filled
+
+
+def _checked(cfg: Mapping[str, Any]) -> DictConfig:
+    data = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
+    section: type = ModelConfig
+    if data["model_type"].lower() in known_names("model"):
+        schema = get_schema("model", data["model_type"])
+        section = ModelConfig if schema is None else compose(ModelConfig, schema)
+    try:
+        return OmegaConf.create(section.model_validate(data).model_dump())
+    except ValidationError as error:
+        raise ConfigError([explain(item, section, data) for item in error.errors()]) from None
+
+
+def needed(cfg: DictConfig, name: str) -> int:
+    """Returns a size that a model cannot do without.
+
+    Args:
+        cfg: As returned by `complete`.
+        name: `obs_dim` or `action_dim`.
+
+    Raises:
+        ValueError: Neither config nor env says it.
+    """
+    value = cfg.get(name)
+    if value is None:
+        raise ValueError(
+            f"the {_SIZES[name]} are unknown: set model.{name}, or build the model with the "
+            "env's spec"
+        )
+    return int(value)

@@ -1,0 +1,67 @@
+"""What an env tells a policy about itself, so that neither has to import the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Sizes and ranges of observations and actions; None is unknown or absent.
+
+    Bounds may be given as one number, a sequence or an array; they are kept as tuples. An
+    infinite bound is no bound.
+
+    Attributes:
+        obs_dim: Numbers in `states`.
+        action_dim: Numbers in one action.
+        action_low: Smallest valid action, one number per dimension.
+        action_high: Largest valid action, one number per dimension.
+        image_shape: Height, width and channels of `main_images`.
+    """
+
+    obs_dim: int | None = None
+    action_dim: int | None = None
+    action_low: tuple[float, ...] | None = None
+    action_high: tuple[float, ...] | None = None
+    image_shape: tuple[int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Brings bounds and shapes into tuples and checks that they fit each other."""
+        for name in ("obs_dim", "action_dim"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else int(value))
+        if (self.action_low is None) != (self.action_high is None):
+            raise ValueError("EnvSpec needs both of action_low and action_high, or neither")
+        for name in ("action_low", "action_high"):
+            object.__setattr__(self, name, _bounds(name, getattr(self, name), self.action_dim))
+        if self.action_low is not None:
+            for index, (low, high) in enumerate(zip(self.action_low, self.action_high)):
+                if not low < high:
+                    raise ValueError(
+                        f"action dimension {index} has the empty range [{low}, {high}]"
+                    )
+        if self.image_shape is not None:
+            shape = tuple(int(size) for size in self.image_shape)
+            if len(shape) != 3:
+                raise ValueError(f"image_shape must be (height, width, channels), not {shape}")
+            object.__setattr__(self, "image_shape", shape)
+
+
+def _bounds(name: str, value: Any, action_dim: int | None) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, Real):
+        if action_dim is None:
+            raise ValueError(f"{name} is the single number {value}, which needs action_dim")
+        value = [value] * action_dim
+    values: Sequence[float] = tuple(float(item) for item in value)
+    if action_dim is not None and len(values) != action_dim:
+        raise ValueError(f"{name} has {len(values)} numbers, but action_dim is {action_dim}")
+    if any(math.isnan(item) for item in values):
+        raise ValueError(f"{name} holds NaN: {values}")
+    return values

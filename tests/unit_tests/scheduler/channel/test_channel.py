@@ -1,0 +1,268 @@
+"""Channels between real processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+
+import pytest
+
+from rlinf.scheduler import (
+    Channel,
+    ChannelClosed,
+    ChannelEmpty,
+    ChannelError,
+    ChannelFull,
+    FlexiblePlacementStrategy,
+    ItemLost,
+    WaitTimeout,
+    WorkerDied,
+    wait_all,
+)
+from tests.unit_tests.scheduler.comm_workers import AsyncTalker, Talker, equal, make_nest
+
+
+def launch(cluster, count: int, name: str = "talk", cls: type = Talker):
+    strategy = FlexiblePlacementStrategy([[i] for i in range(count)])
+    return cls.create_group().launch(cluster, strategy, name=name)
+
+
+def test_the_driver_can_use_a_channel(cluster):
+    channel = Channel.create("c", maxsize=2)
+    channel.put({"a": 1}, weight=3)
+    channel.put(make_nest(1))
+    assert (channel.qsize(), channel.empty(), channel.full()) == (2, False, True)
+    with pytest.raises(ChannelFull, match="'c' is full"):
+        channel.put_nowait(3)
+    peeked = channel.peek_all()
+    assert peeked[0] == {"a": 1} and equal(peeked[1], make_nest(1))
+    assert channel.get() == {"a": 1}
+    assert equal(channel.get(), make_nest(1))
+    with pytest.raises(ChannelEmpty):
+        channel.get_nowait()
+    channel.put(1, key=("any", "key"))
+    assert channel.keys() == [("any", "key")]
+    assert channel.get(key=("any", "key")) == 1
+    begin = time.monotonic()
+    with pytest.raises(WaitTimeout, match="an item of channel 'c'"):
+        channel.get(timeout=0.2)
+    assert time.monotonic() - begin < 3
+    channel.put_batch([1, 2], weights=[1, 1])
+    with pytest.raises(WaitTimeout, match="room in channel 'c'"):
+        channel.put(3, timeout=0.2)
+    assert channel.get_batch(2) == [1, 2]
+    assert channel.stats()["puts"] == 5
+
+
+def test_items_pass_between_workers_small_and_large(cluster):
+    group = launch(cluster, 2)
+    for size in (0, 10, 100_000):
+        channel = Channel.create(f"c{size}", maxsize=3)
+        put = group.execute_on(0).put_range(channel, 0, 30, size)
+        assert group.execute_on(1).take(channel, 30).wait() == [list(range(30))]
+        put.wait()
+
+
+def test_connect_create_and_pickle(cluster):
+    group = launch(cluster, 1)
+    waiting = group.connected("later")
+    channel = Channel.create("later")
+    pickle.loads(pickle.dumps(channel)).put(42)
+    assert waiting.wait() == [42]
+    assert group.made("by worker").wait() == [True]
+    with pytest.raises(ValueError, match="exists with other settings"):
+        Channel.create("later", maxsize=5)
+    with pytest.raises(ValueError, match="maxsize=-1"):
+        Channel.create("bad", maxsize=-1)
+
+
+def test_many_producers_and_consumers_account_for_each_item_once(cluster):
+    producers, consumers = launch(cluster, 3, "put"), launch(cluster, 3, "take")
+    channel = Channel.create("shared", maxsize=500)
+    each = 33_334
+    from rlinf.scheduler import Scatter
+
+    taking = consumers.take_until_closed(channel)
+    producers.put_range(channel, Scatter([0, each, 2 * each]), each).wait()
+    channel.close()
+    taken = taking.wait()
+    assert sorted(i for part in taken for i in part) == list(range(3 * each))
+    for part in taken:
+        for start in (0, each, 2 * each):
+            mine = [i for i in part if start <= i < start + each]
+            assert mine == sorted(mine), "the order of a producer is kept"
+
+
+def test_batches_are_atomic_under_concurrent_readers(cluster):
+    consumers = launch(cluster, 3, "take")
+    channel = Channel.create("batches")
+    taking = consumers.take_batches(channel, 4)
+    for i in range(400):
+        channel.put(i, weight=1)
+    channel.close()
+    batches = [batch for part in taking.wait() for batch in part]
+    assert sorted(i for batch in batches for i in batch) == list(range(400))
+    assert all(len(batch) == 4 for batch in batches)
+    assert all(batch == list(range(batch[0], batch[0] + 4)) for batch in batches)
+
+
+def test_close_ends_readers(cluster):
+    group = launch(cluster, 2)
+    channel = Channel.create("closing")
+    taking = group.take_until_closed(channel)
+    group.execute_on(0)
+    for i in range(5):
+        channel.put(i)
+    channel.close()
+    assert sorted(i for part in taking.wait() for i in part) == list(range(5))
+    with pytest.raises(ChannelClosed):
+        channel.get()
+    assert list(channel) == []
+
+
+def test_a_refused_item_of_an_unbounded_channel_is_reported(cluster):
+    channel = Channel.create("refusing")
+    channel.put(1)
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        for _ in range(100):
+            channel.put(2)
+            time.sleep(0.01)
+
+
+def test_coroutines(cluster):
+    group = launch(cluster, 1, "async", AsyncTalker)
+    source, target = Channel.create("source"), Channel.create("target", maxsize=2)
+    relay = group.relay(source, target, 20)
+    for i in range(20):
+        source.put(i)
+    assert sorted(target.get() for _ in range(20)) == list(range(20))
+    relay.wait()
+    assert group.give_up(source).wait() == ["cancelled"]
+    source.put("kept")
+    assert source.get(timeout=5) == "kept", "a cancelled get takes nothing"
+    (message,) = group.timeout(source).wait()
+    assert message.startswith("True") and "an item of channel 'source'" in message
+
+
+def test_async_handles_and_cancel(cluster):
+    channel = Channel.create("handles")
+    first, second = channel.get(async_op=True), channel.get(async_op=True)
+    assert not first.done()
+    first.cancel()
+    channel.put("x")
+    assert second.wait(timeout=5) == "x"
+    assert channel.get(async_op=True).then(str.upper) is not None
+    channel.put("y")
+    time.sleep(0.2)
+    assert channel.empty()
+
+
+def test_local_channel():
+    channel = Channel.create("local", maxsize=1, local=True)
+    assert channel.is_local
+    channel.put("a")
+    with pytest.raises(ChannelFull):
+        channel.put_nowait("b")
+    with pytest.raises(WaitTimeout):
+        channel.put("b", timeout=0.05)
+    waiting = channel.put("b", async_op=True)
+    assert channel.get() == "a"
+    waiting.wait(timeout=1)
+    assert channel.get_batch(0) == ["b"]
+    with pytest.raises(WaitTimeout):
+        channel.get(timeout=0.05)
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        channel.get()
+    with pytest.raises(TypeError, match="local to its process"):
+        pickle.dumps(channel)
+
+
+# -- re-sharding --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through_channel", [False, True])
+def test_shares_of_3_arrive_as_shares_of_4(cluster, through_channel):
+    three, four = launch(cluster, 3, "three"), launch(cluster, 4, "four")
+    channel = Channel.create("shares") if through_channel else None
+    _, shares = wait_all(three.share_out("four", channel, 24), four.share_in("three", channel, 24))
+    assert [x for xs, _ in shares for x in xs] == list(range(24))
+    assert [len(xs) for xs, _ in shares] == [6, 6, 6, 6]
+    assert [n for _, names in shares for n in names] == [str(i) for i in range(24)]
+    _, back = wait_all(four.share_out("three", channel, 24), three.share_in("four", channel, None))
+    assert [len(xs) for xs, _ in back] == [8, 8, 8]
+    with pytest.raises(ValueError, match=r"a batch of 21 cannot be shared equally by the 4"):
+        three.share_out("four", channel, 21).wait()
+
+
+# -- faults ---------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_dies_with_an_item_is_reported(cluster):
+    group = launch(cluster, 2)
+    channel = Channel.create("fragile")
+    channel.put("precious")
+    waiting = group.execute_on(1).use_channel(channel, "get", "other key")
+    with pytest.raises(WorkerDied):
+        group.execute_on(0).take_one_and_die(channel).wait()
+    (message,) = waiting.wait(timeout=5)
+    assert "talk:0 died with 1 item(s) of channel 'fragile'" in message
+    with pytest.raises(ItemLost, match="redeliver=True"):
+        channel.put("more", timeout=5)
+        channel.get(timeout=5)
+
+
+@pytest.mark.parametrize("size", [0, 100_000])
+def test_redelivery(cluster, size):
+    group = launch(cluster, 2)
+    channel = Channel.create("safe", redeliver=True)
+    group.execute_on(1).put_range(channel, 0, 3, size).wait()
+    with pytest.raises(WorkerDied):
+        group.execute_on(0).take_one_and_die(channel).wait()
+    assert group.execute_on(1).take(channel, 3).wait(timeout=20) == [[0, 1, 2]]
+    assert channel.stats()["redelivered"] == 1
+
+
+def test_a_dead_producer_takes_only_its_large_items(cluster):
+    group = launch(cluster, 2)
+    channel = Channel.create("orphans")
+    with pytest.raises(WorkerDied):
+        group.execute_on(0).put_large_and_die(channel).wait()
+    assert channel.get(timeout=5) == "small"
+    with pytest.raises(ItemLost, match="lost with its producer talk:0"):
+        channel.get(timeout=5)
+
+
+def test_a_dead_keeper_fails_everybody_at_once(cluster):
+    group = launch(cluster, 2)
+    channel = Channel.create("kept")
+    waiting = group.use_channel(channel, "get")
+    time.sleep(0.3)
+    keeper = next(n for n in cluster._server.state.workers if n.startswith("ChannelKeeper"))
+    begin = time.monotonic()
+    os.kill(cluster._server.state.workers[keeper].pid, signal.SIGKILL)
+    for message in waiting.wait(timeout=10):
+        assert message.startswith("ChannelError: channel 'kept' is gone") and keeper in message
+    assert time.monotonic() - begin < 5
+    with pytest.raises((ChannelError, WorkerDied)):
+        channel.put(1)
+        channel.get(timeout=5)
+
+
+@pytest.mark.timeout(300)
+def test_a_fresh_key_per_request_does_not_grow_memory(cluster):
+    group = launch(cluster, 2)
+    channel = Channel.create("replies")
+    group.fresh_keys(channel, 500).wait()
+    keeper = next(n for n in cluster._server.state.workers if n.startswith("ChannelKeeper"))
+    import psutil
+
+    process = psutil.Process(cluster._server.state.workers[keeper].pid)
+    before = process.memory_info().rss
+    grown = group.fresh_keys(channel, 5_000).wait()
+    assert max(grown) < 8 << 20
+    assert process.memory_info().rss - before < 8 << 20
+    assert channel.keys() == []

@@ -1,0 +1,224 @@
+"""The rules of a channel, without processes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf.scheduler.channel.errors import ChannelClosed, ChannelEmpty, ChannelFull, ItemLost
+from rlinf.scheduler.channel.queues import Get, Item, Put, Queues
+
+
+class Sink:
+    """Remembers outcomes by request."""
+
+    def __init__(self):
+        self.outcomes = {}
+        self.freed = []
+
+    def accepted(self, request):
+        self.outcomes[request] = "accepted"
+
+    def granted(self, request, items):
+        self.outcomes[request] = [item.body for item in items]
+
+    def failed(self, request, error):
+        self.outcomes[request] = error
+
+    def dropped(self, item):
+        self.freed.append(item.body)
+
+
+def make(**kwargs):
+    sink = Sink()
+    return Queues("c", sink, **kwargs), sink
+
+
+def item(body, weight=0.0, nbytes=1, key="k", producer="p", ticket=None):
+    return Item(body, weight, nbytes, producer, key, ticket)
+
+
+def put(queues, request, body, wait=True, **kwargs):
+    queues.put(Put(request, item(body, **kwargs)), wait)
+
+
+def get(queues, request, key="k", target=None, wait=True, consumer="c"):
+    queues.get(key, Get(request, consumer, target), wait)
+
+
+def test_first_in_first_out_per_key_and_first_come_first_served():
+    queues, sink = make()
+    get(queues, "g1")
+    get(queues, "g2")
+    for i in range(3):
+        put(queues, f"p{i}", i)
+    put(queues, "px", "x", key="other")
+    get(queues, "g3")
+    get(queues, "gx", key="other")
+    assert [sink.outcomes[f"g{i}"] for i in (1, 2, 3)] == [[0], [1], [2]]
+    assert sink.outcomes["gx"] == ["x"]
+    assert queues.keys() == []
+
+
+def test_bounds_by_items_and_bytes():
+    queues, sink = make(maxsize=2)
+    for i in range(3):
+        put(queues, i, i)
+    assert 2 not in sink.outcomes and queues.full("k")
+    put(queues, "now", 9, wait=False)
+    assert isinstance(sink.outcomes["now"], ChannelFull)
+    get(queues, "g")
+    assert sink.outcomes[2] == "accepted"
+    queues, sink = make(maxbytes=10)
+    put(queues, "huge", "h", nbytes=50)
+    assert sink.outcomes["huge"] == "accepted", "an item larger than the bound goes in alone"
+    put(queues, "a", "a", nbytes=6, key="other")
+    assert "a" not in sink.outcomes
+    get(queues, "other", key="other")
+    get(queues, "g")
+    assert sink.outcomes["a"] == "accepted"
+    assert sink.outcomes["other"] == ["a"], "room made by one key serves another"
+
+
+def test_batches_by_weight():
+    queues, sink = make()
+    get(queues, "b1", target=5)
+    for i, weight in enumerate([2, 2, 2, 9, 1]):
+        put(queues, f"p{i}", i, weight=weight)
+    assert sink.outcomes["b1"] == [0, 1], "the third would exceed the target"
+    get(queues, "b2", target=5)
+    assert sink.outcomes["b2"] == [2]
+    get(queues, "b3", target=5)
+    assert sink.outcomes["b3"] == [3], "an item heavier than the target comes alone"
+    get(queues, "b4", target=5)
+    assert "b4" not in sink.outcomes
+    queues.close()
+    assert sink.outcomes["b4"] == [4]
+
+
+def test_a_batch_larger_than_the_channel_does_not_deadlock():
+    queues, sink = make(maxsize=2)
+    get(queues, "b", target=10)
+    for i in range(3):
+        put(queues, i, i, weight=1)
+    get(queues, "b2", target=10)
+    queues.close()
+    taken = sink.outcomes["b"] + sink.outcomes["b2"]
+    assert taken == [0, 1, 2]
+
+
+def test_close_drains_then_ends_and_refuses():
+    queues, sink = make(maxsize=1)
+    put(queues, "p1", 1)
+    put(queues, "p2", 2)
+    queues.close()
+    assert isinstance(sink.outcomes["p2"], ChannelClosed)
+    get(queues, "g1")
+    get(queues, "g2")
+    put(queues, "p3", 3)
+    assert sink.outcomes["g1"] == [1]
+    assert isinstance(sink.outcomes["g2"], ChannelClosed)
+    assert isinstance(sink.outcomes["p3"], ChannelClosed)
+    assert sink.freed.count(2) == 1 and sink.freed.count(3) == 1
+
+
+def test_nowait_and_cancel():
+    queues, sink = make(maxsize=1)
+    get(queues, "g", wait=False)
+    assert isinstance(sink.outcomes["g"], ChannelEmpty)
+    get(queues, "w")
+    assert queues.cancel("k", "w")
+    assert not queues.cancel("k", "w")
+    put(queues, "p", 1)
+    put(queues, "blocked", 2)
+    assert queues.cancel("k", "blocked")
+    get(queues, "g2")
+    assert sink.outcomes["g2"] == [1]
+    assert queues.keys() == []
+
+
+def test_a_dead_consumer_loses_nothing_silently():
+    queues, sink = make()
+    for i in range(3):
+        put(queues, f"p{i}", i)
+    get(queues, "g0", consumer="a")
+    get(queues, "g1", consumer="a")
+    get(queues, "waiting", key="empty", consumer="b")
+    assert sink.freed == [0], "asking for the next one acknowledges the last"
+    queues.consumer_died("a")
+    get(queues, "g2", consumer="b")
+    for request in ("waiting", "g2"):
+        assert isinstance(sink.outcomes[request], ItemLost)
+        assert "a died with 1 item" in str(sink.outcomes[request])
+    queues, sink = make(redeliver=True)
+    for i in range(3):
+        put(queues, f"p{i}", i)
+    get(queues, "b", target=2, consumer="a")
+    queues.consumer_died("a")
+    for i in range(3):
+        get(queues, f"g{i}", consumer="b")
+    assert [sink.outcomes[f"g{i}"] for i in range(3)] == [[0], [1], [2]]
+
+
+def test_items_that_went_with_their_producer_are_reported_one_by_one():
+    queues, sink = make()
+    put(queues, "p0", "here")
+    put(queues, "p1", None, ticket=7)
+    put(queues, "p2", "also here", producer="q")
+    queues.producer_died("p")
+    for i in range(3):
+        get(queues, f"g{i}")
+    assert sink.outcomes["g0"] == ["here"]
+    assert isinstance(sink.outcomes["g1"], ItemLost) and "producer p" in str(sink.outcomes["g1"])
+    assert sink.outcomes["g2"] == ["also here"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "get", "batch", "cancel", "die"]),
+            st.integers(0, 2),
+            st.integers(1, 4),
+        ),
+        max_size=60,
+    ),
+    st.integers(0, 3),
+    st.integers(0, 8),
+)
+def test_every_item_is_granted_exactly_once_and_in_order(steps, maxsize, maxbytes):
+    queues, sink = make(maxsize=maxsize, maxbytes=maxbytes, redeliver=True)
+    number, cancelled, died = 0, set(), set()
+    for action, key, amount in steps:
+        number += 1
+        if action == "put":
+            put(queues, ("p", number), (key, number), key=key, weight=amount, nbytes=amount)
+        elif action == "get":
+            get(queues, ("g", number), key=key, consumer=f"c{amount}")
+        elif action == "batch":
+            get(queues, ("g", number), key=key, target=amount, consumer=f"c{amount}")
+        elif action == "cancel":
+            for k, entry in list(queues.waiting())[:1]:
+                if isinstance(entry, Get) and queues.cancel(k, entry.request):
+                    cancelled.add(entry.request)
+    accepted = [r[1] for r, o in sink.outcomes.items() if r[0] == "p" and o == "accepted"]
+    queues.close()
+    for key in range(3):
+        while queues.size(key):
+            number += 1
+            get(queues, ("g", number), key=key, consumer="last")
+    got = [body for r, o in sorted(sink.outcomes.items()) if r[0] == "g" and isinstance(o, list) for body in o]
+    accepted = sorted({r[1] for r, o in sink.outcomes.items() if r[0] == "p" and o == "accepted"})
+    assert sorted(body[1] for body in got) == accepted
+    assert not died and queues.stats.depth == 0 and queues.stats.bytes == 0
+    assert queues.keys() == []
+
+
+@pytest.mark.parametrize("count", [10_000])
+def test_unused_keys_cost_nothing(count):
+    queues, _ = make()
+    for i in range(count):
+        put(queues, ("p", i), i, key=i)
+        get(queues, ("g", i), key=i)
+    assert queues.keys() == [] and len(queues._lines) == 0
