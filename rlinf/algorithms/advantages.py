@@ -90,7 +90,8 @@ def compute_gae_advantages_and_returns(
     if loss_mask is not None:
         known = torch.where(mask, value, torch.where(done, end_values, 0.0))
         passes = (~mask & ~done).to(rewards.dtype)
-        following = torch.cat([reverse_scan(known, passes, values[-1])[1:], values[-1:]])
+        last = torch.where(done[-1], 0.0, values[-1])
+        following = torch.cat([reverse_scan(known, passes, last)[1:], last.unsqueeze(0)])
     following = torch.where(done, end_values, following)
 
     delta = torch.where(mask, rewards + gamma * following - value, 0.0)

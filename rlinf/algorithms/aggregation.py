@@ -161,12 +161,15 @@ class Aggregator:
         if weights is not None:
             return (term * weights).sum()
         repeats = self._finer(term) * _per_row(self.base_shape) / _per_row(term.shape)
-        return term.sum() if repeats == 1 else term.sum() * repeats
+        return term.sum() if repeats == 1.0 else term.sum() * repeats
 
     def _finer(self, term: Tensor) -> float:
         """Returns how many entries of the term lie in one of the mask, at least 1."""
-        common = torch.broadcast_shapes(term.shape[1:], self.base_shape[1:])
-        return math.prod(common) / _per_row(self.base_shape)
+        if term.shape == self.base_shape:
+            return 1.0
+        # All trailing sizes are equal or 1, so the greater is the common one.
+        common = math.prod(map(max, term.shape[1:], self.base_shape[1:]))
+        return common / _per_row(self.base_shape)
 
 
 def align(tensor: Tensor, ndim: int) -> Tensor:
@@ -178,14 +181,18 @@ def _counts(mask: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """Returns the valid entries and the sequences they make, float64."""
     entries = mask.sum().double()
     if lengths is None:
-        return entries, mask.flatten(1).any(1).sum().double()
+        return entries, _rows(mask).any(1).sum().double()
     return entries, (mask / lengths.double().clamp(min=1)).sum()
 
 
 def _lengths(mask: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
-        lengths = align(mask.flatten(1).sum(1), mask.ndim)
+        lengths = align(_rows(mask).sum(1), mask.ndim)
     return lengths.clamp(min=1)
+
+
+def _rows(mask: Tensor) -> Tensor:
+    return mask.flatten(1) if mask.ndim > 1 else mask.unsqueeze(1)
 
 
 def _per_row(shape: torch.Size) -> int:

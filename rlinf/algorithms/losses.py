@@ -95,7 +95,7 @@ def compute_ppo_actor_loss(
         weights = aggregator.clean(importance_weights.detach(), "importance_weights")
         advantages = advantages * weights  # l is homogeneous: w l(A) = l(w A)
 
-    log_ratio = logprobs - aggregator.clean(old_logprobs, "old_logprobs")
+    log_ratio = drift = logprobs - aggregator.clean(old_logprobs, "old_logprobs")
     if clip_log_ratio_min is not None or clip_log_ratio_max is not None:
         log_ratio = log_ratio.clamp(clip_log_ratio_min, clip_log_ratio_max)
     ratio = log_ratio.exp()
@@ -114,7 +114,7 @@ def compute_ppo_actor_loss(
     with torch.no_grad():
         metrics["actor/clip_fraction"] = aggregator.mean_metric(_share(clipped > unclipped))
         # k3 at samples of the old policy: KL(π_old ‖ π).
-        metrics["actor/approx_kl"] = aggregator.mean_metric(ratio - 1 - log_ratio)
+        metrics["actor/approx_kl"] = aggregator.mean_metric(drift.expm1() - drift)
         metrics["actor/ratio"] = aggregator.mean_metric(ratio)
         metrics["actor/ratio_max"] = MetricMax.of(ratio, aggregator.mask)
 
@@ -201,7 +201,9 @@ def compute_decoupled_actor_loss(
     metrics["actor/behave_weight"] = aggregator.mean_metric(weight)
     metrics["actor/behave_approx_kl"] = aggregator.mean_metric(log_weight.expm1() - log_weight)
     if versions is not None and current_version is not None:
-        age = current_version - 1 - aggregator.clean(versions.to(weight.dtype), "versions")
+        fresh = current_version - 1
+        age = fresh - torch.where(versions < 0, fresh, versions).to(weight.dtype)
+        age = aggregator.clean(age, "versions")
         metrics["actor/policy_age"] = aggregator.mean_metric(age)
     loss, of_actor = compute_ppo_actor_loss(
         logprobs=logprobs,

@@ -1,4 +1,4 @@
-"""Metrics that merge exactly over micro-batches and ranks: sums and counts, never means of means."""
+"""Metrics that merge exactly over micro-batches and ranks: sums and counts, not means of means."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class MetricSum(Metric):
     def of(cls, total: Tensor, weight: Tensor | float) -> MetricSum:
         """Makes the metric of a sum and of what it is to be divided by."""
         total = total.detach().double()
-        return cls(torch.stack([total, torch.as_tensor(weight).to(total)]))
+        weight = weight if isinstance(weight, Tensor) else torch.full_like(total, weight)
+        return cls(torch.stack([total, weight.to(total)]))
 
     def value(self) -> float | None:
         """Returns the mean."""

@@ -73,8 +73,7 @@ def load(name: str, overrides: Sequence[str] = (), config_path: str | None = Non
         rlinf.config.ConfigError: There is no such config, or it is not valid.
     """
     from rlinf.config import build_config, validate_cfg
-    from rlinf.config.load import _adding as hydra_override
-    from rlinf.config.load import _find as find_config
+    from rlinf.config.load import find_config, hydra_override
 
     folder, stem = find_config(name, config_path)
     cfg = validate_cfg(build_config(stem, overrides, folder))

@@ -40,12 +40,12 @@ def build_config(
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    folder, name = _find(config_name, config_path)
+    folder, name = find_config(config_name, config_path)
     _check_overrides(overrides)
     register_resolvers()
     try:
         with _own_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
-            return compose(name, overrides=[_adding(item, folder) for item in overrides])
+            return compose(name, overrides=[hydra_override(item, folder) for item in overrides])
     except yaml.YAMLError as error:
         raise ConfigError([_yaml_problem(error, name)]) from error
     except (HydraException, OmegaConfBaseException) as error:
@@ -70,7 +70,8 @@ def config_names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.y*ml") if path.suffix in _SUFFIXES)
 
 
-def _find(config_name: str, config_path: str | Path | None) -> tuple[Path, str]:
+def find_config(config_name: str, config_path: str | Path | None) -> tuple[Path, str]:
+    """Returns the folder and the name of a config; near names if there is none."""
     given = Path(config_name)
     name = given.stem if given.suffix in _SUFFIXES else given.name
     if config_path is not None:
@@ -127,7 +128,7 @@ def _check_overrides(overrides: Sequence[str]) -> None:
         raise ConfigError(problems)
 
 
-def _adding(override: str, folder: Path) -> str:
+def hydra_override(override: str, folder: Path) -> str:
     """Lets a plain override set a key that the files do not mention; groups stay as they are."""
     key, equals, _ = override.partition("=")
     plain = re.fullmatch(r"[A-Za-z_][\w.\-]*", key)

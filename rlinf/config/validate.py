@@ -61,7 +61,9 @@ def validate_cfg(
             problems += run_checks(CheckContext(track(values, ()), sizes, partial=bool(problems)))
     if problems:
         raise ConfigError(_first_of_each(problems))
-    return track(values, user_keys(cfg) or resolved.user_keys)
+    # The task type has had its effect here: it chose what to check.
+    keys = (user_keys(cfg) or frozenset(resolved.user_keys)) - {"runner.task_type"}
+    return track(values, keys)
 
 
 def _check_schema(resolved: Resolved) -> tuple[dict[str, Any] | None, list[Problem]]:

@@ -39,12 +39,13 @@ class EnvSpec:
             raise ValueError("EnvSpec needs both of action_low and action_high, or neither")
         for name in ("action_low", "action_high"):
             object.__setattr__(self, name, _bounds(name, getattr(self, name), self.action_dim))
+        if self.action_dim is None and self.action_low is not None:
+            object.__setattr__(self, "action_dim", len(self.action_low))
         if self.action_low is not None:
-            for index, (low, high) in enumerate(zip(self.action_low, self.action_high)):
-                if not low < high:
-                    raise ValueError(
-                        f"action dimension {index} has the empty range [{low}, {high}]"
-                    )
+            ranges = list(zip(self.action_low, self.action_high, strict=True))
+            empty = {i: span for i, span in enumerate(ranges) if not span[0] < span[1]}
+            if empty:
+                raise ValueError(f"action_low must be below action_high; not so in {empty}")
         if self.image_shape is not None:
             shape = tuple(int(size) for size in self.image_shape)
             if len(shape) != 3:

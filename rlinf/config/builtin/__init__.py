@@ -10,14 +10,9 @@ _MODULES = {
         "rlinf.config.builtin.envs": ("metaworld", "gymnasium", "envpool", "maniskill", "libero"),
     },
     "model": {
-        "rlinf.config.builtin.models": (
-            "mlp_policy",
-            "cnn_policy",
-            "qwen2.5",
-            "qwen3",
-            "llama",
-            "hf_causal_lm",
-        ),
+        "rlinf.config.builtin.models": ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
+        "rlinf.models.embodiment.cnn_policy.config": ("cnn_policy",),
+        "rlinf.models.embodiment.mlp_policy.config": ("mlp_policy",),
     },
     "reward": {
         "rlinf.config.builtin.rewards": ("math", "code", "searchr1", "vqa", "reasoning_gym"),

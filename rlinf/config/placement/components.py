@@ -68,11 +68,15 @@ class ProcessPlan:
     resources: tuple[int, ...]
 
 
-def parse_component_placement(placement: object) -> dict[str, ComponentSpec]:
+def parse_component_placement(
+    placement: object, errors: list[PlacementError] | None = None
+) -> dict[str, ComponentSpec]:
     """Read a ``component_placement`` section.
 
     Args:
         placement: A mapping of component names (or several joined by commas) to placements.
+        errors: Collects the mistakes of single components, whose specs are then left out; without
+            it they are raised.
 
     Returns:
         One spec per component, in the order written.
@@ -88,7 +92,7 @@ def parse_component_placement(placement: object) -> dict[str, ComponentSpec]:
             fix="write e.g. actor: 0-7",
         )
     specs: dict[str, ComponentSpec] = {}
-    errors: list[PlacementError] = []
+    found: list[PlacementError] = [] if errors is None else errors
     key_of: dict[str, str] = {}
     for key in placement:
         try:
@@ -97,8 +101,9 @@ def parse_component_placement(placement: object) -> dict[str, ComponentSpec]:
             spec = _parse_value(f"{PATH}.{key}", placement.get(key))
             specs.update((name, replace(spec, name=name)) for name in names)
         except PlacementError as error:
-            errors.append(error)
-    raise_all(errors)
+            found.append(error)
+    if errors is None:
+        raise_all(found)
     return specs
 
 

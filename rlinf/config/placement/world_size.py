@@ -39,10 +39,10 @@ def component_world_sizes(
     accelerators = assumed_accelerators(cluster_cfg, accelerators_per_node)
     cpu_slots = cpu_slots_per_node(cluster_cfg)
     groups = parse_node_groups(cluster_cfg.get("node_groups"), node_count(cluster_cfg))
-    specs = parse_component_placement(cluster_cfg.get("component_placement"))
+    errors: list[PlacementError] = []
+    specs = parse_component_placement(cluster_cfg.get("component_placement"), errors)
     count = configured_hardware(groups, accelerators or 0)
     sizes: dict[str, int] = {}
-    errors: list[PlacementError] = []
     for name, spec in specs.items():
         try:
             resources = component_resources(spec, groups, count, cpu_slots)

@@ -24,8 +24,8 @@ class ActionRange(PreciseBuffers):
 
     low: Tensor
     high: Tensor
-    half: Tensor
-    log_half: Tensor
+    radius: Tensor
+    log_radius: Tensor
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class ActionRange(PreciseBuffers):
                 raise ValueError(f"action_{name} has {len(bounds)} numbers, not {action_dim}")
         lows = torch.tensor(low if known else [-torch.inf] * action_dim, dtype=torch.float32)
         highs = torch.tensor(high if known else [torch.inf] * action_dim, dtype=torch.float32)
-        half = (highs - lows) / 2
-        if squash and not torch.isfinite(half).all():
+        radius = (highs - lows) / 2
+        if squash and not torch.isfinite(radius).all():
             raise ValueError(
                 f"squash_actions needs finite bounds of the actions; the env says {low} to {high}"
             )
@@ -67,9 +67,9 @@ class ActionRange(PreciseBuffers):
             clip=clip and bounded and not squash,
             squash=squash,
         )
-        for name, value in (("low", lows), ("high", highs), ("half", half)):
+        for name, value in (("low", lows), ("high", highs), ("radius", radius)):
             self.register_buffer(name, value, persistent=False)
-        self.register_buffer("log_half", half.log(), persistent=False)
+        self.register_buffer("log_radius", radius.log(), persistent=False)
 
     def forward(self, action: Tensor) -> Tensor:
         """Returns actions in the units of the env, never the same memory as the argument.
@@ -81,7 +81,7 @@ class ActionRange(PreciseBuffers):
             [B, C, A].
         """
         if self.convention.squash:
-            return torch.addcmul(self.low, action.tanh() + 1.0, self.half)
+            return torch.addcmul(self.low, action.tanh() + 1.0, self.radius)
         if self.convention.clip:
             return torch.clamp(action, self.low, self.high)
         return action.clone()

@@ -29,8 +29,9 @@ def log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
     Returns:
         [n, D].
     """
-    z = (action - mean) * torch.exp(-log_std)
-    return z * z * -0.5 - (log_std + _HALF_LOG_TWO_PI)
+    log_precision = -log_std
+    z = (action - mean) * log_precision.exp()
+    return torch.addcmul(log_precision - _HALF_LOG_TWO_PI, z, z, value=-0.5)
 
 
 def entropy(log_std: Tensor, samples: int) -> Tensor:
@@ -65,6 +66,6 @@ def squashed_entropy(mean: Tensor, log_std: Tensor) -> Tensor:
     weights = weights / weights.sum()
     total = entropy(log_std, len(mean))
     std = log_std.exp()
-    for node, weight in zip(nodes.tolist(), weights.tolist()):
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
         total = total + weight * log_slope(mean + node * std)
     return total

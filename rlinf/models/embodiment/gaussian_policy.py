@@ -51,7 +51,16 @@ class HeadSettings:
                 f"model.is_lora is true, but {cfg.model_type} has no adapters: it trains all of "
                 "its weights"
             )
-        return cls(**{field.name: cfg[field.name] for field in fields(cls)})
+        own = {field.name: cfg[field.name] for field in fields(cls)}
+        return cls(**{**own, "hidden_sizes": tuple(own["hidden_sizes"])})
+
+    def __post_init__(self) -> None:
+        """Checks the settings against each other."""
+        if not self.log_std_min <= self.init_log_std <= self.log_std_max:
+            raise ValueError(
+                f"init_log_std {self.init_log_std} is outside of log_std_min {self.log_std_min} "
+                f"to log_std_max {self.log_std_max}"
+            )
 
 
 class GaussianPolicy(BasePolicy):
@@ -255,4 +264,4 @@ class GaussianPolicy(BasePolicy):
         return gaussian.entropy(log_std, len(mean))
 
     def _log_range(self) -> Tensor:
-        return self.action_range.log_half.repeat(self.num_action_chunks)
+        return self.action_range.log_radius.repeat(self.num_action_chunks)

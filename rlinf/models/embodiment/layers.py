@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,7 @@ class MLP(nn.Module):
         super().__init__()
         sizes = [in_dim, *hidden_sizes]
         self.act = activation(act)
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:]))
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.head = None if out_dim is None else nn.Linear(sizes[-1], out_dim)
         if out_gain is not None:
             for layer in self.hidden:
@@ -68,18 +69,26 @@ class MLP(nn.Module):
             if self.head is not None:
                 orthogonal_(self.head, out_gain)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Number format of the weights as they are now: FSDP may hold another one at rest."""
-        first = self.hidden[0] if self.hidden else self.head
-        return torch.float32 if first is None else first.weight.dtype
-
     def forward(self, x: Tensor) -> Tensor:
         """Returns [n, out_dim] for x [n, in_dim], in the number format of the weights."""
-        x = x.to(self.dtype)
-        for layer in self.hidden:
-            x = self.act(layer(x))
-        return x if self.head is None else self.head(x)
+        # Looked up in the plain dicts: with a handful of rows, attribute access and module calls
+        # take about as long as the arithmetic.
+        modules, act = self._modules, self.act
+        for layer in modules["hidden"]._modules.values():
+            x = act(_linear(layer, x))
+        head = modules["head"]
+        return x if head is None else _linear(head, x)
+
+
+def _linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """Returns `layer(x)`, by a shorter way if the layer is a plain one that nobody hooks."""
+    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
+        return layer(x.to(layer.weight.dtype))
+    parameters = layer._parameters
+    weight = parameters["weight"]
+    if x.dtype is not weight.dtype:
+        x = x.to(weight.dtype)
+    return functional.linear(x, weight, parameters["bias"])
 
 
 @torch.no_grad()

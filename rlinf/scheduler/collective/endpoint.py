@@ -134,7 +134,11 @@ class Endpoint:
     def shares_memory(self, peer: str) -> bool:
         """Whether a peer can read this process's shared memory."""
         info = self._infos.get(peer)
-        return info is not None and info.memory_domain == self.domain
+        return (
+            info is not None
+            and info.cluster_node_rank == self.node_rank
+            and info.memory_domain == self.domain
+        )
 
     def shares_gpu(self, peer: str) -> bool:
         """Whether a peer has an accelerator in common with this process."""

@@ -13,6 +13,7 @@ import time
 from ray.cluster_utils import Cluster as RayCluster
 
 from rlinf.scheduler import (
+    Channel,
     Cluster,
     ClusterError,
     HybridComponentPlacement,
@@ -46,6 +47,40 @@ class Where(Worker):
         dist.all_reduce(value)
         dist.destroy_process_group()
         return value.item()
+
+    def ring(self, size: int) -> bool:
+        """Sends a tensor to the next rank and receives that of the one before."""
+        import torch
+
+        after, before = (self._rank + 1) % self._world_size, (self._rank - 1) % self._world_size
+        work = self.send(torch.full((size,), self._rank), self._group_name, after, async_op=True)
+        received = self.recv(self._group_name, before)
+        work.wait()
+        return bool((received == before).all()) and received.numel() == size
+
+    def spread(self, size: int) -> bool:
+        """Takes part in a broadcast from rank 3, which is neither on the first nor the last node."""
+        import torch
+
+        tensor = torch.arange(size) if self._rank == 3 else None
+        groups = [(self._group_name, list(range(self._world_size)))]
+        return torch.equal(
+            self.broadcast(tensor, groups, (self._group_name, 3)), torch.arange(size)
+        )
+
+    def produce(self, channel: Channel, count: int, size: int) -> None:
+        import torch
+
+        for i in range(count):
+            channel.put((self._rank, i, torch.full((size,), i)))
+
+    def consume(self, channel: Channel, count: int) -> list[tuple[int, int]]:
+        out = []
+        for _ in range(count):
+            rank, i, tensor = channel.get()
+            assert bool((tensor == i).all())
+            out.append((rank, i))
+        return out
 
     def die(self, rank: int) -> None:
         self.log_info("about to go")
@@ -96,6 +131,14 @@ def four_nodes(log_dir: str) -> dict:
         out["actor"] = actor.facts().wait()
         out["env"] = env.facts().wait()
         out["reduce"] = env.reduce().wait()
+        out["ring"] = [all(env.ring(size).wait()) for size in (10, 1_000_000)]
+        out["spread"] = [all(env.spread(size).wait()) for size in (10, 1_000_000)]
+        channel = Channel.create("across", distributed=True, maxsize=4)
+        taking = env.consume(channel, 5)
+        actor.produce(channel, 20, 100_000).wait()
+        out["taken"] = sorted(tuple(item) for part in taking.wait() for item in part)
+        actor.produce(channel, 1, 100_000).wait()
+        out["driver"] = sorted(channel.get()[:2] for _ in range(2))
         try:
             env.die(1).wait()
         except WorkerDied as error:

@@ -39,6 +39,10 @@ def test_four_nodes_with_groups(tmp_path):
     assert [f["LOCAL_RANK"] for f in env] == ["0", "1"] * 4
     assert {f["WORLD_SIZE"] for f in env} == {"8"}
     assert result["reduce"] == [28.0] * 8
+    assert result["ring"] == [True, True]
+    assert result["spread"] == [True, True]
+    assert result["taken"] == [[rank, i] for rank in range(2) for i in range(20)]
+    assert result["driver"] == [[0, 0], [1, 0]]
     worker, node, signal, activity, log = result["died"]
     assert (worker, node, signal, activity) == ("env:1", 2, "SIGKILL", "running die()")
     assert "about to go" in log

@@ -270,7 +270,11 @@ def test_values_from_omegaconf() -> None:
     with pytest.raises(PlacementError) as caught:
         component_world_sizes(config, 8)
     problems = [error.problem for error in caught.value.errors]
-    assert problems == ["has no value"]
+    assert problems == [
+        "has no value",
+        "rank 60 is out of range",
+        "rank 9 is out of range",
+    ]
     config.component_placement.actor = 0
     with pytest.raises(PlacementError) as caught:
         component_world_sizes(config, 8)

@@ -86,7 +86,9 @@ class Talker(Worker):
         works = []
         for i in range(count):
             item = (i, torch.full((size,), float(i)))
-            work = self.send(item, group, rank, async_op=how != "sync" and (how == "async" or i % 2))
+            work = self.send(
+                item, group, rank, async_op=how != "sync" and (how == "async" or i % 2)
+            )
             if work is not None:
                 works.append(work)
         for work in works:

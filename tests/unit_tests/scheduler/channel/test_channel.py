@@ -181,7 +181,7 @@ def test_local_channel():
         pickle.dumps(channel)
 
 
-# -- re-sharding --------------------------------------------------------------------------------------
+# -- re-sharding ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("through_channel", [False, True])
@@ -198,7 +198,7 @@ def test_shares_of_3_arrive_as_shares_of_4(cluster, through_channel):
         three.share_out("four", channel, 21).wait()
 
 
-# -- faults ---------------------------------------------------------------------------------------------
+# -- faults ---------------------------------------------------------------------------------
 
 
 def test_a_consumer_that_dies_with_an_item_is_reported(cluster):

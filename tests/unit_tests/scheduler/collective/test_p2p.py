@@ -66,7 +66,7 @@ def test_broadcast_mistakes(cluster):
         group.execute_on(0).spread([("talk", [0, 0])], None, 1).wait()
 
 
-# -- faults -----------------------------------------------------------------------------------------
+# -- faults ---------------------------------------------------------------------------------
 
 
 def test_a_dead_sender_fails_the_receiver_by_name(cluster):

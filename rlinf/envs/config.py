@@ -1,0 +1,41 @@
+"""Config keys that every environment of the package has beside those of the common schema."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field, create_model
+
+from rlinf.config.schema.base import Int, Section
+
+
+class VectorEnvKeys(Section):
+    """Keys that the vector-env base class reads for every env."""
+
+    on_nan: Literal["error", "skip"] = Field(
+        "error",
+        description="What a NaN in an observation or reward does: stop the run, or drop the "
+        "episode and count it.",
+    )
+    num_reset_states: Int | None = Field(
+        None,
+        gt=0,
+        description="Initial states to choose from, where the env has no list of its own; null "
+        "draws without end. Evaluation in order needs it.",
+    )
+
+
+def with_base_keys(schema: type[BaseModel] | None) -> type[BaseModel]:
+    """Adds the keys of the base class to the schema of an env.
+
+    Args:
+        schema: The env's own keys; None when it has none.
+
+    Returns:
+        A schema with both.
+    """
+    if schema is None:
+        return VectorEnvKeys
+    if issubclass(schema, VectorEnvKeys):
+        return schema
+    return create_model(schema.__name__, __base__=(schema, VectorEnvKeys), __doc__=schema.__doc__)

@@ -1,0 +1,83 @@
+"""Exercises a policy against the contract and says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlinf.models.embodiment.base_policy import BasePolicy
+
+
+def check_policy(
+    policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float = 1e-5
+) -> list[str]:
+    """Acts on a batch of observations and recomputes what was done.
+
+    Args:
+        policy: The policy; its generator and gradients are used up.
+        env_obs: A batch of at least two observations.
+        tolerance: Largest difference of a log-probability or value between acting and training.
+
+    Returns:
+        What is wrong, in words; empty for a good policy.
+    """
+    return list(_problems(policy, env_obs, tolerance))
+
+
+def _problems(policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float) -> Iterator[str]:
+    batch = len(next(value for value in env_obs.values() if value is not None))
+    chunks, width = policy.num_action_chunks, policy.action_dim
+    values = [[batch, 1], [batch, chunks]]
+    actions, result = policy.predict_action_batch(env_obs, mode="train")
+    yield from _shape("actions", actions, [[batch, chunks, width]])
+    missing = [
+        key for key in ("prev_logprobs", "prev_values", "forward_inputs") if key not in result
+    ]
+    if missing:
+        yield f"predict_action_batch returns no {', '.join(missing)}"
+        return
+    yield from _shape("prev_logprobs", result["prev_logprobs"], [[batch, chunks * width]])
+    yield from _shape("prev_values", result["prev_values"], values)
+    inputs = result["forward_inputs"]
+    if "action" not in inputs:
+        yield "forward_inputs has no 'action'"
+    for key, value in inputs.items():
+        if not isinstance(value, Tensor) or len(value) != batch:
+            yield f"forward_inputs['{key}'] is not a tensor with the batch first"
+    low, high = policy.action_convention.low, policy.action_convention.high
+    if low is not None and (policy.action_convention.clip or policy.action_convention.squash):
+        inside = (actions >= actions.new_tensor(low)) & (actions <= actions.new_tensor(high))
+        if not inside.all():
+            yield "actions leave the range that action_convention promises"
+    again, _ = policy.predict_action_batch(env_obs, mode="eval")
+    if not torch.equal(again, policy.predict_action_batch(env_obs, mode="eval")[0]):
+        yield "mode 'eval' is not deterministic"
+
+    out = policy(
+        forward_inputs=inputs, compute_logprobs=True, compute_entropy=True, compute_values=True
+    )
+    for name, before in (("logprobs", "prev_logprobs"), ("values", "prev_values")):
+        if out.get(name) is None:
+            yield f"default_forward returns no {name}"
+        elif out[name].shape != result[before].shape:
+            yield f"{name} is {list(out[name].shape)}, but {before} {list(result[before].shape)}"
+        else:
+            gap = (out[name] - result[before]).abs().max().item()
+            if not gap <= tolerance:
+                yield f"recomputed {name} differ from {before} by up to {gap:.2g}"
+    if out.get("entropy") is None:
+        yield "default_forward returns no entropy"
+    if out.get("logprobs") is not None and not out["logprobs"].requires_grad:
+        yield "logprobs have no gradient"
+    yield from _shape("predict_values", policy.predict_values(env_obs), values)
+
+
+def _shape(name: str, tensor: Tensor, allowed: list[list[int]]) -> Iterator[str]:
+    if list(tensor.shape) not in allowed:
+        wanted = " or ".join(str(shape) for shape in allowed)
+        yield f"{name} has shape {list(tensor.shape)}, not {wanted}"
+    if tensor.dtype != torch.float32:
+        yield f"{name} has type {str(tensor.dtype).removeprefix('torch.')}, not float32"
