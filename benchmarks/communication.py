@@ -1,12 +1,13 @@
-"""Latency and rate of data between workers, beside a memcpy, a pipe, plain Ray and the public package.
+"""Latency and rate of data between workers, beside memcpy, a pipe, Ray and the public package.
 
 Usage, from the root of the repository, on an otherwise idle machine:
 
     python -m benchmarks.communication --peer /opt/venvs/peer/bin/python
 
-All contestants are up at the same time and take turns within each measure, so that whatever else the
-machine does hits them alike. Messages are float32 tensors in CPU memory (bytes for the pipe, NumPy
-arrays for Ray). The receiver answers with a tensor of its own, checks what it got and lets go of it.
+All contestants are up at the same time and take turns within each measure, so that whatever else
+the machine does hits them alike. Messages are float32 tensors in CPU memory (bytes for the pipe,
+NumPy arrays for Ray). The receiver answers with a tensor of its own, checks what it got and lets go
+of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from benchmarks.harness import (
     Board,
     Contestant,
     Entry,
+    Row,
     arguments,
     chosen,
     live,
@@ -120,51 +122,53 @@ def measure_point_to_point(board: Board, turns: Turns, sizes: Sequence[str]) -> 
         turns.sample(flow, but=(MEMCPY,) if label in SMALL else ())
 
 
-def measure_channel(
-    board: Board, turns: Turns, sizes: Sequence[str], peer: str | None, copies: Board | None = None
-) -> None:
+def measure_channel(board: Board, turns: Turns, sizes: Sequence[str], peer: str | None) -> None:
     """Items through one channel: small ones in several layouts, large ones from one to one."""
     for label in sizes:
         for producers, consumers in LAYOUTS if label in SMALL else LAYOUTS[:1]:
-            size, small = SIZES[label], label in SMALL
-            aims = []
+            aims: list[Aim] = []
             if label == "100 B":
                 aims = [Aim(15, RAY, at_least=True)]
                 aims += [Aim(50, peer, at_least=True)] if peer else []
             elif label in ("64 MB", "256 MB"):
                 aims = [Aim(0.7, MEMCPY, at_least=True)]
-            unit, digits = ("1/s", 0) if small else ("GB/s", 2)
-            title = f"channel, {label}, {producers} to {consumers}"
-            row = board.row(title, unit, digits, aims)
-            counts: dict[str, int] = {}
-            place = {"producers": producers, "consumers": consumers, "size": size}
+            unit, digits = ("1/s", 0) if label in SMALL else ("GB/s", 2)
+            row = board.row(f"channel, {label}, {producers} to {consumers}", unit, digits, aims)
+            flow = _Flow(row, label, producers, consumers)
+            turns.once(flow.warm_up, but=(PIPE, MEMCPY))
+            turns.sample(flow.sample, but=(PIPE, MEMCPY) if label in SMALL else (PIPE,))
 
-            def warm(contestant: Contestant, counts=counts, place=place, label=label) -> None:
-                if contestant.name == MEMCPY:
-                    return
-                count = 40 if label in SMALL else 4
-                contestant.ask("channel", count=count, **place)
-                seconds = contestant.ask("channel", count=count, **place)
-                if label in SMALL:
-                    count = max(40, min(40_000, int(count / seconds * CHANNEL_SECONDS)))
-                else:
-                    count = ONE_WAY[label]
-                counts[contestant.name] = count - count % 4
 
-            def flow(
-                contestant: Contestant, row=row, counts=counts, place=place, label=label
-            ) -> None:
-                size = place["size"]
-                if contestant.name == MEMCPY:
-                    count = ONE_WAY[label]
-                    seconds = contestant.ask("one_way", size=size, count=count)
-                else:
-                    count = counts[contestant.name]
-                    seconds = contestant.ask("channel", count=count, **place)
-                row.add(contestant.name, _rate(count, size, seconds, label))
+class _Flow:
+    """Items of one size through a channel in one layout."""
 
-            turns.once(warm, but=(PIPE,))
-            turns.sample(flow, but=(PIPE, MEMCPY) if small else (PIPE,))
+    def __init__(self, row: Row, label: str, producers: int, consumers: int):
+        self._row = row
+        self._label = label
+        self._layout = {"producers": producers, "consumers": consumers, "size": SIZES[label]}
+        # A memcpy has no warm-up that would tell.
+        self._counts = {MEMCPY: ONE_WAY[label]}
+
+    def warm_up(self, contestant: Contestant) -> None:
+        """Moves a few items, to learn how many make a sample of the right length."""
+        count = 40 if self._label in SMALL else 4
+        contestant.ask("channel", count=count, **self._layout)
+        seconds = contestant.ask("channel", count=count, **self._layout)
+        if self._label in SMALL:
+            count = max(40, min(40_000, int(count / seconds * CHANNEL_SECONDS)))
+        else:
+            count = ONE_WAY[self._label]
+        self._counts[contestant.name] = count - count % 4
+
+    def sample(self, contestant: Contestant) -> None:
+        """Records the rate of a contestant."""
+        count = self._counts[contestant.name]
+        if contestant.name == MEMCPY:
+            seconds = contestant.ask("one_way", size=self._layout["size"], count=count)
+        else:
+            seconds = contestant.ask("channel", count=count, **self._layout)
+        rate = _rate(count, self._layout["size"], seconds, self._label)
+        self._row.add(contestant.name, rate)
 
 
 def _unrecorded(do: str, **arguments: int) -> Callable[[Contestant], None]:

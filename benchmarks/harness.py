@@ -96,8 +96,7 @@ def public_package(program: str, python: str, **options: dict[str, Any]) -> Entr
         raise ValueError(
             f"--peer {python}: this interpreter has no rlinf package. Make an environment for it:\n"
             "  python3.11 -m venv /opt/venvs/peer\n"
-            "  /opt/venvs/peer/bin/pip install -c constraints.txt torch==2.13.0 'ray[default]==2.60.0'"
-            " omegaconf\n"
+            "  /opt/venvs/peer/bin/pip install -c constraints.txt torch 'ray[default]' omegaconf\n"
             "  /opt/venvs/peer/bin/pip install --no-deps rlinf==0.3.0"
         )
     version, place = found.stdout.split()

@@ -128,8 +128,8 @@ def main() -> int:
     peers = [name for name in names if name.startswith("rlinf ")]
     ratios = [("ours", RAY), *((peer, RAY) for peer in peers)]
     notes = [
-        "Launch ends when every worker has answered a call. Memory is PSS, "
-        f"{settle:g} s after the launch of 2 workers. A no-op round is the median of {calls} calls.",
+        f"Launch ends when every worker has answered a call. Memory is PSS, {settle:g} s after the "
+        f"launch of 2 workers. A sample of no-op calls is the median of {calls} calls.",
     ]
     return run(board, measure, ratios, notes, args.json)
 

@@ -11,7 +11,7 @@ from answer import serve
 
 
 def partner(pipe: Connection) -> None:
-    """Does what it is told: `(answers, size, count)` means to take messages and maybe answer each."""
+    """Takes messages as it is told by `(answers, size, count)`, and answers each if so asked."""
     while (told := pipe.recv()) is not None:
         answers, size, count = told
         mine, taken = np.full(size, 3, np.uint8), np.empty(size, np.uint8)
@@ -28,12 +28,14 @@ class Pipe:
     """Sends bytes to another process and takes them back."""
 
     def prepare(self) -> None:
+        """Starts the other process."""
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=partner, args=(other,), daemon=True)
         self._process.start()
 
     def round_trips(self, size: int, count: int) -> list[float]:
+        """Seconds of each of `count` round trips."""
         source, taken = np.full(size, 1, np.uint8), np.empty(size, np.uint8)
         self._pipe.send((True, size, count))
         self._pipe.recv()
@@ -47,6 +49,7 @@ class Pipe:
         return times
 
     def one_way(self, size: int, count: int) -> float:
+        """Seconds until the other process has taken `count` messages."""
         source = np.full(size, 1, np.uint8)
         self._pipe.send((False, size, count))
         self._pipe.recv()
@@ -57,6 +60,7 @@ class Pipe:
         return time.perf_counter() - begin
 
     def stop(self) -> None:
+        """Ends the other process."""
         self._pipe.send(None)
         self._process.join()
 

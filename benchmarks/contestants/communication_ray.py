@@ -77,6 +77,7 @@ class RayObjects:
     """Two sets of actors that exchange objects."""
 
     def prepare(self) -> None:
+        """Starts Ray, the actors and the queue."""
         import ray
         from ray.util.queue import Queue
 
@@ -95,11 +96,13 @@ class RayObjects:
         return [ray.get(a.round_trips.remote(b, 1024, 1))[0] for a, b in pairs]
 
     def round_trips(self, size: int, count: int) -> list[float]:
+        """Seconds of each of `count` round trips of one pair."""
         import ray
 
         return ray.get(self._left[0].round_trips.remote(self._right[0], size, count))
 
     def one_way(self, size: int, count: int) -> float:
+        """Seconds until one actor has taken `count` messages of another."""
         import ray
 
         return ray.get(self._left[0].one_way.remote(self._right[0], size, count))
@@ -116,6 +119,7 @@ class RayObjects:
         return max(ray.get(ends)) - min(ray.get(begins))
 
     def stop(self) -> None:
+        """Ends Ray."""
         import ray
 
         ray.shutdown()

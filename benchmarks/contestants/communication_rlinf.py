@@ -1,7 +1,7 @@
 """Send, recv and channels of rlinf, for `benchmarks.communication`.
 
-One program for this repository and for the public package, which have the same names; which one it
-is depends on the interpreter.
+One program for this repository and for the public package, which have the same names; the
+interpreter decides which one it is.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from answer import serve
 
 
 def worker_class() -> type:
-    """The worker that sends and receives; a function, so that nothing is imported before `serve`."""
+    """The worker class; a function, so that nothing is imported before `serve`."""
     import torch
+
     from rlinf.scheduler import Worker
 
     class Peer(Worker):
+        """A worker that sends and receives."""
+
         def __init__(self) -> None:
             super().__init__()
             torch.set_num_threads(1)
 
         def round_trips(self, other: str, rank: int, size: int, count: int) -> list[float]:
+            """Seconds of each of `count` round trips to another worker."""
             message = torch.full((size // 4,), 1.0)
             times = []
             for step in range(count):
@@ -37,6 +41,7 @@ def worker_class() -> type:
             return times
 
         def answer(self, other: str, rank: int, size: int, count: int) -> None:
+            """Takes messages and answers each with one of its own."""
             mine = torch.full((size // 4,), 3.0)
             for step in range(count):
                 message = self.recv(other, rank)
@@ -45,6 +50,7 @@ def worker_class() -> type:
                 del message
 
         def one_way(self, other: str, rank: int, size: int, count: int) -> float:
+            """Seconds until another worker has taken `count` messages."""
             message = torch.full((size // 4,), 1.0)
             begin = time.perf_counter()
             for _ in range(count):
@@ -53,6 +59,7 @@ def worker_class() -> type:
             return time.perf_counter() - begin
 
         def take(self, other: str, rank: int, size: int, count: int) -> None:
+            """Takes messages and says so after the last."""
             for _ in range(count):
                 message = self.recv(other, rank)
                 assert message[-1] == 1 and message.numel() == size // 4
@@ -60,6 +67,7 @@ def worker_class() -> type:
             self.send(torch.tensor([float(count)]), other, rank)
 
         def produce(self, channel: Any, size: int, count: int) -> float:
+            """Puts `count` items and returns when the first one was begun."""
             item = torch.full((size // 4,), 1.0)
             begin = time.monotonic()
             for _ in range(count):
@@ -67,6 +75,7 @@ def worker_class() -> type:
             return begin
 
         def consume(self, channel: Any, size: int, count: int) -> float:
+            """Takes `count` items and returns when the last one was there."""
             for _ in range(count):
                 item = channel.get()
                 assert item[-1] == 1 and item.numel() == size // 4
@@ -80,6 +89,7 @@ class SendRecv:
     """Two groups of workers that exchange tensors."""
 
     def prepare(self) -> None:
+        """Starts the cluster, two groups and a channel."""
         from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy
 
         self._cluster = Cluster(num_nodes=1)
@@ -107,12 +117,14 @@ class SendRecv:
         return times
 
     def round_trips(self, size: int, count: int) -> list[float]:
+        """Seconds of each of `count` round trips of one pair."""
         other = self._right.execute_on(0).answer("left", 0, size, count)
         times = self._left.execute_on(0).round_trips("right", 0, size, count).wait()[0]
         other.wait()
         return times
 
     def one_way(self, size: int, count: int) -> float:
+        """Seconds until one worker has taken `count` messages of another."""
         other = self._right.execute_on(0).take("left", 0, size, count)
         seconds = self._left.execute_on(0).one_way("right", 0, size, count).wait()[0]
         other.wait()
@@ -129,6 +141,7 @@ class SendRecv:
         return max(ends.wait()) - min(begins.wait())
 
     def stop(self) -> None:
+        """Ends the cluster."""
         # The public package has no shutdown of its own.
         getattr(self._cluster, "shutdown", lambda: None)()
 

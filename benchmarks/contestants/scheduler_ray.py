@@ -23,6 +23,7 @@ class RayActors:
     """Starts Ray, starts actors and calls them."""
 
     def start(self, dashboard: bool) -> dict[str, float]:
+        """Starts Ray; seconds of the import and of the start."""
         begin = time.perf_counter()
         import ray
 
@@ -32,6 +33,7 @@ class RayActors:
         return {"import": imported - begin, "start": time.perf_counter() - imported}
 
     def launch(self, workers: int) -> dict[str, object]:
+        """Starts actors; seconds until all have answered, and their processes."""
         import ray
 
         begin = time.perf_counter()
@@ -41,6 +43,7 @@ class RayActors:
         return {"seconds": time.perf_counter() - begin, "pids": pids}
 
     def noop(self, calls: int) -> list[float]:
+        """Seconds of each of `calls` calls on all actors."""
         import ray
 
         times = []
@@ -51,6 +54,7 @@ class RayActors:
         return times
 
     def stop(self) -> None:
+        """Ends Ray."""
         import ray
 
         ray.shutdown()

@@ -1,6 +1,6 @@
 """Worker groups, for `benchmarks.scheduler`: this repository's, and those of the public package.
 
-Both have the same names, so one program measures either; which one it is depends on the interpreter.
+Both have the same names, so one program measures either; the interpreter decides which one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ class WorkerGroups:
     """Starts a cluster, launches a group of workers and calls it."""
 
     def start(self) -> dict[str, float]:
+        """Starts a cluster; seconds of the import and of the start."""
         begin = time.perf_counter()
         from rlinf.scheduler import Cluster
 
@@ -23,7 +24,7 @@ class WorkerGroups:
         return {"import": imported - begin, "start": time.perf_counter() - imported}
 
     def launch(self, workers: int, slots: int) -> dict[str, object]:
-        """Launches a group.
+        """Launches a group; seconds until all have answered, and their processes.
 
         Args:
             workers: size of the group.
@@ -51,6 +52,7 @@ class WorkerGroups:
         return {"seconds": time.perf_counter() - begin, "pids": pids}
 
     def noop(self, calls: int) -> list[float]:
+        """Seconds of each of `calls` calls on all workers."""
         times = []
         for _ in range(calls):
             begin = time.perf_counter()
@@ -59,6 +61,7 @@ class WorkerGroups:
         return times
 
     def stop(self) -> None:
+        """Ends the cluster."""
         # The public package has no shutdown of its own.
         getattr(self._cluster, "shutdown", lambda: None)()
 

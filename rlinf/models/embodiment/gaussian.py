@@ -41,7 +41,8 @@ def entropy(log_std: Tensor, samples: int) -> Tensor:
         log_std: [D] or [samples, D].
         samples: Rows of the result.
     """
-    return (log_std + _ENTROPY_OF_UNIT).expand(samples, -1)
+    own = log_std + _ENTROPY_OF_UNIT
+    return own if own.dim() == 2 else own.repeat(samples, 1)
 
 
 def log_slope(u: Tensor) -> Tensor:

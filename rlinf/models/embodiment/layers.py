@@ -62,7 +62,8 @@ class MLP(nn.Module):
         sizes = [in_dim, *hidden_sizes]
         self.act = activation(act)
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
-        self.head = None if out_dim is None else nn.Linear(sizes[-1], out_dim)
+        head = None if out_dim is None else nn.Linear(sizes[-1], out_dim)
+        self.register_module("head", head)
         if out_gain is not None:
             for layer in self.hidden:
                 orthogonal_(layer, HIDDEN_GAIN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlinf.scheduler.channel.keeper import ChannelSpec
+from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.worker.runtime import current_runtime
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.channel.errors import ChannelError, ItemLost
-from rlinf.scheduler.channel.keeper import ChannelSpec, keeper_of
 from rlinf.scheduler.channel.outbox import Outbox
+from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Deferred, Work
 from rlinf.scheduler.errors import CallCancelled, WorkerDied

@@ -7,7 +7,6 @@ sends it to the consumer that the keeper names.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,27 +16,6 @@ from rlinf.scheduler.collective.endpoint import PeerLeft
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.worker.worker import Worker
-
-KEEPER_GROUP = "ChannelKeeper"
-
-
-@dataclass(frozen=True)
-class ChannelSpec:
-    """What a channel is.
-
-    Attributes:
-        name: unique name.
-        maxsize: most items per key, 0 for no limit.
-        maxbytes: most bytes, 0 for no limit.
-        redeliver: what happens to an item whose consumer dies with it.
-        keepers: names of the processes that keep it; keys are spread over them.
-    """
-
-    name: str
-    maxsize: int = 0
-    maxbytes: int = 0
-    redeliver: bool = False
-    keepers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -232,12 +210,3 @@ class ChannelKeeper(Worker):
     def ping(self) -> bool:
         """Whether the keeper answers."""
         return True
-
-
-def keeper_of(spec: ChannelSpec, key: Hashable) -> str:
-    """The keeper of a key: the same in each process."""
-    if len(spec.keepers) == 1:
-        return spec.keepers[0]
-    import zlib
-
-    return spec.keepers[zlib.crc32(repr(key).encode()) % len(spec.keepers)]

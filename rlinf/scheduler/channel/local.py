@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from rlinf.scheduler.channel.channel import Channel
-from rlinf.scheduler.channel.keeper import ChannelSpec
 from rlinf.scheduler.channel.queues import Get, Item, Put, Queues
+from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.errors import CallCancelled
 from rlinf.scheduler.worker.runtime import current_runtime, has_runtime

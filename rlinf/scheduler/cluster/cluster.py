@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import secrets
 import signal
@@ -14,18 +13,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rlinf.scheduler.channel.spec import KEEPER_GROUP, ChannelSpec
 from rlinf.scheduler.cluster import nodes as node_search
+from rlinf.scheduler.cluster.hooks import ExitHooks
+from rlinf.scheduler.cluster.inquest import Inquest
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.ray_session import RaySession
 from rlinf.scheduler.cluster.shutdown import end_leftovers, our_processes
 from rlinf.scheduler.cluster.topology import ClusterTopology
 from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
-from rlinf.scheduler.failure.autopsy import diagnose
-from rlinf.scheduler.failure.blackbox import STACK_SIGNAL, examine, process_state
-from rlinf.scheduler.failure.reporter import FailureReporter
+from rlinf.scheduler.failure.blackbox import Remains, examine
 from rlinf.scheduler.net.auth import new_secret
 from rlinf.scheduler.registry.server import RegistryServer
+from rlinf.scheduler.traffic import Traffic
 from rlinf.scheduler.worker.launched import LaunchedGroup
 from rlinf.scheduler.worker.runtime import (
     ProcessRuntime,
@@ -33,7 +34,7 @@ from rlinf.scheduler.worker.runtime import (
     has_runtime,
     set_current_runtime,
 )
-from rlinf.scheduler.worker.spec import RunSpec, worker_file
+from rlinf.scheduler.worker.spec import RunSpec
 
 DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "nodes": 300.0,
@@ -96,7 +97,9 @@ class Cluster:
             cluster_cfg, num_gpus_per_node = num_gpus_per_node, None
         self._server: RegistryServer | None = None
         self._session: RaySession | None = None
+        self._inquest: Inquest | None = None
         self._groups: list[LaunchedGroup] = []
+        self._keepers: dict[tuple[int, ...], list[str]] = {}
         self._closed = False
         self._lock = threading.RLock()
         if cluster_cfg is None and num_nodes is None and has_runtime():
@@ -133,7 +136,7 @@ class Cluster:
         ).absolute()
         timeouts = DEFAULT_TIMEOUTS | dict(cfg.get("timeouts") or {})
         namespace = f"rlinf-{run_id}"
-        self._old_sigterm = signal.getsignal(signal.SIGTERM)
+        old_sigterm = signal.getsignal(signal.SIGTERM)
         self._session = RaySession(
             cfg.get("address"),
             dashboard=bool(cfg.get("dashboard", False)),
@@ -145,7 +148,6 @@ class Cluster:
             found = node_search.find_nodes(
                 self._session, count, cfg, deadline=float(timeouts["nodes"] or 1e9)
             )
-            self._oom_kills = found.oom_kills
             plan = {**cfg, "num_gpus_per_node": num_gpus_per_node}
             self.topology = ClusterTopology.from_config(plan, found.nodes)
             self._driver_node = found.driver_node
@@ -176,9 +178,19 @@ class Cluster:
             raise
         self._driver_env = found.driver_env
         self._server.services["keepers"] = self._start_keepers
-        self._keepers: dict[tuple[int, ...], list[str]] = {}
-        self._reporter = FailureReporter(self._server.state, self.log_dir, self.autopsy)
-        self._install_hooks()
+        self._inquest = Inquest(
+            self.run,
+            self._server,
+            self._driver_node.node_rank,
+            self._node_of,
+            self._examine_on,
+            found.oom_kills,
+        )
+        self._hooks = ExitHooks(self.shutdown, self._inquest.report, old_sigterm)
+
+    def _examine_on(self, node: NodeInfo, *files: str) -> Remains:
+        assert self._session is not None
+        return self._session.run_on(node.ray_id, examine, *files, timeout=30)
 
     # -- facts --------------------------------------------------------------------------------
 
@@ -298,7 +310,7 @@ class Cluster:
 
     def _start_keepers(self, distributed: bool, node_rank: int) -> list[str]:
         """Starts the processes that keep channels on some nodes, once; returns their names."""
-        from rlinf.scheduler.channel.keeper import KEEPER_GROUP, ChannelKeeper
+        from rlinf.scheduler.channel.keeper import ChannelKeeper
         from rlinf.scheduler.placement import NodePlacementStrategy
 
         nodes = tuple(range(self.num_nodes)) if distributed else (node_rank,)
@@ -327,22 +339,9 @@ class Cluster:
 
     def autopsy(self, name: str, message: str = "") -> WorkerDied:
         """Finds out how a worker died."""
-        node = self._node_of(name)
-        files = [worker_file(self.run.log_dir, name, suffix) for suffix in (".box", ".log")]
-        if node is None or node.node_rank == self._runtime.node_rank:
-            remains = examine(*files)
-        else:
-            session = self._session or RaySession.joined()
-            remains = session.run_on(node.ray_id, examine, *files, timeout=30)
-        before = getattr(self, "_oom_kills", {})
-        return diagnose(
-            name,
-            remains,
-            node_rank=node.node_rank if node else None,
-            node_ip=node.node_ip if node else "",
-            message=message,
-            oom_kills_before=before.get(node.node_rank if node else 0, remains.oom_kills),
-        )
+        if self._inquest is not None:
+            return self._inquest.autopsy(name, message)
+        return WorkerDied(name, cause=message)
 
     def _node_of(self, name: str) -> NodeInfo | None:
         for death in reversed(self._runtime.registry.ask("deaths")):
@@ -358,60 +357,43 @@ class Cluster:
 
     def describe_timeout(self, what: str, names: list[str], timeout: float | None) -> WaitTimeout:
         """Says who did not answer and what each was doing; dumps all stacks beside the logs."""
-        holders = []
-        if self._server is not None:
-            status = self._server.inquire("status", None, names, timeout=2.0)
-            folder = self.dump_stacks()
-            for name in names:
-                info = self._server.state.workers.get(name)
-                where = (
-                    f"node {info.cluster_node_rank}, pid {info.pid}" if info else "no process yet"
-                )
-                doing = status.get(name) or self._mute(info)
-                holders.append(f"{name} ({where}): {doing}")
-            advice = f"stacks of all workers are in {folder}"
-        else:
-            holders, advice = list(names), ""
-        return WaitTimeout(
-            what, waiter=self._runtime.name, seconds=timeout, holders=holders, advice=advice
-        )
-
-    def _mute(self, info: Any) -> str:
-        """What can be said of a worker that does not answer its lifeline."""
-        state = ""
-        if info is not None and info.cluster_node_rank == self._runtime.node_rank:
-            state = process_state(info.pid)
-            box = worker_file(self.run.log_dir, info.name, ".box")
-            doing = examine(box, "").activity
-            return f"{doing}; the process is {state or 'gone'} and does not answer"
-        return "does not answer" if info else "has not registered"
-
-    def dump_stacks(self) -> Path:
-        """Writes the Python stacks of all workers to files and returns their folder."""
-        folder = self.log_dir / "stacks"
-        folder.mkdir(parents=True, exist_ok=True)
-        if self._server is None:
-            return folder
-        answers = self._server.inquire("stacks", None, None, timeout=3.0)
-        for name, text in answers.items():
-            (folder / f"{name.replace(':', '_')}.txt").write_text(text)
-        for name, info in list(self._server.state.workers.items()):
-            here = info.cluster_node_rank == self._runtime.node_rank
-            if name not in answers and here and process_state(info.pid):
-                # Does not need the GIL: written to the worker's .stacks file.
-                os.kill(info.pid, STACK_SIGNAL)
-        return folder
+        if self._inquest is not None:
+            return self._inquest.timeout(self._runtime.name, what, names, timeout)
+        return WaitTimeout(what, waiter=self._runtime.name, seconds=timeout, holders=names)
 
     def told(self, failure: BaseException) -> None:
         """Notes that a failure is being raised to the caller, who may catch it and go on."""
-        if self._server is not None:
-            self._reporter.told(failure)
+        if self._inquest is not None:
+            self._inquest.reporter.told(failure)
 
-    def report_failure(self, error: BaseException) -> None:
-        """Prints and saves the failure card, once, for the error that ends the run."""
-        card = self._reporter.report(error)
-        if card is not None:
-            print(card.render(), file=sys.stderr, flush=True)
+    def dump_stacks(self) -> Path:
+        """Writes the Python stacks of all workers to files and returns their folder."""
+        return self._on_driver().dump_stacks()
+
+    def _on_driver(self) -> Inquest:
+        if self._inquest is None:
+            raise RuntimeError("only the driver can do this")
+        return self._inquest
+
+    # -- traffic ------------------------------------------------------------------------------
+
+    def traffic(self) -> Traffic:
+        """What each worker has sent and received so far, by peer: items, bytes, seconds waited."""
+        self._on_driver()
+        assert self._server is not None
+        return self._server.inquire("traffic", None, None, timeout=5.0)
+
+    def channel_stats(self) -> dict[str, dict[str, float]]:
+        """Counters of all channels, by name."""
+        stats: dict[str, dict[str, float]] = {}
+        for names in self._keepers.values():
+            spec = ChannelSpec("", keepers=tuple(names))
+            for work in self._runtime.channels.ask_all(spec, "q.ask", "", "channels", None):
+                for name, counters in work.wait().items():
+                    total = stats.setdefault(name, dict.fromkeys(counters, 0))
+                    for label, value in counters.items():
+                        total[label] += value
+        return stats
 
     # -- ending -------------------------------------------------------------------------------
 
@@ -419,8 +401,8 @@ class Cluster:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and self._server is not None:
-            self.report_failure(error)
+        if error is not None and self._inquest is not None:
+            self._inquest.report(error)
         self.shutdown()
 
     def shutdown(self) -> None:
@@ -433,7 +415,7 @@ class Cluster:
             Cluster._current = None
         if self._server is None:
             return
-        self._remove_hooks()
+        self._hooks.remove()
         started = our_processes() if self._session and self._session.local else []
         self._stop(list(self._groups))
         self._report_unread()
@@ -471,49 +453,9 @@ class Cluster:
         """Names the keys of the configuration that nobody read, after a run that went well."""
         tracked = sys.modules.get("rlinf.config.tracked")
         assert self._server is not None
-        if tracked is None or self._reporter.card is not None:
+        if tracked is None or self._on_driver().reporter.card is not None:
             return
         reads = tracked.reads() | self._server.state.config_reads
         text = tracked.unread_report(self._cfg, reads)
         if text:
             print(text, file=sys.stderr, flush=True)
-
-    # -- hooks --------------------------------------------------------------------------------
-
-    def _install_hooks(self) -> None:
-        atexit.register(self._at_exit)
-        self._old_excepthook = sys.excepthook
-
-        def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
-            self._old_excepthook(kind, error, trace)
-            self.report_failure(error)
-
-        self._excepthook = sys.excepthook = excepthook
-        main = threading.current_thread() is threading.main_thread()
-        if main and self._old_sigterm is signal.SIG_DFL:
-            # In place of Ray's own handler, which changes the exit code.
-            signal.signal(signal.SIGTERM, _leave_on_sigterm)
-
-    def _remove_hooks(self) -> None:
-        atexit.unregister(self._at_exit)
-        if sys.excepthook is self._excepthook:
-            sys.excepthook = self._old_excepthook
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGTERM) is _leave_on_sigterm:
-            signal.signal(signal.SIGTERM, self._old_sigterm)
-
-    def _at_exit(self) -> None:
-        self.shutdown()
-        if _LEAVING:
-            # Ray turns the SystemExit of a handler into exit code 1; end as the signal would have.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-_LEAVING: list[int] = []
-
-
-def _leave_on_sigterm(signum: int, frame: Any) -> None:
-    # An exception unwinds `with` blocks and runs exit handlers; the default action does neither.
-    _LEAVING.append(signum)
-    sys.exit(128 + signum)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.endpoint import Endpoint
@@ -238,6 +238,13 @@ class Mailbox:
             counter = counters.setdefault(peer, Counter())
         counter.items += 1
         counter.bytes += nbytes
+
+    def traffic(self) -> dict[str, dict[str, dict[str, float]]]:
+        """What was sent and received so far, by peer."""
+        return {
+            "sent": {peer: asdict(counter) for peer, counter in list(self.sent.items())},
+            "received": {peer: asdict(counter) for peer, counter in list(self.received.items())},
+        }
 
     def waited(self, peer: str, begin: float) -> None:
         """Adds the time since `begin` to what was waited for a peer."""

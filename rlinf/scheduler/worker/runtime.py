@@ -160,6 +160,7 @@ class WorkerRuntime(ProcessRuntime):
         self.registry.on_inquiry("status", lambda _: self.box.activity)
         self.registry.on_inquiry("stacks", lambda _: self.stacks())
         self.registry.on_inquiry("leave", self._leave)
+        self.registry.on_inquiry("traffic", lambda _: self.mailbox.traffic())
         self.registry.on_inquiry("cancel", self.cancel.request)
         port = self.lock_free_port()
         self.info = WorkerInfo(

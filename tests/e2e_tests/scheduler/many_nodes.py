@@ -59,7 +59,7 @@ class Where(Worker):
         return bool((received == before).all()) and received.numel() == size
 
     def spread(self, size: int) -> bool:
-        """Takes part in a broadcast from rank 3, which is neither on the first nor the last node."""
+        """Takes part in a broadcast from rank 3, on neither the first nor the last node."""
         import torch
 
         tensor = torch.arange(size) if self._rank == 3 else None

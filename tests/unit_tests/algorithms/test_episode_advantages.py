@@ -101,9 +101,7 @@ def test_reinpp_matches_the_loop(seed, baseline, beta):
 
 def test_reinpp_says_what_kl_needs():
     with pytest.raises(ValueError, match="needs logprobs and ref_logprobs"):
-        calculate_adv_and_returns(
-            adv_type="reinpp", rewards=torch.ones(1, 1), reinpp_kl_beta=0.1
-        )
+        calculate_adv_and_returns(adv_type="reinpp", rewards=torch.ones(1, 1), reinpp_kl_beta=0.1)
 
 
 def test_raw_is_the_score_at_valid_steps():
@@ -143,7 +141,9 @@ def test_normalisation_sums_in_place_too_and_broadcasts_masks():
     advantages = torch.tensor([[1.0, 3.0], [torch.nan, torch.nan]])
     mask = torch.tensor([[True], [False]])
     result = normalize_advantages(advantages, mask, lambda tensor: None)
-    torch.testing.assert_close(result[0], torch.tensor([-1.0, 1.0]) / math.sqrt(2), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        result[0], torch.tensor([-1.0, 1.0]) / math.sqrt(2), rtol=1e-4, atol=0
+    )
     assert result[1].tolist() == [0.0, 0.0]
 
 
@@ -182,7 +182,9 @@ def test_the_gradient_of_k2_is_that_of_the_divergence():
     logits = torch.tensor([0.3, -0.2, 0.5], requires_grad=True)
     reference = torch.tensor([0.1, 0.4, -0.3]).log_softmax(0)
     logp = logits.log_softmax(0)
-    (exact,) = torch.autograd.grad((logp.exp() * (logp - reference)).sum(), logits, retain_graph=True)
+    (exact,) = torch.autograd.grad(
+        (logp.exp() * (logp - reference)).sum(), logits, retain_graph=True
+    )
     sampled = (logp.exp().detach() * kl_penalty(logp, reference, "k2")).sum()
     torch.testing.assert_close(torch.autograd.grad(sampled, logits)[0], exact)
 

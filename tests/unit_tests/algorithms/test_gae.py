@@ -6,34 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf.algorithms.registry import calculate_adv_and_returns
+from tests.unit_tests.algorithms.slow import loop_gae
 
 D = torch.float64
-
-
-def loop_gae(rewards, values, dones, terms, boots, mask, gamma, lam):
-    """Cuts each env's valid steps into episodes; then the textbook sum over each."""
-    n, envs = rewards.shape
-    advantages = torch.zeros(n, envs, dtype=D)
-    for env in range(envs):
-        episode = []
-        for t in range(n):
-            if mask[t][env]:
-                episode.append(t)
-            if dones[t][env] or t == n - 1:
-                if not dones[t][env]:
-                    after = values[n][env]
-                else:
-                    after = 0.0 if terms[t][env] else boots[t][env]
-                for i, start in enumerate(episode):
-                    total = 0.0
-                    for k, step in enumerate(episode[i:]):
-                        last = i + k == len(episode) - 1
-                        following = after if last else values[episode[i + k + 1]][env]
-                        delta = rewards[step][env] + gamma * following - values[step][env]
-                        total += (gamma * lam) ** k * delta
-                    advantages[start][env] = total
-                episode = []
-    return advantages
 
 
 def window(seed, n=11, envs=5, masked=False):

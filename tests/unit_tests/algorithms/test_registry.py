@@ -108,7 +108,7 @@ def test_an_argument_that_nobody_has_is_an_error():
 
 
 def test_a_taken_name_needs_replaces():
-    with pytest.raises(ValueError, match="loss 'actor' is registered already.*replaces=True"):
+    with pytest.raises(ValueError, match="loss 'Actor' is registered already.*replaces=True"):
         registry.register_policy_loss("Actor")(lambda **kwargs: None)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ import yaml
 from rlinf.cli.recipes import ENTRY_SCRIPTS
 from rlinf.config import validate_cfg
 from rlinf.config.schema.cluster import TimeoutsConfig
+from rlinf.scheduler.channel.client import INLINE_BYTES
+from rlinf.scheduler.channel.queues import Stats
+from rlinf.scheduler.collective.mailbox import MAX_BYTES_ON_THE_WAY, MAX_ITEMS_ON_THE_WAY
+from rlinf.scheduler.collective.payload import SHARED_BYTES
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -29,7 +34,9 @@ def blocks(page: Path, language: str) -> list[str]:
 def cells(page: str, heading: str) -> list[list[str]]:
     """Returns the rows of the first table after a heading, without its head."""
     text = (DOCS / page).read_text(encoding="utf-8").split(heading, 1)[1]
-    rows = [line for line in text.splitlines() if line.startswith("|")]
+    first = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert first, f"{page} has no table after {heading!r}"
+    rows = first.group().splitlines()
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 
@@ -64,14 +71,28 @@ def test_yaml_of_a_page_is_valid(page: Path, number: int) -> None:
 
 
 def test_pages_have_examples_that_run() -> None:
-    assert {"placement", "workers", "configuration"} <= {p.stem for p in named(PAGES, "python")}
+    pages = {"placement", "workers", "communication", "configuration"}
+    assert pages <= {p.stem for p in named(PAGES, "python")}
 
 
-def test_the_table_of_deadlines_is_true() -> None:
-    documented = {row[0].strip("`"): row[1] for row in cells("failures.md", "## Deadlines")}
+@pytest.mark.parametrize("page", ["failures.md", "communication.md"])
+def test_the_table_of_deadlines_is_true(page: str) -> None:
+    documented = {row[0].strip("`"): row[1] for row in cells(page, "## Deadlines")}
     for name, default in documented.items():
         actual = TimeoutsConfig.model_fields[name].default
         assert default == ("none" if actual is None else f"{actual:g}"), name
+
+
+def test_the_table_of_channel_counters_is_true() -> None:
+    documented = " ".join(row[0] for row in cells("communication.md", "## Counters"))
+    assert re.findall(r"`(\w+)`", documented) == [field.name for field in fields(Stats)]
+
+
+def test_the_sizes_of_communication_are_true() -> None:
+    text = (DOCS / "communication.md").read_text(encoding="utf-8")
+    assert f"below {SHARED_BYTES >> 10} KiB" in text
+    assert f"item up to {INLINE_BYTES >> 10} KiB" in text
+    assert f"{MAX_ITEMS_ON_THE_WAY} messages or {MAX_BYTES_ON_THE_WAY >> 20} MiB" in text
 
 
 def test_the_table_of_entry_scripts_is_true() -> None:

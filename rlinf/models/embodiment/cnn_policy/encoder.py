@@ -23,7 +23,7 @@ class SpatialSoftmax(PreciseBuffers):
     def __init__(self, height: int, width: int) -> None:
         """Keeps the coordinates of a feature map of the given size."""
         super().__init__()
-        self.log_temperature = nn.Parameter(torch.zeros(()))
+        self.log_temperature = nn.Parameter(torch.zeros(1))  # FSDP shards no scalars
         rows, columns = torch.meshgrid(
             torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij"
         )

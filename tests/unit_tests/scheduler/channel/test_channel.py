@@ -266,3 +266,19 @@ def test_a_fresh_key_per_request_does_not_grow_memory(cluster):
     assert max(grown) < 8 << 20
     assert process.memory_info().rss - before < 8 << 20
     assert channel.keys() == []
+
+
+def test_counters_can_be_read_from_the_driver(cluster):
+    from rlinf.scheduler.traffic import traffic_metrics
+
+    group = launch(cluster, 2)
+    group.exchange("talk").wait()
+    channel = Channel.create("counted")
+    channel.put(1)
+    traffic, stats = cluster.traffic(), cluster.channel_stats()
+    assert traffic["talk:1"]["received"]["talk:0"]["items"] == 1
+    assert traffic["talk:0"]["sent"]["talk:1"]["bytes"] > 100_000
+    metrics = traffic_metrics(traffic, stats)
+    assert metrics["comm/talk-talk/items"] == 2
+    assert metrics["comm/counted/depth"] == 1
+    assert metrics["time/wait/talk-talk"] > 0

@@ -183,7 +183,8 @@ def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str,
         process.send_signal(kill)
     out, _ = process.communicate(timeout=90)
     seconds = time.monotonic() - begin
-    deadline = time.monotonic() + 15
+    # Ray's own agents notice by themselves that their node has been killed, but take their time.
+    deadline = time.monotonic() + 60
     while (alive := [p for p in everyone if runs(p)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     for left in alive:
@@ -234,6 +235,7 @@ def test_the_exit_code_is_the_one_asked_for(tmp_path, body, expected):
     assert "RUN FAILED" not in output
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("number, expected", [(signal.SIGTERM, -15), (signal.SIGKILL, -9)])
 def test_a_killed_driver_leaves_nothing_behind(tmp_path, number, expected):
     code, _, _, seconds = run_program(tmp_path, "group.sleep(60).wait()", kill=number)

@@ -1,0 +1,172 @@
+"""Turns what a policy outputs into what an env takes, from what both sides declare.
+
+A policy declares an `ActionConvention`, an env an `ActionSpec`; nothing here knows a model or an env
+by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Gripper:
+    """How one entry of an action opens and closes a gripper.
+
+    Attributes:
+        index: Which entry; negative counts from the end.
+        opened: Value that opens it.
+        closed: Value that closes it.
+        binary: Only these two values are meant: what is nearer to `opened` opens.
+    """
+
+    index: int = -1
+    opened: float = 1.0
+    closed: float = -1.0
+    binary: bool = False
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """Actions that an env takes.
+
+    Attributes:
+        low: Least value of every entry, `[A]`; may be infinite.
+        high: Greatest value of every entry, `[A]`; may be infinite.
+        clip: Clip actions to `low` and `high` before the env gets them.
+        discrete: Number of choices; then there is one entry, the index of the choice.
+        gripper: Entry that moves a gripper; None if there is none.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    clip: bool = True
+    discrete: int | None = None
+    gripper: Gripper | None = None
+
+    @property
+    def dim(self) -> int:
+        """Entries of an action, `A`."""
+        return len(self.low)
+
+    @classmethod
+    def box(cls, low: Any, high: Any, **kwargs: Any) -> ActionSpec:
+        """Makes a spec of continuous actions from bounds of any shape."""
+        as_row = [np.asarray(bound, dtype=np.float32).reshape(-1) for bound in (low, high)]
+        return cls(*as_row, **kwargs)
+
+    @classmethod
+    def choice(cls, count: int) -> ActionSpec:
+        """Makes a spec of one choice out of `count`, numbered from 0."""
+        bounds = np.zeros(1, np.float32), np.full(1, count - 1, np.float32)
+        return cls(*bounds, discrete=count)
+
+    def sample(self, rng: np.random.Generator, *shape: int) -> np.ndarray:
+        """Draws actions uniformly, float32 `[*shape, A]`; an infinite bound counts as 1."""
+        if self.discrete:
+            return rng.integers(self.discrete, size=(*shape, 1)).astype(np.float32)
+        low = np.where(np.isfinite(self.low), self.low, -1.0)
+        high = np.where(np.isfinite(self.high), self.high, 1.0)
+        return rng.uniform(low, high, size=(*shape, self.dim)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class ActionConvention:
+    """Actions that a policy gives.
+
+    Attributes:
+        units: `env` for the env's own units; `unit` for entries in [-1, 1] that are stretched to the
+            env's bounds.
+        layout: Which entries of the policy's output the env gets, in its order; empty for all. A
+            policy with position, rotation and gripper drives an arm without rotation by
+            `(0, 1, 2, 6)`.
+        gripper: Entry, counted after `layout`, that moves a gripper; it is translated to the env's.
+    """
+
+    units: str = "env"
+    layout: tuple[int, ...] = ()
+    gripper: Gripper | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses units that nobody defined."""
+        if self.units not in ("env", "unit"):
+            raise ValueError(f"units '{self.units}' are not known; allowed: env, unit")
+
+
+def prepare_actions(
+    raw_chunk_actions: Any,
+    spec: ActionSpec,
+    convention: ActionConvention | None = None,
+    num_action_chunks: int | None = None,
+) -> np.ndarray:
+    """Converts actions of a policy to those of an env.
+
+    Args:
+        raw_chunk_actions: Output of the policy, `[B, C, A']`, or `[B, C * A']` with
+            `num_action_chunks`; tensor on any device, or array.
+        spec: What the env takes.
+        convention: What the policy gives; by default the env's own units.
+        num_action_chunks: `C`; needed only for flat actions.
+
+    Returns:
+        float32 `[B, C, A]`.
+
+    Raises:
+        ValueError: The shapes do not fit.
+    """
+    convention = convention or ActionConvention()
+    actions = _to_numpy(raw_chunk_actions)
+    if actions.ndim == 2:
+        chunks = num_action_chunks or 1
+        if actions.shape[1] % chunks:
+            raise ValueError(
+                f"{actions.shape[1]} entries per env cannot be cut into {chunks} actions"
+            )
+        actions = actions.reshape(len(actions), chunks, -1)
+    if actions.ndim != 3:
+        raise ValueError(f"actions have shape {list(actions.shape)}; expected [envs, chunk, dim]")
+    if convention.layout:
+        actions = actions[..., list(convention.layout)]
+    if actions.shape[-1] != spec.dim:
+        raise ValueError(
+            f"the policy gives actions of {actions.shape[-1]} entries, the env takes {spec.dim}: "
+            "set actor.model.action_dim, or declare a layout in the policy's ActionConvention"
+        )
+    result = np.array(actions, dtype=np.float32)
+    if convention.units == "unit":
+        result = _stretch(result, spec)
+    if convention.gripper and spec.gripper:
+        _translate_gripper(actions, result, convention.gripper, spec.gripper)
+    if spec.discrete:
+        np.rint(result, out=result)
+    if spec.clip:
+        np.clip(result, spec.low, spec.high, out=result)
+    return result
+
+
+def _to_numpy(actions: Any) -> np.ndarray:
+    if hasattr(actions, "detach"):
+        actions = actions.detach().float().cpu().numpy()
+    return np.asarray(actions)
+
+
+def _stretch(actions: np.ndarray, spec: ActionSpec) -> np.ndarray:
+    if spec.discrete:
+        # Equal parts of [-1, 1], one for each choice.
+        return np.floor((actions + 1) / 2 * spec.discrete)
+    bounded = np.isfinite(spec.low) & np.isfinite(spec.high)
+    low, high = np.where(bounded, spec.low, -1), np.where(bounded, spec.high, 1)
+    # Written so that bounds of -1 and 1 change no bit.
+    return ((low + high) / 2 + actions * ((high - low) / 2)).astype(np.float32)
+
+
+def _translate_gripper(
+    actions: np.ndarray, result: np.ndarray, policy: Gripper, env: Gripper
+) -> None:
+    openness = (actions[..., policy.index] - policy.closed) / (policy.opened - policy.closed)
+    if policy.binary or env.binary:
+        openness = (openness > 0.5).astype(np.float32)
+    result[..., env.index] = env.closed + openness * (env.opened - env.closed)

@@ -1,0 +1,123 @@
+"""What an adapter of a simulator has to say; `VectorEnv` does the rest."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlinf.envs.action_utils import ActionSpec
+from rlinf.envs.errors import EnvError
+from rlinf.envs.options import VectorEnvOptions, option
+from rlinf.envs.reset_plan import Start
+from rlinf.envs.step_result import ObsSpec, StepResult
+
+
+class Adapter(abc.ABC):
+    """The part of a vector env that knows its simulator.
+
+    Simulators that hold one environment per object are easier to adapt through
+    `rlinf.envs.slots.SlotVectorEnv`, which asks for less.
+
+    Attributes:
+        env_type: Name in messages when the config has none.
+        rendered_keys: Keys of the observation that `_draw_images` writes, once per chunk; the others
+            are written in every step.
+        cfg: `env.train` or `env.eval`.
+        options: The keys of it that all envs share.
+        num_envs: Slots here, `B`.
+    """
+
+    env_type: ClassVar[str] = "env"
+    rendered_keys: frozenset[str] = frozenset()
+    cfg: Any
+    options: VectorEnvOptions
+    num_envs: int
+
+    @property
+    @abc.abstractmethod
+    def obs_spec(self) -> dict[str, ObsSpec]:
+        """Shape and dtype of one slot's observation by key."""
+
+    @property
+    @abc.abstractmethod
+    def action_spec(self) -> ActionSpec:
+        """The actions it takes."""
+
+    @property
+    def default_max_episode_steps(self) -> int | None:
+        """Step limit when the config names none."""
+        return None
+
+    @property
+    def num_reset_states(self) -> int | None:
+        """Number of initial states, numbered from 0; None when a seed is all there is."""
+        return option(self.cfg, "num_reset_states")
+
+    @abc.abstractmethod
+    def _open(self) -> None:
+        """Makes the simulators; `cfg`, `options` and `num_envs` are set."""
+
+    @abc.abstractmethod
+    def _reset_slots(self, slots: list[int], starts: list[Start], obs: dict) -> None:
+        """Begins episodes and writes their first observations into the rows of `obs`."""
+
+    @abc.abstractmethod
+    def _step_slots(
+        self, slots: list[int], actions: np.ndarray, obs: dict, result: StepResult
+    ) -> list[int]:
+        """Steps slots and writes into their rows of `obs` and `result`.
+
+        Args:
+            slots: Live slots, in order.
+            actions: float `[B, A]`.
+            obs: Arrays to write, by key.
+            result: Rewards and flags to write.
+
+        Returns:
+            Slots whose simulator failed and was made anew; their episodes are dropped.
+        """
+
+    def _draw_images(self, slots: Sequence[int], images: dict) -> None:
+        """Writes the rows of `rendered_keys`."""
+
+    def _describe(self, slot: int) -> str:
+        """Says in words what is to be done in a slot."""
+        return ""
+
+    def _diverged(self, slot: int) -> str:
+        """Says what the physics of an episode that ended did wrong; empty if nothing."""
+        return ""
+
+    def _get_sim_state(self) -> Any:
+        """Returns the state of all simulators, in plain data and arrays."""
+        raise NotImplementedError(f"{self.options.env_type} cannot save the state of its simulator")
+
+    def _set_sim_state(self, state: Any) -> None:
+        """Goes on from such a state; everything else of the vector env is restored already."""
+        raise NotImplementedError(f"{self.options.env_type} cannot set the state of its simulator")
+
+    def capture_image(self, slots: Sequence[int] | None = None) -> np.ndarray:
+        """Renders slots for people.
+
+        Args:
+            slots: Which; all by default.
+
+        Returns:
+            uint8 `[len(slots), H, W, 3]`.
+
+        Raises:
+            EnvError: The env has no pictures.
+        """
+        raise EnvError(f"{self.options.env_type} has no pictures of its slots")
+
+    def offload(self) -> None:
+        """Gives up device memory until `onload`; on CPU there is none."""
+
+    def onload(self) -> None:
+        """Takes back what `offload` gave up."""
+
+    def close(self) -> None:
+        """Frees the simulators; may be called twice."""

@@ -1,0 +1,422 @@
+"""The vector env: many environments in one process, stepped together, a chunk of actions at a time.
+
+`VectorEnv` owns what all environments have in common; an adapter owns a simulator. Terms:
+
+- A *slot* is one of the `B = num_envs` environments here.
+- A slot is *live* while an episode runs in it. A slot whose episode ended inside a chunk rests until
+  the chunk ends; without auto-reset it rests until `reset`; in ordered evaluation it rests for good
+  once there is no reset state left for it. A resting slot is not stepped: its observation stays, its
+  reward is 0, its flags are false and `infos["_valid"]` is false.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlinf.envs.adapter import Adapter
+from rlinf.envs.episodes import EpisodeTotals
+from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError
+from rlinf.envs.guard import bad_action, find_not_finite
+from rlinf.envs.options import VectorEnvOptions
+from rlinf.envs.reset_plan import ResetPlan, Start
+from rlinf.envs.step_result import StepResult
+
+Obs = dict[str, Any]
+"""Observations of all slots: tensors by key, and `task_descriptions`, a list of texts."""
+
+
+class VectorEnv(Adapter):
+    """Environments with one contract, whatever simulates them.
+
+    Observations are dicts of CPU tensors: `states` float32 `[B, S]`, `main_images` uint8
+    `[B, H, W, 3]` (and `wrist_images`, `extra_view_images`) where the env has them, and
+    `task_descriptions`, a list of `B` texts. Nobody writes into them again: they may be kept.
+
+    Infos of the last sub-step of a chunk hold, besides `success` and `_valid` (bool `[B]`, whether
+    the slot was stepped), `restarts` and `nan_skipped` (counts so far) and, when episodes ended:
+
+    - `final_observation`: the observations in which they ended; mask `_final_observation`. With
+      auto-reset the returned observation is already that of the next episode.
+    - `episode`: `success_once`, `success_at_end`, `return`, `episode_len`, `reward` (per step), each
+      float32 `[B]`; mask `_episode` (dropped episodes are in the first mask only).
+    - `episode_reset_ids`: int64 `[B]`, with which reset state each of them began.
+
+    Termination and truncation exclude each other: an episode that reaches its limit in the step in
+    which it terminates has terminated.
+
+    Seeding: see `rlinf.envs.reset_plan`. The same `cfg.seed` gives slot `k` of the whole run the same
+    sequence of initial states, however slots are spread over processes and pipeline stages.
+
+    Attributes:
+        seed: `cfg.seed + seed_offset`, a label; streams are finer than that.
+        max_episode_steps: Step limit of episodes; None for no limit.
+        is_start: The next observation has to come from `reset`.
+        worker_info: What the worker passed.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        num_envs: int,
+        seed_offset: int = 0,
+        total_num_processes: int = 1,
+        worker_info: Any = None,
+    ) -> None:
+        """Makes the simulators.
+
+        Args:
+            cfg: `env.train` or `env.eval`.
+            num_envs: Slots here; every process and stage has the same number.
+            seed_offset: `rank * stages + stage`.
+            total_num_processes: `world_size * stages`.
+            worker_info: Kept for adapters that need to know where they run.
+
+        Raises:
+            ValueError: The config does not fit.
+            MissingSimulator: Something has to be installed.
+        """
+        if num_envs < 1:
+            raise ValueError(f"num_envs is {num_envs}; at least 1 is needed")
+        self.cfg, self.num_envs, self.worker_info = cfg, num_envs, worker_info
+        self.options = VectorEnvOptions.from_cfg(cfg, self.env_type)
+        self.seed = self.options.seed + seed_offset
+        self.is_start = True
+        self._open()
+        self.max_episode_steps: int | None = (
+            self.options.max_episode_steps or self.default_max_episode_steps
+        )
+        self._limit = self.max_episode_steps or np.iinfo(np.int64).max
+        self._plan = ResetPlan(
+            self.options, num_envs, seed_offset, total_num_processes, self.num_reset_states
+        )
+        self._totals = EpisodeTotals(num_envs)
+        self._result = StepResult(num_envs)
+        self._live = np.zeros(num_envs, dtype=bool)
+        self._live_slots: list[int] = []
+        self._starts = [Start(-1, 0)] * num_envs
+        self._redo: set[int] = set()
+        self._restarts = self._nan_skipped = 0
+        self._descriptions = [""] * num_envs
+        arrays = {
+            key: np.zeros((num_envs, *spec.shape), spec.dtype)
+            for key, spec in self.obs_spec.items()
+        }
+        self._images = {key: arrays.pop(key) for key in self.rendered_keys}
+        self._obs = arrays
+
+    # What a worker calls.
+
+    @property
+    def has_work(self) -> bool:
+        """Whether an episode runs in any slot."""
+        return bool(self._live_slots)
+
+    @property
+    def rounds(self) -> int:
+        """Without auto-reset: resets after which ordered reset states have all been used."""
+        return self._plan.rounds
+
+    @property
+    def last_obs(self) -> Obs:
+        """The observation that was returned last."""
+        return self._pack(self._images)
+
+    def episode_metrics(self) -> dict[str, torch.Tensor]:
+        """Returns the metrics of the current episodes, ended or not, each float32 `[B]`."""
+        return self._totals.metrics()
+
+    def update_reset_state_ids(self) -> None:
+        """Draws new reset states for fixed ids; called between rollout epochs."""
+        self._plan.redraw()
+
+    def reset(self) -> tuple[Obs, dict[str, Any]]:
+        """Begins an episode in every slot.
+
+        Returns:
+            Observations and infos; `infos["_valid"]` is false for slots without work.
+        """
+        self.is_start = False
+        slots = list(range(self.num_envs))
+        self._plan.begin_pass(slots)
+        self._redo.clear()
+        return self._begin(slots), {
+            "_valid": torch.from_numpy(self._live.copy()),
+            "reset_state_ids": self._reset_ids(),
+            **self._counts(),
+        }
+
+    def step(
+        self, actions: Any, auto_reset: bool | None = None
+    ) -> tuple[Obs, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Makes one step; the same as a chunk of one.
+
+        Args:
+            actions: `[B, A]`.
+            auto_reset: Overrides the config.
+
+        Returns:
+            Observations, rewards `[B]`, terminations `[B]`, truncations `[B]`, infos.
+        """
+        actions = self._check_actions(actions, 2)[:, None]
+        obs, rewards, terminations, truncations, infos = self._run(actions, auto_reset)
+        return obs[-1], rewards[:, 0], terminations[:, 0], truncations[:, 0], infos[-1]
+
+    def chunk_step(
+        self, actions: Any
+    ) -> tuple[list[Obs], torch.Tensor, torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
+        """Makes `C` steps and begins new episodes, at the end, where old ones ended.
+
+        With auto-reset or `ignore_terminations`, the flags of an episode that ended anywhere in the
+        chunk are in the last column, so that episodes end where chunks end; otherwise they are in
+        the column of the step. Rewards are where they were earned. Images that are rendered are in
+        the last observation only.
+
+        Args:
+            actions: `[B, C, A]`, tensor or array.
+
+        Returns:
+            `C` observations, rewards float32 `[B, C]`, terminations and truncations bool `[B, C]`,
+            `C` infos.
+
+        Raises:
+            EnvSlotError: A simulator failed once too often.
+            NotFiniteError: A NaN, and `on_nan` is `error`.
+        """
+        return self._run(self._check_actions(actions, 3), None)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns everything needed to go on from here, in plain data and arrays."""
+        return {
+            "env_type": self.options.env_type,
+            "num_envs": self.num_envs,
+            "plan": self._plan.get_state(),
+            "totals": self._totals.get_state(),
+            "live": self._live.copy(),
+            "starts": [tuple(start) for start in self._starts],
+            "obs": {key: array.copy() for key, array in self._obs.items()},
+            "images": {key: array.copy() for key, array in self._images.items()},
+            "descriptions": list(self._descriptions),
+            "is_start": self.is_start,
+            "counts": (self._restarts, self._nan_skipped),
+            "sim": self._get_sim_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on from a state that `get_state` returned, here or in another process.
+
+        Args:
+            state: The state.
+
+        Raises:
+            ValueError: It is of another env or another number of slots.
+        """
+        for name, own in (("env_type", self.options.env_type), ("num_envs", self.num_envs)):
+            if state[name] != own:
+                raise ValueError(f"the saved state has {name} {state[name]}, this env has {own}")
+        self._plan.set_state(state["plan"])
+        self._totals.set_state(state["totals"])
+        self._live = np.array(state["live"])
+        self._live_slots = np.flatnonzero(self._live).tolist()
+        self._starts = [Start(*start) for start in state["starts"]]
+        self._obs = {key: array.copy() for key, array in state["obs"].items()}
+        self._images = {key: array.copy() for key, array in state["images"].items()}
+        self._descriptions = list(state["descriptions"])
+        self.is_start = state["is_start"]
+        self._restarts, self._nan_skipped = state["counts"]
+        self._redo.clear()
+        self._set_sim_state(state["sim"])
+
+    # How it works.
+
+    def _run(self, actions: np.ndarray, auto_reset: bool | None) -> tuple:
+        if self.is_start:
+            raise EnvError(f"{self.options.env_type} has to be reset before it is stepped")
+        auto_reset = self.options.auto_reset if auto_reset is None else auto_reset
+        chunk = actions.shape[1]
+        shape = (self.num_envs, chunk)
+        rewards = np.zeros(shape, np.float32)
+        terminations, truncations = np.zeros(shape, bool), np.zeros(shape, bool)
+        dropped: list[int] = []
+        obs_list, infos_list = [], []
+        for column in range(chunk):
+            valid = self._live.copy()
+            dropped += self._advance(actions[:, column])
+            rewards[:, column] = self._result.reward
+            terminations[:, column] = self._result.terminated
+            truncations[:, column] = self._result.truncated
+            images = self._draw() if column == chunk - 1 else {}
+            obs_list.append(self._pack(images))
+            success = torch.from_numpy(self._totals.success_now.copy())
+            infos_list.append({"success": success, "_valid": torch.from_numpy(valid)})
+        infos = infos_list[-1]
+        done = (terminations | truncations).any(axis=1)
+        if done.any():
+            if auto_reset or self.options.ignore_terminations:
+                for flags in (terminations, truncations):
+                    flags[:, -1] = flags.any(axis=1)
+                    flags[:, :-1] = False
+            counted = done.copy()
+            counted[dropped] = False
+            infos["final_observation"] = obs_list[-1]
+            infos["_final_observation"] = torch.from_numpy(done)
+            infos["episode"], infos["_episode"] = (
+                self._totals.metrics(),
+                torch.from_numpy(counted),
+            )
+            infos["episode_reset_ids"] = self._reset_ids()
+            if auto_reset:
+                obs_list[-1] = self._begin(np.flatnonzero(done).tolist())
+        infos.update(self._counts())
+        return (
+            obs_list,
+            torch.from_numpy(rewards),
+            torch.from_numpy(terminations),
+            torch.from_numpy(truncations),
+            infos_list,
+        )
+
+    def _advance(self, actions: np.ndarray) -> list[int]:
+        """Makes one step in all live slots; returns those whose episode was dropped."""
+        slots, live, result, totals = self._live_slots, self._live, self._result, self._totals
+        before = self._obs
+        if len(slots) == self.num_envs:
+            obs = {key: np.empty_like(array) for key, array in before.items()}
+        else:
+            obs = {key: array.copy() for key, array in before.items()}
+            result.clear()
+        dropped = self._step_slots(slots, actions, obs, result) if slots else []
+        self._redo.update(dropped)
+        if dropped:
+            self._drop(dropped, before, obs)
+        dropped += self._guard(before, obs)
+        reward = result.reward
+        if self.options.reward_coef != 1.0:
+            reward *= self.options.reward_coef
+        if self.options.use_rel_reward:
+            absolute = reward.copy()
+            reward -= np.where(live, totals.last_reward, 0)
+            np.copyto(totals.last_reward, absolute, where=live)
+        totals.length += live
+        totals.returns += reward
+        np.copyto(totals.success_now, result.success, where=live)
+        totals.success_once |= result.success
+        if self.options.ignore_terminations:
+            result.terminated[:] = False
+        result.truncated |= live & (totals.length >= self._limit)
+        result.truncated &= ~result.terminated
+        self._obs = obs
+        done = result.terminated | result.truncated
+        if done.any():
+            dropped += self._end(np.flatnonzero(done).tolist(), dropped)
+        return dropped
+
+    def _end(self, slots: list[int], dropped: list[int]) -> list[int]:
+        """Lets slots rest; returns those whose physics turn out to have diverged."""
+        self._live[slots] = False
+        self._live_slots = np.flatnonzero(self._live).tolist()
+        diverged = []
+        for slot in slots:
+            reason = "" if slot in dropped else self._diverged(slot)
+            if reason:
+                self._not_finite(slot, int(self._totals.length[slot]), reason)
+                diverged.append(slot)
+        return diverged
+
+    def _guard(self, before: dict, obs: dict) -> list[int]:
+        """Drops the episodes of slots with a NaN; returns these slots."""
+        found = find_not_finite(self._live_slots, self._result.reward, obs.get("states"))
+        for slot, reason in found:
+            self._not_finite(slot, int(self._totals.length[slot]) + 1, reason)
+        bad = [slot for slot, _ in found]
+        if bad:
+            self._drop(bad, before, obs)
+        return bad
+
+    def _not_finite(self, slot: int, step: int, reason: str) -> None:
+        if self.options.on_nan == "error":
+            hint = "on_nan: skip drops such episodes and counts them"
+            raise self._error(slot, step, reason, hint, NotFiniteError)
+        self._nan_skipped += 1
+
+    def _drop(self, slots: list[int], before: dict, obs: dict) -> None:
+        """Ends episodes that cannot go on, as if cut off in their last good observation."""
+        for slot in slots:
+            for key, array in obs.items():
+                array[slot] = before[key][slot]
+        self._result.drop(slots)
+
+    def _begin(self, slots: list[int]) -> Obs:
+        """Begins the next episodes of slots; returns the observations of all."""
+        begun = []
+        for slot in slots:
+            start = self._starts[slot] if slot in self._redo else self._plan.next(slot)
+            self._live[slot] = start is not None
+            if start is not None:
+                self._starts[slot] = start
+                begun.append(slot)
+        self._redo.difference_update(slots)
+        self._live_slots = np.flatnonzero(self._live).tolist()
+        if not begun:
+            return self._pack(self._images)
+        self._totals.begin(begun)
+        self._obs = obs = {key: array.copy() for key, array in self._obs.items()}
+        self._reset_slots(begun, [self._starts[slot] for slot in begun], obs)
+        states, descriptions = obs.get("states"), list(self._descriptions)
+        for slot in begun:
+            descriptions[slot] = self._describe(slot)
+            if states is not None and not np.isfinite(states[slot]).all():
+                # Nothing to fall back on: a reset that gives NaN cannot be skipped.
+                raise self._error(slot, 0, "observation 'states' after reset", "", NotFiniteError)
+        self._descriptions = descriptions
+        return self._pack(self._draw(begun))
+
+    def _draw(self, slots: list[int] | None = None) -> dict[str, np.ndarray]:
+        """Renders slots, all by default, into new arrays."""
+        if self.rendered_keys:
+            images = {key: array.copy() for key, array in self._images.items()}
+            self._draw_images(range(self.num_envs) if slots is None else slots, images)
+            self._images = images
+        return self._images
+
+    def _pack(self, images: dict[str, np.ndarray]) -> Obs:
+        obs: Obs = {key: torch.from_numpy(array) for key, array in self._obs.items()}
+        for key, array in images.items():
+            obs[key] = torch.from_numpy(array)
+        obs["task_descriptions"] = self._descriptions
+        return obs
+
+    def _reset_ids(self) -> torch.Tensor:
+        return torch.tensor([start.reset_id for start in self._starts])
+
+    def _counts(self) -> dict[str, int]:
+        return {"restarts": self._restarts, "nan_skipped": self._nan_skipped}
+
+    def _check_actions(self, actions: Any, ndim: int) -> np.ndarray:
+        if isinstance(actions, torch.Tensor):
+            actions = actions.detach().cpu().numpy()
+        actions = np.asarray(actions)
+        dim, wanted = self.action_spec.dim, "[envs, chunk, dim]" if ndim == 3 else "[envs, dim]"
+        if actions.ndim != ndim or len(actions) != self.num_envs or actions.shape[-1] != dim:
+            raise ValueError(
+                f"actions have shape {list(actions.shape)}; expected {wanted} with "
+                f"{self.num_envs} envs and {dim} entries"
+            )
+        found = bad_action(actions)
+        if found:
+            slot, reason = found
+            step = int(self._totals.length[slot]) + 1
+            raise self._error(slot, step, reason, "look at the policy", NotFiniteError)
+        return actions
+
+    def _error(
+        self, slot: int, step: int, reason: str, hint: str, kind: type[EnvSlotError] = EnvSlotError
+    ) -> EnvSlotError:
+        start = self._starts[slot]
+        message = (
+            f"{self.options.env_type}: slot {slot}, step {step} of its episode (reset id "
+            f"{start.reset_id}, seed {start.seed}): {reason}"
+        )
+        return kind(f"{message}; {hint}" if hint else message, slot, step, *start)

@@ -1,0 +1,43 @@
+"""Finds numbers that are not finite: one cheap sum when all is well, a search when it is not."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def find_not_finite(
+    slots: list[int], reward: np.ndarray, states: np.ndarray | None
+) -> list[tuple[int, str]]:
+    """Finds slots with a NaN or an infinity.
+
+    Args:
+        slots: Slots to look at; the others hold finite numbers.
+        reward: `[B]`.
+        states: `[B, S]`, if the env has them.
+
+    Returns:
+        Slot and what is wrong in it.
+    """
+    total = float(reward.sum()) + (0.0 if states is None else float(states.sum()))
+    if math.isfinite(total):
+        return []
+    found = []
+    for slot in slots:
+        if not math.isfinite(reward[slot]):
+            found.append((slot, f"reward is {reward[slot]}"))
+        elif states is not None and not np.isfinite(states[slot]).all():
+            index = int(np.flatnonzero(~np.isfinite(states[slot]))[0])
+            value = states[slot, index]
+            found.append((slot, f"observation 'states' is {value} at index {index}"))
+    return found
+
+
+def bad_action(actions: np.ndarray) -> tuple[int, str] | None:
+    """Finds the first slot whose actions `[B, ...]` are not finite, and says which entry."""
+    if math.isfinite(float(actions.sum())) or np.isfinite(actions).all():
+        return None
+    slot, *rest = np.argwhere(~np.isfinite(actions))[0].tolist()
+    value = actions[(slot, *rest)]
+    return slot, f"the action that the policy gave is {value} at index {rest}"

@@ -1,0 +1,113 @@
+"""Finds out what happened: how a worker died, what those who do not answer are doing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlinf.scheduler.cluster.node import NodeInfo
+from rlinf.scheduler.errors import WaitTimeout, WorkerDied
+from rlinf.scheduler.failure.autopsy import diagnose
+from rlinf.scheduler.failure.blackbox import STACK_SIGNAL, Remains, examine, process_state
+from rlinf.scheduler.failure.reporter import FailureReporter
+from rlinf.scheduler.registry.server import RegistryServer
+from rlinf.scheduler.worker.spec import RunSpec, worker_file
+
+_STATUS_SECONDS = 2.0
+_STACKS_SECONDS = 3.0
+
+
+class Inquest:
+    """The driver's means to explain a failure.
+
+    Args:
+        run: what all processes share.
+        server: the registry, whose lifelines answer even when a worker's own code is stuck.
+        node_rank: node of the driver.
+        node_of: the node of a worker, None if it is not known.
+        examine_on: `examine_on(node, *files)` reads what a worker left on another node.
+        oom_kills: count of processes killed for memory when the run began, by node rank.
+    """
+
+    def __init__(
+        self,
+        run: RunSpec,
+        server: RegistryServer,
+        node_rank: int,
+        node_of: Callable[[str], NodeInfo | None],
+        examine_on: Callable[..., Remains],
+        oom_kills: dict[int, int],
+    ):
+        self._run = run
+        self._server = server
+        self._node_rank = node_rank
+        self._node_of = node_of
+        self._examine_on = examine_on
+        self._oom_kills = oom_kills
+        self.folder = Path(run.log_dir)
+        self.reporter = FailureReporter(server.state, self.folder, self.autopsy)
+
+    def autopsy(self, name: str, message: str = "") -> WorkerDied:
+        """Finds out how a worker died."""
+        node = self._node_of(name)
+        files = [worker_file(self._run.log_dir, name, suffix) for suffix in (".box", ".log")]
+        if node is None or node.node_rank == self._node_rank:
+            remains = examine(*files)
+        else:
+            remains = self._examine_on(node, *files)
+        rank = node.node_rank if node else None
+        return diagnose(
+            name,
+            remains,
+            node_rank=rank,
+            node_ip=node.node_ip if node else "",
+            message=message,
+            oom_kills_before=self._oom_kills.get(rank or 0, remains.oom_kills),
+        )
+
+    def timeout(
+        self, waiter: str, what: str, names: list[str], seconds: float | None
+    ) -> WaitTimeout:
+        """Says who did not answer and what each was doing; dumps all stacks beside the logs."""
+        status = self._server.inquire("status", None, names, timeout=_STATUS_SECONDS)
+        folder = self.dump_stacks()
+        holders = []
+        for name in names:
+            info = self._server.state.workers.get(name)
+            where = f"node {info.cluster_node_rank}, pid {info.pid}" if info else "no process yet"
+            holders.append(f"{name} ({where}): {status.get(name) or self._mute(info)}")
+        advice = f"stacks of all workers are in {folder}"
+        return WaitTimeout(what, waiter=waiter, seconds=seconds, holders=holders, advice=advice)
+
+    def _mute(self, info: Any) -> str:
+        """What can be said of a worker that does not answer its lifeline."""
+        if info is None:
+            return "has not registered"
+        if info.cluster_node_rank != self._node_rank:
+            return "does not answer"
+        doing = examine(worker_file(self._run.log_dir, info.name, ".box"), "").activity
+        state = process_state(info.pid) or "gone"
+        return f"{doing}; the process is {state} and does not answer"
+
+    def dump_stacks(self) -> Path:
+        """Writes the Python stacks of all workers to files and returns their folder."""
+        folder = self.folder / "stacks"
+        folder.mkdir(parents=True, exist_ok=True)
+        answers = self._server.inquire("stacks", None, None, timeout=_STACKS_SECONDS)
+        for name, text in answers.items():
+            (folder / f"{name.replace(':', '_')}.txt").write_text(text)
+        for name, info in list(self._server.state.workers.items()):
+            here = info.cluster_node_rank == self._node_rank
+            if name not in answers and here and process_state(info.pid):
+                # Does not need the GIL: written to the worker's .stacks file.
+                os.kill(info.pid, STACK_SIGNAL)
+        return folder
+
+    def report(self, error: BaseException) -> None:
+        """Prints and saves the failure card, once, for the error that ends the run."""
+        card = self.reporter.report(error)
+        if card is not None:
+            print(card.render(), file=sys.stderr, flush=True)

@@ -1,0 +1,79 @@
+"""Which steps count."""
+
+import pytest
+import torch
+
+from rlinf.algorithms.masks import (
+    embodied_loss_mask,
+    episode_lengths,
+    filter_groups,
+    groups_within,
+    last_valid,
+    until_first_done,
+)
+
+
+def column(*values):
+    return torch.tensor(values, dtype=torch.bool).unsqueeze(1)
+
+
+def test_steps_count_until_the_first_done_inclusive():
+    dones = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 0]])
+    assert until_first_done(dones).int().tolist() == [[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "last"),
+    [
+        ((1, 1, 0), (0, 1, 0)),
+        ((0, 1, 1), (0, 0, 1)),
+        ((0, 1, 0), (0, 1, 0)),
+        ((1, 0, 1), (0, 0, 1)),
+        ((0, 0, 0), (0, 0, 0)),
+    ],
+)
+def test_the_last_valid_entry_is_found_wherever_it_is(mask, last):
+    assert torch.equal(last_valid(column(*mask)), column(*last))
+
+
+def test_without_auto_reset_an_env_counts_until_its_first_done_inside_a_chunk():
+    dones = torch.zeros(3, 2, 4, dtype=torch.bool)
+    dones[1, 0, 1] = dones[2, 0, 3] = True
+    mask = embodied_loss_mask(dones, auto_reset=False)
+    assert mask[:, 0].int().tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]
+    assert mask[:, 1].all()
+
+
+def test_with_auto_reset_only_the_rest_of_the_chunk_is_lost():
+    dones = torch.zeros(3, 2, 4, dtype=torch.bool)
+    dones[1, 0, 1] = dones[2, 0, 3] = True
+    mask = embodied_loss_mask(dones, auto_reset=True)
+    assert mask[:, 0].int().tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]]
+    assert mask[:, 1].all()
+
+
+def test_lengths_are_those_of_each_steps_episode():
+    dones = torch.tensor([[0, 0], [1, 0], [0, 0], [0, 0], [1, 0]])
+    mask = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 1], [0, 1]]).bool()
+    lengths = episode_lengths(mask, dones)
+    assert lengths.T.tolist() == [[2, 2, 2, 2, 2], [4, 4, 4, 4, 4]]
+    dones[3, 0] = 1
+    assert episode_lengths(mask, dones)[:, 0].tolist() == [2, 2, 2, 2, 0]
+
+
+def test_groups_are_kept_by_their_mean_score():
+    scores = torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0])
+    keep = groups_within(scores, group_size=2, lower=0.1, upper=0.9)
+    assert keep.int().tolist() == [0, 0, 1, 1, 0, 0]
+    assert groups_within(scores, group_size=2).all()
+    with pytest.raises(ValueError, match="6 episodes do not divide into groups of group_size 4"):
+        groups_within(scores, group_size=4)
+
+
+def test_filtered_groups_leave_the_loss():
+    rewards = torch.tensor([[1.0, 1.0, 0.0, 1.0], [5.0, 5.0, 0.0, 0.0]])
+    dones = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0]])
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    mask[1, 2] = False
+    kept = filter_groups(mask, rewards=rewards, dones=dones, group_size=2, rewards_upper_bound=0.9)
+    assert kept.int().tolist() == [[0, 0, 1, 1], [0, 0, 0, 1]]

@@ -1,0 +1,62 @@
+"""Policies of all kinds on small observations."""
+
+import pytest
+import torch
+
+from rlinf.models import get_model
+from rlinf.utils.env_spec import EnvSpec
+
+torch.set_num_threads(1)
+
+SPEC = EnvSpec(obs_dim=6, action_dim=3, action_low=[-1, -2, 0], action_high=[1, 2, 1])
+SMALL_CNN = {"model_type": "cnn_policy", "image_size": 24, "channels": [8, 16], "feature_dim": 16}
+
+
+@pytest.fixture
+def make_policy():
+    """Builds a policy with a value head on the spec of these tests."""
+
+    def make(model_type="mlp_policy", *, spec=SPEC, seed=0, dtype=None, **keys):
+        torch.manual_seed(seed)
+        base = SMALL_CNN if model_type == "cnn_policy" else {"model_type": model_type}
+        return get_model({**base, "add_value_head": True, **keys}, spec, dtype)
+
+    return make
+
+
+@pytest.fixture
+def make_obs():
+    """Draws a batch of observations."""
+
+    def make(batch=8, seed=1):
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.randint(0, 256, (batch, 24, 24, 3), generator=generator, dtype=torch.uint8)
+        states = torch.randn(batch, 6, generator=generator) * 3 + 1
+        return {"states": states, "main_images": images, "task_descriptions": None}
+
+    return make
+
+
+VARIANTS = [
+    {},
+    {"num_action_chunks": 4},
+    {"num_action_chunks": 4, "value_type": "action_level"},
+    {"state_dependent_std": True, "num_action_chunks": 2},
+    {"share_trunk": True, "activation": "silu"},
+    {"squash_actions": True, "num_action_chunks": 2},
+    {"squash_actions": True, "state_dependent_std": True, "activation": "elu"},
+    {"add_value_head": False, "activation": "relu"},
+    {"normalize_obs": False, "clip_actions": False, "orthogonal_init": False},
+    {"hidden_sizes": []},
+    {"hidden_sizes": [], "share_trunk": True},
+    {"model_type": "cnn_policy"},
+    {"model_type": "cnn_policy", "pooling": "spatial_softmax", "num_action_chunks": 2},
+    {"model_type": "cnn_policy", "random_shift": 3, "state_dependent_std": True},
+    {"model_type": "cnn_policy", "use_states": False, "squash_actions": True},
+]
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda keys: "-".join(map(str, keys.values())) or "default")
+def variant(request):
+    """Keys of one way to build a policy."""
+    return request.param
