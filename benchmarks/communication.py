@@ -117,7 +117,7 @@ def measure_point_to_point(board: Board, turns: Turns, sizes: Sequence[str]) -> 
             seconds = contestant.ask("one_way", size=size, count=ONE_WAY[label])
             row.add(contestant.name, _rate(ONE_WAY[label], size, seconds, label))
 
-        turns.once(_unrecorded("one_way", size=size, count=2))
+        turns.once(_unrecorded("one_way", size=size, count=ONE_WAY[label]))
         # The copy is the measure of large messages only.
         turns.sample(flow, but=(MEMCPY,) if label in SMALL else ())
 
@@ -151,13 +151,11 @@ class _Flow:
 
     def warm_up(self, contestant: Contestant) -> None:
         """Moves a few items, to learn how many make a sample of the right length."""
-        count = 40 if self._label in SMALL else 4
+        count = 40 if self._label in SMALL else ONE_WAY[self._label]
         contestant.ask("channel", count=count, **self._layout)
         seconds = contestant.ask("channel", count=count, **self._layout)
         if self._label in SMALL:
             count = max(40, min(40_000, int(count / seconds * CHANNEL_SECONDS)))
-        else:
-            count = ONE_WAY[self._label]
         self._counts[contestant.name] = count - count % 4
 
     def sample(self, contestant: Contestant) -> None:

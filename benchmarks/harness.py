@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import queue
+import signal
 import statistics
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -133,6 +134,7 @@ class Contestant:
                 # Not the repository: its packages must not be found by accident.
                 cwd=folder,
             )
+        self._stuck = False
         self._answers: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -147,7 +149,7 @@ class Contestant:
         """Process of the contestant's driver."""
         return self._process.pid
 
-    def ask(self, do: str, timeout: float = 300.0, **arguments: Any) -> Any:
+    def ask(self, do: str, timeout: float = 180.0, **arguments: Any) -> Any:
         """Has the contestant run a command and returns its answer.
 
         Raises:
@@ -162,6 +164,7 @@ class Contestant:
         except BrokenPipeError:
             line = ""
         except queue.Empty:
+            self._stuck = True
             raise ContestantFailed(f"{what} took more than {timeout:g} s") from None
         if not line:
             raise ContestantFailed(f"{what} ended the process\n{self._last_lines()}")
@@ -176,17 +179,13 @@ class Contestant:
     def close(self, timeout: float = 30.0) -> None:
         """Ends the contestant and all that it started."""
         started = descendants(self.pid)
-        try:
-            self.ask("stop", timeout=timeout)
-        except ContestantFailed:
-            pass
         assert self._process.stdin is not None
-        try:
+        with suppress(ContestantFailed, BrokenPipeError):
+            if not self._stuck:
+                self.ask("stop", timeout=timeout)
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass
         try:
-            self._process.wait(timeout)
+            self._process.wait(0 if self._stuck else timeout)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -422,6 +421,8 @@ def run(
     file: Path | None,
 ) -> int:
     """Measures, prints the table with all that a reader must know, and returns the exit code."""
+    # Contestants are ended on this way out, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     busy = busy_share()
     begin = time.monotonic()
     if busy > IDLE_LIMIT:

@@ -108,7 +108,7 @@ def compute_ppo_actor_loss(
     if clip_ratio_c is not None:
         bound = clip_ratio_c * advantages.abs()
         metrics["actor/dual_clip_fraction"] = aggregator.mean_metric(_share(term > bound))
-        pass
+        term = torch.minimum(term, bound)
     loss = aggregator.loss(term)
     metrics["actor/policy_loss"] = aggregator.loss_metric(term)
     with torch.no_grad():

@@ -21,7 +21,7 @@ from rlinf.envs.episodes import EpisodeTotals
 from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError
 from rlinf.envs.guard import bad_action, find_not_finite
 from rlinf.envs.options import VectorEnvOptions
-from rlinf.envs.reset_plan import ResetPlan, Start
+from rlinf.envs.reset_plan import NEVER, ResetPlan, Start
 from rlinf.envs.step_result import StepResult
 
 Obs = dict[str, Any]
@@ -96,7 +96,7 @@ class VectorEnv(Adapter):
         self._result = StepResult(num_envs)
         self._live = np.zeros(num_envs, dtype=bool)
         self._live_slots: list[int] = []
-        self._starts = [Start(-1, 0)] * num_envs
+        self._starts = [NEVER] * num_envs
         self._redo: set[int] = set()
         self._restarts = self._nan_skipped = 0
         self._descriptions = [""] * num_envs

@@ -31,6 +31,10 @@ class Start(NamedTuple):
     seed: int
 
 
+NEVER = Start(-1, -1)
+"""Stands for a slot that has not begun an episode."""
+
+
 class ResetPlan:
     """Reset states and seeds of the slots of one vector env.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlinf.envs.base import VectorEnv
 from rlinf.envs.errors import EnvError
-from rlinf.envs.reset_plan import Start
+from rlinf.envs.reset_plan import NEVER, Start
 from rlinf.envs.step_result import StepResult
 
 SlotObs = np.ndarray | dict[str, np.ndarray]
@@ -146,8 +146,8 @@ class SlotVectorEnv(VectorEnv):
         state = []
         for slot, begin in enumerate(self._history_begin):
             rows = self._history[begin : begin + int(self._totals.length[slot])]
-            dim = self.action_spec.dim
-            state.append(np.array([row[slot] for row in rows]).reshape(len(rows), dim))
+            none = np.zeros((0, self.action_spec.dim), np.float32)
+            state.append(np.array([row[slot] for row in rows]) if rows else none)
         return state
 
     def _set_sim_state(self, state: list[Any]) -> None:
@@ -156,16 +156,18 @@ class SlotVectorEnv(VectorEnv):
                 self.set_slot_state(slot, content)
             return
         length = max(len(actions) for actions in state)
-        dim = self.action_spec.dim
-        self._history = [np.zeros((self.num_envs, dim), actions_type(state)) for _ in range(length)]
-        self._history_begin = [0] * self.num_envs
+        shape = (self.num_envs, self.action_spec.dim)
+        dtype = np.result_type(*(actions.dtype for actions in state))
+        self._history = [np.zeros(shape, dtype) for _ in range(length)]
+        # What comes next is appended, so all episodes so far have to end at the end.
+        self._history_begin = [length - len(actions) for actions in state]
         for slot, actions in enumerate(state):
-            if self._starts[slot] == Start(-1, 0):
+            if self._starts[slot] == NEVER:
                 continue
             self.reset_slot(slot, self._starts[slot])
-            for step, action in enumerate(actions):
-                self._history[step][slot] = action
-                self.step_slot(slot, action)
+            for row, action in zip(self._history[length - len(actions) :], actions, strict=True):
+                row[slot] = action
+                self.step_slot(slot, row[slot])
 
     def capture_image(self, slots: Sequence[int] | None = None) -> np.ndarray:
         """Renders slots for people; see the base class."""
@@ -177,7 +179,3 @@ class SlotVectorEnv(VectorEnv):
         for slot in range(self.num_envs):
             self.close_slot(slot)
 
-
-def actions_type(rows: list[np.ndarray]) -> np.dtype:
-    """Returns the dtype of saved actions."""
-    return next((actions.dtype for actions in rows if len(actions)), np.dtype(np.float32))

@@ -97,7 +97,7 @@ def get_model(
     from rlinf.models.settings import complete
 
     load_extension()
-    builder = _builder(cfg["model_type"])
+    builder = _builder(cfg.get("model_type"))
     cfg = complete(cfg, env_spec)
     if dtype is None:
         dtype = getattr(torch, _PRECISIONS[cfg.precision])

@@ -14,11 +14,16 @@ HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
 
+
+def _elu(x: Tensor) -> Tensor:
+    return functional.elu(x, inplace=True)
+
+
 # In place where autograd needs only the result.
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh_,
     "relu": torch.relu_,
-    "elu": lambda x: functional.elu(x, inplace=True),
+    "elu": _elu,
     "silu": functional.silu,
 }
 

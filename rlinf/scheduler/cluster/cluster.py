@@ -164,6 +164,9 @@ class Cluster:
                 num_nodes=len(self.topology.nodes),
                 log_dir=str(self.log_dir),
                 timeouts=timeouts,
+                ray_processes=[(p.pid, p.create_time()) for p in our_processes()]
+                if self._session.local
+                else [],
                 import_path=[os.path.abspath(path) for path in sys.path],
             )
             self._runtime = ProcessRuntime(

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 
 def our_processes() -> list[Any]:
-    """All descendants of this process."""
+    """Descendants of this process that belong to Ray; a program may have others of its own."""
     import psutil
 
-    return psutil.Process().children(recursive=True)
+    return [process for process in psutil.Process().children(recursive=True) if _is_rays(process)]
 
 
 def end_leftovers(processes: list[Any], timeout: float) -> None:
-    """Waits for processes to end, then ends those that did not.
-
-    Only processes that Ray started are touched: a program may have children of its own.
-    """
+    """Waits for processes to end, then ends those that did not."""
     import psutil
 
-    ours = [process for process in processes if _is_rays(process)]
-    _, alive = psutil.wait_procs(ours, timeout=timeout)
+    deadline = time.monotonic() + timeout
+    while (alive := [process for process in processes if runs(process)]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.02)
     for process in alive:
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(alive, timeout=5)
+
+
+def runs(process: Any) -> bool:
+    """Whether a process runs; a zombie only waits for somebody else to reap it."""
+    import psutil
+
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _is_rays(process: Any) -> bool:

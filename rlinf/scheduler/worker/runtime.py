@@ -227,6 +227,8 @@ class WorkerRuntime(ProcessRuntime):
     def _registry_lost(self, reason: str) -> None:
         # Without its driver a worker has nothing to live for; leaving at once frees its devices.
         self.box.note_exit(exit_code=1)
+        if self.node_rank == self.run.driver_node_rank:
+            end_processes(self.run.ray_processes)
         os._exit(1)
 
 
@@ -266,6 +268,19 @@ class _CancelDesk:
         """Whether a call was asked to stop."""
         with self._lock:
             return call in self._asked
+
+
+def end_processes(processes: list[tuple[int, float]]) -> None:
+    """Kills processes given by pid and start time, as far as they are still the same ones."""
+    import psutil
+
+    for pid, started in processes:
+        try:
+            process = psutil.Process(pid)
+            if process.create_time() == started:
+                process.kill()
+        except psutil.Error:
+            continue
 
 
 def free_port() -> int:

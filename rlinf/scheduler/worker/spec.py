@@ -23,6 +23,8 @@ class RunSpec:
         num_nodes: number of nodes.
         log_dir: folder of logs and evidence.
         timeouts: deadlines in seconds by name.
+        ray_processes: (pid, start time) of what the driver started to have a Ray of its own; workers
+            end them if the driver is killed and cannot.
         import_path: where the driver finds its modules; workers look there, too.
     """
 
@@ -34,6 +36,7 @@ class RunSpec:
     num_nodes: int
     log_dir: str
     timeouts: dict[str, float | None]
+    ray_processes: list[tuple[int, float]] = field(default_factory=list)
     import_path: list[str] = field(default_factory=list)
 
     def timeout(self, name: str) -> float | None:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from rlinf.scheduler import FlexiblePlacementStrategy, WaitTimeout, WorkerDied
+from rlinf.scheduler.cluster.shutdown import runs
 from tests.unit_tests.scheduler.worker.workers import Doomed, Echo
 
 HOW = {"kill": ("SIGKILL", None), "segv": ("SIGSEGV", None), "exit": (None, 3)}
@@ -146,14 +147,6 @@ main()
 """
 
 
-def runs(process: psutil.Process) -> bool:
-    """Whether a process runs; a zombie waits only for whoever has to reap it."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str, list[int], float]:
     """Runs a driver program; returns code, output, pids of its workers, seconds to end."""
     here = os.path.dirname(__file__)
@@ -183,8 +176,7 @@ def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str,
         process.send_signal(kill)
     out, _ = process.communicate(timeout=90)
     seconds = time.monotonic() - begin
-    # Ray's own agents notice by themselves that their node has been killed, but take their time.
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 15
     while (alive := [p for p in everyone if runs(p)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     for left in alive:

@@ -1,0 +1,1 @@
+"""MetaWorld: 50 tasks of a Sawyer arm, simulated by MuJoCo."""

@@ -1,0 +1,53 @@
+"""Keys that MetaWorld adds to `env.train` and `env.eval`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlinf.config.plugins import register_schema
+from rlinf.config.schema.base import Int
+from rlinf.envs.config import VectorEnvKeys
+
+
+class MetaWorldKeys(VectorEnvKeys):
+    """Keys of MetaWorld."""
+
+    task: str = Field(
+        "button-press-v3", description="A MetaWorld task, or MT10, MT25 or MT50 for that many."
+    )
+    goals: Literal["trials", "random"] = Field(
+        "trials",
+        description="Goal and object positions: the 50 of each task that goal_seed gives, or new "
+        "ones in every episode.",
+    )
+    goal_seed: Int = Field(
+        0, ge=0, description="Seed of the 50 positions; another one gives unseen ones."
+    )
+    reward: Literal["dense", "success"] = Field(
+        "dense", description="MetaWorld's own reward (0 to 10), or 1 while the task is solved."
+    )
+    reward_function_version: Literal["v1", "v2"] = Field(
+        "v2", description="Version of MetaWorld's own reward."
+    )
+    terminate_on_success: bool = Field(
+        False, description="End an episode when it is solved; MetaWorld itself does not."
+    )
+    task_one_hot: bool = Field(
+        False, description="Append to the state which task it is, one entry per task."
+    )
+    cache_resets: bool = Field(
+        True, description="Keep the state after a reset to one of the 50 positions (exact)."
+    )
+    obs_mode: Literal["state", "image", "state_image"] = Field(
+        "state", description="What the policy sees."
+    )
+    image_size: Int = Field(84, gt=0, description="Height and width of images (pixels).")
+    camera_name: str = Field("corner2", description="Camera that takes the images.")
+    fast_render: bool = Field(
+        True, description="Images without shadows, reflections and smoothing."
+    )
+
+
+register_schema("env", "metaworld", MetaWorldKeys)

@@ -1,0 +1,239 @@
+"""The MetaWorld adapter: which task and goal a reset state is, and what the policy sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rlinf.envs.action_utils import ActionSpec, Gripper
+from rlinf.envs.errors import MissingSimulator
+from rlinf.envs.metaworld.tasks import DESCRIPTIONS, tasks_of
+from rlinf.envs.options import option
+from rlinf.envs.rendering import Camera, choose_backend
+from rlinf.envs.reset_plan import Start
+from rlinf.envs.slots import SlotVectorEnv
+from rlinf.envs.step_result import ObsSpec
+
+STATE_DIM = 39
+"""Two frames of hand, gripper and objects, and the goal."""
+
+TRIALS = 50
+"""Goals per task."""
+
+VIDEO_SIZE = 256
+"""Height and width of pictures for people, in states-only runs."""
+
+
+class MetaWorldEnv(SlotVectorEnv):
+    """MetaWorld tasks with the goal in the observation, as in its MT benchmarks.
+
+    Reset states: with `goals: trials`, state `50 * task + trial` is trial `trial` of the task, for the
+    tasks in MetaWorld's order; the 50 trials of a task are those of `metaworld.MT1(task, goal_seed)`.
+    With `goals: random`, there is no list: task and goal are drawn from the episode's seed (with
+    `num_reset_states`, state `i` belongs to task `i mod tasks`).
+
+    Success is MetaWorld's own `info["success"]`. MetaWorld never terminates an episode; it refuses to
+    go on after 500 steps, and here after `max_episode_steps`.
+
+    Slots change between tasks without making simulators anew: those not in use wait in a pool.
+    """
+
+    env_type = "metaworld"
+    replays = False
+
+    def _open(self) -> None:
+        cfg = self.cfg
+        self._obs_mode = option(cfg, "obs_mode", "state")
+        self._size = int(option(cfg, "image_size", 84))
+        save_video = option(option(cfg, "video_cfg", {}), "save_video", False)
+        self._pictures = self._obs_mode != "state" or save_video
+        if self._pictures:
+            choose_backend()
+        try:
+            from rlinf.envs.metaworld import simulator
+        except ImportError as error:
+            raise MissingSimulator(
+                f"MetaWorld cannot be imported ({error}): pip install 'rlinf[embodied]'"
+            ) from error
+        self._simulator = simulator
+        self.tasks = tasks_of(str(option(cfg, "task", "button-press-v3")))
+        self._random_goals = option(cfg, "goals", "trials") == "random"
+        self._goal_seed = int(option(cfg, "goal_seed", 0))
+        self._sparse = option(cfg, "reward", "dense") == "success"
+        self._reward_version = option(cfg, "reward_function_version", "v2")
+        self._terminate = bool(option(cfg, "terminate_on_success", False))
+        self._one_hot = np.eye(len(self.tasks), dtype=np.float32)
+        self._uses_one_hot = bool(option(cfg, "task_one_hot", False))
+        self._caches = bool(option(cfg, "cache_resets", True)) and not self._random_goals
+        self._cache: dict[int, tuple[Any, np.ndarray]] = {}
+        self._goals: dict[int, list[np.ndarray]] = {}
+        self._pool: dict[int, list[Any]] = {}
+        self._cameras: dict[tuple[int, int], Camera] = {}
+        self._task_of: list[int] = [-1] * self.num_envs
+        self._sims: list[Any] = [None] * self.num_envs
+        if self._obs_mode != "state":
+            self.rendered_keys = frozenset({"main_images"})
+        super()._open()
+
+    @cached_property
+    def obs_spec(self) -> dict[str, ObsSpec]:
+        """States `[39]`, plus one entry per task on request, and images on request."""
+        spec = {}
+        if self._obs_mode != "image":
+            extra = len(self.tasks) if self._uses_one_hot else 0
+            spec["states"] = ObsSpec((STATE_DIM + extra,))
+        if self._obs_mode != "state":
+            spec["main_images"] = ObsSpec((self._size, self._size, 3), np.uint8)
+        return spec
+
+    @cached_property
+    def action_spec(self) -> ActionSpec:
+        """Motion of the hand in x, y and z, and effort of the gripper (1 closes it)."""
+        return ActionSpec.box(-np.ones(4), np.ones(4), gripper=Gripper(3, opened=-1, closed=1))
+
+    @property
+    def default_max_episode_steps(self) -> int:
+        """MetaWorld's own limit."""
+        return 500
+
+    @property
+    def num_reset_states(self) -> int | None:
+        """50 per task; with random goals what the config says."""
+        return super().num_reset_states if self._random_goals else TRIALS * len(self.tasks)
+
+    def make_slot(self, slot: int) -> None:
+        """Makes the simulator of a single task; those of many are made when first needed."""
+        self._sims[slot], self._task_of[slot] = None, -1
+        if len(self.tasks) == 1:
+            self._take(slot, 0)
+
+    def reset_slot(self, slot: int, start: Start) -> np.ndarray:
+        """Begins a trial; from the second time on, by restoring the state after its reset."""
+        if self._random_goals:
+            rng = np.random.default_rng(start.seed)
+            count = len(self.tasks)
+            drawn = int(rng.integers(count))
+            sim = self._take(slot, start.reset_id % count if start.reset_id >= 0 else drawn)
+            return self._state(slot, sim.reset(sim.random_goal(rng)))
+        known = self._cache.get(start.reset_id)
+        task, trial = divmod(start.reset_id, TRIALS)
+        sim = self._take(slot, task)
+        if known:
+            sim.restore(known[0])
+            return self._state(slot, known[1])
+        if task not in self._goals:
+            self._goals[task] = sim.trial_goals(self._goal_seed)
+        obs = sim.reset(self._goals[task][trial])
+        if self._caches:
+            self._cache[start.reset_id] = sim.snapshot(), obs
+        return self._state(slot, obs)
+
+    def step_slot(
+        self, slot: int, action: np.ndarray
+    ) -> tuple[np.ndarray, float, bool, bool, bool]:
+        """Makes a step of the simulator."""
+        obs, reward, _, truncated, info = self._sims[slot].step(action)
+        success = info["success"] > 0
+        if self._sparse:
+            reward = float(success)
+        if self._uses_one_hot:
+            obs = self._state(slot, obs)
+        return obs, reward, success and self._terminate, truncated, success
+
+    def render_slot(self, slot: int) -> np.ndarray:
+        """Returns a picture from the camera of the config."""
+        size = max(self._size, VIDEO_SIZE) if self._obs_mode == "state" else self._size
+        return self._camera(slot, size).draw(self._sims[slot].env.data)
+
+    def close_slot(self, slot: int) -> None:
+        """Frees the simulator of a slot."""
+        if self._sims[slot] is not None:
+            self._sims[slot].close()
+
+    def close(self) -> None:
+        """Frees simulators and cameras."""
+        super().close()
+        self.offload()
+
+    def offload(self) -> None:
+        """Frees the OpenGL contexts; they come back when pictures are drawn again."""
+        for camera in self._cameras.values():
+            camera.close()
+        self._cameras.clear()
+
+    def get_slot_state(self, slot: int) -> Any:
+        """Returns the task and the full state of its simulation."""
+        sim = self._sims[slot]
+        # A plain tuple: whoever reads it needs no MetaWorld to unpickle it.
+        return None if sim is None else (self._task_of[slot], *map(_plain, sim.snapshot()))
+
+    def set_slot_state(self, slot: int, state: Any) -> None:
+        """Goes on from such a state."""
+        if state is not None:
+            task, physics, moved, attributes = state
+            views = {
+                name: self._simulator.View(**value["view"]) if _is_view(value) else value
+                for name, value in attributes.items()
+            }
+            self._take(slot, task).restore(self._simulator.Snapshot(physics, moved, views))
+
+    def _take(self, slot: int, task: int) -> Any:
+        """Puts a simulator of a task into a slot."""
+        if self._task_of[slot] != task:
+            if self._sims[slot] is not None:
+                self._pool.setdefault(self._task_of[slot], []).append(self._sims[slot])
+            waiting = self._pool.get(task)
+            self._sims[slot] = waiting.pop() if waiting else self._make(task)
+            self._task_of[slot] = task
+        return self._sims[slot]
+
+    def _make(self, task: int) -> Any:
+        horizon = self.options.max_episode_steps
+        return self._simulator.Simulator(self.tasks[task], horizon, self._reward_version)
+
+    def _state(self, slot: int, obs: np.ndarray) -> np.ndarray:
+        if not self._uses_one_hot:
+            return obs
+        return np.concatenate([obs, self._one_hot[self._task_of[slot]]])
+
+    def _describe(self, slot: int) -> str:
+        return DESCRIPTIONS[self.tasks[self._task_of[slot]]]
+
+    def _diverged(self, slot: int) -> str:
+        if not self._sims[slot].diverged():
+            return ""
+        return "the physics diverged (MuJoCo met a NaN or a huge value and began anew)"
+
+    def _draw_images(self, slots: Sequence[int], images: dict) -> None:
+        for slot in slots:
+            if self._sims[slot] is not None:
+                data = self._sims[slot].env.data
+                images["main_images"][slot] = self._camera(slot, self._size).draw(data)
+
+    def _camera(self, slot: int, size: int) -> Camera:
+        """Returns the camera that all slots with the same task share."""
+        key = self._task_of[slot], size
+        if key not in self._cameras:
+            name = str(option(self.cfg, "camera_name", "corner2"))
+            fast = bool(option(self.cfg, "fast_render", True)) and size < VIDEO_SIZE
+            # MetaWorld hung the corner cameras upside down.
+            turned = name.startswith("corner")
+            model = self._sims[slot].env.model
+            self._cameras[key] = Camera(model, size, size, name, turned, fast)
+        return self._cameras[key]
+
+
+def _is_view(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"view"}
+
+
+def _plain(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    return {
+        name: {"view": value._asdict()} if hasattr(value, "_asdict") else value
+        for name, value in part.items()
+    }

@@ -1,0 +1,200 @@
+"""Which environments there are: names, classes and config schemas, found when first used."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rlinf.config.plugins import load_extension, register_schema
+from rlinf.config.suggest import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from rlinf.envs.base import VectorEnv
+
+
+class _Members(type):
+    """Makes the class behave like an enum: members as attributes, iteration, call by value."""
+
+    def __init__(cls, name: str, bases: tuple, namespace: dict) -> None:
+        super().__init__(name, bases, namespace)
+        cls._members: dict[str, SupportedEnvType] = {}
+        for member_name, value in namespace.items():
+            if member_name.isupper() and isinstance(value, str):
+                cls._add(member_name, value)
+
+    def _add(cls, member_name: str, value: str) -> SupportedEnvType:
+        member = object.__new__(cls)
+        member.name, member.value = member_name, value
+        cls._members[value] = member
+        setattr(cls, member_name, member)
+        return member
+
+    def __call__(cls, value: object) -> SupportedEnvType:
+        if isinstance(value, cls):
+            return value
+        member = cls._members.get(str(value).lower())
+        if member is None:
+            names = list(cls._members)
+            hint = did_you_mean(value, names)
+            raise ValueError(
+                f"env type '{value}' is not supported; known: {listed(names)}"
+                + (f"; {hint}" if hint else "")
+            )
+        return member
+
+    def __iter__(cls) -> Iterator[SupportedEnvType]:
+        return iter(cls._members.values())
+
+    def __len__(cls) -> int:
+        return len(cls._members)
+
+    def __contains__(cls, value: object) -> bool:
+        return isinstance(value, cls) or str(value).lower() in cls._members
+
+
+class SupportedEnvType(metaclass=_Members):
+    """An env type.
+
+    `SupportedEnvType.METAWORLD`, `SupportedEnvType("metaworld")` and iteration work as with an enum;
+    `register_env` adds a member.
+
+    Attributes:
+        name: Name of the member, such as `METAWORLD`.
+        value: What the user writes as `env_type`.
+    """
+
+    name: str
+    value: str
+
+    METAWORLD = "metaworld"
+    GYMNASIUM = "gymnasium"
+    ENVPOOL = "envpool"
+    MANISKILL = "maniskill"
+    LIBERO = "libero"
+
+    @classmethod
+    def register(cls, value: str) -> SupportedEnvType:
+        """Adds an env type, or returns the one that is there; names are kept in lower case."""
+        value = value.lower()
+        present = cls._members.get(value)
+        return present or cls._add(re.sub(r"\W+", "_", value).upper(), value)
+
+    def __repr__(self) -> str:
+        """Name and value."""
+        return f"<SupportedEnvType.{self.name}: '{self.value}'>"
+
+    def __reduce__(self) -> tuple:
+        """Finds, or adds, the same member in another process."""
+        return (SupportedEnvType.register, (self.value,))
+
+    def __copy__(self) -> SupportedEnvType:
+        """A member is itself: there is only one."""
+        return self
+
+    def __deepcopy__(self, memo: dict) -> SupportedEnvType:
+        """A member is itself: there is only one."""
+        return self
+
+
+_targets: dict[str, Any] = {
+    "metaworld": "rlinf.envs.metaworld.env:MetaWorldEnv",
+    "gymnasium": "rlinf.envs.gymnasium.env:GymnasiumEnv",
+    "envpool": "rlinf.envs.envpool.env:EnvPoolEnv",
+    "maniskill": "rlinf.envs.maniskill.env:ManiSkillEnv",
+    "libero": "rlinf.envs.libero.env:LiberoEnv",
+}
+
+
+def register_env(
+    name: str,
+    target: Any = None,
+    schema: type[BaseModel] | None = None,
+    *,
+    replaces: bool = False,
+) -> Callable[[Any], Any] | None:
+    """Registers an environment, as a call or as a decorator.
+
+    A Gymnasium env, or a function that makes one, is all it takes::
+
+        @register_env("maze")
+        class Maze(gymnasium.Env): ...
+
+    From then on `env_type: maze` works; `init_params` of the config are its arguments.
+
+    Args:
+        name: What the user writes as `env_type`; case does not matter.
+        target: A `VectorEnv` class, a `gymnasium.Env` class, a function that returns such an env, or
+            the path of one of them as text, `package.module:name`. None to use as a decorator.
+        schema: Pydantic model of the keys that it adds to `env.train` and `env.eval`.
+        replaces: Take the place of whoever has the name.
+
+    Returns:
+        A decorator if `target` is None.
+
+    Raises:
+        ValueError: The name is taken.
+    """
+    if target is None:
+
+        def decorate(target: Any) -> Any:
+            register_env(name, target, schema, replaces=replaces)
+            return target
+
+        return decorate
+    from rlinf.envs.config import with_base_keys
+
+    key = name.lower()
+    if not replaces and not _same(_targets.get(key, target), target):
+        raise ValueError(
+            f"env type '{name}' is already {_targets[key]}; pass replaces=True to take its place"
+        )
+    if replaces or key not in _targets:
+        register_schema("env", key, with_base_keys(schema), replaces=replaces)
+    SupportedEnvType.register(key)
+    _targets[key] = target
+    return None
+
+
+def get_env_cls(env_type: str | SupportedEnvType, env_cfg: Any = None) -> type[VectorEnv]:
+    """Returns the vector env class of an env type, importing its simulator's adapter.
+
+    Args:
+        env_type: As in the config, or a member.
+        env_cfg: `env.train` or `env.eval`; for adapters that choose their class by it. The built-in
+            ones do not.
+
+    Returns:
+        A class to be called with `(cfg, num_envs, seed_offset, total_num_processes, worker_info)`.
+
+    Raises:
+        ValueError: The type is unknown; the message names the near ones.
+    """
+    load_extension()
+    key = SupportedEnvType(env_type).value
+    target = _targets[key]
+    if isinstance(target, str):
+        module, _, attribute = target.partition(":")
+        target = getattr(importlib.import_module(module), attribute)
+    from rlinf.envs.base import VectorEnv
+
+    if inspect.isclass(target) and issubclass(target, VectorEnv):
+        return target
+    from rlinf.envs.gymnasium.env import env_cls_for
+
+    return env_cls_for(key, target)
+
+
+def _same(one: Any, other: Any) -> bool:
+    # A module that is imported again defines its classes again.
+    return one == other or _path(one) == _path(other)
+
+
+def _path(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    return f"{getattr(target, '__module__', '')}:{getattr(target, '__qualname__', target)}"
