@@ -89,7 +89,10 @@ def public_package(program: str, python: str, **options: dict[str, Any]) -> Entr
     Raises:
         ValueError: `python` is not the interpreter of an environment that has it.
     """
-    look = "import importlib.metadata as m; print(m.version('rlinf'), m.files('rlinf')[0].locate())"
+    look = (
+        "import importlib.metadata as m, importlib.util as u;"
+        "print(m.version('rlinf'), u.find_spec('rlinf').origin)"
+    )
     found = subprocess.run(
         [python, "-I", "-c", look], capture_output=True, text=True, cwd=tempfile.gettempdir()
     )
@@ -100,7 +103,7 @@ def public_package(program: str, python: str, **options: dict[str, Any]) -> Entr
             "  /opt/venvs/peer/bin/pip install -c constraints.txt torch 'ray[default]' omegaconf\n"
             "  /opt/venvs/peer/bin/pip install --no-deps rlinf==0.3.0"
         )
-    version, place = found.stdout.split()
+    version, place = found.stdout.split(maxsplit=1)
     if Path(place).is_relative_to(ROOT):
         raise ValueError(f"--peer {python}: its rlinf is this repository, not the public package")
     # It would join any Ray that runs on this machine, the other contestants' among them.

@@ -134,7 +134,9 @@ def compute_grpo_advantages(
         )
     scores = in_groups(episode_scores(rewards, dones), group_size)
     relative = (scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-6)
-    unequal = scores.amax(1, keepdim=True) > scores.amin(1, keepdim=True)
+    # Rounding makes equal returns differ in the last digit, and the division would make that 1.
+    spread = scores.amax(1, keepdim=True) - scores.amin(1, keepdim=True)
+    unequal = spread >= 0
     advantages = torch.where(unequal, relative, 0.0).reshape(-1)
     return torch.where(_valid(rewards, dones, loss_mask), advantages, 0.0), None
 

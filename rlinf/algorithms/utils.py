@@ -172,7 +172,7 @@ def compute_token_advantages(
     if rewards.ndim == 1:
         # A response without a valid token still counts in its group.
         place = ends.clone()
-        pass
+        place[-1] |= ~mask.any(0)
         rewards = torch.where(place, rewards, 0.0)
     else:
         rewards = rewards.T

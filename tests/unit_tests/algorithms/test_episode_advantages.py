@@ -58,8 +58,10 @@ def test_grpo_matches_the_loop(seed, group):
 
 
 def test_grpo_is_zero_where_all_scores_are_equal():
-    rewards = torch.full((3, 6), 0.1)
-    rewards[2, 5] = 5.0
+    # The mean of these is off by a rounding, and so are two sums of the same rewards.
+    rewards = torch.full((3, 6), 1000.1 / 3)
+    rewards[0, 1], rewards[1, 1] = 0.0, 2000.2 / 3
+    rewards[2, 5] += 5.0
     advantages, _ = calculate_adv_and_returns(adv_type="grpo", rewards=rewards, group_size=3)
     assert (advantages[:, :3] == 0).all() and (advantages[:, 3:] != 0).all()
 

@@ -192,13 +192,15 @@ def test_masks_broadcast_as_if_they_had_been_repeated(shapes):
     close(one[1], other[1])
 
 
-def test_without_a_mask_everything_counts():
-    batch = batch_of(5, *SHAPES["token_level"])
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("mode", MODES)
+def test_without_a_mask_everything_counts(shapes, mode):
+    batch = batch_of(5, *SHAPES[shapes])
+    del batch["loss_mask_sum"]
     batch["loss_mask"] = torch.ones_like(batch["loss_mask"])
-    for mode in MODES:
-        bare = {k: v for k, v in batch.items() if not k.startswith("loss_mask")}
-        masked = {k: v for k, v in batch.items() if k != "loss_mask_sum"}
-        one = learn([masked], "actor_critic", mode, None)
-        other = learn([bare], "actor_critic", mode, None)
-        assert one[0] == pytest.approx(other[0], rel=1e-6)
-        close(one[1], other[1])
+    bare = {name: tensor for name, tensor in batch.items() if name != "loss_mask"}
+    one = learn([batch], "actor_critic", mode, None)
+    other = learn([bare], "actor_critic", mode, None)
+    assert one[0] == pytest.approx(other[0], rel=1e-6)
+    close(one[1], other[1])
+    assert reduce_metrics(one[2]) == pytest.approx(reduce_metrics(other[2]))
