@@ -34,6 +34,9 @@ RAY_DASHBOARD = "raw Ray + dashboard"
 CPU_SLOTS = 8
 """Slots of a machine without accelerators, by default; more workers than that share them."""
 
+REST = 4.0
+"""Seconds after which a fresh Ray has started the processes that it keeps ready."""
+
 
 def entries(peer: str | None) -> list[Entry]:
     """The contestants, the public package among them if its interpreter is given."""
@@ -50,44 +53,55 @@ def entries(peer: str | None) -> list[Entry]:
 def measure_launch(
     board: Board, contestant: Contestant, workers: int, rest: float, settle: float
 ) -> None:
-    """First launch in a fresh cluster; for two workers also the start and the memory."""
+    """First launch in a fresh cluster; for two workers also the start and the memory.
+
+    Args:
+        board: takes the samples.
+        contestant: who is measured.
+        workers: size of the group.
+        rest: seconds between start and launch. Ray starts a process per core ahead of time, which
+            is still under way if there is none.
+        settle: seconds between launch and the look at the memory.
+    """
+    name, aim = contestant.name, [Aim(1.3, RAY)] if workers == 2 else []
     started = contestant.ask("start")
     time.sleep(rest)
     launched = contestant.ask("launch", workers=workers)
-    name = contestant.name
-    if workers == 2 and not rest:
-        board.row("import", "s", 2).add(name, started["import"])
-        board.row("cluster start", "s", 2).add(name, started["start"])
-        both = started["start"] + launched["seconds"]
-        board.row("start and launch of 2 workers", "s", 2).add(name, both)
-        time.sleep(settle)
-        memory = contestant.memory(launched["pids"])
-        aim = [Aim(1.2, RAY)]
-        row = board.row("memory of all but workers and driver", "MiB", 0, aim)
-        row.add(name, memory["others"])
-        board.row("memory of the driver", "MiB").add(name, memory["driver"])
-        row = board.row("memory of all but workers", "MiB", 0, aim)
-        row.add(name, memory["others"] + memory["driver"])
-        board.row("memory of 2 workers", "MiB").add(name, memory["workers"])
     when = f", {rest:g} s after the start" if rest else ""
-    aim = [Aim(1.3, RAY)] if workers == 2 else []
     row = board.row(f"launch of {workers} workers{when}", "s", 3, aim)
     row.add(name, launched["seconds"])
+    if workers == 2 and not rest:
+        both = started["start"] + launched["seconds"]
+        board.row("import", "s", 2).add(name, started["import"])
+        board.row("cluster start", "s", 2).add(name, started["start"])
+        board.row("cluster start and launch of 2 workers", "s", 2).add(name, both)
+        time.sleep(settle)
+        measure_memory(board, contestant, launched["pids"])
+
+
+def measure_memory(board: Board, contestant: Contestant, workers: list[int]) -> None:
+    """Memory of the processes that a user did not ask for, and of the others."""
+    name, aim, memory = contestant.name, [Aim(1.2, RAY)], contestant.memory(workers)
+    both = memory["others"] + memory["driver"]
+    board.row("memory of all but workers and driver", "MiB", 0, aim).add(name, memory["others"])
+    board.row("memory of all but workers", "MiB", 0, aim).add(name, both)
+    board.row("memory of the driver", "MiB").add(name, memory["driver"])
+    board.row("memory of 2 workers", "MiB").add(name, memory["workers"])
 
 
 def measure_calls(
     board: Board, running: list[Contestant], workers: int, rounds: int, calls: int
 ) -> None:
     """No-op calls on groups that are up side by side."""
-    row = board.row(f"no-op call, {workers} workers", "µs", 0, [Aim(1.15, RAY)])
+    plural = "workers" if workers > 1 else "worker"
+    row = board.row(f"no-op call, {workers} {plural}", "µs", 0, [Aim(1.15, RAY)])
     ready = []
     for contestant in running:
         with board.failing():
             contestant.ask("start")
             contestant.ask("launch", workers=workers)
+            contestant.ask("noop", calls=calls)
             ready.append(contestant)
-    for contestant in ready:
-        contestant.ask("noop", calls=calls)
     for turn in range(rounds):
         for contestant in rotated(ready, turn):
             with board.failing():
@@ -106,12 +120,10 @@ def main() -> int:
     sets, rounds, calls = (1, 3, 100) if args.quick else (2, 2 * repeats, 100)
     settle = 1.0 if args.quick else 4.0
     board = Board([entry.name for entry in known])
-    # Rows appear in this order, whatever is measured first.
-    board.row("import", "s", 2)
 
     def measure(folder: Path) -> None:
         for turn in range(repeats):
-            for workers, rest in ((2, 0.0), (2, 4.0), (8, 4.0)):
+            for workers, rest in ((2, 0.0), (2, REST), (8, 0.0)):
                 for entry in rotated(known, turn):
                     _say(f"launch of {workers}, round {turn + 1} of {repeats}: {entry.name}")
                     with live([entry], folder) as running, board.failing():

@@ -136,7 +136,7 @@ def compute_grpo_advantages(
     relative = (scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-6)
     # Rounding makes equal returns differ in the last digit, and the division would make that 1.
     spread = scores.amax(1, keepdim=True) - scores.amin(1, keepdim=True)
-    unequal = spread >= 0
+    unequal = spread > 1e-6 * scores.abs().amax(1, keepdim=True)
     advantages = torch.where(unequal, relative, 0.0).reshape(-1)
     return torch.where(_valid(rewards, dones, loss_mask), advantages, 0.0), None
 

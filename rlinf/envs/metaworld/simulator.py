@@ -1,6 +1,6 @@
 """One MetaWorld task in MuJoCo: chosen goals, quick resets, and states that can be kept.
 
-Written for MetaWorld 3.1.1, to which the package is pinned; it touches private parts of it:
+It touches private parts of MetaWorld 3.1.1, to which the package is pinned:
 
 - A reset in MetaWorld simulates the arm's way to its first position twice and throws the first one
   away, keeping only where it put the objects. Here the objects are put there without simulating.
@@ -13,14 +13,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
 from gymnasium.spaces import Space
-from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 from metaworld.sawyer_xyz_env import SawyerXYZEnv
+
+from rlinf.envs.metaworld.quick import is_known, quick_class
 
 NUM_TRIALS = 50
 """Goals per task, as in the benchmark."""
@@ -28,7 +28,9 @@ NUM_TRIALS = 50
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 _MOVED = ("body_pos", "site_pos")
 _VIEWED = ("xpos", "xquat", "xipos", "site_xpos", "geom_xpos", "mocap_pos", "qpos")
-_KEPT_OUT = frozenset({"model", "data", "mujoco_renderer", "render_mode", "_np_random"})
+_KEPT_OUT = frozenset(
+    {"model", "data", "mujoco_renderer", "render_mode", "_np_random", "handles", "bounds"}
+)
 _DIVERGED = (
     mujoco.mjtWarning.mjWARN_BADQPOS,
     mujoco.mjtWarning.mjWARN_BADQVEL,
@@ -64,21 +66,6 @@ class View(NamedTuple):
     shape: tuple[int, ...]
 
 
-@cache
-def _quick_class(task: str) -> type[SawyerXYZEnv]:
-    """Returns the class of a task that compiles its model once per process, not once per object."""
-    stock = ALL_V3_ENVIRONMENTS[task]
-    compiled: list[Any] = []
-
-    def initialize(self: Any) -> tuple[Any, Any]:
-        if not compiled:
-            compiled.append(stock._initialize_simulation(self)[0])
-        model = copy.copy(compiled[0])
-        return model, mujoco.MjData(model)
-
-    return type(stock.__name__, (stock,), {"_initialize_simulation": initialize})
-
-
 class Simulator:
     """A MetaWorld env whose goals are given, not drawn.
 
@@ -94,7 +81,7 @@ class Simulator:
             horizon: Steps after which MetaWorld refuses to go on; None keeps its own 500.
             reward_version: Version of the reward function.
         """
-        self.env = env = _quick_class(task)(reward_function_version=reward_version)
+        self.env = env = quick_class(task)(reward_function_version=reward_version)
         env._set_task_called = True
         env._freeze_rand_vec = True
         env._partially_observable = False
@@ -157,6 +144,8 @@ class Simulator:
         """
         env = self.env
         env._last_rand_vec = goal.copy()
+        if not is_known():
+            return env.reset()[0]
         env.curr_path_length = 0
         with self._arm_at_rest():
             env.reset_model()

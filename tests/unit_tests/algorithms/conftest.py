@@ -1,4 +1,4 @@
-"""Single-threaded torch, and ranks that are only pretended."""
+"""Single-threaded torch, ranks that are only pretended, registries that forget."""
 
 from __future__ import annotations
 
@@ -8,10 +8,29 @@ from typing import Any
 import pytest
 import torch
 
+from rlinf.algorithms import registry
+from rlinf.algorithms.rewards import reward_registry
+from rlinf.config import plugins
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def forgetful_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it."""
+    functions = (registry.advantage_registry, registry.policy_loss_registry)
+    for table in functions:
+        table.load_builtin()
+        monkeypatch.setattr(table, "_arguments", dict(table._arguments))
+    for table in (*functions, reward_registry):
+        monkeypatch.setattr(table, "_items", dict(table._items))
+    monkeypatch.setattr(registry, "_own_scale", set(registry._own_scale))
+    schemas = {kind: dict(names) for kind, names in plugins._schemas.items()}
+    monkeypatch.setattr(plugins, "_schemas", schemas)
+    monkeypatch.setattr(plugins, "_replaced", set(plugins._replaced))
 
 
 @pytest.fixture
