@@ -1,7 +1,7 @@
 """Turns what a policy outputs into what an env takes, from what both sides declare.
 
-A policy declares an `ActionConvention`, an env an `ActionSpec`; nothing here knows a model or an env
-by name.
+A policy declares an `ActionConvention`, an env an `ActionSpec`; nothing here knows a model or an
+env by name.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class ActionConvention:
     """Actions that a policy gives.
 
     Attributes:
-        units: `env` for the env's own units; `unit` for entries in [-1, 1] that are stretched to the
-            env's bounds.
+        units: `env` for the env's own units; `unit` for entries in [-1, 1] that are stretched to
+            the env's bounds.
         layout: Which entries of the policy's output the env gets, in its order; empty for all. A
             policy with position, rotation and gripper drives an arm without rotation by
             `(0, 1, 2, 6)`.

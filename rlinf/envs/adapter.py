@@ -23,8 +23,8 @@ class Adapter(abc.ABC):
 
     Attributes:
         env_type: Name in messages when the config has none.
-        rendered_keys: Keys of the observation that `_draw_images` writes, once per chunk; the others
-            are written in every step.
+        rendered_keys: Keys of the observation that `_draw_images` writes, once per chunk; the
+            others are written in every step.
         cfg: `env.train` or `env.eval`.
         options: The keys of it that all envs share.
         num_envs: Slots here, `B`.
@@ -80,7 +80,7 @@ class Adapter(abc.ABC):
             Slots whose simulator failed and was made anew; their episodes are dropped.
         """
 
-    def _draw_images(self, slots: Sequence[int], images: dict) -> None:
+    def _draw_images(self, slots: Sequence[int], images: dict) -> None:  # noqa: B027
         """Writes the rows of `rendered_keys`."""
 
     def _describe(self, slot: int) -> str:
@@ -113,11 +113,11 @@ class Adapter(abc.ABC):
         """
         raise EnvError(f"{self.options.env_type} has no pictures of its slots")
 
-    def offload(self) -> None:
+    def offload(self) -> None:  # noqa: B027
         """Gives up device memory until `onload`; on CPU there is none."""
 
-    def onload(self) -> None:
+    def onload(self) -> None:  # noqa: B027
         """Takes back what `offload` gave up."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Frees the simulators; may be called twice."""

@@ -3,10 +3,10 @@
 `VectorEnv` owns what all environments have in common; an adapter owns a simulator. Terms:
 
 - A *slot* is one of the `B = num_envs` environments here.
-- A slot is *live* while an episode runs in it. A slot whose episode ended inside a chunk rests until
-  the chunk ends; without auto-reset it rests until `reset`; in ordered evaluation it rests for good
-  once there is no reset state left for it. A resting slot is not stepped: its observation stays, its
-  reward is 0, its flags are false and `infos["_valid"]` is false.
+- A slot is *live* while an episode runs in it. A slot whose episode ended inside a chunk rests
+  until the chunk ends; without auto-reset it rests until `reset`; in ordered evaluation it rests
+  for good once there is no reset state left for it. A resting slot is not stepped: its observation
+  stays, its reward is 0, its flags are false and `infos["_valid"]` is false.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError
 from rlinf.envs.guard import bad_action, find_not_finite
 from rlinf.envs.options import VectorEnvOptions
 from rlinf.envs.reset_plan import NEVER, ResetPlan, Start
+from rlinf.envs.saved_state import SavedState
 from rlinf.envs.step_result import StepResult
 
 Obs = dict[str, Any]
 """Observations of all slots: tensors by key, and `task_descriptions`, a list of texts."""
 
 
-class VectorEnv(Adapter):
+class VectorEnv(SavedState, Adapter):
     """Environments with one contract, whatever simulates them.
 
     Observations are dicts of CPU tensors: `states` float32 `[B, S]`, `main_images` uint8
@@ -40,15 +41,15 @@ class VectorEnv(Adapter):
 
     - `final_observation`: the observations in which they ended; mask `_final_observation`. With
       auto-reset the returned observation is already that of the next episode.
-    - `episode`: `success_once`, `success_at_end`, `return`, `episode_len`, `reward` (per step), each
-      float32 `[B]`; mask `_episode` (dropped episodes are in the first mask only).
+    - `episode`: `success_once`, `success_at_end`, `return`, `episode_len`, `reward` (per step),
+      each float32 `[B]`; mask `_episode` (dropped episodes are in the first mask only).
     - `episode_reset_ids`: int64 `[B]`, with which reset state each of them began.
 
     Termination and truncation exclude each other: an episode that reaches its limit in the step in
     which it terminates has terminated.
 
-    Seeding: see `rlinf.envs.reset_plan`. The same `cfg.seed` gives slot `k` of the whole run the same
-    sequence of initial states, however slots are spread over processes and pipeline stages.
+    Seeding: see `rlinf.envs.reset_plan`. The same `cfg.seed` gives slot `k` of the whole run the
+    same sequence of initial states, however slots are spread over processes and pipeline stages.
 
     Attributes:
         seed: `cfg.seed + seed_offset`, a label; streams are finer than that.
@@ -186,48 +187,6 @@ class VectorEnv(Adapter):
             NotFiniteError: A NaN, and `on_nan` is `error`.
         """
         return self._run(self._check_actions(actions, 3), None)
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns everything needed to go on from here, in plain data and arrays."""
-        return {
-            "env_type": self.options.env_type,
-            "num_envs": self.num_envs,
-            "plan": self._plan.get_state(),
-            "totals": self._totals.get_state(),
-            "live": self._live.copy(),
-            "starts": [tuple(start) for start in self._starts],
-            "obs": {key: array.copy() for key, array in self._obs.items()},
-            "images": {key: array.copy() for key, array in self._images.items()},
-            "descriptions": list(self._descriptions),
-            "is_start": self.is_start,
-            "counts": (self._restarts, self._nan_skipped),
-            "sim": self._get_sim_state(),
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from a state that `get_state` returned, here or in another process.
-
-        Args:
-            state: The state.
-
-        Raises:
-            ValueError: It is of another env or another number of slots.
-        """
-        for name, own in (("env_type", self.options.env_type), ("num_envs", self.num_envs)):
-            if state[name] != own:
-                raise ValueError(f"the saved state has {name} {state[name]}, this env has {own}")
-        self._plan.set_state(state["plan"])
-        self._totals.set_state(state["totals"])
-        self._live = np.array(state["live"])
-        self._live_slots = np.flatnonzero(self._live).tolist()
-        self._starts = [Start(*start) for start in state["starts"]]
-        self._obs = {key: array.copy() for key, array in state["obs"].items()}
-        self._images = {key: array.copy() for key, array in state["images"].items()}
-        self._descriptions = list(state["descriptions"])
-        self.is_start = state["is_start"]
-        self._restarts, self._nan_skipped = state["counts"]
-        self._redo.clear()
-        self._set_sim_state(state["sim"])
 
     # How it works.
 

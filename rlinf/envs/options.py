@@ -25,6 +25,16 @@ def option(cfg: Any, name: str, default: Any = None) -> Any:
     return default if value is None else value
 
 
+def map_option(cfg: Any, name: str) -> dict[str, Any]:
+    """Reads a key that holds a map, as plain data; absent or null is an empty one."""
+    value = option(cfg, name, {})
+    if hasattr(value, "_metadata"):
+        from omegaconf import OmegaConf
+
+        value = OmegaConf.to_container(value, resolve=True)
+    return dict(value)
+
+
 @dataclass(frozen=True)
 class VectorEnvOptions:
     """What `env.train` and `env.eval` say to every env; see the config reference for the keys.

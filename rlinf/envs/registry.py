@@ -60,8 +60,8 @@ class _Members(type):
 class SupportedEnvType(metaclass=_Members):
     """An env type.
 
-    `SupportedEnvType.METAWORLD`, `SupportedEnvType("metaworld")` and iteration work as with an enum;
-    `register_env` adds a member.
+    `SupportedEnvType.METAWORLD`, `SupportedEnvType("metaworld")` and iteration work as with an
+    enum; `register_env` adds a member.
 
     Attributes:
         name: Name of the member, such as `METAWORLD`.
@@ -128,8 +128,8 @@ def register_env(
 
     Args:
         name: What the user writes as `env_type`; case does not matter.
-        target: A `VectorEnv` class, a `gymnasium.Env` class, a function that returns such an env, or
-            the path of one of them as text, `package.module:name`. None to use as a decorator.
+        target: A `VectorEnv` class, a `gymnasium.Env` class, a function that returns such an env,
+            or the path of one of them as text, `package.module:name`. None to use as a decorator.
         schema: Pydantic model of the keys that it adds to `env.train` and `env.eval`.
         replaces: Take the place of whoever has the name.
 

@@ -116,8 +116,8 @@ class Camera:
         width: Of the pictures.
         name: Camera of the model.
         turned: The camera hangs upside down: turn the picture.
-        fast: Leave out shadows, reflections and smoothing, which take most of the time when there is
-            no GPU.
+        fast: Leave out shadows, reflections and smoothing, which take most of the time when there
+            is no GPU.
     """
 
     def __init__(

@@ -42,9 +42,7 @@ class SlotVectorEnv(VectorEnv):
         """Begins the episode that `start` determines and returns its first observation."""
 
     @abc.abstractmethod
-    def step_slot(
-        self, slot: int, action: np.ndarray
-    ) -> tuple[SlotObs, float, bool, bool, bool]:
+    def step_slot(self, slot: int, action: np.ndarray) -> tuple[SlotObs, float, bool, bool, bool]:
         """Makes a step with the action `[A]`.
 
         Returns:
@@ -178,4 +176,3 @@ class SlotVectorEnv(VectorEnv):
         """Frees the simulators; may be called twice."""
         for slot in range(self.num_envs):
             self.close_slot(slot)
-

@@ -30,13 +30,13 @@ VIDEO_SIZE = 256
 class MetaWorldEnv(SlotVectorEnv):
     """MetaWorld tasks with the goal in the observation, as in its MT benchmarks.
 
-    Reset states: with `goals: trials`, state `50 * task + trial` is trial `trial` of the task, for the
-    tasks in MetaWorld's order; the 50 trials of a task are those of `metaworld.MT1(task, goal_seed)`.
-    With `goals: random`, there is no list: task and goal are drawn from the episode's seed (with
-    `num_reset_states`, state `i` belongs to task `i mod tasks`).
+    Reset states: with `goals: trials`, state `50 * task + trial` is trial `trial` of the task, for
+    the tasks in MetaWorld's order; the 50 trials of a task are those of `metaworld.MT1(task,
+    goal_seed)`. With `goals: random`, there is no list: task and goal are drawn from the episode's
+    seed (with `num_reset_states`, state `i` belongs to task `i mod tasks`).
 
-    Success is MetaWorld's own `info["success"]`. MetaWorld never terminates an episode; it refuses to
-    go on after 500 steps, and here after `max_episode_steps`.
+    Success is MetaWorld's own `info["success"]`. MetaWorld never terminates an episode; it refuses
+    to go on after 500 steps, and here after `max_episode_steps`.
 
     Slots change between tasks without making simulators anew: those not in use wait in a pool.
     """
@@ -203,9 +203,7 @@ class MetaWorldEnv(SlotVectorEnv):
         return DESCRIPTIONS[self.tasks[self._task_of[slot]]]
 
     def _diverged(self, slot: int) -> str:
-        if not self._sims[slot].diverged():
-            return ""
-        return "the physics diverged (MuJoCo met a NaN or a huge value and began anew)"
+        return self._simulator.DIVERGED if self._sims[slot].diverged() else ""
 
     def _draw_images(self, slots: Sequence[int], images: dict) -> None:
         for slot in slots:

@@ -1,9 +1,9 @@
 """MetaWorld's step with the same results in less time.
 
 Of a stock step more than half is spent in Python around the physics, most of it in gathering the
-observation. `quick_class` replaces that part by one that computes the same numbers, to the last bit,
-in all 50 tasks. Rewards and success are MetaWorld's own code. It also compiles a task's model once per
-process instead of once per object.
+observation. `quick_class` replaces that part by one that computes the same numbers, to the last
+bit, in all 50 tasks. Rewards and success are MetaWorld's own code. It also compiles a task's model
+once per process instead of once per object.
 
 Written for MetaWorld 3.1.1; another version is used as it is.
 """

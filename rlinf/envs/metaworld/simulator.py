@@ -21,6 +21,9 @@ from gymnasium.spaces import Space
 from metaworld.sawyer_xyz_env import SawyerXYZEnv
 
 from rlinf.envs.metaworld.quick import is_known, quick_class
+from rlinf.envs.mujoco_utils import DIVERGED, physics_diverged
+
+__all__ = ["DIVERGED", "Simulator", "Snapshot", "View"]
 
 NUM_TRIALS = 50
 """Goals per task, as in the benchmark."""
@@ -30,11 +33,6 @@ _MOVED = ("body_pos", "site_pos")
 _VIEWED = ("xpos", "xquat", "xipos", "site_xpos", "geom_xpos", "mocap_pos", "qpos")
 _KEPT_OUT = frozenset(
     {"model", "data", "mujoco_renderer", "render_mode", "_np_random", "handles", "bounds"}
-)
-_DIVERGED = (
-    mujoco.mjtWarning.mjWARN_BADQPOS,
-    mujoco.mjtWarning.mjWARN_BADQVEL,
-    mujoco.mjtWarning.mjWARN_BADQACC,
 )
 
 
@@ -192,8 +190,7 @@ class Simulator:
 
     def diverged(self) -> bool:
         """Whether MuJoCo met a NaN in this episode and quietly began anew, as it does."""
-        warnings = self.env.data.warning.number
-        return any(warnings[kind] for kind in _DIVERGED)
+        return physics_diverged(self.env.data)
 
     def close(self) -> None:
         """Frees the env."""

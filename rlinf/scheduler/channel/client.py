@@ -13,7 +13,7 @@ from rlinf.scheduler.channel.outbox import Outbox
 from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Deferred, Work
-from rlinf.scheduler.errors import CallCancelled, WorkerDied
+from rlinf.scheduler.errors import CallCancelled
 from rlinf.scheduler.net.connection import Connection
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ChannelClient:
     ) -> Work:
         """Starts to put an item."""
         self._raise_late_error(spec.name)
-        encoded = self.endpoint.packer.encode(obj)
+        encoded, _ = self.endpoint.packer.encode(obj)
         limit = self._limit(timeout)
         ticket, parts = None, [encoded.header, *encoded.buffers]
         if encoded.nbytes > INLINE_BYTES:
@@ -144,25 +144,19 @@ class ChannelClient:
             self._settle(pending.number)
             raise
 
-    def cancel(self, pending: _Pending) -> None:
+    def cancel(self, pending: _Pending, abandoned: bool) -> None:
         """Asks the keeper to forget a request; an answer that is on the way still counts."""
-        try:
-            connection = self.endpoint.connection_to(pending.keeper)
-            fields = (pending.number, pending.spec.name, pending.key)
-            self.endpoint.answer_raw(connection, "q.cancel", fields)
-        except WorkerDied:
-            # The end of the keeper fails the request itself.
-            pass
+        pending.abandoned |= abandoned
+        fields = (pending.number, pending.spec.name, pending.key)
+        self.endpoint.post_soon(pending.keeper, "q.cancel", fields)
 
-    def give_back(self, pending: _Pending, value: Any) -> None:
-        """Puts items in front of their queue again that nobody will take here."""
-        for payload in value.payloads if isinstance(value, _Batch) else [value]:
-            parts = [bytes(part) for part in payload.parts]
-            fields = (
-                0, pending.spec.name, pending.key, 0.0, payload.nbytes, None, True, True, True,
-            )  # fmt: skip
-            connection = self.endpoint.connection_to(pending.keeper)
-            self.endpoint.answer_raw(connection, "q.put", fields, parts)
+    def give_back(self, pending: _Pending, payloads: list[Payload]) -> None:
+        """Returns items that nobody will take here; they go in front of their queue again."""
+        sizes = [len(payload.parts) for payload in payloads]
+        parts = [part for payload in payloads for part in payload.parts]
+        connection = self.endpoint.connection_to(pending.keeper)
+        fields = (pending.number, pending.spec.name, sizes)
+        self.endpoint.answer_raw(connection, "q.return", fields, [bytes(part) for part in parts])
 
     def number(self) -> int:
         """A number for a new request."""
@@ -299,12 +293,13 @@ class _Pending:
         self._client = client
         self._batch = batch
         self._items: list[Any] = []
-        self.work = ChannelWork(what, client.endpoint.name, timeout, lambda: client.cancel(self))
-        self.work.abandon = self.abandon
-
-    def abandon(self) -> None:
-        """Nobody will take the outcome any more."""
-        self.abandoned = True
+        self.work = Work(
+            what,
+            client.endpoint.name,
+            timeout,
+            lambda abandoned: client.cancel(self, abandoned),
+            grace=_GRACE_SECONDS,
+        )
 
     def expect(self, entries: list[tuple[int, str]]) -> None:
         """Notes who sends what."""
@@ -320,59 +315,11 @@ class _Pending:
     def deliver(self) -> None:
         """All items are here."""
         items, self._items = self._items, []
-        value = _Batch(items) if self._batch else items[0]
         if self.abandoned:
-            self._client.endpoint.later(self._client.give_back, self, value)
-        self.work.finish(value)
-
-
-class ChannelWork(Work):
-    """A request to a channel: a deadline cannot lose an item that is already on its way.
-
-    Attributes:
-        abandon: tells the request that nobody will take its outcome.
-    """
-
-    __slots__ = ("abandon",)
-
-    abandon: Callable[[], None]
-
-    def wait(self, timeout: float | None = None) -> Any:
-        """Waits for the outcome; at the deadline the keeper decides whether it came in time."""
-        limit = self.timeout if timeout is None else timeout
-        if not self._hold(limit):
-            self.cancel()
-            if not self._hold(_GRACE_SECONDS):
-                raise self._timed_out(limit)
-            if isinstance(self._error, CallCancelled):
-                raise self._timed_out(limit)
-        return self.result()
-
-    async def async_wait(self, timeout: float | None = None) -> Any:
-        """Like `wait`, for coroutines."""
-        import asyncio
-
-        try:
-            return await super().async_wait(timeout)
-        except asyncio.CancelledError:
-            # Nobody is left to take what may be on its way: it goes back in front of its queue.
-            self.abandon()
-            raise
-
-    def _hold(self, limit: float | None) -> bool:
-        if not self._done and self._gate.acquire(timeout=-1 if limit is None else max(0.0, limit)):
-            self._gate.release()
-        return self._done
-
-    def finish(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Sets the outcome, once; the request is not needed after that."""
-        done = super().finish(value, error)
-        self.abandon = _nothing
-        return done
-
-
-def _nothing() -> None:
-    pass
+            self._client.endpoint.later(self._client.give_back, self, items)
+            self.work.finish(error=CallCancelled("the request was cancelled"))
+        else:
+            self.work.finish(_Batch(items) if self._batch else items[0])
 
 
 class _Batch(Deferred):

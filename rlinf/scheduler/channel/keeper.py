@@ -48,6 +48,7 @@ class ChannelKeeper(Worker):
             "q.get": self._on_get,
             "q.ack": self._on_ack,
             "q.cancel": self._on_cancel,
+            "q.return": self._on_return,
             "q.close": self._on_close,
             "q.ask": self._on_ask,
         }.items():
@@ -68,17 +69,13 @@ class ChannelKeeper(Worker):
     def _on_put(
         self, who: str, connection: Connection, fields: Any, body: list[memoryview]
     ) -> None:
-        number, channel, key, weight, nbytes, ticket, wait, quiet, front = fields
+        number, channel, key, weight, nbytes, ticket, wait, quiet = fields
         if ticket is not None:
             self._producers[who] = connection
         item = Item(None if ticket is not None else body, weight, nbytes, who, key, ticket)
         request = _Request(connection, number, quiet)
         queues = self._find(channel, request)
-        if queues is None:
-            return
-        if front:
-            queues.put_back(item)
-        else:
+        if queues is not None:
             queues.put(Put(request, item), wait)
 
     def _on_get(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
@@ -98,6 +95,19 @@ class ChannelKeeper(Worker):
         queues = self._channels.get(channel)
         if queues is not None and queues.cancel(key, _Request(connection, number)):
             self._send(connection, "q.cancelled", (number,))
+
+    def _on_return(
+        self, who: str, connection: Connection, fields: Any, body: list[memoryview]
+    ) -> None:
+        number, channel, sizes = fields
+        queues = self._channels.get(channel)
+        if queues is None:
+            return
+        bodies, start = [], 0
+        for size in sizes:
+            bodies.append(body[start : start + size])
+            start += size
+        queues.take_back(who, _Request(connection, number), bodies)
 
     def _on_close(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel = fields

@@ -110,7 +110,7 @@ class _LocalClient:
     def _work(self, what: str, key: Hashable, timeout: float | None) -> Work:
         if timeout is None and has_runtime():
             timeout = current_runtime().run.timeout("channel")
-        work = Work(what, "this process", timeout, lambda: self._cancel(key, work))
+        work = Work(what, "this process", timeout, lambda _: self._cancel(key, work))
         return work
 
     def _cancel(self, key: Hashable, work: Work) -> None:

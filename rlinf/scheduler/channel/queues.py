@@ -124,7 +124,7 @@ class Queues:
         self.stats = Stats()
         self._sink = sink
         self._lines: dict[Hashable, _Line] = {}
-        self._held: dict[str, list[Item]] = {}
+        self._held: dict[str, list[tuple[Any, Item]]] = {}
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -143,6 +143,7 @@ class Queues:
             self._serve(put.item.key, line)
         elif wait:
             line.puts.append(put)
+            self._serve_batches()
         else:
             bound = f"{self.maxsize} items" if self.maxsize else f"{self.maxbytes} bytes"
             self._sink.dropped(put.item)
@@ -152,8 +153,26 @@ class Queues:
             )
             self._forget_if_unused(put.item.key)
 
-    def put_back(self, item: Item) -> None:
-        """Puts an item that was granted but never taken in front of its queue."""
+    def take_back(self, consumer: str, request: Any, bodies: list[Any]) -> None:
+        """Puts items that were granted but never taken in front of their queue.
+
+        Args:
+            consumer: who returns them.
+            request: the request that they were granted to.
+            bodies: the items themselves, in order; the consumer had become their only owner.
+        """
+        held = self._held.get(consumer, [])
+        items = [item for owner, item in held if owner == request]
+        self._held[consumer] = [(owner, item) for owner, item in held if owner != request]
+        for item, body in zip(items, bodies, strict=True):
+            if item.ticket is not None:
+                self._sink.dropped(item)
+                item.ticket = None
+            item.body = body
+        for item in reversed(items):
+            self._put_back(item)
+
+    def _put_back(self, item: Item) -> None:
         line = self._lines.setdefault(item.key, _Line())
         self._count_in(item)
         line.items.appendleft(item)
@@ -233,7 +252,7 @@ class Queues:
 
     def acknowledge(self, consumer: str) -> None:
         """A consumer is done with what it has taken."""
-        for item in self._held.pop(consumer, ()):
+        for _, item in self._held.pop(consumer, ()):
             self._sink.dropped(item)
 
     def consumer_died(self, consumer: str) -> None:
@@ -244,8 +263,8 @@ class Queues:
             return
         if self.redeliver:
             self.stats.redelivered += len(held)
-            for item in reversed(held):
-                self.put_back(item)
+            for _, item in reversed(held):
+                self._put_back(item)
         else:
             self._break(
                 f"{consumer} died with {len(held)} item(s) of channel {self.name!r} that it had "
@@ -321,7 +340,19 @@ class Queues:
             if total >= get.target:
                 return count
         # More will come, unless the channel is closed, or is full and so cannot take it.
-        return count if self.closed or line.puts else None
+        return count if self.closed or self._is_stuck(line) else None
+
+    def _is_stuck(self, line: _Line) -> bool:
+        if line.puts:
+            return True
+        return bool(self.maxbytes) and any(other.puts for other in self._lines.values())
+
+    def _serve_batches(self) -> None:
+        """A put waits for room that batches, waiting for more items, may be holding."""
+        if self.maxbytes:
+            for key, line in list(self._lines.items()):
+                if line.gets and line.items:
+                    self._serve(key, line)
 
     def _grant(self, line: _Line, get: Get, count: int) -> None:
         items = [line.items.popleft() for _ in range(count)]
@@ -333,7 +364,7 @@ class Queues:
             self._sink.failed(get.request, ItemLost(items[0].lost))
             return
         self.stats.gets += count
-        self._held.setdefault(get.consumer, []).extend(items)
+        self._held.setdefault(get.consumer, []).extend((get.request, item) for item in items)
         self._sink.granted(get.request, items)
 
     def _admit(self, key: Hashable, line: _Line) -> None:

@@ -103,11 +103,11 @@ class Broadcaster:
         # own.
         alone = [r for r in near if endpoint.shares_gpu(r)]
         for receiver in alone:
-            encoded = endpoint.encode_for(receiver, (number, obj))
+            encoded, _ = endpoint.encode_for(receiver, (number, obj), copy=False)
             self._spread(receiver, tag, [], endpoint.parcel_for(receiver, encoded, limit or 1e9))
         rest = [r for r in near if r not in alone]
         if rest or far:
-            encoded = endpoint.packer.encode((number, obj))
+            encoded, _ = endpoint.packer.encode((number, obj))
             if rest:
                 parcel = endpoint.packer.parcel(encoded, rest, True, limit or 1e9)
                 for receiver in rest:
@@ -128,7 +128,7 @@ class Broadcaster:
         assert payload is not None
         if relay_to:
             self._endpoint.later(self._relay, root, tag, relay_to, payload.parts, payload.nbytes)
-        self._mailbox.deliver(root, tag, payload)
+        self._mailbox.deliver(root, tag, payload, charged=False)
 
     def _relay(
         self, root: str, tag: str, to: list[str], parts: list[memoryview], size: int

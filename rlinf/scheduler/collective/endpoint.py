@@ -62,7 +62,7 @@ class Endpoint:
         self.run = run
         self.node_rank = node_rank
         self.domain = memory_domain()
-        self._accelerators = set(accelerators or [])
+        self._accelerators = list(accelerators or [])
         self._oom_kills = oom_kills()
         self._registry = registry
         self._loop = registry.loop
@@ -142,16 +142,21 @@ class Endpoint:
 
     def shares_gpu(self, peer: str) -> bool:
         """Whether a peer has an accelerator in common with this process."""
+        return bool(self.shared_devices(peer))
+
+    def shared_devices(self, peer: str) -> frozenset[int]:
+        """Indices, as this process sees them, of the accelerators that a peer has, too."""
         info = self._infos.get(peer)
-        return info is not None and bool(self._accelerators & set(info.available_accelerators))
+        theirs = set(info.available_accelerators) if info is not None else set()
+        return frozenset(i for i, device in enumerate(self._accelerators) if device in theirs)
 
     def node_of(self, peer: str) -> int:
         """Node of a peer that has been reached before."""
         return self._infos[peer].cluster_node_rank
 
-    def encode_for(self, peer: str, obj: Any) -> Encoded:
-        """Encodes an object for one peer."""
-        return self.packer.encode(obj, peer if self.shares_gpu(peer) else None)
+    def encode_for(self, peer: str, obj: Any, copy: bool = True) -> tuple[Encoded, list[int]]:
+        """Encodes an object for one peer; see `Packer.encode`."""
+        return self.packer.encode(obj, peer, self.shared_devices(peer), copy)
 
     def parcel_for(self, peer: str, encoded: Encoded, timeout: float = 60.0) -> Parcel:
         """Prepares an encoded object for one peer."""

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Work, finished
-from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.errors import CallCancelled, WorkerDied
 from rlinf.scheduler.net.connection import COPY_LIMIT, Connection, Flushed
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.collective.codec import Encoded
     from rlinf.scheduler.collective.payload import Parcel, Payload
 
 MAX_ITEMS_ON_THE_WAY = 4096
@@ -43,6 +42,7 @@ class _Window:
     items: int = 0
     bytes: int = 0
     pending: deque[tuple[int, Callable[[], None], Work]] = field(default_factory=deque)
+    draining: bool = False
 
     def room(self, nbytes: int) -> bool:
         if not self.items:
@@ -54,7 +54,7 @@ class _Window:
 class _Queue:
     """Messages that nobody has asked for, or askers without a message; never both."""
 
-    messages: deque[Payload] = field(default_factory=deque)
+    messages: deque[tuple[Payload, bool]] = field(default_factory=deque)
     askers: deque[Work] = field(default_factory=deque)
 
 
@@ -67,33 +67,41 @@ class Mailbox:
         self._queues: dict[Box, _Queue] = {}
         self._windows: dict[str, _Window] = {}
         self._owed: dict[str, list[int]] = {}
+        self._eager: dict[str, int] = {}
         self.sent: dict[str, Counter] = {}
         self.received: dict[str, Counter] = {}
         endpoint.on("mail", self._on_mail)
         endpoint.on("credit", self._on_credit)
+        endpoint.on("settle", self._on_settle)
         endpoint.on_end(self._on_end)
 
     # -- sending ------------------------------------------------------------------------------
 
-    def send(self, peer: str, obj: Any, tag: str = "") -> Work:
-        """Starts to send an object; it must not change before the work is done."""
-        self._endpoint.connection_to(peer)
-        encoded = self._endpoint.encode_for(peer, obj)
-        return self.send_encoded(peer, encoded, tag)
+    def send(self, peer: str, obj: Any, tag: str = "", keep: bool = True) -> Work:
+        """Starts to send an object.
 
-    def send_encoded(self, peer: str, encoded: Encoded, tag: str = "") -> Work:
-        """Starts to send what has been encoded for a peer."""
-        limit = self._endpoint.run.timeout("recv")
-        work = Work(f"{peer} to take what was sent to it", self._endpoint.name, limit)
+        Args:
+            peer: name of the receiver.
+            obj: what to send.
+            tag: stream that it belongs to.
+            keep: the object may change as soon as this returns on the device, and once the work is
+                done on the host; otherwise it must not change before the work is done, which for
+                tensors on a shared GPU is when the receiver has copied them.
+        """
+        endpoint = self._endpoint
+        endpoint.connection_to(peer)
+        encoded, tokens = endpoint.encode_for(peer, obj, copy=keep)
+        limit = endpoint.run.timeout("recv")
+        work = Work(f"{peer} to take what was sent to it", endpoint.name, limit)
 
         def go() -> None:
-            parcel = self._endpoint.parcel_for(peer, encoded, limit or 1e9)
-            self._post(peer, tag, parcel, work)
+            parcel = endpoint.parcel_for(peer, encoded, limit or 1e9)
+            self._post(peer, tag, parcel, work, [] if keep else tokens)
 
         nbytes = encoded.nbytes
         with self._lock:
             window = self._windows.setdefault(peer, _Window())
-            free = not window.pending and window.room(nbytes)
+            free = not window.pending and not window.draining and window.room(nbytes)
             if free:
                 window.items += 1
                 window.bytes += nbytes
@@ -101,9 +109,12 @@ class Mailbox:
                 window.pending.append((nbytes, go, work))
         if free:
             go()
+        else:
+            # The receiver settles its debts in batches; now somebody waits for that.
+            endpoint.post(peer, "settle", ())
         return work
 
-    def _post(self, peer: str, tag: str, parcel: Parcel, work: Work) -> None:
+    def _post(self, peer: str, tag: str, parcel: Parcel, work: Work, tokens: list[int]) -> None:
         # What fits here is copied by the connection if the kernel does not take it at once.
         flushed = Flushed() if sum(map(len, parcel.buffers)) > COPY_LIMIT else None
         try:
@@ -112,7 +123,9 @@ class Mailbox:
             work.finish(error=error)
             return
         self._count(self.sent, peer, parcel.nbytes)
-        if flushed is None or flushed.is_set():
+        if tokens:
+            self._endpoint.packer.when_released(tokens, work.finish)
+        elif flushed is None or flushed.is_set():
             work.finish()
         else:
             flushed.then(lambda error: work.finish(error=_lost(peer, error)))
@@ -123,16 +136,21 @@ class Mailbox:
             window = self._windows.setdefault(peer, _Window())
             window.items -= items
             window.bytes -= nbytes
-            waiting = bool(window.pending)
+            waiting = bool(window.pending) and not window.draining
+            window.draining |= waiting
         if waiting:
             # Preparing a message may wait for memory, which only the I/O thread can free.
             self._endpoint.later(self._drain, peer)
 
     def _drain(self, peer: str) -> None:
+        """Sends what waited, in order; one thread at a time, and before anything newer."""
         while True:
             with self._lock:
-                window = self._windows[peer]
+                window = self._windows.get(peer)
+                if window is None:
+                    return
                 if not window.pending or not window.room(window.pending[0][0]):
+                    window.draining = False
                     return
                 nbytes, go, work = window.pending.popleft()
                 window.items += 1
@@ -142,6 +160,11 @@ class Mailbox:
             except Exception as error:
                 work.finish(error=error)
 
+    def _on_settle(self, sender: str, connection: Connection, _: tuple[Any, ...], __: Any) -> None:
+        with self._lock:
+            self._eager[sender] = _CREDIT_ITEMS
+        self._pay(sender, connection)
+
     # -- receiving ----------------------------------------------------------------------------
 
     def recv(self, peer: str, tag: str = "", timeout: float | None = None) -> Work:
@@ -150,7 +173,7 @@ class Mailbox:
         with self._lock:
             queue = self._queues.setdefault(box, _Queue())
             if queue.messages:
-                payload = queue.messages.popleft()
+                payload, charged = queue.messages.popleft()
                 self._forget_if_empty(box)
             else:
                 payload = None
@@ -158,11 +181,11 @@ class Mailbox:
                     f"a message from {peer}" + (f" ({tag})" if tag else ""),
                     self._endpoint.name,
                     self._endpoint.run.timeout("recv") if timeout is None else timeout,
-                    cancel=lambda: self._give_up(box, work),
+                    cancel=lambda _: self._give_up(box, work),
                 )
                 queue.askers.append(work)
         if payload is not None:
-            self._consumed(peer, payload)
+            self._consumed(peer, payload, charged)
             return finished(payload)
         error = self._endpoint.ended(peer)
         if error is not None:
@@ -172,9 +195,12 @@ class Mailbox:
     def _give_up(self, box: Box, work: Work) -> None:
         with self._lock:
             queue = self._queues.get(box)
-            if queue is not None and work in queue.askers:
+            waiting = queue is not None and work in queue.askers
+            if queue is not None and waiting:
                 queue.askers.remove(work)
                 self._forget_if_empty(box)
+        if waiting:
+            work.finish(error=CallCancelled("the receive was cancelled"))
 
     def _on_mail(
         self, sender: str, _: Connection, fields: tuple[Any, ...], payload: Payload | None
@@ -182,33 +208,51 @@ class Mailbox:
         assert payload is not None
         self.deliver(sender, fields[0], payload)
 
-    def deliver(self, sender: str, tag: str, payload: Payload) -> None:
-        """Puts a message into its box."""
+    def deliver(self, sender: str, tag: str, payload: Payload, charged: bool = True) -> None:
+        """Puts a message into its box.
+
+        Args:
+            sender: who sent it.
+            tag: stream that it belongs to.
+            payload: the message.
+            charged: whether the sender counts it as on the way until it is consumed.
+        """
         box = (sender, tag)
         with self._lock:
             queue = self._queues.setdefault(box, _Queue())
             work = queue.askers.popleft() if queue.askers else None
             if work is None:
-                queue.messages.append(payload)
+                queue.messages.append((payload, charged))
             else:
                 self._forget_if_empty(box)
         if work is not None:
-            self._consumed(sender, payload)
+            self._consumed(sender, payload, charged)
             work.finish(payload)
 
-    def _consumed(self, sender: str, payload: Payload) -> None:
+    def _consumed(self, sender: str, payload: Payload, charged: bool) -> None:
         self._count(self.received, sender, payload.nbytes)
+        if not charged:
+            return
         with self._lock:
             owed = self._owed.setdefault(sender, [0, 0])
             owed[0] += 1
             owed[1] += payload.nbytes
-            pay = owed[0] >= _CREDIT_ITEMS or owed[1] >= _CREDIT_BYTES
-            if pay:
-                fields, self._owed[sender] = tuple(owed), [0, 0]
-        if pay:
+            eager = self._eager.get(sender, 0)
+            if eager:
+                self._eager[sender] = eager - 1
+            due = eager > 0 or owed[0] >= _CREDIT_ITEMS or owed[1] >= _CREDIT_BYTES
+        if due:
+            self._pay(sender, payload.connection)
+
+    def _pay(self, sender: str, connection: Connection) -> None:
+        """Tells a sender what has been consumed since it was told last."""
+        with self._lock:
+            owed = self._owed.pop(sender, None)
+        if owed is not None:
             try:
-                self._endpoint.answer(payload.connection, "credit", fields)
+                self._endpoint.answer(connection, "credit", tuple(owed))
             except WorkerDied:
+                # A sender that has ended needs no credit.
                 pass
 
     def _forget_if_empty(self, box: Box) -> None:
@@ -227,6 +271,7 @@ class Mailbox:
                 self._forget_if_empty(box)
             window = self._windows.pop(peer, None)
             self._owed.pop(peer, None)
+            self._eager.pop(peer, None)
         for work in lost:
             work.finish(error=error)
         for _, _, work in window.pending if window else ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -45,17 +45,57 @@ class Packer:
     def __init__(self) -> None:
         self.pool = SegmentPool()
         self._exporter: CudaExporter | None = None
+        self._lock = threading.Lock()
+        self._watched: dict[int, tuple[set[int], Callable[[], Any]]] = {}
+        self._released: set[int] = set()
 
-    def encode(self, obj: Any, reader: str | None = None) -> Encoded:
-        """Encodes an object; GPU tensors become handles if `reader` shares the GPU."""
-        if reader is not None and _cuda_in_use():
-            if self._exporter is None:
-                from rlinf.scheduler.collective.cuda_ipc import CudaExporter
+    def encode(
+        self,
+        obj: Any,
+        reader: str | None = None,
+        devices: frozenset[int] = frozenset(),
+        copy: bool = True,
+    ) -> tuple[Encoded, list[int]]:
+        """Encodes an object.
 
-                self._exporter = CudaExporter()
-            with self._exporter.sending_to(reader) as hook:
-                return encode(obj, hook)
-        return encode(obj)
+        Args:
+            obj: the object.
+            reader: who gets it, if that is known and has a GPU in common with this process.
+            devices: indices here of the GPUs that they have in common; tensors on these become
+                handles, all others travel through the host.
+            copy: hand out copies of such tensors, so that the originals may change at once.
+
+        Returns:
+            The encoded object, and the tokens of the tensors that the reader has to copy.
+        """
+        if reader is None or not devices or not _cuda_in_use():
+            return encode(obj), []
+        if self._exporter is None:
+            from rlinf.scheduler.collective.cuda_ipc import CudaExporter
+
+            self._exporter = CudaExporter()
+        tokens: list[int] = []
+        with self._exporter.sending_to(reader) as export:
+
+            def hook(tensor: Any) -> Any:
+                if not tensor.is_cuda or tensor.device.index not in devices:
+                    return None
+                token = export(tensor.clone() if copy else tensor)
+                tokens.append(token.id)
+                return token
+
+            return encode(obj, hook), tokens
+
+    def when_released(self, tokens: list[int], callback: Callable[[], Any]) -> None:
+        """Calls `callback` when the reader has copied all tensors behind some tokens."""
+        with self._lock:
+            open_tokens = set(tokens) - self._released
+            self._released -= set(tokens)
+            entry = (open_tokens, callback)
+            for token in open_tokens:
+                self._watched[token] = entry
+        if not open_tokens:
+            callback()
 
     def parcel(
         self, encoded: Encoded, readers: Iterable[str], shared: bool, timeout: float
@@ -78,9 +118,22 @@ class Packer:
         """A reader has let go of what it got."""
         for block in blocks:
             self.pool.release(block, reader)
-        if self._exporter is not None:
-            for token in tokens:
-                self._exporter.release(token)
+        if self._exporter is None:
+            return
+        finished = []
+        for token in tokens:
+            self._exporter.release(token)
+            with self._lock:
+                missing, callback = self._watched.pop(token, (None, None))
+                if missing is None:
+                    # Released before anybody asked; remembered for a sender that is about to.
+                    self._released.add(token)
+                    continue
+                missing.discard(token)
+                if not missing:
+                    finished.append(callback)
+        for callback in finished:
+            callback()
 
     def reader_gone(self, reader: str) -> None:
         """A reader has ended; what it held is free."""

@@ -20,12 +20,14 @@ class Work:
         what: what is waited for, in words.
         waiter: who waits.
         timeout: default deadline of `wait`, in seconds.
+        grace: how long to wait, after a deadline, for word whether it came in time after all.
     """
 
     __slots__ = (
         "what",
         "waiter",
         "timeout",
+        "grace",
         "_gate",
         "_done",
         "_value",
@@ -39,11 +41,23 @@ class Work:
         what: str | Callable[[], str],
         waiter: str = "",
         timeout: float | None = None,
-        cancel: Callable[[], None] | None = None,
+        cancel: Callable[[bool], None] | None = None,
+        grace: float = 0.0,
     ):
+        """Describes work that somebody else finishes.
+
+        Args:
+            what: what is waited for, or a function that says it.
+            waiter: who waits.
+            timeout: default deadline of `wait`, in seconds.
+            cancel: `cancel(abandoned)` gives the work up; if it is abandoned, nobody will take its
+                outcome, and what it would have taken must stay where it is.
+            grace: how long the cancelled work may take to say what became of it.
+        """
         self.what = what
         self.waiter = waiter
         self.timeout = timeout
+        self.grace = grace
         # A lock is the cheapest thing that a thread can wait on.
         self._gate = threading.Lock()
         self._gate.acquire()
@@ -89,38 +103,50 @@ class Work:
         Raises:
             WaitTimeout: the deadline passed.
         """
-        if not self._done:
-            limit = self.timeout if timeout is None else timeout
-            if self._gate.acquire(timeout=-1 if limit is None else max(0.0, limit)):
-                self._gate.release()
-            if not self._done:
-                self.cancel()
-                # It may have come at the last moment; then it must not be lost.
-                if not self._done or isinstance(self._error, CallCancelled):
-                    raise self._timed_out(limit)
+        limit = self.timeout if timeout is None else timeout
+        if not self._hold(limit):
+            self._give_up(abandoned=False)
+            self._hold(self.grace)
+            self._check_in_time(limit)
         return self.result()
+
+    def _hold(self, limit: float | None) -> bool:
+        if not self._done and self._gate.acquire(timeout=-1 if limit is None else max(0.0, limit)):
+            self._gate.release()
+        return self._done
+
+    def _check_in_time(self, limit: float | None) -> None:
+        """After a deadline: what came at the last moment must not be lost."""
+        if not self._done or isinstance(self._error, CallCancelled):
+            raise self._timed_out(limit)
 
     async def async_wait(self, timeout: float | None = None) -> Any:
         """Like `wait`, for coroutines."""
-        if not self._done:
-            loop = asyncio.get_running_loop()
-            future: asyncio.Future[None] = loop.create_future()
-
-            def wake(_: Work) -> None:
-                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
-
-            self.on_done(wake)
-            limit = self.timeout if timeout is None else timeout
-            try:
-                await asyncio.wait_for(future, limit)
-            except (asyncio.TimeoutError, TimeoutError):
-                self.cancel()
-                if not self._done or isinstance(self._error, CallCancelled):
-                    raise self._timed_out(limit) from None
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
+        limit = self.timeout if timeout is None else timeout
+        if not await self._async_hold(limit):
+            self._give_up(abandoned=False)
+            await self._async_hold(self.grace)
+            self._check_in_time(limit)
         return self.result()
+
+    async def _async_hold(self, limit: float | None) -> bool:
+        if self._done:
+            return True
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: Work) -> None:
+            loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+
+        self.on_done(wake)
+        try:
+            await asyncio.wait_for(future, limit)
+        except (asyncio.TimeoutError, TimeoutError):
+            pass
+        except asyncio.CancelledError:
+            self._give_up(abandoned=True)
+            raise
+        return self._done
 
     def __await__(self) -> Any:
         return self.async_wait().__await__()
@@ -133,14 +159,17 @@ class Work:
         return value.load() if isinstance(value, Deferred) else value
 
     def cancel(self) -> None:
-        """Gives the work up: what it would have taken stays where it is."""
+        """Gives the work up; `wait` then raises `CallCancelled`, unless it came before that."""
+        self._give_up(abandoned=False)
+
+    def _give_up(self, abandoned: bool) -> None:
         cancel = self._cancel
         if cancel is not None:
-            cancel()
+            cancel(abandoned)
 
     def then(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Work:
         """New work whose outcome is `function(outcome, *args, **kwargs)`."""
-        following = Work(self.what, self.waiter, self.timeout, self._cancel)
+        following = Work(self.what, self.waiter, self.timeout, self._give_up, self.grace)
 
         def run(done: Work) -> None:
             if done._error is not None:
@@ -197,7 +226,12 @@ def finished(value: Any = None, error: BaseException | None = None) -> Work:
 def gather(works: list[Work]) -> Work:
     """Work that is done when all are, with the list of their outcomes; it fails with the first."""
     first = works[0]
-    together = Work(first.what, first.waiter, first.timeout, lambda: [w.cancel() for w in works])
+
+    def give_up(abandoned: bool) -> None:
+        for work in works:
+            work._give_up(abandoned)
+
+    together = Work(first.what, first.waiter, first.timeout, give_up, first.grace)
     left = [len(works)]
     lock = threading.Lock()
 

@@ -106,7 +106,7 @@ class CommMixin:
         if piggyback_payload is not None:
             object = _Piggyback(object, piggyback_payload)
         peer = WorkerAddress.of(dst_group_name, dst_rank).get_name()
-        work = self._runtime.mailbox.send(peer, object)
+        work = self._runtime.mailbox.send(peer, object, keep=not async_op)
         return work if async_op else work.wait()
 
     def recv(

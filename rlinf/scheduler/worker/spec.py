@@ -23,8 +23,8 @@ class RunSpec:
         num_nodes: number of nodes.
         log_dir: folder of logs and evidence.
         timeouts: deadlines in seconds by name.
-        ray_processes: (pid, start time) of what the driver started to have a Ray of its own; workers
-            end them if the driver is killed and cannot.
+        ray_processes: (pid, start time) of what the driver started to have a Ray of its own;
+            workers end them if the driver is killed and cannot.
         import_path: where the driver finds its modules; workers look there, too.
     """
 

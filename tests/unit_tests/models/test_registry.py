@@ -22,6 +22,10 @@ SPEC = EnvSpec(obs_dim=6, action_dim=3, action_low=-1.0, action_high=1.0)
 
 @pytest.fixture(autouse=True)
 def fresh_registries(monkeypatch):
+    # A module registers its schema once per process: all must be there before the copy.
+    for kind in plugins.KINDS:
+        for name in plugins.known_names(kind):
+            plugins.get_schema(kind, name)
     for name in ("_builders", "_lazy"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     schemas = {kind: dict(names) for kind, names in plugins._schemas.items()}

@@ -107,6 +107,34 @@ class Talker(Worker):
                 return False
         return True
 
+    def slow_recv(self, group: str, rank: int, count: int) -> list[int]:
+        """Receives with pauses, so that the sender's window fills up; returns the order."""
+        out = []
+        for i in range(count):
+            out.append(self.recv(group, rank)[0])
+            if i % 50 == 0:
+                time.sleep(0.05)
+        return out
+
+    def send_small_then_huge(self, group: str, rank: int, megabytes: int) -> None:
+        import torch
+
+        self.send("small", group, rank)
+        self.send(torch.zeros(megabytes << 18), group, rank)
+
+    def recv_two(self, group: str, rank: int) -> int:
+        assert self.recv(group, rank) == "small"
+        return self.recv(group, rank).numel()
+
+    def cancelled_recv(self, group: str, rank: int) -> str:
+        work = self.recv(group, rank, async_op=True)
+        work.cancel()
+        try:
+            work.wait(timeout=5)
+        except Exception as error:
+            return type(error).__name__
+        return "received"
+
     def mutate_after_send(self, group: str) -> None:
         import torch
 

@@ -108,6 +108,27 @@ def test_a_batch_larger_than_the_channel_does_not_deadlock():
     assert taken == [0, 1, 2]
 
 
+def test_a_waiting_batch_does_not_keep_the_bytes_that_others_need():
+    queues, sink = make(maxbytes=10)
+    get(queues, "batch", key="a", target=100)
+    put(queues, "p1", "x", key="a", weight=1, nbytes=8)
+    put(queues, "p2", "y", key="b", nbytes=8)
+    assert sink.outcomes["batch"] == ["x"]
+    assert sink.outcomes["p2"] == "accepted"
+
+
+def test_items_that_nobody_took_go_back_with_their_weight():
+    queues, sink = make()
+    for i in range(3):
+        put(queues, f"p{i}", f"body {i}", weight=2)
+    get(queues, "abandoned", target=4, consumer="a")
+    queues.take_back("a", "abandoned", ["copy 0", "copy 1"])
+    get(queues, "again", target=4, consumer="b")
+    assert sink.outcomes["again"] == ["copy 0", "copy 1"]
+    queues.consumer_died("a")
+    assert queues.broken is None, "what was returned is not lost with its reader"
+
+
 def test_close_drains_then_ends_and_refuses():
     queues, sink = make(maxsize=1)
     put(queues, "p1", 1)

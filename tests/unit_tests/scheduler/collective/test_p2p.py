@@ -30,6 +30,28 @@ def test_order_is_kept_per_pair(cluster, how, size):
     sent.wait()
 
 
+def test_order_is_kept_when_the_window_is_full(cluster):
+    group = launch(cluster, 2)
+    sent = group.execute_on(0).send_many("talk", 1, 900, 1 << 18, "async")
+    assert group.execute_on(1).slow_recv("talk", 0, 900).wait() == [list(range(900))]
+    sent.wait()
+
+
+def test_a_message_larger_than_the_window_follows_a_small_one(cluster):
+    group = launch(cluster, 2)
+    sent = group.execute_on(0).send_small_then_huge("talk", 1, 300)
+    assert group.execute_on(1).recv_two("talk", 0).wait(timeout=60) == [300 << 18]
+    sent.wait(timeout=10)
+
+
+def test_a_cancelled_receive_takes_nothing(cluster):
+    group = launch(cluster, 2)
+    assert group.execute_on(1).cancelled_recv("talk", 0).wait() == ["CallCancelled"]
+    sent = group.execute_on(0).send_many("talk", 1, 3, 10, "sync")
+    assert group.execute_on(1).recv_many("talk", 0, 3, "sync").wait() == [True]
+    sent.wait()
+
+
 def test_a_sent_tensor_may_be_changed_afterwards(cluster):
     group = launch(cluster, 2)
     group.execute_on(0).mutate_after_send("talk").wait()

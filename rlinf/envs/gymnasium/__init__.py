@@ -1,0 +1,2 @@
+"""Any environment with Gymnasium's interface: registered ids, classes and functions that make
+one."""

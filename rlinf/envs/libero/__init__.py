@@ -1,0 +1,1 @@
+"""LIBERO: language-described tasks of a Panda arm on robosuite."""

@@ -1,0 +1,1 @@
+"""ManiSkill: manipulation tasks on SAPIEN, simulated together on a GPU."""

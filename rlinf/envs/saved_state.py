@@ -1,0 +1,62 @@
+"""What of a vector env has to be kept to go on from where it was, bit for bit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlinf.envs.reset_plan import Start
+
+if TYPE_CHECKING:
+    from rlinf.envs.base import VectorEnv
+
+
+class SavedState:
+    """The part of a vector env that saves and restores it.
+
+    Reset plan, totals, observations and counts are plain arrays; the state of the simulators is the
+    adapter's business.
+    """
+
+    def get_state(self: VectorEnv) -> dict[str, Any]:
+        """Returns everything needed to go on from here, in plain data and arrays."""
+        return {
+            "env_type": self.options.env_type,
+            "num_envs": self.num_envs,
+            "plan": self._plan.get_state(),
+            "totals": self._totals.get_state(),
+            "live": self._live.copy(),
+            "starts": [tuple(start) for start in self._starts],
+            "obs": {key: array.copy() for key, array in self._obs.items()},
+            "images": {key: array.copy() for key, array in self._images.items()},
+            "descriptions": list(self._descriptions),
+            "is_start": self.is_start,
+            "counts": (self._restarts, self._nan_skipped),
+            "sim": self._get_sim_state(),
+        }
+
+    def set_state(self: VectorEnv, state: dict[str, Any]) -> None:
+        """Goes on from a state that `get_state` returned, here or in another process.
+
+        Args:
+            state: The state.
+
+        Raises:
+            ValueError: It is of another env or another number of slots.
+        """
+        for name, own in (("env_type", self.options.env_type), ("num_envs", self.num_envs)):
+            if state[name] != own:
+                raise ValueError(f"the saved state has {name} {state[name]}, this env has {own}")
+        self._plan.set_state(state["plan"])
+        self._totals.set_state(state["totals"])
+        self._live = np.array(state["live"])
+        self._live_slots = np.flatnonzero(self._live).tolist()
+        self._starts = [Start(*start) for start in state["starts"]]
+        self._obs = {key: array.copy() for key, array in state["obs"].items()}
+        self._images = {key: array.copy() for key, array in state["images"].items()}
+        self._descriptions = list(state["descriptions"])
+        self.is_start = state["is_start"]
+        self._restarts, self._nan_skipped = state["counts"]
+        self._redo.clear()
+        self._set_sim_state(state["sim"])
