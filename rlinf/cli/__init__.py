@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from rlinf import __version__
-from rlinf.cli import check, doctor, train
+from rlinf.cli import check, check_env, doctor, train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,5 +44,6 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_parser(commands)
     train.add_eval_parser(commands)
     check.add_parser(commands)
+    check_env.add_parser(commands)
     doctor.add_parser(commands)
     return parser

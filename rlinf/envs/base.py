@@ -21,7 +21,7 @@ from rlinf.envs.episodes import EpisodeTotals
 from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError
 from rlinf.envs.guard import bad_action, find_not_finite
 from rlinf.envs.options import VectorEnvOptions
-from rlinf.envs.reset_plan import NEVER, ResetPlan, Start
+from rlinf.envs.reset_plan import NEVER, ResetPlan
 from rlinf.envs.saved_state import SavedState
 from rlinf.envs.step_result import StepResult
 
@@ -257,6 +257,7 @@ class VectorEnv(SavedState, Adapter):
         if self.options.use_rel_reward:
             absolute = reward.copy()
             reward -= np.where(live, totals.last_reward, 0)
+            reward[dropped] = 0
             np.copyto(totals.last_reward, absolute, where=live)
         totals.length += live
         totals.returns += reward

@@ -25,17 +25,20 @@ class VectorEnvKeys(Section):
     )
 
 
-def with_base_keys(schema: type[BaseModel] | None) -> type[BaseModel]:
-    """Adds the keys of the base class to the schema of an env.
+def with_base_keys(
+    schema: type[BaseModel] | None, base: type[BaseModel] = VectorEnvKeys
+) -> type[BaseModel]:
+    """Adds the keys of a base class to the schema of an env.
 
     Args:
         schema: The env's own keys; None when it has none.
+        base: The keys to add.
 
     Returns:
         A schema with both.
     """
     if schema is None:
-        return VectorEnvKeys
-    if issubclass(schema, VectorEnvKeys):
+        return base
+    if issubclass(schema, base):
         return schema
-    return create_model(schema.__name__, __base__=(schema, VectorEnvKeys), __doc__=schema.__doc__)
+    return create_model(schema.__name__, __base__=(schema, base), __doc__=schema.__doc__)

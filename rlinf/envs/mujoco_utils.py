@@ -17,5 +17,6 @@ _WARNINGS = (
 
 
 def physics_diverged(data: Any) -> bool:
-    """Tells whether MuJoCo met a NaN since the last reset: it goes on as if nothing had
-    happened.""" numbers = data.warning.number return any(numbers[warning] for warning in _WARNINGS)
+    """Tells whether MuJoCo met a NaN since the last reset; by itself it goes on in silence."""
+    numbers = data.warning.number
+    return any(numbers[warning] for warning in _WARNINGS)

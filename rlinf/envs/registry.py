@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,7 @@ _targets: dict[str, Any] = {
     "maniskill": "rlinf.envs.maniskill.env:ManiSkillEnv",
     "libero": "rlinf.envs.libero.env:LiberoEnv",
 }
+_own_keys: dict[str, tuple[str, ...]] = {}
 
 
 def register_env(
@@ -124,7 +126,8 @@ def register_env(
         @register_env("maze")
         class Maze(gymnasium.Env): ...
 
-    From then on `env_type: maze` works; `init_params` of the config are its arguments.
+    From then on `env_type: maze` works. Its arguments are `init_params` of the config and the keys of
+    `schema`.
 
     Args:
         name: What the user writes as `env_type`; case does not matter.
@@ -146,17 +149,20 @@ def register_env(
             return target
 
         return decorate
-    from rlinf.envs.config import with_base_keys
+    from rlinf.envs.config import VectorEnvKeys, with_base_keys
+    from rlinf.envs.gymnasium.config import GymnasiumEnvKeys
 
     key = name.lower()
+    base = VectorEnvKeys if isinstance(target, str) or _is_vector(target) else GymnasiumEnvKeys
     if not replaces and not _same(_targets.get(key, target), target):
         raise ValueError(
             f"env type '{name}' is already {_targets[key]}; pass replaces=True to take its place"
         )
     if replaces or key not in _targets:
-        register_schema("env", key, with_base_keys(schema), replaces=replaces)
+        register_schema("env", key, with_base_keys(schema, base), replaces=replaces)
     SupportedEnvType.register(key)
     _targets[key] = target
+    _own_keys[key] = tuple(schema.model_fields) if schema else ()
     return None
 
 
@@ -180,13 +186,17 @@ def get_env_cls(env_type: str | SupportedEnvType, env_cfg: Any = None) -> type[V
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
         target = getattr(importlib.import_module(module), attribute)
-    from rlinf.envs.base import VectorEnv
-
-    if inspect.isclass(target) and issubclass(target, VectorEnv):
+    if _is_vector(target):
         return target
     from rlinf.envs.gymnasium.env import env_cls_for
 
-    return env_cls_for(key, target)
+    return env_cls_for(key, target, _own_keys.get(key, ()))
+
+
+def _is_vector(target: Any) -> bool:
+    # Whoever derived from it has imported it; a config check need not.
+    base = sys.modules.get("rlinf.envs.base")
+    return base is not None and inspect.isclass(target) and issubclass(target, base.VectorEnv)
 
 
 def _same(one: Any, other: Any) -> bool:

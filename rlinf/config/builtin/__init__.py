@@ -7,7 +7,11 @@ from rlinf.config.plugins import register_lazy, register_schema
 
 _MODULES = {
     "env": {
-        "rlinf.config.builtin.envs": ("metaworld", "gymnasium", "envpool", "maniskill", "libero"),
+        "rlinf.envs.metaworld.config": ("metaworld",),
+        "rlinf.envs.gymnasium.config": ("gymnasium",),
+        "rlinf.envs.envpool.config": ("envpool",),
+        "rlinf.envs.maniskill.config": ("maniskill",),
+        "rlinf.envs.libero.config": ("libero",),
     },
     "model": {
         "rlinf.config.builtin.models": ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),

@@ -1,2 +1,1 @@
-"""Any environment with Gymnasium's interface: registered ids, classes and functions that make
-one."""
+"""Any environment with Gymnasium's interface: ids, classes, and functions that make one."""

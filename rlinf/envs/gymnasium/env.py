@@ -36,10 +36,12 @@ class GymnasiumEnv(SlotVectorEnv):
 
     Attributes:
         factory: Makes one env from keyword arguments; None makes the id of the config.
+        own_keys: Keys of the config that are arguments of `factory`.
     """
 
     env_type = "gymnasium"
     factory: Callable[..., Any] | None = None
+    own_keys: tuple[str, ...] = ()
 
     def _open(self) -> None:
         self._wants_pictures = option(option(self.cfg, "video_cfg", {}), "save_video", False)
@@ -56,6 +58,8 @@ class GymnasiumEnv(SlotVectorEnv):
         self._success_key = option(self.cfg, "success_key")
         self._envs: list[Any] = [None] * self.num_envs
         self._kwargs = {**map_option(self.cfg, "kwargs"), **map_option(self.cfg, "init_params")}
+        given = {key: option(self.cfg, key) for key in self.own_keys}
+        self._kwargs.update({key: value for key, value in given.items() if value is not None})
         self._id = "" if self.factory else str(option(self.cfg, "id", ""))
         self._gymnasium = gymnasium
         if not self.factory:
@@ -124,6 +128,26 @@ class GymnasiumEnv(SlotVectorEnv):
         if self._envs[slot] is not None:
             self._envs[slot].close()
             self._envs[slot] = None
+
+    def space_problems(self, actions: np.ndarray) -> str:
+        """Steps the first env with actions `[T, A]` and says where it belies its spaces.
+
+        Returns:
+            What is wrong; empty if nothing.
+        """
+        env = self._envs[0]
+        obs, _ = env.reset(seed=0)
+        for step, action in enumerate([None, *actions]):
+            if action is not None:
+                obs, reward, terminated, truncated, _ = env.step(self._to_action(action))
+                if not np.isscalar(reward) and np.size(reward) != 1:
+                    return f"the reward of step {step} is {reward!r}, not a number"
+                if terminated or truncated:
+                    break
+            if not env.observation_space.contains(obs):
+                where = f"step {step}" if step else "reset"
+                return f"the observation of {where} is not in {env.observation_space}: {obs!r}"
+        return ""
 
     def _success(self, info: Mapping[str, Any]) -> bool:
         if self._success_key is not None:
@@ -206,12 +230,15 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 _classes: dict[tuple[str, Any], type[GymnasiumEnv]] = {}
 
 
-def env_cls_for(name: str, factory: Callable[..., Any]) -> type[GymnasiumEnv]:
+def env_cls_for(
+    name: str, factory: Callable[..., Any], own_keys: tuple[str, ...] = ()
+) -> type[GymnasiumEnv]:
     """Returns the vector env class for a Gymnasium env class or a function that makes one.
 
     Args:
         name: Env type.
         factory: The class or function.
+        own_keys: Keys of the config that are its arguments.
 
     Returns:
         A subclass of `GymnasiumEnv`, always the same.
@@ -220,6 +247,11 @@ def env_cls_for(name: str, factory: Callable[..., Any]) -> type[GymnasiumEnv]:
         raise ValueError(f"env type '{name}' is registered with {factory!r}, which makes nothing")
     key = (name, factory)
     if key not in _classes:
-        content = {"factory": staticmethod(factory), "env_type": name, "__module__": __name__}
+        content = {
+            "factory": staticmethod(factory),
+            "own_keys": own_keys,
+            "env_type": name,
+            "__module__": __name__,
+        }
         _classes[key] = type(f"GymnasiumEnv_{name}", (GymnasiumEnv,), content)
     return _classes[key]

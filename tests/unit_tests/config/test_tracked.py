@@ -124,7 +124,7 @@ def test_only_keys_that_the_user_set_are_reported(embodied):
     unread = unread_keys(cfg, reads())
     assert "actor.global_batch_size" in unread
     assert "actor.optim.lr" not in unread
-    assert len(unread) == 20
+    assert len(unread) == 19
     OmegaConf.to_container(cfg)
     assert unread_keys(cfg.actor, reads()) == []
 
@@ -144,7 +144,6 @@ def test_keys_that_only_serve_interpolations_are_not_reported(workers):
         "example.lonely",
         "example.other_box.x",
         "example.other_box.y",
-        "runner.task_type",
     ]
 
 

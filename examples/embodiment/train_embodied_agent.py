@@ -1,0 +1,45 @@
+"""Trains an embodied agent: env, rollout and actor groups on whatever the YAML names."""
+
+from __future__ import annotations
+
+import hydra
+from omegaconf import DictConfig
+
+from rlinf.config import validate_cfg
+from rlinf.runners.embodied_runner import EmbodiedRunner
+from rlinf.runners.run_folder import run_folder
+from rlinf.scheduler import Cluster, HybridComponentPlacement
+from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
+from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
+
+
+@hydra.main(version_base="1.3", config_path="config", config_name="metaworld_ppo_mlp")
+def main(cfg: DictConfig) -> None:
+    """Launches the groups and runs the training loop."""
+    cfg = validate_cfg(cfg)
+    logs = str(run_folder(cfg) / "workers")
+    with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs) as cluster:
+        component_placement = HybridComponentPlacement(cfg, cluster)
+        actor_group = EmbodiedFSDPActor.create_group(cfg).launch(
+            cluster,
+            name=cfg.actor.group_name,
+            placement_strategy=component_placement.get_strategy("actor"),
+        )
+        rollout_group = MultiStepRolloutWorker.create_group(cfg).launch(
+            cluster,
+            name=cfg.rollout.group_name,
+            placement_strategy=component_placement.get_strategy("rollout"),
+        )
+        env_group = EnvWorker.create_group(cfg).launch(
+            cluster,
+            name=cfg.env.group_name,
+            placement_strategy=component_placement.get_strategy("env"),
+        )
+        runner = EmbodiedRunner(cfg=cfg, actor=actor_group, rollout=rollout_group, env=env_group)
+        runner.init_workers()
+        runner.run()
+
+
+if __name__ == "__main__":
+    main()

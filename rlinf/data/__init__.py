@@ -1,0 +1,1 @@
+"""Batches and trajectories: what workers hand each other."""

@@ -1,0 +1,1 @@
+"""Training and generation engines, and how weights get from one to the other."""

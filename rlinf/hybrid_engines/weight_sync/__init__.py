@@ -1,0 +1,1 @@
+"""How weights get from the actor to the rollout."""

@@ -1,0 +1,68 @@
+"""The rollout's side of a weight update: loads buckets in place and checks what it loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from rlinf.hybrid_engines.weight_sync.checksum import checksum
+
+
+class WeightMismatch(RuntimeError):
+    """The weights that arrived are not those that were sent, or not those of this model."""
+
+
+class WeightReceiver:
+    """Receives weights from actor rank 0.
+
+    Args:
+        worker: the rollout worker.
+        cfg: the configuration.
+    """
+
+    def __init__(self, worker: Any, cfg: Any):
+        self._worker = worker
+        self._actor = cfg.actor.group_name
+
+    def receive(self, model: nn.Module) -> int:
+        """Loads the next version of the weights into a model and returns its number.
+
+        Raises:
+            WeightMismatch: a tensor is unknown, missing, of another shape, or arrived changed.
+        """
+        worker = self._worker
+        groups = [(self._actor, [0]), (worker.group_name, list(range(worker.world_size)))]
+        own = _tensors(model)
+        missing = set(own)
+        while True:
+            version, last, bucket, sums = worker.broadcast(None, groups, (self._actor, 0))
+            for name, tensor in bucket.items():
+                load_tensor(own, name, tensor, sums.get(name))
+                missing.discard(name)
+            if last:
+                break
+        if missing:
+            raise WeightMismatch(f"no weights arrived for {', '.join(sorted(missing))}")
+        return version
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in model.state_dict(keep_vars=True).items()}
+
+
+def load_tensor(own: dict[str, Tensor], name: str, tensor: Tensor, expected: int | None) -> None:
+    """Copies one tensor into its place and compares its checksum there."""
+    target = own.get(name)
+    if target is None:
+        raise WeightMismatch(f"the actor sent {name!r}, which this model does not have")
+    if target.shape != tensor.shape:
+        raise WeightMismatch(
+            f"{name!r} is {tuple(tensor.shape)} at the actor and {tuple(target.shape)} here; build "
+            "both from the same model section"
+        )
+    target.data.copy_(tensor)
+    if expected is not None and target.dtype == tensor.dtype and checksum(target) != expected:
+        raise WeightMismatch(
+            f"{name!r} arrived changed: its checksum here is not that of the actor"
+        )

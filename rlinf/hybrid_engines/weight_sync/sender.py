@@ -1,0 +1,62 @@
+"""The actor's side of a weight update: buckets of tensors, a version, and checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from rlinf.hybrid_engines.weight_sync.checksum import checksum
+
+
+def buckets(tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[dict[str, Tensor]]:
+    """Groups tensors into messages of at most `limit` bytes; a larger tensor goes alone."""
+    bucket: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in tensors:
+        if bucket and size + tensor.nbytes > limit:
+            yield bucket
+            bucket, size = {}, 0
+        bucket[name] = tensor
+        size += tensor.nbytes
+    if bucket:
+        yield bucket
+
+
+class WeightSender:
+    """Sends weights from one actor rank to all rollout ranks.
+
+    Args:
+        worker: the actor.
+        cfg: the configuration.
+    """
+
+    def __init__(self, worker: Any, cfg: Any):
+        self._worker = worker
+        self._limit = cfg.weight_syncer.bucket.bucket_size
+        self._verify = cfg.weight_syncer.verify
+        self._rollout = cfg.rollout.group_name
+        self._groups: list[tuple[str, Any]] | None = None
+
+    def send(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> int:
+        """Broadcasts all tensors; returns the number of bytes."""
+        if self._groups is None:
+            size = self._worker._world_size_of(self._rollout)
+            own = (self._worker.group_name, [self._worker.rank])
+            self._groups = [own, (self._rollout, list(range(size)))]
+        total = 0
+        waiting: dict[str, Tensor] | None = None
+        for bucket in buckets(tensors, self._limit):
+            if waiting is not None:
+                total += self._send(waiting, version, last=False)
+            waiting = bucket
+        if waiting is not None:
+            total += self._send(waiting, version, last=True)
+        return total
+
+    def _send(self, bucket: dict[str, Tensor], version: int, last: bool) -> int:
+        sums = {name: checksum(tensor) for name, tensor in bucket.items()} if self._verify else {}
+        source = (self._worker.group_name, self._worker.rank)
+        self._worker.broadcast((version, last, bucket, sums), self._groups, source)
+        return sum(tensor.nbytes for tensor in bucket.values())

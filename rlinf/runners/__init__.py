@@ -1,0 +1,1 @@
+"""Training loops: they run in the driver and only command."""

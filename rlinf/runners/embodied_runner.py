@@ -1,0 +1,199 @@
+"""The embodied training loop: sync weights, roll out, compute advantages, update."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from rlinf.runners.run_folder import RunSummary, run_folder
+from rlinf.scheduler import WorkerGroup, wait_all
+from rlinf.utils.metric_logger import MetricLogger
+from rlinf.utils.progress import Progress
+
+
+class EmbodiedRunner:
+    """Drives actor, rollout and env groups through training.
+
+    Args:
+        cfg: checked configuration.
+        actor: group of `EmbodiedFSDPActor`.
+        rollout: group of `MultiStepRolloutWorker`.
+        env: group of `EnvWorker`.
+    """
+
+    def __init__(self, cfg: Any, actor: WorkerGroup, rollout: WorkerGroup, env: WorkerGroup):
+        self.cfg = cfg
+        self.actor = actor
+        self.rollout = rollout
+        self.env = env
+        self.folder = run_folder(cfg)
+        self.summary = RunSummary(self.folder, cfg)
+        self.logger = MetricLogger(self.folder, cfg.runner.logger)
+        self.global_step = 0
+        self.env_steps = 0
+        limits = [n for n in (cfg.runner.max_epochs, cfg.runner.max_steps) if n > 0]
+        if not limits:
+            raise ValueError("set runner.max_epochs or runner.max_steps: the run has no end")
+        self.max_steps = min(limits)
+
+    def init_workers(self) -> None:
+        """Builds simulators, policies and optimisers."""
+        spec = self.env.init_worker().wait()[0]
+        wait_all(
+            self.rollout.init_worker(spec), self.actor.init_worker(spec, self._optimiser_steps())
+        )
+
+    def _optimiser_steps(self) -> int:
+        train, algorithm = self.cfg.env.train, self.cfg.algorithm
+        if train is None:
+            return 1
+        steps = train.max_steps_per_rollout_epoch or train.max_episode_steps or 1
+        samples = train.total_num_envs * train.rollout_epoch * steps
+        samples //= self.cfg.actor.model.num_action_chunks
+        batch = self.cfg.actor.global_batch_size or samples
+        return self.max_steps * algorithm.update_epoch * max(1, samples // batch)
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    def run(self) -> dict[str, Any]:
+        """Trains, evaluates, and returns the summary."""
+        progress = Progress(self.max_steps, self.cfg.runner.progress)
+        begin = time.perf_counter()
+        rollout_seconds = 0.0
+        try:
+            for _ in range(self.max_steps):
+                step_begin = time.perf_counter()
+                if self.global_step % self.cfg.runner.weight_sync_interval == 0:
+                    self.update_rollout_weights()
+                env_metrics, times = self.generate_rollouts()
+                rollout_seconds += times["time/generate_rollouts"]
+                metrics = self.learn()
+                self.global_step += 1
+                seconds = time.perf_counter() - step_begin
+                self._report(progress, env_metrics | times | metrics, seconds)
+                if self._due(self.cfg.runner.val_check_interval):
+                    self.logger.log(self.evaluate(), self.global_step)
+            training_seconds = time.perf_counter() - begin
+            final = self._final_evaluation()
+        except BaseException as error:
+            self.summary.write(
+                status="failed", error=f"{type(error).__name__}: {error}", **self._counts()
+            )
+            raise
+        finally:
+            progress.close()
+            self.logger.close()
+        return self._finish(final, training_seconds, rollout_seconds)
+
+    def update_rollout_weights(self) -> None:
+        """Brings the actor's weights to the rollout workers."""
+        rollout_futures = self.rollout.sync_model_from_actor()
+        actor_futures = self.actor.sync_model_to_rollout()
+        wait_all(actor_futures, rollout_futures)
+
+    def generate_rollouts(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Lets env and rollout play while the actor receives; returns metrics and times."""
+        begin = time.perf_counter()
+        env_futures = self.env.interact()
+        rollout_futures = self.rollout.generate()
+        actor_futures = self.actor.recv_rollout_batch()
+        results, _, _ = wait_all(env_futures, rollout_futures, actor_futures)
+        times = {"time/generate_rollouts": time.perf_counter() - begin}
+        for role, futures in (("env", env_futures), ("rollout", rollout_futures)):
+            for tag, seconds in futures.consume_durations().items():
+                times[f"time/{role}/{tag}"] = seconds
+        self.env_steps += sum(result["env_steps"] for result in results)
+        return _merge_episodes(results, "env"), times
+
+    def learn(self) -> dict[str, float]:
+        """Computes advantages and updates the policy; returns metrics."""
+        begin = time.perf_counter()
+        rollout = self.actor.compute_advantages_and_returns().wait()[0]
+        middle = time.perf_counter()
+        train = self.actor.run_training().wait()[0]
+        metrics = {f"rollout/{name}": value for name, value in rollout.items()}
+        metrics |= {f"train/{name}": value for name, value in train.items()}
+        metrics["time/advantages"] = middle - begin
+        metrics["time/training"] = time.perf_counter() - middle
+        return metrics
+
+    def _due(self, interval: int) -> bool:
+        return interval > 0 and self.global_step % interval == 0
+
+    def _report(self, progress: Progress, metrics: dict[str, float], seconds: float) -> None:
+        metrics["time/step"] = seconds
+        train = self.cfg.env.train
+        steps = train.max_steps_per_rollout_epoch or train.max_episode_steps
+        speed = train.total_num_envs * train.rollout_epoch * steps / seconds
+        metrics["env/steps_per_second"] = speed
+        metrics["env/total_steps"] = float(self.env_steps)
+        if self.global_step % self.cfg.runner.log_interval == 0:
+            self.logger.log(metrics, self.global_step)
+        facts = {"env steps": f"{self.env_steps:,}"}
+        if "env/success_once" in metrics:
+            facts["success"] = f"{metrics['env/success_once']:.0%}"
+        if "env/return" in metrics:
+            facts["return"] = f"{metrics['env/return']:.1f}"
+        facts["speed"] = f"{speed:,.0f}/s"
+        progress.show(self.global_step, facts)
+
+    # -- evaluation -------------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, float]:
+        """Plays fresh episodes without noise; returns metrics with the number of episodes."""
+        self.update_rollout_weights()
+        envs = self.cfg.env.eval.total_num_envs
+        rounds = math.ceil(self.cfg.runner.eval_episodes / envs)
+        results, _ = wait_all(self.env.evaluate(rounds), self.rollout.evaluate(rounds))
+        return _merge_episodes(results, "eval")
+
+    def _final_evaluation(self) -> dict[str, float]:
+        if self.cfg.env.eval is None:
+            return {}
+        metrics = self.evaluate()
+        self.logger.log(metrics, self.global_step)
+        if self.cfg.env.eval.video_cfg.save_video:
+            path = str(self.folder / "policy.mp4")
+            fps = self.cfg.env.eval.video_cfg.fps
+            notes, _ = wait_all(self.env.record(path, fps), self.rollout.evaluate(1))
+            self.summary.facts["video"] = notes[0]
+        return metrics
+
+    def _counts(self) -> dict[str, Any]:
+        return {"global_step": self.global_step, "env_steps": self.env_steps}
+
+    def _finish(
+        self, final: dict[str, float], training_seconds: float, rollout_seconds: float
+    ) -> dict[str, Any]:
+        path = self.summary.write(
+            status="finished",
+            evaluation=final,
+            training_seconds=round(training_seconds, 3),
+            env_steps_per_second=round(self.env_steps / training_seconds, 1),
+            env_steps_per_second_in_rollout=round(self.env_steps / rollout_seconds, 1),
+            **self._counts(),
+        )
+        if final:
+            count = int(final["eval/episodes"])
+            print(f"evaluated success {final['eval/success_once']:.1%} over {count} fresh episodes")
+        if "video" in self.summary.facts:
+            print(f"video: {self.summary.facts['video']}")
+        print(
+            f"everything is in {path.parent}; curves: tensorboard --logdir {path.parent}; "
+            "next: another task, for instance env.train.task=reach-v3 env.eval.task=reach-v3"
+        )
+        return self.summary.facts
+
+
+def _merge_episodes(results: list[dict[str, Any]], prefix: str) -> dict[str, float]:
+    """Means over all episodes of all workers, and how many there were."""
+    count = sum(result["episodes"] for result in results)
+    out = {f"{prefix}/episodes": float(count)}
+    if count:
+        for key in results[0]["sums"] or next(r["sums"] for r in results if r["sums"]):
+            out[f"{prefix}/{key}"] = sum(r["sums"].get(key, 0.0) for r in results) / count
+    for result in results:
+        for key, value in result["counters"].items():
+            out[f"{prefix}/{key}"] = out.get(f"{prefix}/{key}", 0.0) + value
+    return out

@@ -1,0 +1,63 @@
+"""The folder of a run: its configuration, and a summary that is there however the run ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("rlinf", "torch", "ray", "numpy", "gymnasium", "mujoco", "metaworld", "transformers")
+
+
+def run_folder(cfg: Any) -> Path:
+    """`<log_path>/<experiment_name>`."""
+    return Path(cfg.runner.logger.log_path) / cfg.runner.logger.experiment_name
+
+
+def versions() -> dict[str, str]:
+    """Versions of what matters for the numbers."""
+    out = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in _PACKAGES:
+        try:
+            out[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+class RunSummary:
+    """Collects what a run is remembered by and writes it as `summary.json`.
+
+    Args:
+        folder: folder of the run.
+        cfg: the configuration, which is saved beside it.
+    """
+
+    def __init__(self, folder: Path, cfg: Any):
+        from omegaconf import OmegaConf
+
+        from rlinf.config import to_plain
+
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(to_plain(cfg))))
+        self._begin = time.time()
+        self.facts: dict[str, Any] = {
+            "status": "running",
+            "seed": cfg.runner.seed,
+            "versions": versions(),
+        }
+
+    def write(self, **facts: Any) -> Path:
+        """Adds facts and writes the file, whole or not at all."""
+        self.facts |= facts
+        self.facts["wall_seconds"] = round(time.time() - self._begin, 3)
+        path = self.folder / "summary.json"
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(self.facts, indent=2) + "\n")
+        os.replace(part, path)
+        return path

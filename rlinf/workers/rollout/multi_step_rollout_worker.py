@@ -1,0 +1,167 @@
+"""The rollout worker: acts with the policy for many steps and keeps what the learner needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rlinf.data.embodied import RolloutHalf, split_halves
+from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
+from rlinf.models import get_model
+from rlinf.scheduler import Worker
+from rlinf.scheduler.worker.routing import merge_batches
+from rlinf.utils.env_spec import EnvSpec
+from rlinf.workers.env.env_worker import ACTIONS, OBS
+
+HALF = "rollout half"
+
+
+class MultiStepRolloutWorker(Worker):
+    """Serves the env workers' requests for actions, stage by stage.
+
+    What the learner needs to recompute a step stays here until the rollout ends and then goes
+    straight to the actor; the env carries only actions.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        torch.set_num_threads(1)
+        self.cfg = cfg
+        self.stages = cfg.rollout.pipeline_stage_num
+        self.version = -1
+        self._device = torch.device(self.torch_device_type)
+
+    def init_worker(self, env_spec: EnvSpec) -> None:
+        """Builds the policy."""
+        self.policy = get_model(self.cfg.actor.model, env_spec).to(self._device).eval()
+        seed = self.cfg.rollout.seed
+        seed = self.cfg.runner.seed if seed is None else seed
+        generator = torch.Generator(self._device).manual_seed(seed * 1_000_003 + self._rank)
+        self.policy.set_generator(generator)
+        self._receiver = WeightReceiver(self, self.cfg)
+
+    def sync_model_from_actor(self) -> int:
+        """Receives the actor's weights; returns their version."""
+        self.version = self._receiver.receive(self.policy)
+        return self.version
+
+    @Worker.timer("generate")
+    def generate(self) -> None:
+        """Acts through one rollout and sends its half of it to the actor group."""
+        cfg = self.cfg.env.train
+        chunks = self._chunks(cfg)
+        env, actor = self.cfg.env.group_name, self.cfg.actor.group_name
+        for epoch in range(cfg.rollout_epoch):
+            records = [_Record(self.version) for _ in range(self.stages)]
+            for _ in range(chunks):
+                for stage, record in enumerate(records):
+                    obs = self._recv_obs(env, stage)
+                    with self.worker_timer("predict"):
+                        final = self._final_values(obs)
+                        actions, result = self.policy.predict_action_batch(self._inputs(obs))
+                    self.send_to(env, None, actions.cpu(), route_key=stage, tag=ACTIONS)
+                    record.add(final, result)
+            for stage, record in enumerate(records):
+                obs = self._recv_obs(env, stage)
+                with self.worker_timer("predict"):
+                    half = record.finish(
+                        self._final_values(obs), self.policy.predict_values(self._inputs(obs))
+                    )
+                self.send_to(
+                    actor,
+                    None,
+                    half,
+                    route_key=(epoch, stage),
+                    tag=HALF,
+                    batch_size=cfg.total_num_envs // self.stages,
+                    split_fn=split_halves,
+                )
+
+    def _recv_obs(self, env: str, stage: Any) -> dict[str, Any]:
+        return self.recv_from(env, None, route_key=stage, tag=OBS, merge_fn=merge_obs)
+
+    def _inputs(self, obs: dict[str, Any]) -> dict[str, Any]:
+        own = {k: v for k, v in obs.items() if not k.startswith("final_") and k != "done"}
+        if self._device.type == "cpu":
+            return own
+        return {key: value.to(self._device, non_blocking=True) for key, value in own.items()}
+
+    def _final_values(self, obs: dict[str, Any]) -> torch.Tensor | None:
+        """V of the observations in which episodes ended; None if none did."""
+        if "done" not in obs:
+            return None
+        rows = obs["done"].nonzero().squeeze(1)
+        final = {
+            key.removeprefix("final_"): value[rows].to(self._device)
+            for key, value in obs.items()
+            if key.startswith("final_")
+        }
+        values = self.policy.predict_values(final).cpu()
+        out = torch.zeros(len(obs["done"]), values.shape[1])
+        out[rows] = values
+        return out
+
+    def _chunks(self, cfg: Any) -> int:
+        steps = cfg.max_steps_per_rollout_epoch or cfg.max_episode_steps
+        return steps // self.cfg.actor.model.num_action_chunks
+
+    @Worker.timer("evaluate")
+    def evaluate(self, rounds: int) -> None:
+        """Acts without noise for some episodes per env."""
+        chunks, env = self._chunks(self.cfg.env.eval), self.cfg.env.group_name
+        for _ in range(rounds):
+            for _ in range(chunks):
+                obs = self._recv_obs(env, "eval")
+                actions, _ = self.policy.predict_action_batch(self._inputs(obs), mode="eval")
+                self.send_to(env, None, actions.cpu(), route_key="eval", tag=ACTIONS)
+            self._recv_obs(env, "eval")
+
+
+def merge_obs(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Joins observations of several env workers, of which only some may have ended episodes."""
+    if any("done" in part for part in parts):
+        parts = [part if "done" in part else _without_ends(part) for part in parts]
+    return merge_batches(parts)
+
+
+def _without_ends(part: dict[str, Any]) -> dict[str, Any]:
+    count = len(next(iter(part.values())))
+    finals = {f"final_{key}": value for key, value in part.items()}
+    return {**part, **finals, "done": torch.zeros(count, dtype=torch.bool)}
+
+
+class _Record:
+    """One stage of a rollout while it grows."""
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self._results: list[dict[str, Any]] = []
+        self._final: list[torch.Tensor | None] = []
+
+    def add(self, final: torch.Tensor | None, result: dict[str, Any]) -> None:
+        """Adds a step; `final` belongs to the step before it."""
+        if self._results:
+            self._final.append(final)
+        self._results.append(result)
+
+    def finish(self, final: torch.Tensor | None, last_values: torch.Tensor) -> RolloutHalf:
+        """The whole stage, batch first, on the host."""
+        self._final.append(final)
+        values = [r["prev_values"] for r in self._results] + [last_values]
+        prev_values = torch.stack(values, 1).cpu()
+        empty = torch.zeros_like(prev_values[:, 0])
+        bootstrap = torch.stack([empty if f is None else f for f in self._final], 1)
+        keys = self._results[0]["forward_inputs"]
+        logprobs = torch.stack([r["prev_logprobs"] for r in self._results], 1).cpu()
+        return RolloutHalf(
+            forward_inputs={
+                key: torch.stack([r["forward_inputs"][key] for r in self._results], 1).cpu()
+                for key in keys
+            },
+            prev_logprobs=logprobs,
+            prev_values=prev_values,
+            bootstrap_values=bootstrap,
+            versions=torch.full(logprobs.shape[:2], self._version),
+        )
