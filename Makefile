@@ -1,6 +1,6 @@
 # Two commands are enough for a newcomer: `make train` and `make test`. Each sets itself up.
 
-JOB    ?= worker_groups
+JOB    ?= metaworld_ppo_mlp
 ARGS   ?=
 EXTRAS ?= embodied,dev,docs
 VENV   := .venv

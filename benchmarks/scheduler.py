@@ -2,7 +2,7 @@
 
 Usage, from the root of the repository, on an otherwise idle machine:
 
-    python -m benchmarks.scheduler --peer /opt/venvs/peer/bin/python
+    python -m benchmarks.scheduler --peer PYTHON_OF_THAT_ENVIRONMENT
 
 Clusters start one at a time, contestants taking turns. Calls are measured between contestants that
 are all up, in turns of 100 calls, so that whatever else the machine does hits them alike.

@@ -89,7 +89,7 @@ class VectorEnv(SavedState, Adapter):
         self.max_episode_steps: int | None = (
             self.options.max_episode_steps or self.default_max_episode_steps
         )
-        self._limit = self.max_episode_steps or np.iinfo(np.int64).max
+        self._limit: int = self.max_episode_steps or int(np.iinfo(np.int64).max)
         self._plan = ResetPlan(
             self.options, num_envs, seed_offset, total_num_processes, self.num_reset_states
         )
@@ -97,6 +97,7 @@ class VectorEnv(SavedState, Adapter):
         self._result = StepResult(num_envs)
         self._live = np.zeros(num_envs, dtype=bool)
         self._live_slots: list[int] = []
+        self._countdown, self._solved = self._limit, False
         self._starts = [NEVER] * num_envs
         self._redo: set[int] = set()
         self._restarts = self._nan_skipped = 0
@@ -146,7 +147,8 @@ class VectorEnv(SavedState, Adapter):
         return self._begin(slots), {
             "_valid": torch.from_numpy(self._live.copy()),
             "reset_state_ids": self._reset_ids(),
-            **self._counts(),
+            "restarts": self._restarts,
+            "nan_skipped": self._nan_skipped,
         }
 
     def step(
@@ -198,21 +200,24 @@ class VectorEnv(SavedState, Adapter):
         shape = (self.num_envs, chunk)
         rewards = np.zeros(shape, np.float32)
         terminations, truncations = np.zeros(shape, bool), np.zeros(shape, bool)
+        done = np.zeros(self.num_envs, bool)
         dropped: list[int] = []
         obs_list, infos_list = [], []
         for column in range(chunk):
-            valid = self._live.copy()
+            valid = torch.from_numpy(self._live.copy())
             dropped += self._advance(actions[:, column])
-            rewards[:, column] = self._result.reward
-            terminations[:, column] = self._result.terminated
-            truncations[:, column] = self._result.truncated
+            result = self._result
+            rewards[:, column] = result.reward
+            if result.flagged:
+                terminations[:, column] = result.terminated
+                truncations[:, column] = result.truncated
+                done |= result.terminated | result.truncated
             images = self._draw() if column == chunk - 1 else {}
             obs_list.append(self._pack(images))
             success = torch.from_numpy(self._totals.success_now.copy())
-            infos_list.append({"success": success, "_valid": torch.from_numpy(valid)})
+            infos_list.append({"success": success, "_valid": valid})
         infos = infos_list[-1]
-        done = (terminations | truncations).any(axis=1)
-        if done.any():
+        if True in done:
             if auto_reset or self.options.ignore_terminations:
                 for flags in (terminations, truncations):
                     flags[:, -1] = flags.any(axis=1)
@@ -221,14 +226,12 @@ class VectorEnv(SavedState, Adapter):
             counted[dropped] = False
             infos["final_observation"] = obs_list[-1]
             infos["_final_observation"] = torch.from_numpy(done)
-            infos["episode"], infos["_episode"] = (
-                self._totals.metrics(),
-                torch.from_numpy(counted),
-            )
+            infos["episode"] = self._totals.metrics()
+            infos["_episode"] = torch.from_numpy(counted)
             infos["episode_reset_ids"] = self._reset_ids()
             if auto_reset:
                 obs_list[-1] = self._begin(np.flatnonzero(done).tolist())
-        infos.update(self._counts())
+        infos["restarts"], infos["nan_skipped"] = self._restarts, self._nan_skipped
         return (
             obs_list,
             torch.from_numpy(rewards),
@@ -238,17 +241,23 @@ class VectorEnv(SavedState, Adapter):
         )
 
     def _advance(self, actions: np.ndarray) -> list[int]:
-        """Makes one step in all live slots; returns those whose episode was dropped."""
+        """Makes one step in all live slots; returns those whose episode was dropped.
+
+        Runs between steps of a simulator, when no cache is warm: every array operation that can be
+        left out is.
+        """
         slots, live, result, totals = self._live_slots, self._live, self._result, self._totals
         before = self._obs
         if len(slots) == self.num_envs:
             obs = {key: np.empty_like(array) for key, array in before.items()}
         else:
             obs = {key: array.copy() for key, array in before.items()}
-            result.clear()
+            result.reward[:] = 0
+        if result.flagged:
+            result.clear_flags()
         dropped = self._step_slots(slots, actions, obs, result) if slots else []
-        self._redo.update(dropped)
         if dropped:
+            self._redo.update(dropped)
             self._drop(dropped, before, obs)
         dropped += self._guard(before, obs)
         reward = result.reward
@@ -261,22 +270,33 @@ class VectorEnv(SavedState, Adapter):
             np.copyto(totals.last_reward, absolute, where=live)
         totals.length += live
         totals.returns += reward
-        np.copyto(totals.success_now, result.success, where=live)
-        totals.success_once |= result.success
-        if self.options.ignore_terminations:
-            result.terminated[:] = False
-        result.truncated |= live & (totals.length >= self._limit)
-        result.truncated &= ~result.terminated
+        if result.flagged or self._solved:
+            np.copyto(totals.success_now, result.success, where=live)
+            totals.success_once |= result.success
+            self._solved = bool(totals.success_now.any())
         self._obs = obs
-        done = result.terminated | result.truncated
-        if done.any():
-            dropped += self._end(np.flatnonzero(done).tolist(), dropped)
+        self._countdown -= 1
+        if result.flagged or self._countdown <= 0:
+            if self.options.ignore_terminations:
+                result.terminated[:] = False
+            result.truncated |= live & (totals.length >= self._limit)
+            result.truncated &= ~result.terminated
+            result.flagged = True
+            ended = np.flatnonzero(result.terminated | result.truncated).tolist()
+            if ended:
+                dropped += self._end(ended, dropped)
         return dropped
+
+    def _find_live(self) -> None:
+        """Works out which slots are live, and when the first of them can reach the limit."""
+        self._live_slots = np.flatnonzero(self._live).tolist()
+        lengths = self._totals.length[self._live_slots]
+        self._countdown = self._limit - int(lengths.max()) if len(lengths) else self._limit
 
     def _end(self, slots: list[int], dropped: list[int]) -> list[int]:
         """Lets slots rest; returns those whose physics turn out to have diverged."""
         self._live[slots] = False
-        self._live_slots = np.flatnonzero(self._live).tolist()
+        self._find_live()
         diverged = []
         for slot in slots:
             reason = "" if slot in dropped else self._diverged(slot)
@@ -318,10 +338,10 @@ class VectorEnv(SavedState, Adapter):
                 self._starts[slot] = start
                 begun.append(slot)
         self._redo.difference_update(slots)
-        self._live_slots = np.flatnonzero(self._live).tolist()
+        self._totals.begin(begun)
+        self._find_live()
         if not begun:
             return self._pack(self._images)
-        self._totals.begin(begun)
         self._obs = obs = {key: array.copy() for key, array in self._obs.items()}
         self._reset_slots(begun, [self._starts[slot] for slot in begun], obs)
         states, descriptions = obs.get("states"), list(self._descriptions)
@@ -351,13 +371,8 @@ class VectorEnv(SavedState, Adapter):
     def _reset_ids(self) -> torch.Tensor:
         return torch.tensor([start.reset_id for start in self._starts])
 
-    def _counts(self) -> dict[str, int]:
-        return {"restarts": self._restarts, "nan_skipped": self._nan_skipped}
-
     def _check_actions(self, actions: Any, ndim: int) -> np.ndarray:
-        if isinstance(actions, torch.Tensor):
-            actions = actions.detach().cpu().numpy()
-        actions = np.asarray(actions)
+        actions = actions.numpy(force=True) if torch.is_tensor(actions) else np.asarray(actions)
         dim, wanted = self.action_spec.dim, "[envs, chunk, dim]" if ndim == 3 else "[envs, dim]"
         if actions.ndim != ndim or len(actions) != self.num_envs or actions.shape[-1] != dim:
             raise ValueError(

@@ -20,8 +20,7 @@ def find_not_finite(
     Returns:
         Slot and what is wrong in it.
     """
-    total = float(reward.sum()) + (0.0 if states is None else float(states.sum()))
-    if math.isfinite(total):
+    if math.isfinite(_total(reward)) and (states is None or math.isfinite(_total(states))):
         return []
     found = []
     for slot in slots:
@@ -36,8 +35,12 @@ def find_not_finite(
 
 def bad_action(actions: np.ndarray) -> tuple[int, str] | None:
     """Finds the first slot whose actions `[B, ...]` are not finite, and says which entry."""
-    if math.isfinite(float(actions.sum())) or np.isfinite(actions).all():
+    if math.isfinite(_total(actions)) or np.isfinite(actions).all():
         return None
     slot, *rest = np.argwhere(~np.isfinite(actions))[0].tolist()
     value = actions[(slot, *rest)]
     return slot, f"the action that the policy gave is {value} at index {rest}"
+
+
+def _total(values: np.ndarray) -> float:
+    return np.add.reduce(values, axis=None)

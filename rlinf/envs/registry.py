@@ -126,8 +126,8 @@ def register_env(
         @register_env("maze")
         class Maze(gymnasium.Env): ...
 
-    From then on `env_type: maze` works. Its arguments are `init_params` of the config and the keys of
-    `schema`.
+    From then on `env_type: maze` works. Its arguments are `init_params` of the config and the keys
+    of `schema`.
 
     Args:
         name: What the user writes as `env_type`; case does not matter.

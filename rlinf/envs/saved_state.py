@@ -51,7 +51,8 @@ class SavedState:
         self._plan.set_state(state["plan"])
         self._totals.set_state(state["totals"])
         self._live = np.array(state["live"])
-        self._live_slots = np.flatnonzero(self._live).tolist()
+        self._solved = True
+        self._find_live()
         self._starts = [Start(*start) for start in state["starts"]]
         self._obs = {key: array.copy() for key, array in state["obs"].items()}
         self._images = {key: array.copy() for key, array in state["images"].items()}

@@ -87,17 +87,13 @@ class SlotVectorEnv(VectorEnv):
         self, slots: list[int], actions: np.ndarray, obs: dict, result: StepResult
     ) -> list[int]:
         failed: list[int] = []
-        step_slot, states = self.step_slot, obs.get("states")
+        step_slot, reward, states = self.step_slot, result.reward, obs.get("states")
         only_states = states is not None and len(obs) == 1
-        reward, success = result.reward, result.success
-        terminated, truncated = result.terminated, result.truncated
         if self.replays:
             self._history.append(actions.copy())
         for slot in slots:
             try:
-                row, reward[slot], terminated[slot], truncated[slot], success[slot] = step_slot(
-                    slot, actions[slot]
-                )
+                row, reward[slot], terminated, truncated, success = step_slot(slot, actions[slot])
                 if only_states:
                     states[slot] = row
                 else:
@@ -105,6 +101,9 @@ class SlotVectorEnv(VectorEnv):
             except Exception as error:
                 self._remake(slot, int(self._totals.length[slot]) + 1, error)
                 failed.append(slot)
+            else:
+                if terminated or truncated or success:
+                    result.mark(slot, terminated, truncated, success)
         return failed
 
     def _write(self, obs: dict, slot: int, content: SlotObs) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,14 @@ class ObsSpec(NamedTuple):
 class StepResult:
     """Rewards and flags of one step in all slots; made once and filled again and again.
 
+    Flags are false when a step begins, and rewards of slots that are not stepped are 0.
+
     Attributes:
         reward: float64 `[B]`.
         terminated: bool `[B]`; the task is over.
         truncated: bool `[B]`; the simulator cuts the episode off.
         success: bool `[B]`; the task is solved now.
+        flagged: Any of the flags is set; whoever sets one has to say so.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -30,11 +33,27 @@ class StepResult:
         self.terminated = np.zeros(num_envs, bool)
         self.truncated = np.zeros(num_envs, bool)
         self.success = np.zeros(num_envs, bool)
+        self.flagged = False
 
-    def clear(self) -> None:
-        """Sets everything to zero, for slots that are not stepped."""
-        for array in (self.reward, self.terminated, self.truncated, self.success):
-            array[:] = 0
+    def mark(self, slot: int, terminated: bool, truncated: bool, success: bool) -> None:
+        """Sets the flags of one slot."""
+        self.terminated[slot], self.truncated[slot] = terminated, truncated
+        self.success[slot] = success
+        self.flagged = True
+
+    def mark_all(
+        self, slots: Any, terminated: np.ndarray, truncated: np.ndarray, success: np.ndarray
+    ) -> None:
+        """Sets the flags of slots, each `[len(slots)]`."""
+        self.terminated[slots], self.truncated[slots] = terminated, truncated
+        self.success[slots] = success
+        self.flagged = bool((self.terminated | self.truncated | self.success).any())
+
+    def clear_flags(self) -> None:
+        """Sets all flags to false."""
+        for array in (self.terminated, self.truncated, self.success):
+            array[:] = False
+        self.flagged = False
 
     def drop(self, slots: list[int]) -> None:
         """Cuts off the episodes of slots, without a reward."""
@@ -42,3 +61,4 @@ class StepResult:
         self.terminated[slots] = False
         self.success[slots] = False
         self.truncated[slots] = True
+        self.flagged = True

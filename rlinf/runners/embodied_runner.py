@@ -181,7 +181,7 @@ class EmbodiedRunner:
             print(f"video: {self.summary.facts['video']}")
         print(
             f"everything is in {path.parent}; curves: tensorboard --logdir {path.parent}; "
-            "next: another task, for instance env.train.task=reach-v3 env.eval.task=reach-v3"
+            "next: another task, for instance with env.train.task=reach-v3"
         )
         return self.summary.facts
 

@@ -136,10 +136,9 @@ class EnvPoolEnv(VectorEnv):
             )
         obs["states"][done] = self._join(raw)
         result.reward[done] = reward
-        result.terminated[done] = terminated
-        result.truncated[done] = truncated
         key = next((key for key in _SUCCESS_KEYS if key in info), None)
-        result.success[done] = info[key] > 0 if key else False
+        success = info[key] > 0 if key else np.zeros(len(slots), bool)
+        result.mark_all(done, terminated, truncated, success)
         return []
 
     def close(self) -> None:

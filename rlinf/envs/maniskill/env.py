@@ -53,6 +53,7 @@ class ManiSkillEnv(VectorEnv):
             "obs_mode": option(cfg, "obs_mode", "state"),
             "sim_backend": option(cfg, "sim_backend", "auto"),
             "render_mode": "rgb_array",
+            "disable_env_checker": True,
         }
         for name in ("control_mode", "reward_mode"):
             if option(cfg, name) is not None:
@@ -119,9 +120,9 @@ class ManiSkillEnv(VectorEnv):
         for key, array in obs.items():
             array[slots] = content[key][slots]
         result.reward[slots] = _numpy(reward)[slots]
-        result.terminated[slots] = _numpy(terminated)[slots]
-        result.truncated[slots] = False
-        result.success[slots] = _numpy(info["success"])[slots] if "success" in info else False
+        none = np.zeros(len(slots), bool)
+        success = _numpy(info["success"])[slots] if "success" in info else none
+        result.mark_all(slots, _numpy(terminated)[slots], none, success)
         return []
 
     def _read(self, raw: Any) -> dict[str, np.ndarray]:

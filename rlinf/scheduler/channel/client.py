@@ -77,7 +77,6 @@ class ChannelClient:
             ticket,
             wait,
             quiet,
-            False,
         )
         self._request(pending, "q.put", fields, parts)
         if quiet:

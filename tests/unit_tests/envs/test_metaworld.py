@@ -1,0 +1,198 @@
+"""The MetaWorld adapter: exactness against MetaWorld itself, trials, goals, saved states."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+metaworld = pytest.importorskip("metaworld")
+
+from rlinf.envs import get_env_cls  # noqa: E402
+from rlinf.envs.metaworld.simulator import Simulator  # noqa: E402
+from rlinf.envs.metaworld.tasks import DESCRIPTIONS, tasks_of  # noqa: E402
+
+TASKS = list(metaworld.env_dict.ALL_V3_ENVIRONMENTS)
+# Among them one that looks into MuJoCo's memory, one with two objects and one that rejects goals.
+SOME_TASKS = ["button-press-v3", "basketball-v3", "stick-pull-v3", "door-lock-v3", "reach-v3"]
+
+
+def make(num_envs=2, offset=0, processes=1, **cfg):
+    return get_env_cls("metaworld")(cfg, num_envs, offset, processes)
+
+
+def stock(task, goal):
+    """Returns MetaWorld's own env with a goal, as `set_task` of an MT benchmark leaves it."""
+    env = metaworld.env_dict.ALL_V3_ENVIRONMENTS[task]()
+    content = {"rand_vec": goal, "env_cls": type(env), "partially_observable": False}
+    env.set_task(metaworld.Task(env_name=task, data=pickle.dumps(content)))
+    return env
+
+
+def roll(step, actions):
+    rows = []
+    for action in actions:
+        obs, reward, _, _, info = step(action)
+        rows.append(np.concatenate([obs, [reward, float(info["success"])]]))
+    return np.array(rows)
+
+
+def check_task(task, steps):
+    """Holds resets, steps and saved states against MetaWorld's own, bit for bit."""
+    actions = np.random.default_rng(1).uniform(-1, 1, (steps, 4)).astype(np.float32)
+    half = steps // 2
+    one, two = Simulator(task), Simulator(task)
+    goals = one.trial_goals(3)
+    own = stock(task, goals[1])
+    first, _ = own.reset()
+    expected = roll(own.step, actions)
+    one.reset(goals[0])
+    roll(one.step, actions[:7])
+    assert np.array_equal(one.reset(goals[1]), first)
+    begin = one.snapshot()
+    assert np.array_equal(roll(one.step, actions[:half]), expected[:half])
+    middle = pickle.loads(pickle.dumps(one.snapshot()))
+    assert np.array_equal(roll(one.step, actions[half:]), expected[half:])
+    two.reset(goals[2])
+    two.restore(middle)
+    assert np.array_equal(roll(two.step, actions[half:]), expected[half:])
+    two.restore(begin)
+    assert np.array_equal(roll(two.step, actions), expected)
+    drawn = one.random_goal(np.random.default_rng(5))
+    assert np.array_equal(drawn, Simulator(task).random_goal(np.random.default_rng(5)))
+    assert not np.array_equal(drawn, one.random_goal(np.random.default_rng(6)))
+
+
+@pytest.mark.parametrize("task", SOME_TASKS)
+def test_results_are_those_of_metaworld(task):
+    check_task(task, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(set(TASKS) - set(SOME_TASKS)))
+def test_results_are_those_of_metaworld_in_every_task(task):
+    check_task(task, 30)
+
+
+def test_trials_are_those_of_the_benchmark():
+    tasks = metaworld.MT1("reach-v3", seed=11).train_tasks
+    expected = [pickle.loads(task.data)["rand_vec"] for task in tasks]
+    before = np.random.get_state()[1].copy()
+    assert np.array_equal(Simulator("reach-v3").trial_goals(11), expected)
+    assert np.array_equal(np.random.get_state()[1], before)
+
+
+def test_a_vector_env_steps_what_metaworld_steps():
+    env = make(2, task="drawer-open-v3", specific_reset_id=4, goal_seed=3)
+    obs, _ = env.reset()
+    own = stock("drawer-open-v3", Simulator("drawer-open-v3").trial_goals(3)[4])
+    first, _ = own.reset()
+    assert torch.equal(obs["states"][0], torch.from_numpy(first.astype(np.float32)))
+    actions = np.random.default_rng(0).uniform(-1, 1, (2, 20, 4)).astype(np.float32)
+    obs, rewards, *_ = env.chunk_step(actions)
+    expected = roll(own.step, actions[0])
+    assert np.array_equal(obs[-1]["states"][0].numpy(), expected[-1, :39].astype(np.float32))
+    assert np.array_equal(rewards[0].numpy(), expected[:, 39].astype(np.float32))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_cached_resets_change_nothing(cached):
+    env = make(2, specific_reset_id=3, max_episode_steps=5, cache_resets=cached)
+    fresh = make(2, specific_reset_id=3, max_episode_steps=5, cache_resets=False)
+    env.reset(), fresh.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        actions = rng.uniform(-1, 1, (2, 5, 4)).astype(np.float32)
+        a, b = env.chunk_step(actions), fresh.chunk_step(actions)
+        assert torch.equal(a[1], b[1])
+        assert torch.equal(a[0][-1]["states"], b[0][-1]["states"])
+    assert bool(env._cache) == cached
+
+
+def test_mt10_has_ten_tasks_with_words_and_a_one_hot():
+    env = make(6, task="MT10", task_one_hot=True, seed=2, max_episode_steps=3)
+    assert len(env.tasks) == 10
+    assert env.num_reset_states == 500
+    obs, infos = env.reset()
+    ids = infos["reset_state_ids"]
+    assert obs["states"].shape == (6, 49)
+    assert torch.equal(obs["states"][:, 39:].argmax(1), ids // 50)
+    assert obs["task_descriptions"] == [DESCRIPTIONS[env.tasks[index // 50]] for index in ids]
+    for _ in range(4):
+        obs = env.chunk_step(np.zeros((6, 3, 4), np.float32))[0][-1]
+        assert obs["states"][:, 39:].sum(1).tolist() == [1] * 6
+    assert sum(map(len, env._pool.values())) < 30
+    two = make(6, task="MT10", task_one_hot=True, seed=2, max_episode_steps=3)
+    two.set_state(pickle.loads(pickle.dumps(env.get_state())))
+    actions = np.ones((6, 3, 4), np.float32)
+    a, b = env.chunk_step(actions), two.chunk_step(actions)
+    assert torch.equal(a[0][-1]["states"], b[0][-1]["states"])
+    assert a[0][-1]["task_descriptions"] == b[0][-1]["task_descriptions"]
+
+
+def test_goals_are_trials_or_random_and_groups_share_them():
+    trials = make(4, group_size=2, use_fixed_reset_state_ids=True)
+    obs, infos = trials.reset()
+    assert (infos["reset_state_ids"] < 50).all()
+    assert torch.equal(obs["states"][0::2], obs["states"][1::2])
+    fresh = make(4, group_size=2, goals="random", max_episode_steps=2)
+    seen = [fresh.reset()[0]["states"]]
+    seen.append(fresh.chunk_step(np.zeros((4, 2, 4)))[0][-1]["states"])
+    assert fresh.num_reset_states is None
+    for states in seen:
+        assert torch.equal(states[0::2], states[1::2])
+        assert not torch.equal(states[0], states[2])
+    assert not torch.equal(seen[0], seen[1])
+    listed = make(4, goals="random", num_reset_states=4, use_ordered_reset_state_ids=True)
+    assert listed.reset()[1]["reset_state_ids"].tolist() == [0, 1, 2, 3]
+
+
+def test_the_limit_may_be_longer_than_that_of_metaworld():
+    env = make(1, max_episode_steps=510)
+    assert make(1).max_episode_steps == 500
+    env.reset()
+    *_, truncations, _ = env.chunk_step(np.zeros((1, 509, 4), np.float32))
+    assert not truncations.any()
+    assert env.chunk_step(np.zeros((1, 1, 4), np.float32))[3].all()
+
+
+def test_a_scripted_expert_succeeds_and_success_can_end_the_episode():
+    from metaworld.policies import SawyerButtonPressV3Policy
+
+    expert = SawyerButtonPressV3Policy()
+    env = make(2, reward="success", terminate_on_success=True, max_episode_steps=150, seed=1)
+    obs, _ = env.reset()
+    for _ in range(150):
+        rows = [expert.get_action(row.double().numpy()) for row in obs["states"]]
+        obs, reward, terminations, _, infos = env.step(np.clip(rows, -1, 1).astype(np.float32))
+        if terminations.any():
+            break
+    assert reward[terminations].tolist() == [1] * int(terminations.sum())
+    assert infos["episode"]["success_once"][terminations].all()
+    assert infos["episode"]["return"][terminations].tolist() == [1] * int(terminations.sum())
+
+
+def test_physics_that_diverge_are_not_passed_over():
+    env = make(1, max_episode_steps=3, on_nan="skip")
+    env.reset()
+    env._sims[0].env.data.qvel[:] = 1e12
+    *_, infos = env.chunk_step(np.zeros((1, 3, 4), np.float32))
+    assert infos[-1]["nan_skipped"] == 1
+    assert not infos[-1]["_episode"].any()
+    *_, infos = env.chunk_step(np.zeros((1, 3, 4), np.float32))
+    assert infos[-1]["nan_skipped"] == 1
+    assert infos[-1]["_episode"].all()
+
+
+def test_every_task_has_words_and_unknown_ones_list_near_ones():
+    assert set(DESCRIPTIONS) == set(TASKS)
+    assert len(set(DESCRIPTIONS.values())) == 50
+    assert len(tasks_of("mt50")) == 50
+    with pytest.raises(ValueError, match="no task 'buton-press-v3'; near ones: button-press-v3"):
+        make(task="buton-press-v3")
+    with pytest.raises(ValueError, match="near ones: button-press-v3"):
+        make(task="button-press-v2")
+    with pytest.raises(ValueError, match="door-open-v3"):
+        make(task="door")
+    with pytest.raises(ValueError, match="known: assembly-v3"):
+        make(task="xyzzy")
