@@ -200,8 +200,8 @@ class VectorEnv(SavedState, Adapter):
         shape = (self.num_envs, chunk)
         rewards = np.zeros(shape, np.float32)
         terminations, truncations = np.zeros(shape, bool), np.zeros(shape, bool)
-        done = np.zeros(self.num_envs, bool)
         dropped: list[int] = []
+        flagged = False
         obs_list, infos_list = [], []
         for column in range(chunk):
             valid = torch.from_numpy(self._live.copy())
@@ -209,15 +209,15 @@ class VectorEnv(SavedState, Adapter):
             result = self._result
             rewards[:, column] = result.reward
             if result.flagged:
+                flagged = True
                 terminations[:, column] = result.terminated
                 truncations[:, column] = result.truncated
-                done |= result.terminated | result.truncated
             images = self._draw() if column == chunk - 1 else {}
             obs_list.append(self._pack(images))
             success = torch.from_numpy(self._totals.success_now.copy())
             infos_list.append({"success": success, "_valid": valid})
         infos = infos_list[-1]
-        if True in done:
+        if flagged and (done := (terminations | truncations).any(axis=1)).any():
             if auto_reset or self.options.ignore_terminations:
                 for flags in (terminations, truncations):
                     flags[:, -1] = flags.any(axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,7 +52,8 @@ class MultiStepRolloutWorker(Worker):
         Empty if the policy draws its noise itself.
         """
         train = self.cfg.env.train
-        if train is None or "noise" not in self.policy.sampling_keys:
+        takes_noise = "noise" in inspect.signature(self.policy.predict_action_batch).parameters
+        if train is None or not takes_noise:
             return []
         workers, stages = self._world_size_of(self.cfg.env.group_name), self.stages
         each = train.total_num_envs // (workers * stages)

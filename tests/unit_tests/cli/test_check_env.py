@@ -33,7 +33,12 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> str:
     from rlinf.config import plugins
     from rlinf.envs import register_env, registry
 
+    # What registers itself when it is imported does so only once: not into a copy.
+    for kind in plugins.KINDS:
+        for name in plugins.known_names(kind):
+            plugins.get_schema(kind, name)
     monkeypatch.setattr(registry, "_targets", dict(registry._targets))
+    monkeypatch.setattr(registry, "_own_keys", dict(registry._own_keys))
     members = dict(registry.SupportedEnvType._members)
     monkeypatch.setattr(registry.SupportedEnvType, "_members", members)
     schemas = {kind: dict(names) for kind, names in plugins._schemas.items()}

@@ -172,7 +172,9 @@ def test_a_scripted_expert_succeeds_and_success_can_end_the_episode():
     assert infos["episode"]["return"][terminations].tolist() == [1] * int(terminations.sum())
 
 
-def test_physics_that_diverge_are_not_passed_over():
+def test_physics_that_diverge_are_not_passed_over(monkeypatch, tmp_path):
+    # MuJoCo writes a log where it runs.
+    monkeypatch.chdir(tmp_path)
     env = make(1, max_episode_steps=3, on_nan="skip")
     env.reset()
     env._sims[0].env.data.qvel[:] = 1e12
