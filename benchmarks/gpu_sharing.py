@@ -1,4 +1,4 @@
-"""Two groups of workers on one GPU: device environment of each, and tensors handed over by CUDA IPC.
+"""Two groups of workers on one GPU: devices of each, and tensors handed over by CUDA IPC.
 
 Run on a machine with at least one GPU:  python benchmarks/gpu_sharing.py
 """
@@ -34,7 +34,7 @@ class Holder(Worker):
         }
 
     def hand_over(self, group: str, megabytes: int, count: int) -> list[float]:
-        """Sends GPU tensors, or receives them; returns GB/s of each transfer as the receiver sees it."""
+        """Sends GPU tensors, or receives them; returns GB/s of each as the receiver sees it."""
         import torch
 
         speeds = []
