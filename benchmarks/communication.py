@@ -2,7 +2,7 @@
 
 Usage, from the root of the repository, on an otherwise idle machine:
 
-    python -m benchmarks.communication --peer /opt/venvs/peer/bin/python
+    python -m benchmarks.communication --peer peer-env/bin/python
 
 All contestants are up at the same time and take turns within each measure, so that whatever else
 the machine does hits them alike. Messages are float32 tensors in CPU memory (bytes for the pipe,

@@ -99,9 +99,9 @@ def public_package(program: str, python: str, **options: dict[str, Any]) -> Entr
     if found.returncode:
         raise ValueError(
             f"--peer {python}: this interpreter has no rlinf package. Make an environment for it:\n"
-            "  python3.11 -m venv /opt/venvs/peer\n"
-            "  /opt/venvs/peer/bin/pip install -c constraints.txt torch 'ray[default]' omegaconf\n"
-            "  /opt/venvs/peer/bin/pip install --no-deps rlinf==0.3.0"
+            "  python3.11 -m venv peer-env\n"
+            "  peer-env/bin/pip install -c constraints.txt torch 'ray[default]' omegaconf\n"
+            "  peer-env/bin/pip install --no-deps rlinf==0.3.0"
         )
     version, place = found.stdout.split(maxsplit=1)
     if Path(place).is_relative_to(ROOT):
