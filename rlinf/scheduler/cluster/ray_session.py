@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -51,16 +52,13 @@ class RaySession:
             if num_cpus is not None:
                 options["num_cpus"] = num_cpus
         else:
+            _check_reachable(address)
             options["address"] = address
         try:
             with _importable_by_workers():
                 ray.init(**options)
         except ConnectionError as error:
-            raise ClusterError(
-                f"there is no Ray at {address!r}: {error}. Start it there with `ray start --head`, "
-                "or "
-                "unset RAY_ADDRESS and cluster.address to run on this machine alone."
-            ) from error
+            raise _no_ray(address, error) from error
         self.owned = True
 
     @classmethod
@@ -141,6 +139,24 @@ class RaySession:
 
         if self.owned and ray.is_initialized():
             ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes; a wrong address should be told at once."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise _no_ray(address, error) from error
+
+
+def _no_ray(address: str | None, error: Exception) -> ClusterError:
+    return ClusterError(
+        f"there is no Ray at {address!r}: {error}. Start it there with `ray start --head`, or unset "
+        "RAY_ADDRESS and cluster.address to run on this machine alone."
+    )
 
 
 @contextlib.contextmanager
