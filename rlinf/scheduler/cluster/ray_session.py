@@ -154,8 +154,8 @@ def _check_reachable(address: str) -> None:
 
 def _no_ray(address: str | None, error: Exception) -> ClusterError:
     return ClusterError(
-        f"there is no Ray at {address!r}: {error}. Start it there with `ray start --head`, or unset "
-        "RAY_ADDRESS and cluster.address to run on this machine alone."
+        f"there is no Ray at {address!r}: {error}. Start it there with `ray start --head`, or "
+        "unset RAY_ADDRESS and cluster.address to run on this machine alone."
     )
 
 
