@@ -432,7 +432,7 @@ class Cluster:
         import ray
 
         deadline = time.monotonic() + (self.timeout("shutdown") or 20.0)
-        polite = [a.shut_down.remote() for g in groups if g.closes_itself for a in g.actors]
+        polite = [a.rlinf_shut_down.remote() for g in groups if g.closes_itself for a in g.actors]
         if polite:
             ray.wait(polite, num_returns=len(polite), timeout=deadline - time.monotonic())
         names = [group.name_of(rank) for group in groups for rank in range(len(group.actors))]

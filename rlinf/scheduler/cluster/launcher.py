@@ -13,7 +13,7 @@ from rlinf.scheduler.cluster.topology import ClusterTopology
 from rlinf.scheduler.hardware import AcceleratorType, AcceleratorUtil
 from rlinf.scheduler.placement.base import Placement
 from rlinf.scheduler.worker.address import WorkerAddress
-from rlinf.scheduler.worker.host import AsyncWorkerHost, WorkerHost, needs_loop
+from rlinf.scheduler.worker.host import actor_class
 from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
 
 _LARGE_PAYLOAD = 64 * 1024
@@ -170,11 +170,10 @@ def start_actors(
     import cloudpickle
     import ray
 
-    coroutines = needs_loop(worker_cls)
     payload: Any = cloudpickle.dumps((worker_cls, *arguments))
     if len(payload) > _LARGE_PAYLOAD:
         payload = ray.put(payload)
-    remote = ray.remote(AsyncWorkerHost if coroutines else WorkerHost)
+    remote = ray.remote(actor_class(worker_cls))
     actors = []
     for spec, ray_id, interpreter in zip(specs, ray_ids, interpreters, strict=True):
         options: dict[str, Any] = {

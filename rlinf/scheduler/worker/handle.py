@@ -32,16 +32,13 @@ class WorkerGroupFuncResult:
         ranks: ranks that run it, in the order of the results.
     """
 
-    def __init__(
-        self, group: LaunchedGroup, method: str, ranks: list[int], refs: list[Any], call: str
-    ):
+    def __init__(self, group: LaunchedGroup, method: str, ranks: list[int], refs: list[Any]):
         self.method = method
         self.ranks = ranks
         self._group = group
         self._refs = refs
-        self._call = call
         self._outcomes: list[Any] | None = None
-        self._durations: list[dict[str, float]] = []
+        self._durations: list[dict[str, float]] | None = None
         self._cancelled = False
 
     # -- waiting ------------------------------------------------------------------------------
@@ -64,7 +61,7 @@ class WorkerGroupFuncResult:
             if timeout is None:
                 timeout = self._group.default_timeout
             try:
-                self._take(ray.get(self._refs, timeout=timeout))
+                self._outcomes = ray.get(self._refs, timeout=timeout)
             except ray.exceptions.GetTimeoutError:
                 raise self._timeout(timeout) from None
             except ray.exceptions.RayError as error:
@@ -82,7 +79,7 @@ class WorkerGroupFuncResult:
             if timeout is None:
                 timeout = self._group.default_timeout
             try:
-                self._take(await asyncio.wait_for(asyncio.gather(*self._refs), timeout))
+                self._outcomes = list(await asyncio.wait_for(asyncio.gather(*self._refs), timeout))
             except (asyncio.TimeoutError, TimeoutError):
                 raise self._timeout(timeout) from None
             except ray.exceptions.RayError as error:
@@ -112,14 +109,17 @@ class WorkerGroupFuncResult:
         `CallCancelled`.
         """
         self._cancelled = True
-        self._group.cancel_call(self._call, self.ranks)
+        self._group.cancel_calls(self._call_ids())
+
+    def _call_ids(self) -> dict[int, str]:
+        """Id of the call on each rank: that of Ray's task."""
+        return {r: ref.task_id().hex() for r, ref in zip(self.ranks, self._refs, strict=True)}
 
     # -- durations ----------------------------------------------------------------------------
 
     def consume_duration(self, reduction: str = "max") -> float:
         """Seconds that the method took, reduced over the ranks; waits for the call."""
-        self.wait()
-        return _reduce([d[self.method] for d in self._durations], reduction)
+        return _reduce([d[self.method] for d in self._timers()], reduction)
 
     def consume_durations(
         self, reduction: str = "max", return_per_rank: bool = False
@@ -130,18 +130,18 @@ class WorkerGroupFuncResult:
             reduction: "max", "min", "mean" or "sum".
             return_per_rank: whether to return the timers of each rank as well.
         """
-        self.wait()
-        tags = sorted({tag for durations in self._durations for tag in durations})
-        reduced = {
-            tag: _reduce([d[tag] for d in self._durations if tag in d], reduction) for tag in tags
-        }
-        return (reduced, [dict(d) for d in self._durations]) if return_per_rank else reduced
+        per_rank = self._timers()
+        tags = sorted({tag for durations in per_rank for tag in durations})
+        reduced = {tag: _reduce([d[tag] for d in per_rank if tag in d], reduction) for tag in tags}
+        return (reduced, [dict(d) for d in per_rank]) if return_per_rank else reduced
+
+    def _timers(self) -> list[dict[str, float]]:
+        if self._durations is None:
+            self.wait()
+            self._durations = self._group.timers_of(self._call_ids())
+        return self._durations
 
     # -- outcome ------------------------------------------------------------------------------
-
-    def _take(self, outcomes: list[Any]) -> None:
-        self._durations = [spent for _, spent in outcomes]
-        self._outcomes = [value for value, _ in outcomes]
 
     def _failure(self, error: Exception) -> BaseException:
         """The exception to raise: a death explains what the other ranks say, so it goes first."""

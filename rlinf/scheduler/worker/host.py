@@ -23,8 +23,8 @@ from rlinf.scheduler.worker.spec import WorkerSpec
 
 CANCEL_SIGNAL = signal.SIGUSR1
 
-Outcome = tuple[Any, dict[str, float]]
-"""What a call returns: the method's value, and its timers with the call's own among them."""
+_KEPT_TIMERS = 256
+"""Calls whose timers a worker keeps for whoever asks."""
 
 
 class WorkerHost:
@@ -35,13 +35,14 @@ class WorkerHost:
         self._payload = payload
         self._worker: Any = None
         self._runtime: WorkerRuntime | None = None
+        self._timers: dict[str, dict[str, float]] = {}
         if _was_restarted() if restarted is None else restarted:
             self._boot()
 
-    def start(self) -> Outcome:
+    def rlinf_start(self) -> Any:
         """Builds the worker; its exceptions travel like those of any call."""
         self._guard("__init__", self._boot)
-        return self._runtime.info, {}  # type: ignore[union-attr]
+        return self._runtime.info  # type: ignore[union-attr]
 
     def _boot(self) -> None:
         runtime = self._runtime = WorkerRuntime(self._spec)
@@ -59,15 +60,7 @@ class WorkerHost:
         runtime.box.rest("idle")
         runtime.endpoint.warm_up()
 
-    def call(
-        self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Outcome:
-        """Runs a method of the worker."""
-        return self._guard(method, self._run, call, method, args, kwargs)
-
-    def _run(
-        self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Outcome:
+    def _run(self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         runtime = self._runtime
         assert runtime is not None
         begin = time.perf_counter()
@@ -77,12 +70,21 @@ class WorkerHost:
         try:
             if not runtime.cancel.begin(call, _interrupter(threading.current_thread())):
                 raise CallCancelled(f"{method}() was cancelled before it began")
-            value = getattr(self._worker, method)(*args, **kwargs)
+            return getattr(self._worker, method)(*args, **kwargs)
         finally:
             runtime.cancel.end(call)
             runtime.box.leave(token)
+            self._keep_timers(call, method, begin, spent)
+
+    def _keep_timers(self, call: str, method: str, begin: float, spent: dict[str, float]) -> None:
         spent.setdefault(method, time.perf_counter() - begin)
-        return value, spent
+        self._timers[call] = spent
+        if len(self._timers) > _KEPT_TIMERS:
+            del self._timers[next(iter(self._timers))]
+
+    def rlinf_timers(self, call: str) -> dict[str, float]:
+        """Seconds by tag of a call that has ended; empty if too many came after it."""
+        return self._timers.pop(call, {})
 
     def _guard(self, method: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -103,7 +105,7 @@ class WorkerHost:
             self._runtime.report(method, error, envelope.traceback_text)
         return envelope
 
-    def shut_down(self) -> None:
+    def rlinf_shut_down(self) -> None:
         """Lets the worker close what it has open."""
         self._worker.on_shutdown()
 
@@ -122,18 +124,17 @@ class AsyncWorkerHost(WorkerHost):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlinf-worker")
         super().__init__(spec, payload, restarted)
 
-    async def start(self) -> Outcome:  # type: ignore[override]
+    async def rlinf_start(self) -> Any:
         """Builds the worker in its thread."""
-        return await self._in_thread(super().start)
+        return await self._in_thread(super().rlinf_start)
 
-    async def call(
-        self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Outcome:
-        """Runs a method: a coroutine on the loop, anything else in the worker's thread."""
-        if not inspect.iscoroutinefunction(getattr(self._worker, method)):
-            return await self._in_thread(super().call, call, method, args, kwargs)
+    async def run_coroutine(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs a coroutine method on the loop."""
         runtime = self._runtime
         assert runtime is not None
+        call = _call_id()
         begin = time.perf_counter()
         spent = timers.open_call()
         set_current_call(call)
@@ -143,7 +144,7 @@ class AsyncWorkerHost(WorkerHost):
         try:
             if not runtime.cancel.begin(call, lambda: loop.call_soon_threadsafe(task.cancel)):
                 raise CallCancelled(f"{method}() was cancelled before it began")
-            value = await getattr(self._worker, method)(*args, **kwargs)
+            return await getattr(self._worker, method)(*args, **kwargs)
         except asyncio.CancelledError:
             raise self._envelope(method, CallCancelled(f"{method}() was cancelled")) from None
         except BaseException as error:
@@ -151,17 +152,22 @@ class AsyncWorkerHost(WorkerHost):
         finally:
             runtime.cancel.end(call)
             runtime.box.leave(token)
-        spent.setdefault(method, time.perf_counter() - begin)
-        return value, spent
+            self._keep_timers(call, method, begin, spent)
+
+    async def run_plain(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a plain method in the worker's thread."""
+        return await self._in_thread(
+            self._guard, method, self._run, _call_id(), method, args, kwargs
+        )
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: context.run(function, *args))
 
-    async def shut_down(self) -> None:
+    async def rlinf_shut_down(self) -> None:
         """Lets the worker close what it has open."""
-        await self._in_thread(super().shut_down)
+        await self._in_thread(super().rlinf_shut_down)
 
 
 def _was_restarted() -> bool:
@@ -194,6 +200,47 @@ def _on_cancel_signal(signum: int, frame: Any) -> None:
     runtime, call = current_runtime(), current_call()
     if isinstance(runtime, WorkerRuntime) and call is not None and runtime.cancel.asked(call):
         raise CallCancelled("the call was cancelled")
+
+
+def actor_class(worker_cls: type) -> type:
+    """The actor class of a worker class: a host with the same public methods.
+
+    Each method of the worker is one of the actor, so that a call costs what a call of a plain Ray
+    actor costs: nothing but the arguments travels.
+    """
+    names = [n for n, m in inspect.getmembers(worker_cls, callable) if not n.startswith("_")]
+    if not needs_loop(worker_cls):
+        methods = {name: _plain_forwarder(name) for name in names}
+        return type(worker_cls.__name__, (WorkerHost,), methods)
+    methods = {
+        name: _coroutine_forwarder(name, inspect.iscoroutinefunction(getattr(worker_cls, name)))
+        for name in names
+    }
+    return type(worker_cls.__name__, (AsyncWorkerHost,), methods)
+
+
+def _plain_forwarder(name: str) -> Callable[..., Any]:
+    def method(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
+        return self._guard(name, self._run, _call_id(), name, args, kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _coroutine_forwarder(name: str, is_coroutine: bool) -> Callable[..., Any]:
+    async def method(self: AsyncWorkerHost, *args: Any, **kwargs: Any) -> Any:
+        run = self.run_coroutine if is_coroutine else self.run_plain
+        return await run(name, args, kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _call_id() -> str:
+    """Id of the running call: that of Ray's task, which the caller knows, too."""
+    import ray
+
+    return ray.get_runtime_context().get_task_id()
 
 
 def needs_loop(cls: type) -> bool:

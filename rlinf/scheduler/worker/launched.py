@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,6 @@ class LaunchedGroup:
         self.actors = actors
         self.infos = infos
         self.closes_itself = closes_itself
-        self._numbers = itertools.count()
 
     def call(
         self, method: str, ranks: list[int] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -53,32 +51,39 @@ class LaunchedGroup:
         """Starts a method on some ranks, all by default."""
         actors = self.actors
         ranks = list(range(len(actors))) if ranks is None else ranks
-        number = f"{self.name}/{method}/{next(self._numbers)}"
         if _scattered(args, kwargs):
             each = _scatter(method, len(ranks), args, kwargs)
             refs = [
-                actors[rank].call.remote(number, method, a, k)
+                getattr(actors[rank], method).remote(*a, **k)
                 for rank, (a, k) in zip(ranks, each, strict=True)
             ]
         else:
-            refs = [actors[rank].call.remote(number, method, args, kwargs) for rank in ranks]
-        return WorkerGroupFuncResult(self, method, ranks, refs, number)
+            refs = [getattr(actors[rank], method).remote(*args, **kwargs) for rank in ranks]
+        return WorkerGroupFuncResult(self, method, ranks, refs)
 
     def start(self, timeout: float | None) -> list[WorkerInfo]:
         """Lets all ranks build their worker, in parallel; returns their entries in the registry."""
-        refs = [actor.start.remote() for actor in self.actors]
-        return WorkerGroupFuncResult(
-            self, "__init__", list(range(len(refs))), refs, f"{self.name}/__init__"
-        ).wait(timeout)
+        refs = [actor.rlinf_start.remote() for actor in self.actors]
+        ranks = list(range(len(refs)))
+        return WorkerGroupFuncResult(self, "__init__", ranks, refs).wait(timeout)
 
     @property
     def default_timeout(self) -> float | None:
         """Deadline of a call that names none."""
         return self.cluster.timeout("call")
 
-    def cancel_call(self, call: str, ranks: list[int]) -> None:
-        """Asks ranks to stop a call."""
-        self.cluster.cancel(call, [self.name_of(rank) for rank in ranks])
+    def cancel_calls(self, calls: dict[int, str]) -> None:
+        """Asks ranks to stop a call each."""
+        for rank, call in calls.items():
+            self.cluster.cancel(call, [self.name_of(rank)])
+
+    def timers_of(self, calls: dict[int, str]) -> list[dict[str, float]]:
+        """Timers of calls that have ended, by rank in the order given."""
+        import ray
+
+        return ray.get(
+            [self.actors[rank].rlinf_timers.remote(call) for rank, call in calls.items()]
+        )
 
     def name_of(self, rank: int) -> str:
         """Address of a rank as text."""
