@@ -9,6 +9,8 @@ import pytest
 
 # Tests choose where they run; an exported address must not send them to somebody's cluster.
 os.environ.pop("RAY_ADDRESS", None)
+# Ray reads this when it is first imported, which some tests do before a cluster is made.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
 
 @pytest.fixture(scope="session")

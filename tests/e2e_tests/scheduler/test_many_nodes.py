@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(case: str, log_dir: Path) -> dict:
-    env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": str(ROOT)}
+    own = ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+    env = {k: v for k, v in os.environ.items() if k not in own} | {"PYTHONPATH": str(ROOT)}
     script = Path(__file__).with_name("many_nodes.py")
     done = subprocess.run(
         [sys.executable, str(script), case, str(log_dir)],

@@ -150,14 +150,15 @@ def test_a_strangers_bytes_are_never_deserialised(pair):
     ]
     for attempt in attempts:
         with socket.create_connection(listener.address[1:]) as sock:
-            sock.sendall(attempt)
             sock.settimeout(5)
-            sock.shutdown(socket.SHUT_WR)
             received = b""
             try:
+                sock.sendall(attempt)
+                sock.shutdown(socket.SHUT_WR)
                 while chunk := sock.recv(4096):
                     received += chunk
-            except ConnectionError:
+            except OSError:
+                # It hung up already, which is as good.
                 pass
         assert len(received) <= 38, "a stranger learns the greeting and nothing else"
     time.sleep(0.2)
