@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,8 +113,3 @@ def merge_halves(parts: Sequence[Any]) -> Any:
     from rlinf.scheduler.worker.routing import merge_batches
 
     return type(parts[0])(**merge_batches([vars(part) for part in parts]))
-
-
-def without_texts(obs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observations without what is neither tensor nor needed by policies on tensors alone."""
-    return {key: value for key, value in obs.items() if isinstance(value, Tensor)}

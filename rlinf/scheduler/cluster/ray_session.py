@@ -61,11 +61,6 @@ class RaySession:
             raise _no_ray(address, error) from error
         self.owned = True
 
-    @classmethod
-    def joined(cls) -> RaySession:
-        """The Ray that this process, a worker, is part of."""
-        return cls(None, dashboard=False, num_cpus=None, namespace="")
-
     def nodes(self) -> list[RayNode]:
         """Nodes that are alive."""
         import ray

@@ -7,7 +7,6 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 
 @dataclass
@@ -132,8 +131,3 @@ _ADVICE: tuple[tuple[tuple[str, ...], str, str], ...] = (
         "free space there, or move runner.logger.log_path",
     ),
 )
-
-
-def as_dict(card: FailureCard) -> dict[str, Any]:
-    """The card as plain data."""
-    return asdict(card)

@@ -214,10 +214,6 @@ class RegistryServer:
     def _op_holders(self, name: str, keys: list[str]) -> _Result:
         return self.state.holders(keys), None, False
 
-    def _op_put(self, name: str, key: str, value: Any) -> _Result:
-        self.state.values[key] = value
-        return None, None, True
-
     def _op_take(self, name: str, key: str, wait: bool = True) -> _Result:
         if not wait:
             return self.state.values.get(key), None, False
@@ -226,17 +222,8 @@ class RegistryServer:
     def _op_put_once(self, name: str, key: str, value: Any) -> _Result:
         return self.state.values.setdefault(key, value), None, True
 
-    def _op_discard(self, name: str, key: str) -> _Result:
-        self.state.values.pop(key, None)
-        return None, None, False
-
     def _op_raised(self, name: str, report: Raised) -> _Result:
         self.state.raised.append(report)
-        return None, None, False
-
-    def _op_goodbye(self, name: str, config_reads: set[str]) -> _Result:
-        self._leaving.add(name)
-        self.state.config_reads |= config_reads
         return None, None, False
 
     def _op_expect_exit(self, name: str, names: list[str]) -> _Result:
