@@ -33,9 +33,9 @@ class EmbodiedRunner:
         self.global_step = 0
         self.env_steps = 0
         limits = [n for n in (cfg.runner.max_epochs, cfg.runner.max_steps) if n > 0]
-        if not limits:
+        if not limits and not cfg.runner.only_eval:
             raise ValueError("set runner.max_epochs or runner.max_steps: the run has no end")
-        self.max_steps = min(limits)
+        self.max_steps = min(limits, default=0)
 
     def init_workers(self) -> None:
         """Builds simulators, policies and optimisers."""
@@ -57,7 +57,9 @@ class EmbodiedRunner:
     # -- the loop -------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """Trains, evaluates, and returns the summary."""
+        """Trains, evaluates, and returns the summary; `runner.only_eval` leaves training out."""
+        if self.cfg.runner.only_eval:
+            return self._only_evaluate()
         progress = Progress(self.max_steps, self.cfg.runner.progress)
         begin = time.perf_counter()
         rollout_seconds = 0.0
@@ -147,6 +149,22 @@ class EmbodiedRunner:
         rounds = math.ceil(self.cfg.runner.eval_episodes / envs)
         results, _ = wait_all(self.env.evaluate(rounds), self.rollout.evaluate(rounds))
         return _merge_episodes(results, "eval")
+
+    def _only_evaluate(self) -> dict[str, Any]:
+        if self.cfg.env.eval is None:
+            raise ValueError("runner.only_eval needs an env.eval section, and there is none")
+        try:
+            final = self._final_evaluation()
+        except BaseException as error:
+            self.summary.write(status="failed", error=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self.logger.close()
+        path = self.summary.write(status="evaluated", evaluation=final, **self._counts())
+        count = int(final["eval/episodes"])
+        print(f"evaluated success {final['eval/success_once']:.1%} over {count} fresh episodes")
+        print(f"everything is in {path.parent}")
+        return self.summary.facts
 
     def _final_evaluation(self) -> dict[str, float]:
         if self.cfg.env.eval is None:

@@ -174,3 +174,15 @@ def test_an_unknown_task_lists_the_near_ones(cluster, tmp_path):
             cluster, tmp_path, "metaworld_ppo_mlp", [*SHORT, "env.train.task=buton-press-v3"]
         )
     assert wait_all() == []
+
+
+@pytest.mark.timeout(120)
+def test_only_eval_does_not_train(cluster, tmp_path):
+    overrides = [*SHORT, "runner.only_eval=true"]
+    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", overrides)
+    before = runner.actor.weights().wait()[0]
+    summary = runner.run()
+    assert summary["status"] == "evaluated" and summary["env_steps"] == 0
+    assert summary["evaluation"]["eval/episodes"] == 4
+    after = runner.actor.weights().wait()[0]
+    assert all(torch.equal(before[name], after[name]) for name in before)
