@@ -206,14 +206,16 @@ def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> l
     """
     import ray
 
-    deadline = None if timeout is None else time.monotonic() + timeout
+    limits = [timeout] if timeout is not None else [h._group.default_timeout for h in handles]
+    limit = min((value for value in limits if value is not None), default=None)
+    deadline = None if limit is None else time.monotonic() + limit
     owner = {ref: handle for handle in handles for ref in handle._refs}
     left = list(owner)
     while left:
         room = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready, left = ray.wait(left, num_returns=1, timeout=room)
         if not ready:
-            return [handle.wait(timeout=0) for handle in handles]
+            raise owner[left[0]]._timeout(limit)
         for ref in ready:
             try:
                 ray.get(ref)

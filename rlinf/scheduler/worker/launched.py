@@ -79,11 +79,8 @@ class LaunchedGroup:
 
     def timers_of(self, calls: dict[int, str]) -> list[dict[str, float]]:
         """Timers of calls that have ended, by rank in the order given."""
-        import ray
-
-        return ray.get(
-            [self.actors[rank].rlinf_timers.remote(call) for rank, call in calls.items()]
-        )
+        refs = [self.actors[rank].rlinf_timers.remote(call) for rank, call in calls.items()]
+        return WorkerGroupFuncResult(self, "rlinf_timers", list(calls), refs).wait()
 
     def name_of(self, rank: int) -> str:
         """Address of a rank as text."""

@@ -199,6 +199,19 @@ def test_wait_all_raises_the_first_failure_not_the_first_handle(cluster):
     assert time.monotonic() - begin < 10
 
 
+def test_the_deadline_of_the_config_holds_for_all_waits(ray_session, tmp_path):
+    cfg = {"num_nodes": 1, "timeouts": {"call": 1.0}}
+    with Cluster(cluster_cfg=cfg, distributed_log_dir=str(tmp_path)) as cluster:
+        group = Echo.create_group().launch(cluster, slots(2), name="late")
+        done = group.add()
+        assert done.wait() == [0, 1]
+        for wait in (wait_all, lambda handle: handle.wait()):
+            with pytest.raises(WaitTimeout, match=r"waited 1 s for late.sleep\(\)"):
+                wait(group.sleep(20))
+        with pytest.raises(WaitTimeout, match="late.rlinf_timers"):
+            done.consume_durations()
+
+
 # -- exceptions
 # -------------------------------------------------------------------------------------
 
