@@ -73,12 +73,12 @@ def load(name: str, overrides: Sequence[str] = (), config_path: str | None = Non
         rlinf.config.ConfigError: There is no such config, or it is not valid.
     """
     from rlinf.config import build_config, validate_cfg
-    from rlinf.config.load import find_config, hydra_override
+    from rlinf.config.load import find_config, hydra_overrides
 
     folder, stem = find_config(name, config_path)
     cfg = validate_cfg(build_config(stem, overrides, folder))
-    for_hydra = tuple(hydra_override(override, folder) for override in overrides)
-    return Config(folder, stem, cfg.runner.task_type, for_hydra)
+    for_hydra = hydra_overrides(overrides, folder, stem)
+    return Config(folder, stem, cfg.runner.task_type, tuple(for_hydra))
 
 
 def entry_script(config: Config) -> Path:

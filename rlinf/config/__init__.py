@@ -19,6 +19,7 @@ _EXPORTS = {
     "rlinf.config.schema.cluster": ("ClusterConfig",),
     "rlinf.config.schema.env": ("EnvConfig",),
     "rlinf.config.schema.model": ("ModelConfig",),
+    "rlinf.config.supported_env": ("SupportedEnvType",),
     "rlinf.config.supported_model": ("SupportedModel", "get_supported_model"),
     "rlinf.config.tracked": (
         "TrackedConfig",

@@ -45,11 +45,37 @@ def build_config(
     register_resolvers()
     try:
         with _own_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
-            return compose(name, overrides=[hydra_override(item, folder) for item in overrides])
+            return compose(name, overrides=hydra_overrides(overrides, folder, name))
     except yaml.YAMLError as error:
         raise ConfigError([_yaml_problem(error, name)]) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError([Problem(f"config '{name}'", ABSENT, _plain(error))]) from error
+
+
+def hydra_overrides(overrides: Sequence[str], folder: Path, name: str) -> list[str]:
+    """Brings overrides into the form that Hydra takes.
+
+    The `defaults` of a config outside of the source tree may name the recipes of the source tree,
+    and their parts: an override tells Hydra where they are.
+
+    Args:
+        overrides: As the user wrote them.
+        folder: Folder of the config.
+        name: Its name.
+    """
+    examples = Path(__file__).resolve().parents[2] / "examples"
+    shipped = sorted(examples.glob("*/config"))
+    elsewhere = [] if folder in shipped or not _has_defaults(folder, name) else shipped
+    known = [hydra_override(item, (folder, *elsewhere)) for item in overrides]
+    if not elsewhere or any(item.startswith("hydra.searchpath") for item in overrides):
+        return known
+    return [*known, f"hydra.searchpath=[{','.join(f'file://{path}' for path in elsewhere)}]"]
+
+
+def _has_defaults(folder: Path, name: str) -> bool:
+    files = [folder / f"{name}{suffix}" for suffix in _SUFFIXES]
+    text = next(file for file in files if file.is_file()).read_text(encoding="utf-8")
+    return re.search(r"^defaults:", text, re.MULTILINE) is not None
 
 
 def config_folders() -> list[Path]:
@@ -128,11 +154,12 @@ def _check_overrides(overrides: Sequence[str]) -> None:
         raise ConfigError(problems)
 
 
-def hydra_override(override: str, folder: Path) -> str:
+def hydra_override(override: str, folders: Sequence[Path]) -> str:
     """Lets a plain override set a key that the files do not mention; groups stay as they are."""
     key, equals, _ = override.partition("=")
     plain = re.fullmatch(r"[A-Za-z_][\w.\-]*", key)
-    if not equals or not plain or key.startswith("hydra.") or (folder / key).is_dir():
+    is_group = any((folder / key).is_dir() for folder in folders)
+    if not equals or not plain or key.startswith("hydra.") or is_group:
         return override
     return f"++{override}"
 

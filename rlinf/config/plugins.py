@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from rlinf.config.errors import ConfigError, Problem
@@ -116,33 +117,42 @@ def get_schema(kind: str, name: str) -> type[BaseModel] | None:
 
 
 def load_extension() -> None:
-    """Imports the module named by RLINF_EXT_MODULE and calls its `register()`, once.
+    """Imports the modules named by RLINF_EXT_MODULE, separated by commas, once per process.
+
+    What a module registers when it is imported is registered then; a function `register()`, if it
+    has one, is called after that. Modules are also looked for in the current folder.
 
     Raises:
-        ConfigError: The module cannot be imported, has no `register`, or that fails.
+        ConfigError: A module cannot be imported, or its `register` fails.
     """
-    module = os.environ.get(EXT_VARIABLE, "").strip()
-    if not module or module in _extensions:
-        return
+    names = [name.strip() for name in os.environ.get(EXT_VARIABLE, "").split(",")]
+    for name in filter(None, names):
+        if name not in _extensions:
+            _load(name)
+            _extensions.add(name)
+
+
+def _load(name: str) -> None:
+    # The command `rlinf` does not look there, unlike `python`; workers get this path, too.
+    if os.getcwd() not in map(os.path.abspath, sys.path):
+        sys.path.append(os.getcwd())
     try:
-        register = importlib.import_module(module).register
+        module = importlib.import_module(name)
     except ImportError as error:
         message = f"the module cannot be imported: {error}"
-    except AttributeError:
-        message = "the module has no function register()"
-    else:
-        try:
-            register()
-        except Exception as error:
-            message = f"register() of the module failed: {type(error).__name__}: {error}"
-            raise ConfigError([_extension_problem(module, message)]) from error
-        _extensions.add(module)
+        raise ConfigError([_extension_problem(name, message)]) from error
+    register = getattr(module, "register", None)
+    if register is None:
         return
-    raise ConfigError([_extension_problem(module, message)])
+    try:
+        register()
+    except Exception as error:
+        message = f"register() of the module failed: {type(error).__name__}: {error}"
+        raise ConfigError([_extension_problem(name, message)]) from error
 
 
 def _extension_problem(module: str, message: str) -> Problem:
-    hint = f"set {EXT_VARIABLE} to a module on PYTHONPATH with a function register(), or unset it"
+    hint = f"set {EXT_VARIABLE} to a module in this folder or on PYTHONPATH, or unset it"
     return Problem(f"environment variable {EXT_VARIABLE}", module, message, hint)
 
 

@@ -50,7 +50,7 @@ class WorkerHost:
             signal.signal(CANCEL_SIGNAL, _on_cancel_signal)
         runtime.register()
         runtime.box.rest("running __init__")
-        from rlinf.scheduler.worker.worker import load_extension
+        from rlinf.config.plugins import load_extension
 
         load_extension()
         cls, args, kwargs = pickle.loads(self._payload)

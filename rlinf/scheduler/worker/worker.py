@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlinf.scheduler.worker import timers
@@ -236,23 +235,3 @@ class Worker(CommMixin):
 
     def on_shutdown(self) -> None:
         """Called before the process ends in an orderly shutdown; override to close what is open."""
-
-
-def load_extension() -> None:
-    """Imports the module named in RLINF_EXT_MODULE and calls its `register()`.
-
-    Raises:
-        ImportError: the module cannot be imported or has no `register`.
-    """
-    name = os.environ.get("RLINF_EXT_MODULE")
-    if not name:
-        return
-    try:
-        module = importlib.import_module(name)
-        register: Callable[[], None] = module.register
-    except (ImportError, AttributeError) as error:
-        raise ImportError(
-            f"RLINF_EXT_MODULE={name!r}: {error}. The module must be importable on each node and "
-            "have a function register()."
-        ) from error
-    register()

@@ -44,6 +44,15 @@ def test_an_override_may_set_any_key_of_the_schema(folder):
         validate_cfg(build_config("maze_ppo", ["runner.determinstic=true"], folder))
 
 
+def test_a_config_of_ones_own_stands_on_a_recipe_and_on_parts_of_others(folder):
+    (folder / "mine.yaml").write_text(
+        "defaults: [metaworld_ppo_mlp, model/cnn, _self_]\nrunner: {max_epochs: 7}\n"
+    )
+    cfg = build_config("mine", ["runner.seed=3"], folder)
+    assert cfg.env.train.task == "button-press-v3" and cfg.actor.model.model_type == "cnn_policy"
+    assert (cfg.runner.max_epochs, cfg.runner.seed) == (7, 3)
+
+
 def test_names_in_the_current_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
     assert build_config("base").runner.task_type == "embodied"
