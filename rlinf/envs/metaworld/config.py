@@ -34,8 +34,10 @@ class MetaWorldKeys(VectorEnvKeys):
     terminate_on_success: bool = Field(
         False, description="End an episode when it is solved; MetaWorld itself does not."
     )
-    task_one_hot: bool = Field(
-        False, description="Append to the state which task it is, one entry per task."
+    task_one_hot: bool | None = Field(
+        None,
+        description="Append to the state which task it is, one entry per task; null does so if "
+        "there are several.",
     )
     cache_resets: bool = Field(
         True, description="Keep the state after a reset to one of the 50 positions (exact)."

@@ -66,7 +66,7 @@ class MetaWorldEnv(SlotVectorEnv):
         self._reward_version = option(cfg, "reward_function_version", "v2")
         self._terminate = bool(option(cfg, "terminate_on_success", False))
         self._one_hot = np.eye(len(self.tasks), dtype=np.float32)
-        self._uses_one_hot = bool(option(cfg, "task_one_hot", False))
+        self._uses_one_hot = bool(option(cfg, "task_one_hot", len(self.tasks) > 1))
         self._caches = bool(option(cfg, "cache_resets", True)) and not self._random_goals
         self._cache: dict[int, tuple[Any, np.ndarray]] = {}
         self._goals: dict[int, list[np.ndarray]] = {}

@@ -110,7 +110,7 @@ def test_cached_resets_change_nothing(cached):
 
 
 def test_mt10_has_ten_tasks_with_words_and_a_one_hot():
-    env = make(6, task="MT10", task_one_hot=True, seed=2, max_episode_steps=3)
+    env = make(6, task="MT10", seed=2, max_episode_steps=3)
     assert len(env.tasks) == 10
     assert env.num_reset_states == 500
     obs, infos = env.reset()
@@ -122,7 +122,8 @@ def test_mt10_has_ten_tasks_with_words_and_a_one_hot():
         obs = env.chunk_step(np.zeros((6, 3, 4), np.float32))[0][-1]
         assert obs["states"][:, 39:].sum(1).tolist() == [1] * 6
     assert sum(map(len, env._pool.values())) < 30
-    two = make(6, task="MT10", task_one_hot=True, seed=2, max_episode_steps=3)
+    assert make(2, task="MT10", task_one_hot=False).obs_spec["states"].shape == (39,)
+    two = make(6, task="MT10", seed=2, max_episode_steps=3)
     two.set_state(pickle.loads(pickle.dumps(env.get_state())))
     actions = np.ones((6, 3, 4), np.float32)
     a, b = env.chunk_step(actions), two.chunk_step(actions)
