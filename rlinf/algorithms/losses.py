@@ -130,7 +130,7 @@ def compute_ppo_actor_loss(
     if ref_logprobs is not None:
         reference = aggregator.clean(ref_logprobs, "ref_logprobs")
         divergence = kl_penalty(logprobs, reference, kl_penalty_type)
-        metrics["actor/kl_to_reference"] = aggregator.loss_metric(divergence)
+        metrics["actor/kl_ref"] = aggregator.loss_metric(divergence)
         if kl_beta > 0 and kl_in == "loss":
             loss = loss + kl_beta * aggregator.loss(divergence)
     return loss, metrics

@@ -37,6 +37,7 @@ class RolloutHalf:
         prev_values: float32 `[B, T + 1, U]`.
         bootstrap_values: V of the observation in which an episode ended, float32 `[B, T, U]`.
         versions: version of the weights that acted, int64 `[B, T]`.
+        finite: bool `[B, T]`, whether the observations before and after the step hold no NaN.
     """
 
     forward_inputs: dict[str, Tensor]
@@ -44,6 +45,7 @@ class RolloutHalf:
     prev_values: Tensor
     bootstrap_values: Tensor
     versions: Tensor
+    finite: Tensor
 
 
 @dataclass
@@ -60,6 +62,7 @@ class EmbodiedBatch:
         truncations: `[T, B, C]`.
         valid: `[T, B]`.
         versions: `[T, B]`.
+        finite: `[T, B]`.
     """
 
     forward_inputs: dict[str, Tensor]
@@ -71,6 +74,7 @@ class EmbodiedBatch:
     truncations: Tensor
     valid: Tensor
     versions: Tensor
+    finite: Tensor
 
     @property
     def num_samples(self) -> int:
@@ -87,7 +91,7 @@ class EmbodiedBatch:
         """
         names = ("rewards", "terminations", "truncations", "valid")
         of_env = {name: _time_first([getattr(half, name) for half in env]) for name in names}
-        names = ("prev_logprobs", "prev_values", "bootstrap_values", "versions")
+        names = ("prev_logprobs", "prev_values", "bootstrap_values", "versions", "finite")
         of_policy = {name: _time_first([getattr(h, name) for h in rollout]) for name in names}
         inputs = {
             key: _time_first([half.forward_inputs[key] for half in rollout])

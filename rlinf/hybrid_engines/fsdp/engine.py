@@ -7,6 +7,8 @@ up; FSDP averages them, which `backward` undoes.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -15,32 +17,61 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rlinf.hybrid_engines.fsdp.optimizer_memory import OptimizerMemory
+from rlinf.hybrid_engines.fsdp.precision import training_precision
+from rlinf.hybrid_engines.fsdp.schedule import learning_rate_factor
+from rlinf.hybrid_engines.fsdp.sharding import shard, whole
+
 
 class TrainEngine:
     """Trains one model on all ranks of a group.
 
     Args:
-        model: the model, on the CPU and equal on each rank.
+        model: the model, on the CPU and equal on each rank, its weights in float32.
         cfg: the `actor` section.
         device: where to train.
         world_size: number of ranks.
         total_steps: optimiser steps of the whole run, for schedules.
+        on_nan: `stop` raises when a gradient is not finite; `skip` leaves that step out.
+        keep_reference: whether to keep a frozen copy of the model as it is now.
+
+    Attributes:
+        model: the model that is trained.
+        reference: the frozen copy, or None.
+        precision: the number formats that are used.
+        steps: optimiser steps made.
+        skipped: steps left out because their gradient was not finite.
+        offloads: how often the device was given up.
     """
 
     def __init__(
-        self, model: nn.Module, cfg: Any, device: torch.device, world_size: int, total_steps: int
+        self,
+        model: nn.Module,
+        cfg: Any,
+        device: torch.device,
+        world_size: int,
+        total_steps: int,
+        *,
+        on_nan: str = "stop",
+        keep_reference: bool = False,
     ):
         self.cfg = cfg
         self.device = device
         self.world_size = world_size
-        self.steps = 0
+        self.steps = self.skipped = self.offloads = 0
+        self._on_nan = on_nan
+        self.precision = training_precision(cfg, device, world_size)
         if world_size > 1 and not dist.is_initialized():
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         model = model.to(device)
         if world_size > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
-            model = _shard(model, cfg.fsdp_config)
+        self.reference = copy.deepcopy(model).requires_grad_(False) if keep_reference else None
+        if world_size > 1:
+            model = shard(model, cfg.fsdp_config, self.precision)
+            if self.reference is not None:
+                self.reference = shard(self.reference, cfg.fsdp_config, self.precision)
         self.model = model
         optim = cfg.optim
         heads = [p for n, p in model.named_parameters() if "value" in n or "critic" in n]
@@ -57,8 +88,10 @@ class TrainEngine:
             fused=world_size == 1,
         )
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, _schedule(optim, total_steps)
+            self.optimizer, learning_rate_factor(optim, total_steps)
         )
+        self._optimizer_memory = OptimizerMemory(self.optimizer)
+        self._model_here = self._optimizer_here = True
 
     # -- ranks ----------------------------------------------------------------------------------
 
@@ -76,6 +109,27 @@ class TrainEngine:
 
     # -- steps ----------------------------------------------------------------------------------
 
+    def forward(self, **kwargs: Any) -> Any:
+        """Runs the model, in the number format of the config."""
+        with self._autocast():
+            return self.model(**kwargs)
+
+    @torch.no_grad()
+    def infer(self, *, reference: bool = False, **kwargs: Any) -> Any:
+        """Runs the model, or the frozen copy of its beginnings, without gradients."""
+        model = self.reference if reference else self.model
+        with self._autocast():
+            out = model(**kwargs)
+        if self.world_size > 1:
+            # FSDP keeps the outermost weights gathered, for a backward pass that does not come.
+            model.reshard()
+        return out
+
+    def _autocast(self) -> contextlib.AbstractContextManager:
+        if self.precision.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self.precision.autocast)
+
     def backward(self, loss: Tensor, last: bool) -> None:
         """Adds the gradient of one micro-batch.
 
@@ -88,73 +142,74 @@ class TrainEngine:
             loss = loss * self.world_size
         loss.backward()
 
-    def step(self) -> dict[str, float]:
+    def step(self) -> dict[str, float] | None:
         """Clips the gradient and makes an optimiser step.
+
+        Returns:
+            The norm of the gradient and the learning rate; None if the step was left out, on all
+            ranks alike, since the gradient is not finite.
 
         Raises:
             FloatingPointError: the gradient is not finite; names the tensors.
         """
         parameters = [p for p in self.model.parameters() if p.grad is not None]
-        limit = self.cfg.optim.clip_grad
-        norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
-        if hasattr(norm, "full_tensor"):
-            norm = norm.full_tensor()
-        size = float(norm)
-        if not math.isfinite(size):
-            bad = [
-                name
-                for name, p in self.model.named_parameters()
-                if p.grad is not None and not torch.isfinite(_whole(p.grad)).all()
-            ]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+        size = float(whole(norm))
+        finite = math.isfinite(size)
+        if not finite and self._on_nan == "stop":
             raise FloatingPointError(
-                f"the gradient is not finite (norm {size}) in {', '.join(bad[:8]) or 'its norm'}; "
-                "lower actor.optim.lr, or look for extreme rewards"
+                f"the gradient of optimiser step {self.steps + 1} is not finite (norm {size}) in "
+                f"{', '.join(self._not_finite()[:8]) or 'its norm'}; lower actor.optim.lr, look "
+                "for extreme rewards, or leave such steps out with runner.on_nan: skip"
             )
-        self.optimizer.step()
+        if finite:
+            limit = self.cfg.optim.clip_grad
+            limit = math.inf if limit is None else limit
+            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+            self.optimizer.step()
+            self.scheduler.step()
+            self.steps += 1
+        else:
+            self.skipped += 1
         self.optimizer.zero_grad(set_to_none=True)
-        self.scheduler.step()
-        self.steps += 1
-        return {"grad_norm": size, "lr": self.scheduler.get_last_lr()[0]}
+        return {"grad_norm": size, "lr": self.scheduler.get_last_lr()[0]} if finite else None
+
+    def _not_finite(self) -> list[str]:
+        return [
+            name
+            for name, p in self.model.named_parameters()
+            if p.grad is not None and not torch.isfinite(whole(p.grad)).all()
+        ]
 
     # -- weights --------------------------------------------------------------------------------
 
     def full_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All weights and buffers, whole, on each rank; every rank has to iterate."""
         for name, tensor in self.model.state_dict().items():
-            yield name, _whole(tensor).detach()
+            yield name, whole(tensor).detach()
 
+    # -- device memory --------------------------------------------------------------------------
 
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    def offload(self) -> None:
+        """Moves weights and optimiser to the host, until `onload`; all ranks call it."""
+        self.offloads += 1
+        for model in filter(None, (self.model, self.reference)):
+            model.to("cpu")
+        self._optimizer_memory.offload()
+        self._model_here = self._optimizer_here = False
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).empty_cache()
 
+    def onload(self, optimizer: bool = True) -> None:
+        """Brings back what `offload` moved away; does nothing if it is there.
 
-def _shard(model: nn.Module, cfg: Any) -> nn.Module:
-    from torch.distributed.fsdp import fully_shard
-
-    names = set(cfg.wrap_policy.transformer_layer_cls_to_wrap) or set(
-        getattr(model, "_no_split_modules", ())
-    )
-    options = {"reshard_after_forward": cfg.reshard_after_forward}
-    for module in model.modules():
-        if type(module).__name__ in names:
-            fully_shard(module, **options)
-    return fully_shard(model, **options)
-
-
-def _schedule(cfg: Any, total_steps: int) -> Any:
-    """Factor on the learning rate by optimiser step: a linear warm-up, then the chosen course."""
-    total = cfg.total_training_steps or max(1, total_steps)
-    warmup = max(cfg.lr_warmup_steps, int(cfg.lr_warmup_steps_ratio * total))
-    floor = cfg.min_lr / cfg.lr if cfg.min_lr_rate is None else cfg.min_lr_rate
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        if cfg.lr_scheduler == "constant":
-            return 1.0
-        done = min(1.0, (step - warmup) / max(1, total - warmup))
-        if cfg.lr_scheduler == "linear":
-            return floor + (1 - floor) * (1 - done)
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(2 * math.pi * cfg.num_cycles * done))
-
-    return factor
+        Args:
+            optimizer: whether the optimiser is needed too, or only the weights.
+        """
+        if not self._model_here:
+            for model in filter(None, (self.model, self.reference)):
+                model.to(self.device)
+            self._model_here = True
+        if optimizer and not self._optimizer_here:
+            self._optimizer_memory.onload()
+            self._optimizer_here = True

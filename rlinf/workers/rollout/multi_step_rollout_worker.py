@@ -9,13 +9,16 @@ from typing import Any
 import torch
 
 from rlinf.data.embodied import RolloutHalf, split_halves
+from rlinf.data.env_share import env_ids
+from rlinf.hybrid_engines.fsdp.precision import usable_format
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.scheduler import Worker
 from rlinf.scheduler.worker.routing import merge_batches
-from rlinf.utils.env_spec import EnvSpec
+from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.env.env_worker import ACTIONS, OBS
+from rlinf.workers.rollout.observation_guard import ObservationGuard
 
 HALF = "rollout half"
 
@@ -37,14 +40,28 @@ class MultiStepRolloutWorker(Worker):
 
     def init_worker(self, env_spec: EnvSpec) -> None:
         """Builds the policy."""
-        self.policy = get_model(self.cfg.actor.model, env_spec).to(self._device).eval()
+        policy = get_model(self.cfg.actor.model, env_spec, self._number_format())
+        self.policy = policy.to(self._device).eval()
         seed = self.cfg.rollout.seed
         seed = self.cfg.runner.seed if seed is None else seed
         generator = torch.Generator(self._device).manual_seed(seed * 1_000_003 + self._rank)
         self.policy.set_generator(generator)
         self._noise = self._noise_of_envs(seed)
         self._steps = 0
+        self._env_spec = env_spec
         self._receiver = WeightReceiver(self, self.cfg)
+        self._guard = ObservationGuard(self.cfg.runner.on_nan, self.log_warning)
+        self._offload()
+
+    def _number_format(self) -> torch.dtype:
+        """That of the policy's weights."""
+        own = self.cfg.rollout.model.precision
+        key = "actor.model.precision" if own is None else "rollout.model.precision"
+        name = self.cfg.actor.model.precision if own is None else own
+        dtype, note = usable_format(name, self._device, key)
+        if note and self._rank == 0:
+            self.log_warning(note)
+        return dtype
 
     def _noise_of_envs(self, seed: int) -> list[EnvNoise]:
         """One source of noise per stage, which gives an env the same noise however envs are spread.
@@ -55,48 +72,69 @@ class MultiStepRolloutWorker(Worker):
         takes_noise = "noise" in inspect.signature(self.policy.predict_action_batch).parameters
         if train is None or not takes_noise:
             return []
-        workers, stages = self._world_size_of(self.cfg.env.group_name), self.stages
-        each = train.total_num_envs // (workers * stages)
         width = self.policy.num_action_chunks * self.policy.action_dim
-        share = workers * each // self._world_size
-        sources = []
-        for stage in range(stages):
-            ids = [
-                (w * stages + stage) * each + slot for w in range(workers) for slot in range(each)
-            ]
-            own = ids[self._rank * share : (self._rank + 1) * share]
-            sources.append(EnvNoise(seed, own, width))
-        return sources
+        return [EnvNoise(seed, ids, width) for ids in self._env_ids(train, self.stages)]
+
+    def _env_ids(self, cfg: Any, stages: int) -> list[list[int]]:
+        """Numbers, in the whole run, of the envs that this rank serves, by stage."""
+        return [
+            env_ids(
+                cfg.total_num_envs,
+                env_workers=self._world_size_of(self.cfg.env.group_name),
+                stages=stages,
+                stage=stage,
+                ranks=self._world_size,
+                rank=self._rank,
+            )
+            for stage in range(stages)
+        ]
 
     def sync_model_from_actor(self) -> int:
         """Receives the actor's weights; returns their version."""
+        self._onload()
         self.version = self._receiver.receive(self.policy)
         return self.version
+
+    def _onload(self) -> None:
+        """Brings the policy back to the device, if it was put away."""
+        if self.cfg.rollout.enable_offload:
+            with self.worker_timer("onload"):
+                self.policy.to(self._device)
+
+    def _offload(self) -> None:
+        """Leaves the device to others, if the config says so."""
+        if self.cfg.rollout.enable_offload:
+            with self.worker_timer("offload"):
+                self.policy.to("cpu")
+                if self._device.type != "cpu":
+                    self.torch_platform.empty_cache()
 
     @Worker.timer("generate")
     def generate(self) -> None:
         """Acts through one rollout and sends its half of it to the actor group."""
+        self._onload()
         cfg = self.cfg.env.train
-        chunks = self._chunks(cfg)
+        chunks = self._chunks(cfg, self._env_spec.train_steps)
         env, actor = self.cfg.env.group_name, self.cfg.actor.group_name
+        ids = self._env_ids(cfg, self.stages)
         for epoch in range(cfg.rollout_epoch):
             records = [_Record(self.version) for _ in range(self.stages)]
-            for _ in range(chunks):
+            for chunk in range(chunks):
                 for stage, record in enumerate(records):
-                    obs = self._recv_obs(env, stage)
+                    obs, bad = self._guard.check(self._recv_obs(env, stage), chunk, ids[stage])
                     with self.worker_timer("predict"):
                         final = self._final_values(obs)
                         actions, result = self.policy.predict_action_batch(
                             self._inputs(obs), **self._sampling(stage)
                         )
                     self.send_to(env, None, actions.cpu(), route_key=stage, tag=ACTIONS)
-                    record.add(final, result)
+                    record.add(final, result, bad)
                 self._steps += 1
             for stage, record in enumerate(records):
-                obs = self._recv_obs(env, stage)
+                obs, bad = self._guard.check(self._recv_obs(env, stage), chunks, ids[stage])
                 with self.worker_timer("predict"):
                     half = record.finish(
-                        self._final_values(obs), self.policy.predict_values(self._inputs(obs))
+                        self._final_values(obs), self.policy.predict_values(self._inputs(obs)), bad
                     )
                 self.send_to(
                     actor,
@@ -107,6 +145,7 @@ class MultiStepRolloutWorker(Worker):
                     batch_size=cfg.total_num_envs // self.stages,
                     split_fn=split_halves,
                 )
+        self._offload()
 
     def _sampling(self, stage: int) -> dict[str, Any]:
         if not self._noise:
@@ -137,20 +176,23 @@ class MultiStepRolloutWorker(Worker):
         out[rows] = values
         return out
 
-    def _chunks(self, cfg: Any) -> int:
-        steps = cfg.max_steps_per_rollout_epoch or cfg.max_episode_steps
-        return steps // self.cfg.actor.model.num_action_chunks
+    def _chunks(self, cfg: Any, own_limit: int | None) -> int:
+        return rollout_steps(cfg, own_limit) // self.cfg.actor.model.num_action_chunks
 
     @Worker.timer("evaluate")
     def evaluate(self, rounds: int) -> None:
         """Acts without noise for some episodes per env."""
-        chunks, env = self._chunks(self.cfg.env.eval), self.cfg.env.group_name
+        self._onload()
+        chunks = self._chunks(self.cfg.env.eval, self._env_spec.eval_steps)
+        env = self.cfg.env.group_name
+        (ids,) = self._env_ids(self.cfg.env.eval, 1)
         for _ in range(rounds):
-            for _ in range(chunks):
-                obs = self._recv_obs(env, "eval")
+            for chunk in range(chunks):
+                obs, _ = self._guard.check(self._recv_obs(env, "eval"), chunk, ids)
                 actions, _ = self.policy.predict_action_batch(self._inputs(obs), mode="eval")
                 self.send_to(env, None, actions.cpu(), route_key="eval", tag=ACTIONS)
             self._recv_obs(env, "eval")
+        self._offload()
 
 
 def merge_obs(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -173,16 +215,31 @@ class _Record:
         self._version = version
         self._results: list[dict[str, Any]] = []
         self._final: list[torch.Tensor | None] = []
+        self._bad: list[torch.Tensor | None] = []
 
-    def add(self, final: torch.Tensor | None, result: dict[str, Any]) -> None:
-        """Adds a step; `final` belongs to the step before it."""
+    def add(
+        self, final: torch.Tensor | None, result: dict[str, Any], bad: torch.Tensor | None
+    ) -> None:
+        """Adds a step; `final` belongs to the step before it, `bad` rows are not finite."""
         if self._results:
             self._final.append(final)
         self._results.append(result)
+        self._bad.append(bad)
 
-    def finish(self, final: torch.Tensor | None, last_values: torch.Tensor) -> RolloutHalf:
+    def _finite(self, envs: int, steps: int) -> torch.Tensor:
+        """`[B, T]`: steps whose observations, before and after, are finite."""
+        finite = torch.ones(envs, steps, dtype=torch.bool)
+        for step, bad in enumerate(self._bad):
+            if bad is not None:
+                finite[bad, max(0, step - 1) : step + 1] = False
+        return finite
+
+    def finish(
+        self, final: torch.Tensor | None, last_values: torch.Tensor, bad: torch.Tensor | None
+    ) -> RolloutHalf:
         """The whole stage, batch first, on the host."""
         self._final.append(final)
+        self._bad.append(bad)
         values = [r["prev_values"] for r in self._results] + [last_values]
         prev_values = torch.stack(values, 1).cpu()
         empty = torch.zeros_like(prev_values[:, 0])
@@ -198,4 +255,5 @@ class _Record:
             prev_values=prev_values,
             bootstrap_values=bootstrap,
             versions=torch.full(logprobs.shape[:2], self._version),
+            finite=self._finite(*logprobs.shape[:2]),
         )

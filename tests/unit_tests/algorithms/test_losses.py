@@ -71,7 +71,7 @@ def test_actor_matches_the_loop(mode, dual):
     shown = reduce_metrics(metrics)
     assert shown["actor/policy_loss"] == pytest.approx(terms[0], rel=1e-9)
     assert shown["actor/entropy"] == pytest.approx(terms[1], rel=1e-9)
-    assert shown["actor/kl_to_reference"] == pytest.approx(terms[2], rel=1e-9)
+    assert shown["actor/kl_ref"] == pytest.approx(terms[2], rel=1e-9)
 
 
 def test_actor_metrics_match_the_loop():
@@ -116,7 +116,7 @@ def test_kl_counts_once_in_loss_or_reward():
     in_reward, metrics = policy_loss(loss_type="actor", kl_beta=1.0, kl_in="reward", **batch)
     in_loss, _ = policy_loss(loss_type="actor", kl_beta=1.0, **batch)
     assert plain == in_reward and in_loss > plain
-    assert "actor/kl_to_reference" in metrics
+    assert "actor/kl_ref" in metrics
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,241 @@
+"""From rewards to advantages: what of a rollout counts, and how much each step is credited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlinf.algorithms.advantages import normalize_advantages
+from rlinf.algorithms.kl import kl_penalised_rewards
+from rlinf.algorithms.masks import (
+    embodied_loss_mask,
+    episode_lengths,
+    episode_scores,
+    groups_within,
+    in_groups,
+)
+from rlinf.algorithms.registry import advantage_registry, normalizes
+from rlinf.algorithms.utils import (
+    compute_embodied_advantages,
+    flatten_chunks,
+    unflatten_chunks,
+)
+from rlinf.data.embodied import EmbodiedBatch
+from rlinf.utils.not_finite import first_not_finite, is_finite
+from rlinf.utils.return_scale import ReturnScale
+
+
+@dataclass
+class Credit:
+    """What the learner makes of a rollout; U is C with `reward_type` action_level, else 1.
+
+    Attributes:
+        advantages: `[T, B, U]`, zero where the mask is false.
+        returns: `[T, B, U]`; None if the advantage has none.
+        mask: bool `[T, B, U]`, what counts in the loss.
+        lengths: int64 `[T, B, U]`, steps that count of the episode that each belongs to; None if
+            the loss weighs steps and not episodes.
+        seen: bool `[T, B]`, where the env was stepped and all numbers are finite.
+        metrics: over all ranks.
+    """
+
+    advantages: Tensor
+    returns: Tensor | None
+    mask: Tensor
+    lengths: Tensor | None
+    seen: Tensor
+    metrics: dict[str, float]
+
+
+class EmbodiedCredit:
+    """Assigns credit to the steps of rollouts.
+
+    Args:
+        cfg: the configuration.
+        all_reduce: sums a float64 tensor over ranks, in place.
+        device: where `all_reduce` wants its tensors.
+        warn: tells the user something.
+
+    Attributes:
+        scale: running scale of the returns.
+        nan_skipped: rollouts of single envs left out so far, over all ranks, since an observation
+            or a reward was not finite.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        all_reduce: Callable[[Tensor], Tensor],
+        device: torch.device,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._cfg = cfg
+        self._all_reduce = all_reduce
+        self._device = device
+        self._warn = warn
+        self.scale = ReturnScale(cfg.algorithm.gamma)
+        self.nan_skipped = 0
+
+    def assign(
+        self,
+        batch: EmbodiedBatch,
+        env_ids: Sequence[int],
+        ref_logprobs: Tensor | None = None,
+    ) -> Credit:
+        """Computes the credit of a rollout.
+
+        Args:
+            batch: this rank's share.
+            env_ids: numbers of its envs in the whole run, for messages.
+            ref_logprobs: log-probabilities of the reference policy, `[T, B, C*A]`; None without.
+
+        Raises:
+            FloatingPointError: a reward is not finite, and `runner.on_nan` is `stop`.
+        """
+        algorithm = self._cfg.algorithm
+        dones = batch.terminations | batch.truncations
+        finite = self._finite_envs(batch, env_ids)
+        rewards = batch.rewards if finite.all() else torch.where(finite[:, None], batch.rewards, 0)
+        mask = embodied_loss_mask(dones, auto_reset=self._cfg.env.train.auto_reset)
+        mask &= (batch.valid & finite).unsqueeze(-1)
+        kept = self._kept_envs(rewards, dones)
+        if kept is not None:
+            mask &= kept[:, None]
+        shown = rewards
+        logprobs, ref = self._per_action(batch.prev_logprobs), self._per_action(ref_logprobs)
+        if ref is not None and algorithm.kl_beta > 0 and algorithm.kl_in == "reward":
+            rewards = kl_penalised_rewards(
+                rewards,
+                logprobs=logprobs.sum(-1),
+                ref_logprobs=ref.sum(-1),
+                kl_beta=algorithm.kl_beta,
+                kl_penalty_type=algorithm.kl_penalty_type,
+                loss_mask=mask,
+            )
+        if algorithm.normalize_returns:
+            rewards = self.scale.apply(rewards, dones, self._all_reduce)
+        advantages, returns, unit_mask = self._advantages(batch, rewards, dones, mask, ref)
+        if algorithm.normalize_advantages and normalizes(algorithm.adv_type):
+            advantages = normalize_advantages(advantages, unit_mask, self._all_reduce)
+        seen = batch.valid & finite
+        credit = Credit(advantages, returns, unit_mask, None, seen, {})
+        if algorithm.loss_agg_func != "token-mean":
+            credit.lengths = _lengths(unit_mask, dones)
+        credit.metrics = self._metrics(batch, shown, credit, finite, kept)
+        return credit
+
+    def _advantages(
+        self, batch: EmbodiedBatch, rewards: Tensor, dones: Tensor, mask: Tensor, ref: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        algorithm = self._cfg.algorithm
+        names = advantage_registry.arguments(algorithm.adv_type)
+        settings = {k: algorithm[k] for k in names if k in algorithm}
+        critic = "values" in names and self._cfg.actor.model.add_value_head
+        return compute_embodied_advantages(
+            adv_type=algorithm.adv_type,
+            rewards=rewards,
+            dones=dones,
+            reward_type=algorithm.reward_type,
+            terminations=batch.terminations,
+            values=batch.prev_values if critic else None,
+            bootstrap_values=batch.bootstrap_values if critic else None,
+            loss_mask=mask,
+            logprobs=None if ref is None else self._per_action(batch.prev_logprobs),
+            ref_logprobs=ref,
+            **settings,
+        )
+
+    def _per_action(self, tensor: Tensor | None) -> Tensor | None:
+        """Views `[T, B, C*A]` as `[T, B, C, A]`."""
+        if tensor is None:
+            return None
+        return tensor.unflatten(-1, (self._cfg.actor.model.num_action_chunks, -1))
+
+    # -- what is left out -------------------------------------------------------------------------
+
+    def _finite_envs(self, batch: EmbodiedBatch, env_ids: Sequence[int]) -> Tensor:
+        """Marks the envs `[B]` all of whose observations and rewards are finite.
+
+        What followed from a number that is not finite is not known, so the whole rollout of the
+        env does not count; nor does that of its group, whose mean would lack a member.
+        """
+        finite = batch.finite.all(0)
+        if not is_finite(batch.rewards):
+            (step, env, action), value = first_not_finite(batch.rewards)
+            message = (
+                f"the reward of env {env_ids[env]} in step "
+                f"{step * batch.rewards.shape[2] + action} of the rollout is {value}"
+            )
+            if self._cfg.runner.on_nan == "stop":
+                raise FloatingPointError(
+                    f"{message}; look at the env, or leave such rollouts out with "
+                    "runner.on_nan: skip"
+                )
+            self._warn(f"{message}; what this env did in this rollout is left out")
+            finite &= torch.isfinite(batch.rewards).all(-1).all(0)
+        group = self._cfg.algorithm.group_size
+        if group > 1 and not finite.all():
+            finite = in_groups(finite, group).all(1).repeat_interleave(group)
+        return finite
+
+    def _kept_envs(self, rewards: Tensor, dones: Tensor) -> Tensor | None:
+        """Marks the envs `[B]` of groups whose mean return is within the bounds; None is all."""
+        algorithm = self._cfg.algorithm
+        if not algorithm.filter_rewards:
+            return None
+        return groups_within(
+            episode_scores(flatten_chunks(rewards), flatten_chunks(dones)),
+            group_size=algorithm.group_size,
+            lower=algorithm.rewards_lower_bound,
+            upper=algorithm.rewards_upper_bound,
+        )
+
+    # -- metrics ----------------------------------------------------------------------------------
+
+    def _metrics(
+        self,
+        batch: EmbodiedBatch,
+        rewards: Tensor,
+        credit: Credit,
+        finite: Tensor,
+        kept: Tensor | None,
+    ) -> dict[str, float]:
+        values, seen = batch.prev_values[:-1], credit.seen.unsqueeze(-1)
+        sums = [
+            *_sum_and_count(rewards, seen),
+            *_sum_and_count(credit.advantages, credit.mask),
+            *_sum_and_count(values, seen),
+            0.0 if credit.returns is None else _sum_and_count(credit.returns, credit.mask)[0],
+            float((~finite).sum()),
+            float(finite.sum()) if kept is None else float((kept & finite).sum()),
+            float(finite.numel()),
+        ]
+        totals = torch.tensor(sums, dtype=torch.float64).to(self._device)
+        r, nr, a, na, v, nv, ret, lost, left, envs = self._all_reduce(totals).tolist()
+        self.nan_skipped += int(lost)
+        metrics = {
+            "rewards": r / max(nr, 1.0),
+            "advantages_mean": a / max(na, 1.0),
+            "values": v / max(nv, 1.0),
+        }
+        if credit.returns is not None:
+            metrics["returns"] = ret / max(na, 1.0)
+        if kept is not None:
+            metrics["groups_kept"] = left / envs
+        return metrics
+
+
+def _lengths(mask: Tensor, dones: Tensor) -> Tensor:
+    """Steps that count of the episode of each step, `[T, B, U]`."""
+    unit = mask.shape[-1]
+    dones = dones if unit == dones.shape[-1] else dones.any(-1, keepdim=True)
+    return unflatten_chunks(episode_lengths(flatten_chunks(mask), flatten_chunks(dones)), unit)
+
+
+def _sum_and_count(tensor: Tensor, mask: Tensor) -> tuple[float, float]:
+    mask = mask.expand_as(tensor)
+    return float(torch.where(mask, tensor, 0).sum()), float(mask.sum())

@@ -1,0 +1,145 @@
+"""What the actor does with a rollout of envs, whoever brings it: assign credit, then update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlinf.algorithms.registry import advantage_registry, policy_loss_registry
+from rlinf.data.embodied import EmbodiedBatch
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.workers.actor.embodied_credit import Credit, EmbodiedCredit
+from rlinf.workers.actor.embodied_samples import (
+    EmbodiedSamples,
+    EmbodiedTask,
+    recompute_logprobs,
+)
+from rlinf.workers.actor.update_loop import UpdateLoop
+
+
+class EmbodiedLearner:
+    """Learns from rollouts, on one rank of several.
+
+    Args:
+        cfg: the configuration.
+        model: the policy, on the CPU and equal on each rank, its weights in float32.
+        device: where to train.
+        seed: of the shuffle, equal on all ranks.
+        rank: this one.
+        world_size: number of ranks.
+        total_steps: optimiser steps of the whole run, for schedules.
+        warn: tells the user something.
+
+    Attributes:
+        engine: the policy and its optimiser.
+        credit: what turns rewards into advantages.
+        updates: what makes the optimiser steps.
+        version: of the weights: updates made so far.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        model: nn.Module,
+        device: torch.device,
+        *,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        total_steps: int = 0,
+        warn: Callable[[str], None] = print,
+    ) -> None:
+        self.cfg = cfg
+        self.version = 0
+        self._rank, self._world_size, self._warn = rank, world_size, warn
+        self.engine = TrainEngine(
+            model,
+            cfg.actor,
+            device,
+            world_size,
+            total_steps,
+            on_nan=cfg.runner.on_nan,
+            keep_reference=_needs_reference(cfg.algorithm),
+        )
+        if self.engine.precision.note:
+            self._warn_once(self.engine.precision.note)
+        self.credit = EmbodiedCredit(cfg, self.engine.all_reduce, device, warn)
+        self.updates = UpdateLoop(cfg, self.engine, seed * 7_919 + rank)
+        self._prepared: tuple[EmbodiedBatch, Credit, Tensor | None] | None = None
+
+    def prepare(self, batch: EmbodiedBatch, env_ids: Sequence[int]) -> dict[str, float]:
+        """Assigns credit to a rollout; returns metrics over all ranks.
+
+        Args:
+            batch: this rank's share.
+            env_ids: numbers of its envs in the whole run, for messages.
+        """
+        reference = None
+        if self.engine.reference is not None:
+            self.engine.onload(optimizer=False)
+            reference = self._recompute(batch, reference=True)
+        credit = self.credit.assign(batch, env_ids, reference)
+        self._prepared = batch, credit, reference
+        return credit.metrics
+
+    def update(self) -> dict[str, float]:
+        """Updates the policy on the rollout that was prepared; returns metrics over all ranks."""
+        if self._prepared is None:
+            raise RuntimeError("there are no advantages: call compute_advantages_and_returns first")
+        batch, credit, reference = self._prepared
+        self.engine.onload()
+        proximal = self._recompute(batch) if _needs_proximal(self.cfg.algorithm) else None
+        samples = EmbodiedSamples.of(
+            batch,
+            credit,
+            self.engine.device,
+            ref_logprobs=reference,
+            proximal_logprobs=proximal,
+        )
+        metrics = self.updates.run(EmbodiedTask(self.cfg, self.engine, samples, self.version + 1))
+        self._tell_what_was_left_out(metrics)
+        self.engine.model.update_normalizer(
+            batch.forward_inputs,
+            mask=credit.seen,
+            all_reduce=self.engine.all_reduce if self._world_size > 1 else None,
+        )
+        self.version += 1
+        self._prepared = None
+        metrics["nan_skipped"] = float(self.credit.nan_skipped + self.engine.skipped)
+        return metrics
+
+    def _recompute(self, batch: EmbodiedBatch, reference: bool = False) -> Tensor:
+        size = self.cfg.actor.micro_batch_size or self.updates.share(batch.num_samples)
+        return recompute_logprobs(self.engine, batch, size, reference=reference)
+
+    def _tell_what_was_left_out(self, metrics: dict[str, float]) -> None:
+        not_finite, empty = metrics["actor/updates_not_finite"], metrics["actor/updates_empty"]
+        if not_finite:
+            self._warn_once(f"{not_finite:.0f} updates were left out: a gradient was not finite")
+        if empty and not metrics["actor/updates"]:
+            self._warn_once(
+                "no update was made: nothing of this rollout counts, since all groups are outside "
+                "of algorithm.rewards_lower_bound and rewards_upper_bound, or all envs gave NaN"
+            )
+
+    def _warn_once(self, message: str) -> None:
+        if self._rank == 0:
+            self._warn(message)
+
+
+def _needs_reference(algorithm: Any) -> bool:
+    """Whether the policy is compared with the one it began as."""
+    in_loss = "kl_beta" in policy_loss_registry.arguments(algorithm.loss_type)
+    in_advantage = "reinpp_kl_beta" in advantage_registry.arguments(algorithm.adv_type)
+    return (algorithm.kl_beta > 0 and (in_loss or algorithm.kl_in == "reward")) or (
+        in_advantage and algorithm.reinpp_kl_beta > 0
+    )
+
+
+def _needs_proximal(algorithm: Any) -> bool:
+    """Whether the loss tells the policy before the update from the one that acted."""
+    takes = "proximal_logprobs" in policy_loss_registry.arguments(algorithm.loss_type)
+    return takes and algorithm.recompute_logprobs

@@ -1,0 +1,190 @@
+"""A rollout of envs as samples to train on: one per env and chunk of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import rlinf.algorithms.losses  # noqa: F401 - registers the losses
+from rlinf.algorithms.aggregation import LossNorm
+from rlinf.algorithms.metrics import Metric
+from rlinf.algorithms.registry import policy_loss, policy_loss_registry
+from rlinf.algorithms.utils import reduce_level
+from rlinf.data.embodied import EmbodiedBatch
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.workers.actor.embodied_credit import Credit
+
+
+@dataclass(frozen=True)
+class EmbodiedSamples:
+    """Tensors of n = T * B samples, on the device of the learner.
+
+    Attributes:
+        inputs: what log-probabilities are recomputed from, `[n, ...]` each.
+        old_logprobs: of the policy that acted, `[n, C*A]`.
+        old_values: of that policy, `[n, U]`.
+        versions: of its weights, `[n]`.
+        advantages: `[n, U]`.
+        returns: `[n, U]`; None if the advantage has none.
+        mask: what counts, bool `[n, U]`.
+        lengths: steps that count of each one's episode, `[n, U]`; None to weigh steps alike.
+        ref_logprobs: of the reference policy, `[n, C*A]`; None without one.
+        proximal_logprobs: of the policy before this update, `[n, C*A]`; None where the loss does
+            not tell it from the one that acted.
+    """
+
+    inputs: dict[str, Tensor]
+    old_logprobs: Tensor
+    old_values: Tensor
+    versions: Tensor
+    advantages: Tensor
+    returns: Tensor | None
+    mask: Tensor
+    lengths: Tensor | None
+    ref_logprobs: Tensor | None = None
+    proximal_logprobs: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        batch: EmbodiedBatch,
+        credit: Credit,
+        device: torch.device,
+        *,
+        ref_logprobs: Tensor | None = None,
+        proximal_logprobs: Tensor | None = None,
+    ) -> EmbodiedSamples:
+        """Puts samples first: `[T, B, ...]` becomes `[T * B, ...]`.
+
+        Args:
+            batch: the rollout.
+            credit: its advantages.
+            device: of the learner.
+            ref_logprobs: `[T, B, C*A]`.
+            proximal_logprobs: `[T, B, C*A]`.
+        """
+
+        def flat(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.flatten(0, 1).to(device)
+
+        return cls(
+            inputs={key: flat(value) for key, value in batch.forward_inputs.items()},
+            old_logprobs=flat(batch.prev_logprobs),
+            old_values=flat(batch.prev_values[:-1]),
+            versions=flat(batch.versions),
+            advantages=flat(credit.advantages),
+            returns=flat(credit.returns),
+            mask=flat(credit.mask),
+            lengths=flat(credit.lengths),
+            ref_logprobs=flat(ref_logprobs),
+            proximal_logprobs=flat(proximal_logprobs),
+        )
+
+
+class EmbodiedTask:
+    """The loss on samples of a rollout, for the update loop.
+
+    Args:
+        cfg: the configuration.
+        engine: the policy.
+        samples: what to train on.
+        version: of the weights that this update makes.
+    """
+
+    def __init__(
+        self, cfg: Any, engine: TrainEngine, samples: EmbodiedSamples, version: int
+    ) -> None:
+        self._algorithm, self._model = cfg.algorithm, cfg.actor.model
+        self._engine = engine
+        self._samples = samples
+        self._version = version
+        self.num_samples = len(samples.old_logprobs)
+        self._arguments = policy_loss_registry.arguments(self._algorithm.loss_type)
+        self._critic = "values" in self._arguments and self._model.add_value_head
+
+    def norm(self, rows: Tensor, all_reduce: Callable[[Tensor], Tensor] | None) -> LossNorm:
+        """See `rlinf.workers.actor.update_loop.TrainingTask`."""
+        samples = self._samples
+        lengths = None if samples.lengths is None else samples.lengths[rows]
+        return LossNorm.count(samples.mask[rows], loss_mask_sum=lengths, all_reduce=all_reduce)
+
+    def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
+        """See `rlinf.workers.actor.update_loop.TrainingTask`."""
+        algorithm = self._algorithm
+        entropy = algorithm.entropy_bonus > 0 or algorithm.calculate_entropy
+        out = self._engine.forward(
+            forward_type="default",
+            forward_inputs={key: value[rows] for key, value in self._samples.inputs.items()},
+            compute_logprobs=True,
+            compute_entropy=entropy,
+            compute_values=self._critic,
+        )
+        kwargs = self._of_samples(rows) | {"norm": norm}
+        kwargs["logprobs"] = self._level(out["logprobs"], algorithm.logprob_type)
+        if entropy:
+            kwargs["entropy"] = self._level(out["entropy"], algorithm.entropy_type)
+        if self._critic:
+            kwargs["values"] = self._unit(out["values"])
+            kwargs["critic_warmup"] = self._engine.steps < algorithm.critic_warmup_steps
+        names = self._arguments
+        settings = {k: algorithm[k] for k in names if k in algorithm and k not in kwargs}
+        eps = algorithm.ratio_clip_eps
+        settings["clip_ratio_low"] = algorithm.clip_ratio_low or eps
+        settings["clip_ratio_high"] = algorithm.clip_ratio_high or eps
+        return policy_loss(loss_type=algorithm.loss_type, **kwargs, **settings)
+
+    def _of_samples(self, rows: Tensor) -> dict[str, Any]:
+        """Those arguments of a loss that do not depend on the weights."""
+        samples, kind = self._samples, self._algorithm.logprob_type
+        kwargs: dict[str, Any] = {
+            "old_logprobs": self._level(samples.old_logprobs[rows], kind),
+            "advantages": self._unit(samples.advantages[rows]),
+            "loss_mask": self._unit(samples.mask[rows]),
+            "versions": samples.versions[rows],
+            "current_version": self._version,
+        }
+        if samples.lengths is not None:
+            kwargs["loss_mask_sum"] = self._unit(samples.lengths[rows])
+        if self._critic:
+            returns = samples.returns
+            kwargs["returns"] = None if returns is None else self._unit(returns[rows])
+            kwargs["old_values"] = self._unit(samples.old_values[rows])
+        for name in ("ref_logprobs", "proximal_logprobs"):
+            tensor = getattr(samples, name)
+            if tensor is not None:
+                kwargs[name] = self._level(tensor[rows], kind)
+        return kwargs
+
+    def _level(self, tensor: Tensor, kind: str) -> Tensor:
+        return reduce_level(tensor.unflatten(-1, (self._model.num_action_chunks, -1)), kind)
+
+    def _unit(self, tensor: Tensor) -> Tensor:
+        return tensor.squeeze(-1) if self._algorithm.reward_type == "chunk_level" else tensor
+
+
+def recompute_logprobs(
+    engine: TrainEngine, batch: EmbodiedBatch, size: int, *, reference: bool = False
+) -> Tensor:
+    """Log-probabilities that a policy gives to the actions of a rollout.
+
+    Args:
+        engine: the policy.
+        batch: the rollout.
+        size: samples per forward pass.
+        reference: ask the policy of the beginning instead of the present one.
+
+    Returns:
+        `[T, B, C*A]`, on the host.
+    """
+    steps, envs = batch.prev_logprobs.shape[:2]
+    inputs = {key: value.flatten(0, 1) for key, value in batch.forward_inputs.items()}
+    parts = []
+    for rows in torch.arange(steps * envs).split(size):
+        part = {key: value[rows].to(engine.device) for key, value in inputs.items()}
+        out = engine.infer(reference=reference, forward_type="default", forward_inputs=part)
+        parts.append(out["logprobs"].cpu())
+    return torch.cat(parts).unflatten(0, (steps, envs))
