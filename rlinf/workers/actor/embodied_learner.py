@@ -118,7 +118,7 @@ class EmbodiedLearner:
     def _tell_what_was_left_out(self, metrics: dict[str, float]) -> None:
         not_finite, empty = metrics["actor/updates_not_finite"], metrics["actor/updates_empty"]
         if not_finite:
-            self._warn_once(f"{not_finite:.0f} updates were left out: a gradient was not finite")
+            self._warn_once(f"updates left out, since a gradient was not finite: {not_finite:.0f}")
         if empty and not metrics["actor/updates"]:
             self._warn_once(
                 "no update was made: nothing of this rollout counts, since all groups are outside "

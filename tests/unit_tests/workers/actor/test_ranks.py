@@ -1,0 +1,123 @@
+"""Two ranks make the update that one would make, whatever is masked, filtered or not finite."""
+
+import math
+import os
+import socket
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from tests.unit_tests.workers.actor.learning import (
+    GRPO,
+    columns,
+    distance,
+    learn,
+    make_cfg,
+    make_learner,
+    make_policy,
+    rollout,
+    weights,
+)
+
+SCENARIOS = {
+    "ppo": {"algorithm.normalize_advantages": True, "algorithm.normalize_returns": True},
+    "micro-batches": {"actor.micro_batch_size": 8},
+    "divergence from the reference": {"algorithm.kl_beta": 0.3},
+    "episodes that weigh alike": {"algorithm.loss_agg_func": "seq-mean-token-mean"},
+    "decoupled": {"algorithm.loss_type": "decoupled_actor_critic"},
+    "filtered groups": {
+        **GRPO,
+        "algorithm.filter_rewards": True,
+        "algorithm.rewards_lower_bound": 0.0,
+    },
+    "no group left": {
+        **GRPO,
+        "algorithm.filter_rewards": True,
+        "algorithm.rewards_lower_bound": 100.0,
+    },
+    "a reward on one rank": {"runner.on_nan": "skip"},
+    "a gradient of one rank": {"runner.on_nan": "skip"},
+    "offload": {"actor.enable_offload": True},
+}
+
+
+def batch_of(name, cfg, step):
+    batch = rollout(make_policy(cfg), seed=step)
+    if name == "filtered groups":
+        # The first group, which is rank 0's alone, is left out.
+        batch.rewards[0, :4] -= 50.0
+        batch.rewards[0, 4:] += 50.0
+    if name == "a reward on one rank" and step == 0:
+        batch.rewards[3, 6] = math.nan
+    if name == "a gradient of one rank" and step == 0:
+        batch.forward_inputs["action"][3, 6] = math.nan
+    return batch
+
+
+def train(name, rank=0, world_size=1):
+    """Two rollouts; returns the metrics of both and the weights."""
+    cfg = make_cfg(SCENARIOS[name])
+    learner = make_learner(cfg, rank=rank, world_size=world_size)
+    share = 8 // world_size
+    seen = []
+    for step in range(2):
+        batch = columns(batch_of(name, cfg, step), slice(rank * share, (rank + 1) * share))
+        of_rollout, of_update = learn(learner, batch)
+        seen.append({**of_rollout, **of_update})
+        if cfg.actor.enable_offload:
+            learner.engine.offload()
+    learner.engine.onload()
+    return seen, weights(learner), learner.said
+
+
+def run_rank(rank, port, folder):
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    results = {name: train(name, rank, 2) for name in SCENARIOS}
+    torch.save(results, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What each of two ranks got in each scenario."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    mp.spawn(run_rank, (port, str(folder)), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_two_ranks_do_what_one_does(ranks, name):
+    metrics, expected, _ = train(name)
+    for rank in ranks:
+        own_metrics, own, _ = rank[name]
+        assert distance(own, expected) < 1e-5
+        for one, other in zip(own_metrics, metrics, strict=True):
+            assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+    assert distance(ranks[0][name][1], ranks[1][name][1]) == 0.0
+
+
+def test_what_is_left_out_is_counted_over_all_ranks(ranks):
+    for rank in ranks:
+        (first, second), _, _ = rank["filtered groups"]
+        assert first["groups_kept"] == 0.5 and first["actor/updates"] == 1
+        (first, second), _, _ = rank["no group left"]
+        assert first["groups_kept"] == 0.0 and first["actor/updates_empty"] == 1
+        (first, second), _, _ = rank["a reward on one rank"]
+        assert (first["nan_skipped"], second["nan_skipped"]) == (1, 1)
+        (first, second), _, _ = rank["a gradient of one rank"]
+        assert (first["actor/updates"], second["actor/updates"]) == (0, 1)
+        assert (first["nan_skipped"], second["nan_skipped"]) == (1, 1)
+
+
+def test_one_rank_speaks_for_all(ranks):
+    assert len(ranks[0]["no group left"][2]) == 2 and ranks[1]["no group left"][2] == []
+    # A reward is named by the rank that has it.
+    assert "env 102" in ranks[1]["a reward on one rank"][2][0]
