@@ -22,6 +22,8 @@ class EnvSpec:
         action_low: Smallest valid action, one number per dimension.
         action_high: Largest valid action, one number per dimension.
         image_shape: Height, width and channels of `main_images`.
+        train_steps: Step limit of an episode of the training envs.
+        eval_steps: Step limit of an episode of the evaluation envs.
     """
 
     obs_dim: int | None = None
@@ -29,6 +31,8 @@ class EnvSpec:
     action_low: tuple[float, ...] | None = None
     action_high: tuple[float, ...] | None = None
     image_shape: tuple[int, int, int] | None = None
+    train_steps: int | None = None
+    eval_steps: int | None = None
 
     def __post_init__(self) -> None:
         """Brings bounds and shapes into tuples and checks that they fit each other."""
@@ -51,6 +55,25 @@ class EnvSpec:
             if len(shape) != 3:
                 raise ValueError(f"image_shape must be (height, width, channels), not {shape}")
             object.__setattr__(self, "image_shape", shape)
+
+
+def rollout_steps(cfg: Any, own_limit: int | None) -> int:
+    """Steps that each env makes in one rollout.
+
+    Args:
+        cfg: `env.train` or `env.eval`.
+        own_limit: Step limit that the env itself has; None is no limit.
+
+    Raises:
+        ValueError: Nobody says how long a rollout is.
+    """
+    steps = cfg.max_steps_per_rollout_epoch or cfg.max_episode_steps or own_limit
+    if steps is None:
+        raise ValueError(
+            f"nobody says how long a rollout is: {cfg.env_type} has no step limit of its own; set "
+            "max_episode_steps or max_steps_per_rollout_epoch of env.train and env.eval"
+        )
+    return steps
 
 
 def _bounds(name: str, value: Any, action_dim: int | None) -> tuple[float, ...] | None:
