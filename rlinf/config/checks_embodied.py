@@ -73,6 +73,45 @@ def train_envs_divide(context: CheckContext) -> Iterator[Problem]:
     )
 
 
+@cross_check(("embodied",))
+def learner_has_whole_groups(context: CheckContext) -> Iterator[Problem]:
+    """Every actor worker gets the same number of whole groups of each stage."""
+    if context.cfg.env.train is None or any(train_envs_divide(context)):
+        return
+    batch, workers = embodied_batch(context.cfg), context.workers("actor")
+    by = workers * batch.stages * batch.group
+    yield from divides(
+        "env.train.total_num_envs",
+        batch.envs,
+        by,
+        f"{batch.envs} envs",
+        f"{workers} actor workers × {batch.stages} pipeline stages × group size {batch.group}"
+        f" = {by}",
+        "groups per actor worker and stage",
+    )
+
+
+@cross_check(EMBODIED)
+def policy_serves_equal_shares(context: CheckContext) -> Iterator[Problem]:
+    """Every rollout worker serves the same number of envs of each stage."""
+    workers = context.workers("rollout")
+    all_stages = context.cfg.rollout.pipeline_stage_num
+    of_envs = {"train": (train_envs_divide, all_stages), "eval": (eval_envs_divide, 1)}
+    for role, (check, stages) in of_envs.items():
+        envs = context.cfg.env[role]
+        if envs is None or any(check(context)):
+            continue
+        by = workers * stages
+        yield from divides(
+            f"env.{role}.total_num_envs",
+            envs.total_num_envs,
+            by,
+            f"{envs.total_num_envs} envs",
+            f"{workers} rollout workers × {stages} pipeline stages = {by}",
+            "envs per rollout worker and stage",
+        )
+
+
 @cross_check(EMBODIED)
 def eval_envs_divide(context: CheckContext) -> Iterator[Problem]:
     """Every worker and stage has the same number of evaluation envs."""
@@ -171,6 +210,23 @@ def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
         return
     by, right, why = share_divisor(batch.micro_batch, workers)
     yield from divides(path, whole, by, left, right, why, given=given)
+
+
+@cross_check(("embodied",))
+def trains_without_loss_scaling(context: CheckContext) -> Iterator[Problem]:
+    """Gradients vanish in fp16 unless the loss is scaled, which nothing does."""
+    actor = context.cfg.actor
+    fsdp = actor.fsdp_config
+    formats = {
+        "actor.model.precision": actor.model.precision,
+        "actor.fsdp_config.mixed_precision.param_dtype": fsdp.mixed_precision.param_dtype,
+    }
+    if fsdp.amp_autocast.enabled:
+        formats["actor.fsdp_config.amp_autocast.precision"] = fsdp.amp_autocast.precision
+    for path, name in formats.items():
+        if name == "fp16":
+            message = "cannot train: gradients vanish in fp16 unless the loss is scaled"
+            yield Problem(path, name, message, "use bf16, or fp32")
 
 
 @cross_check(("embodied",))

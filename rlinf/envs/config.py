@@ -12,10 +12,10 @@ from rlinf.config.schema.base import Int, Section
 class VectorEnvKeys(Section):
     """Keys that the vector-env base class reads for every env."""
 
-    on_nan: Literal["error", "skip"] = Field(
-        "error",
+    on_nan: Literal["error", "skip"] | None = Field(
+        None,
         description="What a NaN in an observation or reward does: stop the run, or drop the "
-        "episode and count it.",
+        "episode and count it; null is as runner.on_nan says.",
     )
     num_reset_states: Int | None = Field(
         None,

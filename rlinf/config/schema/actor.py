@@ -42,11 +42,15 @@ class OptimConfig(Section):
 
 
 class MixedPrecisionConfig(Section):
-    """Number formats inside FSDP."""
+    """Number formats inside FSDP; buffers keep theirs."""
 
-    param_dtype: Precision | None = Field(None, description="Of weights in use; null as stored.")
-    reduce_dtype: Precision | None = Field(None, description="Of gradients in flight.")
-    buffer_dtype: Precision | None = Field(None, description="Of buffers.")
+    param_dtype: Precision | None = Field(
+        None, description="Of weights in use; null is model.precision."
+    )
+    reduce_dtype: Precision | None = Field(
+        None, description="Of gradients in flight; null is fp32."
+    )
+    buffer_dtype: Precision | None = reserved(None, "Of buffers (first FSDP).")
 
 
 class AutocastConfig(Section):
@@ -133,7 +137,9 @@ class TrainedConfig(Section):
         "(reasoning: rollout over n_minibatches).",
     )
     seed: Int | None = Field(None, ge=0, description="Seed of the learner; null is runner.seed.")
-    enable_offload: bool = Field(False, description="Free the device while others use it.")
+    enable_offload: bool = Field(
+        False, description="Keep weights and optimiser in host memory while others use the device."
+    )
     enable_dp_load_balance: bool = Field(
         False, description="Deal sequences to ranks by length (reasoning)."
     )

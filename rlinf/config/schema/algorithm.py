@@ -91,7 +91,9 @@ class AlgorithmConfig(Section):
         None, ge=0, description="Greatest log-ratio before it is exponentiated; null is no bound."
     )
     loss_agg_func: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = Field(
-        "token-mean", description="How per-token losses become one number."
+        "token-mean",
+        description="How losses per token become one number; embodied: a token is a step, a "
+        "sequence an episode.",
     )
     target_kl: Float | None = Field(
         None, gt=0, description="Stop the update past this divergence from the old policy (nats)."
@@ -139,7 +141,9 @@ class AlgorithmConfig(Section):
     )
 
     recompute_logprobs: bool = Field(
-        True, description="Recompute old log-probabilities in the trainer (reasoning)."
+        True,
+        description="Recompute old log-probabilities in the trainer (reasoning), or those of the "
+        "policy before the update (decoupled losses; false interpolates them).",
     )
     logprob_forward_micro_batch_size: Int = Field(
         1, gt=0, description="Sequences per forward pass when log-probabilities are recomputed."

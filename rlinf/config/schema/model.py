@@ -20,7 +20,11 @@ class ModelConfig(Section):
     model_path: str | None = Field(
         None, description="Folder with weights in Hugging Face layout; null starts from scratch."
     )
-    precision: Precision = Field("fp32", description="Number format of the weights.")
+    precision: Precision = Field(
+        "fp32",
+        description="Number format to compute in, where the device has it; weights that are "
+        "trained are kept in fp32.",
+    )
     action_dim: Int | None = Field(
         None, gt=0, description="Numbers in one action; null asks the env (embodied)."
     )

@@ -126,7 +126,9 @@ class RunnerConfig(Section):
         description="Check that trainer and rollout give the same log-probabilities.",
     )
     on_nan: Literal["stop", "skip"] = Field(
-        "stop", description="What a NaN in observations, rewards or gradients does."
+        "stop",
+        description="What a NaN in observations, rewards or gradients does: stop the run, or leave "
+        "out what came of it and count that in nan_skipped.",
     )
     report_unread_keys: bool = Field(
         True, description="Name, at the end of a run, the keys that no code has read."

@@ -39,6 +39,28 @@ EMBODIED = {
         "5 / 2 = 2.5 groups per worker and stage",
         "4 or 6 would do",
     ),
+    "groups that actor workers would share": (
+        {"env.train.total_num_envs": 20, "actor.global_batch_size": 200, "algorithm.group_size": 2},
+        "env.train.total_num_envs = 20",
+        "20 envs cannot be divided by 4 actor workers × 1 pipeline stages × group size 2 = 8:"
+        " 20 / 8 = 2.5 groups per actor worker and stage",
+        "16 or 24 would do",
+    ),
+    "evaluation envs that rollout workers would share": (
+        {
+            "env.eval.total_num_envs": 6,
+            "cluster.component_placement": {"actor": "0-3", "env": "0-1", "rollout": "0-3"},
+        },
+        "env.eval.total_num_envs = 6",
+        "6 envs cannot be divided by 4 rollout workers × 1 pipeline stages = 4",
+        "4 or 8 would do",
+    ),
+    "a format in which gradients vanish": (
+        {"actor.model.precision": "fp16"},
+        'actor.model.precision = "fp16"',
+        "cannot train: gradients vanish in fp16 unless the loss is scaled",
+        "use bf16, or fp32",
+    ),
     "steps that are no whole chunks": (
         {"actor.model.num_action_chunks": 8},
         "env.train.max_episode_steps = 100",

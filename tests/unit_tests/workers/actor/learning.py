@@ -41,7 +41,7 @@ def make_cfg(changes: dict[str, Any] | None = None) -> Any:
         section = data
         for parent in parents:
             section = section.setdefault(parent, {})
-        section[key] = value
+        section[key] = copy.deepcopy(value)
     return validate_cfg(data)
 
 

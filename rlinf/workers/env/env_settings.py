@@ -1,0 +1,32 @@
+"""The section of an env with what it leaves to other sections filled in."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from omegaconf import OmegaConf
+
+_ON_NAN = {"stop": "error", "skip": "skip"}
+
+
+def env_settings(cfg: Any, role: str) -> Any:
+    """Returns `env.train` or `env.eval`, complete.
+
+    Envs of a group start alike: without a `group_size` of their own, training envs have that of
+    the algorithm. A NaN does what `runner.on_nan` says, unless the env says otherwise.
+
+    Args:
+        cfg: the whole configuration, which is not changed.
+        role: `train` or `eval`.
+    """
+    inherited = {"on_nan": _ON_NAN[cfg.runner.on_nan]}
+    if role == "train":
+        inherited["group_size"] = cfg.algorithm.group_size
+    section = copy.deepcopy(cfg.env[role])
+    OmegaConf.set_readonly(section, False)
+    for key, value in inherited.items():
+        if key in section and section[key] is None:
+            section[key] = value
+    OmegaConf.set_readonly(section, True)
+    return section
