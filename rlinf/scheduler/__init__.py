@@ -51,6 +51,13 @@ _EXPORTS = {
     "rlinf.scheduler.worker.group": ["WorkerGroup"],
     "rlinf.scheduler.worker.handle": ["WorkerGroupFuncResult", "wait_all"],
     "rlinf.scheduler.worker.launched": ["Scatter"],
+    "rlinf.scheduler.worker.recovery": [
+        "begin_exchange",
+        "call_off",
+        "give_up",
+        "new_deaths",
+        "wait_restarted",
+    ],
     "rlinf.scheduler.worker.worker": ["Worker"],
     "rlinf.config.placement": ["PlacementError"],
 }

@@ -26,6 +26,7 @@ from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.blackbox import Remains, examine
 from rlinf.scheduler.net.auth import new_secret
 from rlinf.scheduler.registry.server import RegistryServer
+from rlinf.scheduler.registry.state import Death
 from rlinf.scheduler.traffic import Traffic
 from rlinf.scheduler.worker.launched import LaunchedGroup
 from rlinf.scheduler.worker.runtime import (
@@ -101,6 +102,7 @@ class Cluster:
         self._groups: list[LaunchedGroup] = []
         self._keepers: dict[tuple[int, ...], list[str]] = {}
         self._closed = False
+        self.exchange = 0
         self._lock = threading.RLock()
         if cluster_cfg is None and num_nodes is None and has_runtime():
             self._attach()
@@ -191,9 +193,9 @@ class Cluster:
         )
         self._hooks = ExitHooks(self.shutdown, self._inquest.report, old_sigterm)
 
-    def _examine_on(self, node: NodeInfo, *files: str) -> Remains:
+    def _examine_on(self, node: NodeInfo, box: str, log: str, pid: int | None) -> Remains:
         assert self._session is not None
-        return self._session.run_on(node.ray_id, examine, *files, timeout=30)
+        return self._session.run_on(node.ray_id, examine, box, log, pid, timeout=30)
 
     # -- facts --------------------------------------------------------------------------------
 
@@ -336,7 +338,11 @@ class Cluster:
 
     def cancel(self, call: str, names: list[str]) -> None:
         """Asks workers to stop a call."""
-        self._runtime.registry.ask("tell", event="cancel", payload=call, names=names)
+        self.tell("cancel", call, names)
+
+    def tell(self, event: str, payload: Any, names: list[str]) -> None:
+        """Sends an event to workers, which take it in also while they are busy."""
+        self._runtime.registry.ask("tell", event=event, payload=payload, names=names)
 
     # -- failure ------------------------------------------------------------------------------
 
@@ -347,16 +353,20 @@ class Cluster:
         return WorkerDied(name, cause=message)
 
     def _node_of(self, name: str) -> NodeInfo | None:
-        for death in reversed(self._runtime.registry.ask("deaths")):
+        for death in reversed(self.deaths()):
             if death.name == name and death.info is not None:
                 return self.topology.nodes[death.info.cluster_node_rank]
         group = next((g for g in self._groups if name.startswith(f"{g.name}:")), None)
         info = next((i for i in group.infos if i.name == name), None) if group else None
         return self.topology.nodes[info.cluster_node_rank] if info else None
 
+    def deaths(self) -> list[Death]:
+        """All deaths of the run so far, in the order of time."""
+        return self._runtime.registry.ask("deaths")
+
     def death_order(self) -> dict[str, int]:
         """Position of each death of the run in time."""
-        return {d.name: d.order for d in self._runtime.registry.ask("deaths")}
+        return {d.name: d.order for d in self.deaths()}
 
     def describe_timeout(self, what: str, names: list[str], timeout: float | None) -> WaitTimeout:
         """Says who did not answer and what each was doing; dumps all stacks beside the logs."""
@@ -368,6 +378,11 @@ class Cluster:
         """Notes that a failure is being raised to the caller, who may catch it and go on."""
         if self._inquest is not None:
             self._inquest.reporter.told(failure)
+
+    def dealt_with(self) -> None:
+        """Notes that the program has recovered from all that failed until now."""
+        if self._inquest is not None:
+            self._inquest.reporter.dealt_with()
 
     def dump_stacks(self) -> Path:
         """Writes the Python stacks of all workers to files and returns their folder."""

@@ -28,7 +28,7 @@ class Inquest:
         server: the registry, whose lifelines answer even when a worker's own code is stuck.
         node_rank: node of the driver.
         node_of: the node of a worker, None if it is not known.
-        examine_on: `examine_on(node, *files)` reads what a worker left on another node.
+        examine_on: `examine_on(node, *files, pid)` reads what a worker left on another node.
         oom_kills: count of processes killed for memory when the run began, by node rank.
     """
 
@@ -54,10 +54,12 @@ class Inquest:
         """Finds out how a worker died."""
         node = self._node_of(name)
         files = [worker_file(self._run.log_dir, name, suffix) for suffix in (".box", ".log")]
+        deaths = [d for d in self._server.deaths() if d.name == name and d.info is not None]
+        pid = deaths[-1].info.pid if deaths else None
         if node is None or node.node_rank == self._node_rank:
-            remains = examine(*files)
+            remains = examine(*files, pid)
         else:
-            remains = self._examine_on(node, *files)
+            remains = self._examine_on(node, *files, pid)
         rank = node.node_rank if node else None
         return diagnose(
             name,

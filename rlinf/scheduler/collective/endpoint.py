@@ -343,7 +343,7 @@ class Endpoint:
         files = [worker_file(self.run.log_dir, death.name, s) for s in (".box", ".log")]
         return diagnose(
             death.name,
-            examine(*files),
+            examine(*files, info.pid),
             node_rank=info.cluster_node_rank,
             node_ip=info.node_ip,
             message=death.reason,
@@ -375,6 +375,16 @@ class Endpoint:
             if self._in.get(peer):
                 return None
             return self._ended.get(peer)
+
+    def lost(self, peer: str) -> BaseException | None:
+        """Like `ended`, but None for a peer that was started anew; not for the I/O thread."""
+        error = self.ended(peer)
+        if error is None or not self._registry.ask("lives", worker=peer):
+            return error
+        with self._lock:
+            if self._ended.get(peer) is error:
+                del self._ended[peer]
+        return None
 
 
 def _loudly(function: Callable[..., Any], *args: Any) -> None:

@@ -41,7 +41,7 @@ class _Window:
 
     items: int = 0
     bytes: int = 0
-    pending: deque[tuple[int, Callable[[], None], Work]] = field(default_factory=deque)
+    pending: deque[tuple[int, Callable[[], None], Work, str]] = field(default_factory=deque)
     draining: bool = False
 
     def room(self, nbytes: int) -> bool:
@@ -68,6 +68,7 @@ class Mailbox:
         self._windows: dict[str, _Window] = {}
         self._owed: dict[str, list[int]] = {}
         self._eager: dict[str, int] = {}
+        self._abandoned: tuple[str, ...] = ()
         self.sent: dict[str, Counter] = {}
         self.received: dict[str, Counter] = {}
         endpoint.on("mail", self._on_mail)
@@ -88,6 +89,8 @@ class Mailbox:
                 done on the host; otherwise it must not change before the work is done, which for
                 tensors on a shared GPU is when the receiver has copied them.
         """
+        if tag.startswith(self._abandoned):
+            raise _cancelled(tag)
         endpoint = self._endpoint
         endpoint.connection_to(peer)
         encoded, tokens = endpoint.encode_for(peer, obj, copy=keep)
@@ -106,7 +109,7 @@ class Mailbox:
                 window.items += 1
                 window.bytes += nbytes
             else:
-                window.pending.append((nbytes, go, work))
+                window.pending.append((nbytes, go, work, tag))
         if free:
             go()
         else:
@@ -152,7 +155,7 @@ class Mailbox:
                 if not window.pending or not window.room(window.pending[0][0]):
                     window.draining = False
                     return
-                nbytes, go, work = window.pending.popleft()
+                nbytes, go, work, _ = window.pending.popleft()
                 window.items += 1
                 window.bytes += nbytes
             try:
@@ -171,6 +174,8 @@ class Mailbox:
         """Starts to receive the next object of a peer."""
         box = (peer, tag)
         with self._lock:
+            if tag.startswith(self._abandoned):
+                return finished(error=_cancelled(tag))
             queue = self._queues.setdefault(box, _Queue())
             if queue.messages:
                 payload, charged = queue.messages.popleft()
@@ -187,7 +192,7 @@ class Mailbox:
         if payload is not None:
             self._consumed(peer, payload, charged)
             return finished(payload)
-        error = self._endpoint.ended(peer)
+        error = self._endpoint.lost(peer)
         if error is not None:
             self._on_end(peer, error)
         return work
@@ -219,15 +224,40 @@ class Mailbox:
         """
         box = (sender, tag)
         with self._lock:
-            queue = self._queues.setdefault(box, _Queue())
+            dropped = tag.startswith(self._abandoned)
+            queue = _Queue() if dropped else self._queues.setdefault(box, _Queue())
             work = queue.askers.popleft() if queue.askers else None
-            if work is None:
-                queue.messages.append((payload, charged))
-            else:
+            if work is not None:
                 self._forget_if_empty(box)
-        if work is not None:
+            elif not dropped:
+                queue.messages.append((payload, charged))
+        if work is not None or dropped:
             self._consumed(sender, payload, charged)
+        if work is not None:
             work.finish(payload)
+
+    def abandon(self, prefix: str) -> None:
+        """Gives up all streams whose tag begins so, for ever.
+
+        Who waits in one is told that it was cancelled, and so is who asks later. What was sent in
+        one is dropped, also what has yet to come.
+        """
+        with self._lock:
+            self._abandoned += (prefix,)
+            boxes = {box: q for box, q in self._queues.items() if box[1].startswith(prefix)}
+            for box in boxes:
+                del self._queues[box]
+            waiting = [(work, box[1]) for box, queue in boxes.items() for work in queue.askers]
+            for window in self._windows.values():
+                held = [entry for entry in window.pending if entry[3].startswith(prefix)]
+                for entry in held:
+                    window.pending.remove(entry)
+                waiting += [(work, tag) for _, _, work, tag in held]
+        for (sender, _), queue in boxes.items():
+            for payload, charged in queue.messages:
+                self._consumed(sender, payload, charged)
+        for work, tag in waiting:
+            work.finish(error=_cancelled(tag))
 
     def _consumed(self, sender: str, payload: Payload, charged: bool) -> None:
         self._count(self.received, sender, payload.nbytes)
@@ -274,7 +304,7 @@ class Mailbox:
             self._eager.pop(peer, None)
         for work in lost:
             work.finish(error=error)
-        for _, _, work in window.pending if window else ():
+        for _, _, work, _ in window.pending if window else ():
             work.finish(error=error)
 
     def _count(self, counters: dict[str, Counter], peer: str, nbytes: int) -> None:
@@ -295,6 +325,10 @@ class Mailbox:
         """Adds the time since `begin` to what was waited for a peer."""
         counter = self.received.setdefault(peer, Counter())
         counter.wait_seconds += time.perf_counter() - begin
+
+
+def _cancelled(tag: str) -> CallCancelled:
+    return CallCancelled(f"the exchange {tag!r} was given up")
 
 
 def _lost(peer: str, error: str | None) -> BaseException | None:

@@ -104,7 +104,13 @@ class Work:
             WaitTimeout: the deadline passed.
         """
         limit = self.timeout if timeout is None else timeout
-        if not self._hold(limit):
+        try:
+            held = self._hold(limit)
+        except BaseException:
+            # The call that waits was cancelled: what comes is for whoever asks next.
+            self._give_up(abandoned=True)
+            raise
+        if not held:
             self._give_up(abandoned=False)
             self._hold(self.grace)
             self._check_in_time(limit)

@@ -32,6 +32,7 @@ class BlackBox:
     def __init__(self, path: Path):
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        _keep_earlier(path)
         with open(path, "w+b") as file:
             file.truncate(_SIZE)
             self._map = mmap.mmap(file.fileno(), _SIZE)
@@ -137,11 +138,30 @@ _FATAL = (
 )
 
 
-def examine(path: str, log_file: str, lines: int = 20) -> Remains:
-    """Reads what a worker left; runs on the worker's node, and needs nothing but files."""
+def examine(path: str, log_file: str, pid: int | None = None, lines: int = 20) -> Remains:
+    """Reads what a worker left; runs on the worker's node, and needs nothing but files.
+
+    Args:
+        path: its black box.
+        log_file: its log.
+        pid: the process that is asked for, as far as that is known; a later one may have the box
+            already.
+        lines: most lines of the log to return.
+    """
+    remains = _read(Path(path))
+    if pid is not None and remains.pid != pid:
+        earlier = _read(_earlier(Path(path)))
+        remains = earlier if earlier.pid == pid else remains
+    if remains.pid:
+        remains.process_state = process_state(remains.pid)
+    remains.log_tail = tail(log_file, lines)
+    return remains
+
+
+def _read(path: Path) -> Remains:
     remains = Remains(oom_kills=oom_kills())
     try:
-        data = Path(path).read_bytes()
+        data = path.read_bytes()
         remains.pid, since, size = _HEAD.unpack_from(data)
         remains.activity = describe(
             data[_HEAD.size : _HEAD.size + size].decode("utf8", "replace"), since
@@ -151,13 +171,21 @@ def examine(path: str, log_file: str, lines: int = 20) -> Remains:
             remains.exit_code = json.loads(data[_EXIT_AT + 4 : _EXIT_AT + 4 + size]).get(
                 "exit_code"
             )
-        remains.crash = crash_file(Path(path)).read_text(errors="replace")
+        remains.crash = crash_file(path).read_text(errors="replace")
     except (OSError, struct.error, ValueError):
         pass
-    if remains.pid:
-        remains.process_state = process_state(remains.pid)
-    remains.log_tail = tail(log_file, lines)
     return remains
+
+
+def _earlier(path: Path) -> Path:
+    return path.with_name(f"{path.stem}_before{path.suffix}")
+
+
+def _keep_earlier(path: Path) -> None:
+    """Puts the box of a process that had this worker's name aside: somebody may still ask."""
+    for old in (path, crash_file(path)):
+        if old.exists():
+            os.replace(old, _earlier(old))
 
 
 def describe(activity: str, since: float) -> str:

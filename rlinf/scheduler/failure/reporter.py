@@ -33,6 +33,7 @@ class FailureReporter:
         self._folder = folder
         self._autopsy = autopsy
         self._told: list[BaseException] = []
+        self._dealt_with = 0.0
         self._lock = threading.Lock()
         self.card: FailureCard | None = None
 
@@ -54,6 +55,10 @@ class FailureReporter:
         """The driver was told of this failure; if it goes on, it has dealt with it."""
         self._told.append(error)
 
+    def dealt_with(self) -> None:
+        """The program has recovered from all that failed until now; a later card starts here."""
+        self._dealt_with = time.time()
+
     # -- what failed first ----------------------------------------------------------------------
 
     def _explain(self, error: BaseException) -> FailureCard:
@@ -65,7 +70,7 @@ class FailureReporter:
             event
             for event in events
             if not any(event is other for other in handled)
-            and until - _WINDOW_SECONDS <= event.time <= until
+            and max(until - _WINDOW_SECONDS, self._dealt_with) <= event.time <= until
         ]
         first = min([*recent, *([own] if own else [])], key=lambda e: e.time, default=None)
         followers = sorted(

@@ -80,7 +80,7 @@ class RegistryServer:
             inquiry.missing(name)
         if name in self._leaving:
             self._leaving.discard(name)
-            self.state.remove(name)
+            self.state.left(name)
             self._broadcast("left", name)
         else:
             self._broadcast("died", self.state.died(name, reason))
@@ -192,8 +192,14 @@ class RegistryServer:
     def _op_lookup(self, name: str, worker: str) -> _Result:
         return (lambda: self.state.lookup(worker)), None, False
 
+    def _op_lives(self, name: str, worker: str) -> _Result:
+        return worker in self.state.workers, None, False
+
     def _op_group(self, name: str, group: str) -> _Result:
         return (lambda: self.state.group(group)), None, False
+
+    def _op_group_size(self, name: str, group: str) -> _Result:
+        return (lambda: self.state.group_size(group)), None, False
 
     def _op_groups(self, name: str) -> _Result:
         return self.state.known_groups(), None, False

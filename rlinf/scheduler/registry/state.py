@@ -127,6 +127,13 @@ class RegistryState:
             return WAIT
         return infos
 
+    def group_size(self, group: str) -> Any:
+        """Number of ranks of a group, as soon as one has registered, whatever became of it."""
+        alive = [self.workers[name] for name in self.groups.get(group, {}).values()]
+        dead = [d.info for d in self.deaths if d.info is not None and _group_of(d.info) == group]
+        known = alive or dead[-1:]
+        return known[0].group_world_size if known else WAIT
+
     def known_groups(self) -> list[str]:
         """Names of the groups with at least one worker."""
         return sorted(self.groups)
@@ -153,6 +160,11 @@ class RegistryState:
             if lock.owner == name:
                 lock.owner, lock.depth = None, 0
         return info
+
+    def left(self, name: str) -> None:
+        """Takes out a member that ends on purpose; whoever has the name next is no restart."""
+        self.remove(name)
+        self._lives.pop(name, None)
 
     def died(self, name: str, reason: str) -> Death:
         """Records the end of a member that did not say goodbye."""

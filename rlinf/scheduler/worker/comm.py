@@ -62,10 +62,6 @@ class _Share:
         return self._merge_fn([part for _, _, part in messages])
 
 
-def _stream(route_key: Any, tag: str | None) -> str:
-    return f"share {tag} {route_key}"
-
-
 class CommMixin:
     """Point to point and broadcast, by group name and rank.
 
@@ -226,14 +222,15 @@ class CommMixin:
         total = infer_batch_size(data) * size if batch_size is None else batch_size
         plan = CommMapper.get_dst_ranks(total, size, others, rank)
         parts = split_fn(data, [count for _, count in plan])
+        stream = self._runtime.exchange.tag(route_key, tag)
         works = []
         for (destination, count), part in zip(plan, parts, strict=True):
             message = (total, count, part)
             if channel is None:
                 peer = WorkerAddress.of(group_name, destination).get_name()
-                works.append(self._runtime.mailbox.send(peer, message, _stream(route_key, tag)))
+                works.append(self._runtime.mailbox.send(peer, message, stream))
             else:
-                key = (self._group_name, group_name, tag, str(route_key), rank, destination)
+                key = (self._group_name, group_name, stream, rank, destination)
                 works.append(channel.put(message, key=key, async_op=True))
         if async_op:
             return works
@@ -268,13 +265,14 @@ class CommMixin:
         """
         others = self._world_size_of(group_name)
         sources = partners(self._world_size, others, self._rank)
+        stream = self._runtime.exchange.tag(route_key, tag)
         works: list[Work] = []
         for source in sources:
             if channel is None:
                 peer = WorkerAddress.of(group_name, source).get_name()
-                works.append(self._runtime.mailbox.recv(peer, _stream(route_key, tag)))
+                works.append(self._runtime.mailbox.recv(peer, stream))
             else:
-                key = (group_name, self._group_name, tag, str(route_key), source, self._rank)
+                key = (group_name, self._group_name, stream, source, self._rank)
                 works.append(channel.get(key=key, async_op=True))
         expected = _Share(group_name, batch_size, merge_fn)
         work = gather(works).then(expected.join)
@@ -284,13 +282,12 @@ class CommMixin:
         size = self._group_sizes.get(group_name)
         if size is None:
             runtime = self._runtime
-            infos = runtime.registry.ask(
-                "group",
+            size = self._group_sizes[group_name] = runtime.registry.ask(
+                "group_size",
                 group=group_name,
                 timeout=runtime.run.timeout("recv"),
-                what=f"group {group_name!r} to be complete",
+                what=f"group {group_name!r} to be launched",
             )
-            size = self._group_sizes[group_name] = len(infos)
         return size
 
     # -- channels -----------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class WorkerGroup:
         name: str | None = None,
         max_concurrency: int | None = None,
         isolate_gpu: bool = True,
-        restart: str | dict[str, int] = "never",
+        restart: str | dict[str, int] | None = None,
     ) -> WorkerGroup:
         """Starts the workers, all ranks in parallel, and returns when each has registered.
 
@@ -55,7 +55,7 @@ class WorkerGroup:
                 workers with coroutine methods by default.
             isolate_gpu: whether a worker sees only its own devices.
             restart: "never", or {"on_failure": n} ("on_failure: n") to start a dead rank again,
-                at most n times.
+                at most n times; what the class says (`Worker.restart_policy`) by default.
 
         Raises:
             WorkerDied: a worker died while starting.
@@ -66,6 +66,8 @@ class WorkerGroup:
             raise RuntimeError(f"group {self._launched.name!r} has been launched already")
         if max_concurrency is not None and not 1 <= max_concurrency <= MAX_CONCURRENCY:
             raise ValueError(f"max_concurrency={max_concurrency} is not in 1..{MAX_CONCURRENCY}")
+        if restart is None:
+            restart = self._worker_cls.restart_policy(*self._args, **self._kwargs)
         restarts = parse_restart(restart)
         name = name or self._worker_cls.__name__
         WorkerAddress(name)
@@ -116,6 +118,11 @@ class WorkerGroup:
     def world_size(self) -> int:
         """Number of workers."""
         return len(self._running().actors)
+
+    @property
+    def launched(self) -> LaunchedGroup:
+        """The running group behind this one, for those who do more than call methods."""
+        return self._running()
 
     # -- calling ------------------------------------------------------------------------------
 

@@ -94,12 +94,23 @@ class WorkerGroupFuncResult:
 
     def done(self) -> bool:
         """Whether the call has ended on all ranks, well or badly."""
-        if self._outcomes is not None:
-            return True
+        return self._outcomes is not None or self.ended(timeout=0)
+
+    @property
+    def group(self) -> LaunchedGroup:
+        """The group that runs it."""
+        return self._group
+
+    def ended(self, timeout: float) -> bool:
+        """Waits until the call has ended on all ranks, well or badly; False if it has not."""
         import ray
 
-        ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=0)
+        ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=timeout)
         return len(ready) == len(self._refs)
+
+    def late(self, seconds: float) -> WaitTimeout:
+        """The error that says which ranks have not ended after so many seconds."""
+        return self._timeout(seconds)
 
     def cancel(self) -> None:
         """Asks all ranks to stop this call.
@@ -148,6 +159,24 @@ class WorkerGroupFuncResult:
         import ray
 
         ray.wait(self._refs, num_returns=len(self._refs), timeout=_ECHO_SECONDS)
+        died, raised = self._failures()
+        if died:
+            return self._first(died)
+        for envelope in raised:
+            if self._cancelled and envelope.type_name == CallCancelled.__name__:
+                return CallCancelled(f"{self._group.name}.{self.method}() was cancelled")
+        if raised:
+            return raised[0].unpack()
+        return error
+
+    def deaths(self) -> list[WorkerDied]:
+        """The ranks that died in this call, as far as it has ended."""
+        return self._failures()[0]
+
+    def _failures(self) -> tuple[list[WorkerDied], list[WorkerRaised]]:
+        """What went wrong on the ranks that have ended: deaths, and exceptions of the method."""
+        import ray
+
         died: list[tuple[int, Exception]] = []
         raised: list[WorkerRaised] = []
         for rank, ref in zip(self.ranks, self._refs, strict=True):
@@ -163,15 +192,7 @@ class WorkerGroupFuncResult:
                 died.append((rank, failure))
             except ray.exceptions.TaskCancelledError:
                 continue
-        if died:
-            deaths = [self._group.autopsy(rank, str(e)) for rank, e in died]
-            return self._first(deaths)
-        for envelope in raised:
-            if self._cancelled and envelope.type_name == CallCancelled.__name__:
-                return CallCancelled(f"{self._group.name}.{self.method}() was cancelled")
-        if raised:
-            return raised[0].unpack()
-        return error
+        return [self._group.autopsy(rank, str(e)) for rank, e in died], raised
 
     def _first(self, deaths: list[WorkerDied]) -> WorkerDied:
         order = self._group.death_order()

@@ -86,6 +86,14 @@ class WorkerHost:
         """Seconds by tag of a call that has ended; empty if too many came after it."""
         return self._timers.pop(call, {})
 
+    def rlinf_info(self) -> Any:
+        """The worker's entry in the registry, with the number of its restarts."""
+        return self._runtime.info  # type: ignore[union-attr]
+
+    def rlinf_begin_exchange(self, number: int) -> None:
+        """Gives up what the worker exchanged with others so far; see `Exchange`."""
+        self._runtime.exchange.begin(number)  # type: ignore[union-attr]
+
     def _guard(self, method: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)

@@ -77,6 +77,16 @@ class LaunchedGroup:
         for rank, call in calls.items():
             self.cluster.cancel(call, [self.name_of(rank)])
 
+    def give_up_exchange(self) -> None:
+        """Ends the exchange that the workers take part in; does not wait for it."""
+        names = [self.name_of(rank) for rank in range(len(self.actors))]
+        self.cluster.tell("give_up", self.cluster.exchange, names)
+
+    def begin_exchange(self, number: int) -> WorkerGroupFuncResult:
+        """Lets all ranks take part in a new exchange."""
+        refs = [actor.rlinf_begin_exchange.remote(number) for actor in self.actors]
+        return WorkerGroupFuncResult(self, "begin_exchange", list(range(len(refs))), refs)
+
     def timers_of(self, calls: dict[int, str]) -> list[dict[str, float]]:
         """Timers of calls that have ended, by rank in the order given."""
         refs = [self.actors[rank].rlinf_timers.remote(call) for rank, call in calls.items()]

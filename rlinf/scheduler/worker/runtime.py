@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.broadcast import Broadcaster
 from rlinf.scheduler.collective.endpoint import Endpoint
+from rlinf.scheduler.collective.exchange import Exchange
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.failure.blackbox import BlackBox
 from rlinf.scheduler.registry.client import RegistryClient
@@ -41,6 +42,7 @@ class ProcessRuntime:
         registry: the lifeline.
         endpoint: where it sends and receives data.
         mailbox: point to point on top of that.
+        exchange: what this process exchanges with other groups, as one.
         broadcaster: one to many on top of that.
     """
 
@@ -67,6 +69,7 @@ class ProcessRuntime:
         )
         self.endpoint = Endpoint(name, run, node_rank, node_ip, self.registry, accelerators)
         self.mailbox = Mailbox(self.endpoint)
+        self.exchange = Exchange(self.mailbox)
         self.broadcaster = Broadcaster(self.endpoint, self.mailbox)
 
     def introduce(self) -> None:
@@ -162,6 +165,7 @@ class WorkerRuntime(ProcessRuntime):
         self.registry.on_inquiry("leave", self._leave)
         self.registry.on_inquiry("traffic", lambda _: self.mailbox.traffic())
         self.registry.on_inquiry("cancel", self.cancel.request)
+        self.registry.on_inquiry("give_up", self.exchange.give_up)
         port = self.lock_free_port()
         self.info = WorkerInfo(
             address=spec.address,

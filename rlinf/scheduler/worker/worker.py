@@ -95,6 +95,16 @@ class Worker(CommMixin):
 
         return WorkerGroup(cls, args, kwargs)
 
+    @classmethod
+    def restart_policy(cls, *args: Any, **kwargs: Any) -> str | dict[str, int]:
+        """What `launch` does with ranks that die if it is not told; override to restart them.
+
+        Args:
+            *args: arguments of the constructor.
+            **kwargs: keyword arguments of the constructor.
+        """
+        return "never"
+
     # -- who am I -----------------------------------------------------------------------------
 
     @property

@@ -31,6 +31,8 @@ def test_names_are_unique_while_their_owner_lives():
         state.register(info("g:0"))
     state.died("g:0", "gone")
     assert state.register(info("g:0")) == 1
+    state.left("g:0")
+    assert state.register(info("g:0")) == 0, "a new group of the same name"
 
 
 def test_a_dead_worker_is_not_waited_for():
@@ -100,3 +102,12 @@ def test_addresses_know_their_family():
     assert (
         sorted([child, WorkerAddress("g", (0,)), WorkerAddress("a", (9,))])[0].get_name() == "a:9"
     )
+
+
+def test_the_size_of_a_group_is_known_although_ranks_have_died():
+    state = RegistryState()
+    assert state.group_size("g") is WAIT
+    state.register(info("g:1", size=3))
+    assert state.group_size("g") == 3
+    state.died("g:1", "gone")
+    assert state.group_size("g") == 3

@@ -1,0 +1,123 @@
+"""Going on after a worker has died: end what waits for it, wait until it is back, begin anew.
+
+The three steps of a driver that plays a joint effort of several groups again:
+
+1. `call_off` ends the calls that cannot be finished any more;
+2. `wait_restarted` waits for the ranks that were started anew, which know nothing of their past;
+3. `begin_exchange` drops what was on its way, so that the next calls begin with empty hands.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.worker.group import WorkerGroup
+from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
+from rlinf.scheduler.worker.launched import LaunchedGroup
+
+_GRACE_SECONDS = 60.0
+"""How long a call may take to reach a point where it notices that it was called off."""
+_RETRY_SECONDS = 0.05
+
+
+def give_up(*handles: WorkerGroupFuncResult) -> None:
+    """Wakes whoever waits in `send_to` or `recv_from` in these calls; they raise CallCancelled."""
+    for group in {id(handle.group): handle.group for handle in handles}.values():
+        group.give_up_exchange()
+
+
+def call_off(*handles: WorkerGroupFuncResult, grace: float = _GRACE_SECONDS) -> list[WorkerDied]:
+    """Ends calls of workers that wait for each other, and returns when all have ended.
+
+    Workers notice it when they send to or receive from another group the next time. A call that
+    does neither within the grace is interrupted.
+
+    Args:
+        *handles: the calls.
+        grace: seconds.
+
+    Returns:
+        The workers that died in these calls, in the order of time.
+
+    Raises:
+        WaitTimeout: a call could not be ended, not even by force.
+    """
+    give_up(*handles)
+    running = [handle for handle in handles if not handle.ended(grace)]
+    for handle in running:
+        handle.cancel()
+    for handle in running:
+        if not handle.ended(grace):
+            raise handle.late(2 * grace)
+    died = {error.worker: error for handle in handles for error in handle.deaths()}
+    order = handles[0].group.death_order() if handles else {}
+    return sorted(died.values(), key=lambda error: order.get(error.worker, len(order)))
+
+
+def new_deaths(group: WorkerGroup) -> list[WorkerDied]:
+    """Ranks that have died since the group was launched, or since `wait_restarted` saw them."""
+    launched = group.launched
+    # Where a process listens is its alone, unlike its name.
+    dead = [death.info.endpoints for death in launched.cluster.deaths() if death.info is not None]
+    return [launched.autopsy(i.rank, "") for i in launched.infos if i.endpoints in dead]
+
+
+def wait_restarted(group: WorkerGroup, timeout: float | None = None) -> list[int]:
+    """Waits until all ranks of a group answer again.
+
+    Args:
+        group: a group with a restart policy.
+        timeout: deadline in seconds; `cluster.timeouts.launch` by default.
+
+    Returns:
+        The ranks that were started anew since the group was launched or this was asked last.
+
+    Raises:
+        WorkerDied: a rank has died for good.
+        WaitTimeout: a rank did not come back within the deadline.
+    """
+    launched = group.launched
+    limit = launched.cluster.timeout("launch") if timeout is None else timeout
+    deadline = time.monotonic() + (1e9 if limit is None else limit)
+    restarted = []
+    for rank, known in enumerate(launched.infos):
+        info = _info_of(launched, rank, deadline, limit)
+        if info.incarnation > known.incarnation:
+            restarted.append(rank)
+        launched.infos[rank] = info
+    return restarted
+
+
+def _info_of(group: LaunchedGroup, rank: int, deadline: float, limit: float | None) -> Any:
+    import ray
+
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise group.describe_timeout("__init__", [rank], limit)
+        try:
+            return ray.get(group.actors[rank].rlinf_info.remote(), timeout=left)
+        except ray.exceptions.ActorUnavailableError:
+            # Between two lives. Ray tells nobody when the next one begins.
+            time.sleep(_RETRY_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            continue
+        except ray.exceptions.RayActorError as error:
+            raise group.autopsy(rank, str(error)) from None
+
+
+def begin_exchange(*groups: WorkerGroup) -> None:
+    """Drops all that these groups have sent each other by `send_to` and that was not received.
+
+    All groups that exchange data with one of them have to be named, and none of them may be in a
+    call. What failed before counts as dealt with.
+    """
+    clusters = {id(group.launched.cluster): group.launched.cluster for group in groups}
+    for cluster in clusters.values():
+        cluster.exchange += 1
+        own = [group.launched for group in groups if group.launched.cluster is cluster]
+        for call in [group.begin_exchange(cluster.exchange) for group in own]:
+            call.wait()
+        cluster.dealt_with()
