@@ -6,10 +6,13 @@ import math
 import time
 from typing import Any
 
+from rlinf.runners.rollout_retry import RolloutRetry
 from rlinf.runners.run_folder import RunSummary, run_folder
 from rlinf.scheduler import WorkerGroup, wait_all
+from rlinf.utils.env_spec import rollout_steps
 from rlinf.utils.metric_logger import MetricLogger
 from rlinf.utils.progress import Progress
+from rlinf.workers.env.env_worker import max_env_restarts
 
 
 class EmbodiedRunner:
@@ -27,6 +30,7 @@ class EmbodiedRunner:
         self.actor = actor
         self.rollout = rollout
         self.env = env
+        self.retry = RolloutRetry(env, [rollout, actor], max_env_restarts(cfg))
         self.folder = run_folder(cfg)
         self.summary = RunSummary(self.folder, cfg)
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
@@ -39,18 +43,21 @@ class EmbodiedRunner:
 
     def init_workers(self) -> None:
         """Builds simulators, policies and optimisers."""
-        spec = self.env.init_worker().wait()[0]
+        (env_futures,) = self.retry.play(lambda: (self.env.init_worker(),))
+        spec = env_futures.wait()[0]
+        if not self.cfg.runner.only_eval:
+            train = self.cfg.env.train
+            steps = rollout_steps(train, spec.train_steps)
+            self.steps_per_rollout = train.total_num_envs * train.rollout_epoch * steps
         wait_all(
             self.rollout.init_worker(spec), self.actor.init_worker(spec, self._optimiser_steps())
         )
 
     def _optimiser_steps(self) -> int:
-        train, algorithm = self.cfg.env.train, self.cfg.algorithm
-        if train is None:
+        if self.cfg.runner.only_eval:
             return 1
-        steps = train.max_steps_per_rollout_epoch or train.max_episode_steps or 1
-        samples = train.total_num_envs * train.rollout_epoch * steps
-        samples //= self.cfg.actor.model.num_action_chunks
+        algorithm = self.cfg.algorithm
+        samples = self.steps_per_rollout // self.cfg.actor.model.num_action_chunks
         batch = self.cfg.actor.global_batch_size or samples
         return self.max_steps * algorithm.update_epoch * max(1, samples // batch)
 
@@ -97,16 +104,22 @@ class EmbodiedRunner:
     def generate_rollouts(self) -> tuple[dict[str, float], dict[str, float]]:
         """Lets env and rollout play while the actor receives; returns metrics and times."""
         begin = time.perf_counter()
-        env_futures = self.env.interact()
-        rollout_futures = self.rollout.generate()
-        actor_futures = self.actor.recv_rollout_batch()
-        results, _, _ = wait_all(env_futures, rollout_futures, actor_futures)
+        env_futures, rollout_futures, _ = self.retry.play(
+            lambda: (
+                self.env.interact(),
+                self.rollout.generate(),
+                self.actor.recv_rollout_batch(),
+            )
+        )
+        results = env_futures.wait()
         times = {"time/generate_rollouts": time.perf_counter() - begin}
         for role, futures in (("env", env_futures), ("rollout", rollout_futures)):
             for tag, seconds in futures.consume_durations().items():
                 times[f"time/{role}/{tag}"] = seconds
         self.env_steps += sum(result["env_steps"] for result in results)
-        return _merge_episodes(results, "env"), times
+        metrics = _merge_episodes(results, "env")
+        metrics["env/restarts"] = metrics.get("env/restarts", 0.0) + self.retry.restarts
+        return metrics, times
 
     def learn(self) -> dict[str, float]:
         """Computes advantages and updates the policy; returns metrics."""
@@ -125,9 +138,7 @@ class EmbodiedRunner:
 
     def _report(self, progress: Progress, metrics: dict[str, float], seconds: float) -> None:
         metrics["time/step"] = seconds
-        train = self.cfg.env.train
-        steps = train.max_steps_per_rollout_epoch or train.max_episode_steps
-        speed = train.total_num_envs * train.rollout_epoch * steps / seconds
+        speed = self.steps_per_rollout / seconds
         metrics["env/steps_per_second"] = speed
         metrics["env/total_steps"] = float(self.env_steps)
         if self.global_step % self.cfg.runner.log_interval == 0:
@@ -147,8 +158,10 @@ class EmbodiedRunner:
         self.update_rollout_weights()
         envs = self.cfg.env.eval.total_num_envs
         rounds = math.ceil(self.cfg.runner.eval_episodes / envs)
-        results, _ = wait_all(self.env.evaluate(rounds), self.rollout.evaluate(rounds))
-        return _merge_episodes(results, "eval")
+        env_futures, _ = self.retry.play(
+            lambda: (self.env.evaluate(rounds), self.rollout.evaluate(rounds))
+        )
+        return _merge_episodes(env_futures.wait(), "eval")
 
     def _only_evaluate(self) -> dict[str, Any]:
         if self.cfg.env.eval is None:
@@ -174,12 +187,18 @@ class EmbodiedRunner:
         if self.cfg.env.eval.video_cfg.save_video:
             path = str(self.folder / "policy.mp4")
             fps = self.cfg.env.eval.video_cfg.fps
-            notes, _ = wait_all(self.env.record(path, fps), self.rollout.evaluate(1))
-            self.summary.facts["video"] = notes[0]
+            env_futures, _ = self.retry.play(
+                lambda: (self.env.record(path, fps), self.rollout.evaluate(1))
+            )
+            self.summary.facts["video"] = env_futures.wait()[0]
         return metrics
 
     def _counts(self) -> dict[str, Any]:
-        return {"global_step": self.global_step, "env_steps": self.env_steps}
+        return {
+            "global_step": self.global_step,
+            "env_steps": self.env_steps,
+            "env_restarts": self.retry.restarts,
+        }
 
     def _finish(
         self, final: dict[str, float], training_seconds: float, rollout_seconds: float

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import copy
 import time
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
 from rlinf.data.embodied import EnvHalf, split_halves
 from rlinf.envs import can_render, get_env_cls
+from rlinf.envs.rendering import choose_backend
 from rlinf.scheduler import Worker
-from rlinf.utils.env_spec import EnvSpec
+from rlinf.utils.env_spec import EnvSpec, rollout_steps
+from rlinf.workers.env.env_settings import env_settings
 
 OBS, ACTIONS, TRAJECTORY = "obs", "actions", "env half"
 
@@ -34,13 +37,16 @@ class EnvWorker(Worker):
 
     # -- setting up -----------------------------------------------------------------------------
 
+    @classmethod
+    def restart_policy(cls, cfg: Any) -> str | dict[str, int]:
+        """Crashed simulators take their process with them; `max_restarts` of these come back."""
+        budget = max_env_restarts(cfg)
+        return {"on_failure": budget} if budget else "never"
+
     def init_worker(self) -> EnvSpec:
-        """Makes the simulators and describes them."""
-        self._video = self._prepare_video()
-        if self.cfg.env.train is not None and not self.cfg.runner.only_eval:
-            self._train = self._make(self.cfg.env.train, self.stages)
-        if self.cfg.env.eval is not None:
-            self._eval = self._make(self.cfg.env.eval, 1)
+        """Makes the simulators, unless they are there, and describes them."""
+        if not (self._train or self._eval):
+            self._make_all()
         env = (self._train or self._eval)[0]
         image = env.obs_spec.get("main_images")
         states = env.obs_spec.get("states")
@@ -51,16 +57,31 @@ class EnvWorker(Worker):
             action_low=low,
             action_high=high,
             image_shape=image.shape if image is not None else None,
+            train_steps=self._train[0].max_episode_steps if self._train else None,
+            eval_steps=self._eval[0].max_episode_steps if self._eval else None,
         )
 
+    def _make_all(self) -> None:
+        self._video = self._prepare_video()
+        if self.cfg.env.train is not None and not self.cfg.runner.only_eval:
+            self._train = self._make(env_settings(self.cfg, "train"), self.stages)
+        if self.cfg.env.eval is not None:
+            settings = env_settings(self.cfg, "eval")
+            self._eval = self._make(settings if self._video[0] else _without_video(settings), 1)
+        self._offload(self.cfg.env.train, self._train)
+        self._offload(self.cfg.env.eval, self._eval)
+
     def _prepare_video(self) -> tuple[bool, str]:
-        """Chooses how to draw, before a simulator is loaded; a run goes on without pictures."""
+        """Whether this rank draws videos, or why not; a run goes on without."""
         cfg = self.cfg.env.eval
         if cfg is None or not cfg.video_cfg.save_video:
             return False, "env.eval.video_cfg.save_video is off"
-        able, reason = can_render() if self._rank == 0 else (False, "rank 0 draws")
-        if not os.environ.get("MUJOCO_GL"):
-            os.environ["MUJOCO_GL"] = reason.rpartition("=")[2] if able else "disable"
+        if self._rank != 0:
+            return False, "rank 0 draws"
+        able, reason = can_render()
+        if able:
+            # Before the first simulator is made: MuJoCo picks its back-end when it is imported.
+            choose_backend()
         return able, reason
 
     def _make(self, cfg: Any, stages: int) -> list[Any]:
@@ -78,6 +99,32 @@ class EnvWorker(Worker):
             for stage in range(stages)
         ]
 
+    def start_over(self) -> None:
+        """Lets the next rollout begin with new episodes."""
+        self._fresh = [True] * self.stages
+
+    def _made(self, envs: list[Any]) -> list[Any]:
+        if not envs:
+            raise RuntimeError(
+                f"env worker {self._rank} has no simulators (restarts so far: {self.restarts}); "
+                "call init_worker first"
+            )
+        return envs
+
+    def _onload(self, cfg: Any, envs: list[Any]) -> None:
+        """Lets envs take back what they gave up."""
+        if envs and cfg.enable_offload:
+            with self.worker_timer("onload"):
+                for env in envs:
+                    env.onload()
+
+    def _offload(self, cfg: Any, envs: list[Any]) -> None:
+        """Lets envs leave the device to others, if the config says so."""
+        if envs and cfg.enable_offload:
+            with self.worker_timer("offload"):
+                for env in envs:
+                    env.offload()
+
     # -- training rollouts ------------------------------------------------------------------------
 
     @Worker.timer("interact")
@@ -88,21 +135,23 @@ class EnvWorker(Worker):
             Metrics of the episodes that ended: sums and counts.
         """
         cfg = self.cfg.env.train
-        chunks = self._chunks(cfg)
+        envs = self._made(self._train)
+        self._onload(cfg, envs)
+        chunks = rollout_steps(cfg, envs[0].max_episode_steps) // self._chunk_len
         metrics = _EpisodeMetrics()
         rollout, actor = self.cfg.rollout.group_name, self.cfg.actor.group_name
         for epoch in range(cfg.rollout_epoch):
             records: list[list[tuple]] = [[] for _ in range(self.stages)]
-            for stage, env in enumerate(self._train):
+            for stage, env in enumerate(envs):
                 self._send_obs(rollout, stage, self._first_obs(stage, env), None)
             for _ in range(chunks):
-                for stage, env in enumerate(self._train):
+                for stage, env in enumerate(envs):
                     actions = self._recv_actions(rollout, stage)
                     with self.worker_timer("env_step"):
                         obs, rewards, terms, truncs, infos = env.chunk_step(actions)
                     records[stage].append((rewards, terms, truncs, infos[-1]["_valid"]))
                     self._send_obs(rollout, stage, obs[-1], infos[-1])
-                    metrics.add(infos[-1])
+                    metrics.add(infos[-1], stage)
             for stage in range(self.stages):
                 half = EnvHalf(
                     *(torch.stack(column, 1) for column in zip(*records[stage], strict=True))
@@ -118,16 +167,13 @@ class EnvWorker(Worker):
                 )
             if not cfg.auto_reset:
                 self._fresh = [True] * self.stages
+        self._offload(cfg, envs)
         steps = cfg.total_num_envs // self._world_size * chunks * self._chunk_len
         return metrics.result() | {"env_steps": steps * cfg.rollout_epoch}
 
     @property
     def _chunk_len(self) -> int:
         return self.cfg.actor.model.num_action_chunks
-
-    def _chunks(self, cfg: Any) -> int:
-        steps = cfg.max_steps_per_rollout_epoch or cfg.max_episode_steps
-        return steps // self._chunk_len
 
     def _first_obs(self, stage: int, env: Any) -> dict[str, Any]:
         if self._fresh[stage] or env.is_start:
@@ -162,6 +208,9 @@ class EnvWorker(Worker):
 
     # -- evaluation -------------------------------------------------------------------------------
 
+    def _eval_chunks(self, env: Any) -> int:
+        return rollout_steps(self.cfg.env.eval, env.max_episode_steps) // self._chunk_len
+
     @Worker.timer("evaluate")
     def evaluate(self, rounds: int) -> dict[str, Any]:
         """Plays whole episodes without learning.
@@ -172,30 +221,33 @@ class EnvWorker(Worker):
         Returns:
             Metrics of the episodes: sums and counts.
         """
-        cfg = self.cfg.env.eval
-        env = self._eval[0]
+        env = self._made(self._eval)[0]
+        self._onload(self.cfg.env.eval, self._eval)
+        chunks = self._eval_chunks(env)
         rollout = self.cfg.rollout.group_name
         metrics = _EpisodeMetrics()
         for _ in range(rounds):
             env.update_reset_state_ids()
             obs, infos = env.reset()
             self._send_obs(rollout, "eval", obs, None)
-            for _ in range(self._chunks(cfg)):
+            for _ in range(chunks):
                 actions = self._recv_actions(rollout, "eval")
                 obs_list, _, _, _, infos = env.chunk_step(actions)
                 metrics.add(infos[-1])
                 self._send_obs(rollout, "eval", obs_list[-1], None)
+        self._offload(self.cfg.env.eval, self._eval)
         return metrics.result()
 
     def record(self, path: str, fps: int) -> str:
         """Plays one evaluation round and writes a video of env 0; returns its path or why not."""
         able, reason = self._video
-        env, rollout = self._eval[0], self.cfg.rollout.group_name
+        env, rollout = self._made(self._eval)[0], self.cfg.rollout.group_name
+        self._onload(self.cfg.env.eval, self._eval)
         env.update_reset_state_ids()
         obs, _ = env.reset()
         self._send_obs(rollout, "eval", obs, None)
         frames = []
-        for step in range(self._chunks(self.cfg.env.eval)):
+        for step in range(self._eval_chunks(env)):
             actions = self._recv_actions(rollout, "eval")
             obs_list, _, _, _, _ = env.chunk_step(actions)
             self._send_obs(rollout, "eval", obs_list[-1], None)
@@ -204,6 +256,7 @@ class EnvWorker(Worker):
                     frames.append(env.capture_image([0])[0])
                 except Exception as error:
                     able, reason = False, f"{type(error).__name__}: {error}"
+        self._offload(self.cfg.env.eval, self._eval)
         if self._rank != 0:
             return ""
         if not able:
@@ -219,18 +272,33 @@ class EnvWorker(Worker):
             env.close()
 
 
+def _without_video(settings: Any) -> Any:
+    """The section of an env that is not asked for pictures for people."""
+    settings = copy.deepcopy(settings)
+    OmegaConf.set_readonly(settings, False)
+    settings.video_cfg.save_video = False
+    OmegaConf.set_readonly(settings, True)
+    return settings
+
+
+def max_env_restarts(cfg: Any) -> int:
+    """Env processes that may be restarted in a run before a crash ends it."""
+    envs = cfg.env.eval if cfg.runner.only_eval or cfg.env.train is None else cfg.env.train
+    return 0 if envs is None else envs.max_restarts
+
+
 class _EpisodeMetrics:
     """Adds up the metrics of episodes that ended."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._count = 0
-        self._counters: dict[str, int] = {}
+        self._counters: dict[tuple[str, int], int] = {}
 
-    def add(self, infos: dict[str, Any]) -> None:
+    def add(self, infos: dict[str, Any], stage: int = 0) -> None:
         for key in ("restarts", "nan_skipped"):
             if key in infos:
-                self._counters[key] = infos[key]
+                self._counters[key, stage] = infos[key]
         if "episode" not in infos:
             return
         mask = infos["_episode"]
@@ -239,4 +307,7 @@ class _EpisodeMetrics:
             self._sums[key] = self._sums.get(key, 0.0) + float(values[mask].sum())
 
     def result(self) -> dict[str, Any]:
-        return {"sums": self._sums, "episodes": self._count, "counters": self._counters}
+        counters: dict[str, int] = {}
+        for (key, _), count in self._counters.items():
+            counters[key] = counters.get(key, 0) + count
+        return {"sums": self._sums, "episodes": self._count, "counters": counters}

@@ -1,0 +1,106 @@
+"""Plays a rollout again when an env process has crashed in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from rlinf.scheduler import (
+    WorkerDied,
+    WorkerGroup,
+    WorkerGroupFuncResult,
+    begin_exchange,
+    call_off,
+    give_up,
+    new_deaths,
+    wait_all,
+    wait_restarted,
+)
+
+Calls = Sequence[WorkerGroupFuncResult]
+
+
+class RolloutRetry:
+    """Starts rollouts, and starts them again without the one who crashed.
+
+    A crashed env process comes back with the seeds of its rank, and the others begin new episodes:
+    the rollout is played from its beginning, with the same weights.
+
+    Args:
+        env: group of `EnvWorker`.
+        others: the groups that the env workers exchange data with.
+        budget: env processes that may be restarted in the whole run.
+
+    Attributes:
+        restarts: env processes that were restarted so far.
+    """
+
+    def __init__(self, env: WorkerGroup, others: Sequence[WorkerGroup], budget: int):
+        self.restarts = 0
+        self._env = env
+        self._others = list(others)
+        self._budget = budget
+
+    def play(self, start: Callable[[], Calls]) -> Calls:
+        """Starts calls of all who take part in a rollout and waits for them.
+
+        Args:
+            start: starts the calls; called again for each attempt.
+
+        Returns:
+            The calls of the attempt that went well.
+
+        Raises:
+            WorkerDied: a worker of another group died, or an env worker beyond the budget.
+            Exception: whatever a worker raised.
+        """
+        crashed = new_deaths(self._env)
+        while True:
+            self._charge(crashed)
+            calls: Calls = ()
+            try:
+                if crashed:
+                    self._recover()
+                calls = start()
+                wait_all(*calls)
+                return calls
+            except BaseException as error:
+                # Nobody is left waiting, whatever comes of it.
+                give_up(*calls)
+                crashed = self._crashed(error, calls)
+
+    def _crashed(self, error: BaseException, calls: Calls) -> list[WorkerDied]:
+        """The env workers whose end explains an error; raises the error if there are none."""
+        own = self._env.worker_group_name
+        suspect = isinstance(error, WorkerDied) and error.group == own
+        if not isinstance(error, Exception) or not (suspect or new_deaths(self._env)):
+            raise error
+        died = {death.worker: death for death in [*call_off(*calls), *new_deaths(self._env)]}
+        others = [death for death in died.values() if death.group != own]
+        if others or not died:
+            raise others[0] if others else error
+        return list(died.values())
+
+    def _charge(self, crashed: list[WorkerDied]) -> None:
+        """Counts restarts, as long as there is something left of the budget."""
+        for death in crashed:
+            if self.restarts >= self._budget:
+                raise death
+            self.restarts += 1
+            print(
+                f"{death.worker} {death.how}: restart {self.restarts} of at most {self._budget}, "
+                "the rollout is played again",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _recover(self) -> None:
+        """Waits for the crashed ranks and brings all to the beginning of a rollout."""
+        ranks = wait_restarted(self._env)
+        # One that crashed once more on its way back has been started more often than noticed.
+        lives = sum(info.incarnation for info in self._env.worker_info_list)
+        self.restarts = max(self.restarts, lives)
+        begin_exchange(self._env, *self._others)
+        if ranks:
+            self._env.execute_on(*ranks).init_worker().wait()
+        self._env.start_over().wait()
