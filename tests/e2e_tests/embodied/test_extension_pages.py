@@ -1,0 +1,69 @@
+"""The pages "add your env, policy, algorithm": what they show trains, in a folder of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGES = {"extend_env": "windy", "extend_policy": "waves", "extend_algorithm": "weighted"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def rlinf(folder: Path, *arguments: str) -> str:
+    """Runs the command with all modules of the pages; returns what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rlinf.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, "RLINF_EXT_MODULE": ",".join(PAGES.values())},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for page, module in PAGES.items():
+        (tmp_path / f"{module}.py").write_text(blocks(page, "python")[0])
+    for page in ("extend_env", "extend_policy"):
+        (recipe,) = blocks(page, r"\{code-block\} yaml")
+        (tmp_path / f"{page}.yaml").write_text(recipe)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_example_is_short(page: str) -> None:
+    assert len(blocks(page, "python")[0].splitlines()) < 50
+
+
+@pytest.mark.timeout(180)
+def test_the_examples_train_together(folder: Path) -> None:
+    """One run with all three: the parts of the pages' recipes, and the last page's overrides."""
+    env = yaml.safe_load((folder / "extend_env.yaml").read_text())
+    policy = yaml.safe_load((folder / "extend_policy.yaml").read_text())
+    recipe = {**policy, "env": env["env"], "defaults": ["base/embodied", "algo/ppo", "_self_"]}
+    (folder / "own.yaml").write_text(yaml.safe_dump(recipe))
+    for name in ("extend_env", "extend_policy"):
+        assert "valid" in rlinf(folder, "check", f"{name}.yaml")
+    overrides = re.findall(r"algorithm\.\w+=\w+", blocks("extend_algorithm", "bash")[0])
+    assert len(overrides) == 2
+    rlinf(folder, "train", "own.yaml", *overrides, "runner.max_epochs=2", "runner.eval_episodes=20")
+    logs = folder / "logs" / "waves_ppo"
+    summary = json.loads((logs / "summary.json").read_text())
+    assert summary["status"] == "finished" and summary["env_steps"] == 2 * 16 * 50
+    line = json.loads((logs / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["train/critic/value_loss"] > 0 and line["env/return"] < 0
