@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from rlinf.scheduler.channel.errors import ChannelError, ItemLost
 from rlinf.scheduler.channel.outbox import Outbox
 from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
 from rlinf.scheduler.collective.endpoint import Endpoint
-from rlinf.scheduler.collective.work import Deferred, Work
+from rlinf.scheduler.collective.work import Deferred, Work, finished
 from rlinf.scheduler.errors import CallCancelled
 from rlinf.scheduler.net.connection import Connection
 
@@ -34,12 +35,15 @@ class ChannelClient:
         self._pending: dict[int, _Pending] = {}
         self._early: dict[int, dict[int, Payload]] = {}
         self._late_errors: dict[str, Exception] = {}
+        # By channel and key: the keeper, and the items that it has lent, in order.
+        self._ahead: dict[tuple[str, Hashable], tuple[str, deque[Payload]]] = {}
         for kind, handler in {
             "q.ok": self._on_ok,
             "q.error": self._on_error,
             "q.grant": self._on_grant,
             "q.item": self._on_item,
             "q.cancelled": self._on_cancelled,
+            "q.recall": self._on_recall,
         }.items():
             endpoint.on(kind, handler)
         endpoint.on_end(self._on_end)
@@ -94,6 +98,13 @@ class ChannelClient:
     ) -> Work:
         """Starts to get an item, or a batch if there is a target weight."""
         self._raise_late_error(spec.name)
+        if self._ahead:
+            if target is None:
+                payload = self._take_ahead(spec, key)
+                if payload is not None:
+                    return finished(payload)
+            else:
+                self._return_ahead(spec.name, key)
         pending = _Pending(
             self,
             spec,
@@ -104,6 +115,26 @@ class ChannelClient:
         )
         self._request(pending, "q.get", (pending.number, spec.name, key, target, wait))
         return pending.work
+
+    def _take_ahead(self, spec: ChannelSpec, key: Hashable) -> Payload | None:
+        """Takes the next item that was lent, and tells the keeper; None if there is none."""
+        with self._lock:
+            keeper, lent = self._ahead.get((spec.name, key), ("", None))
+            if lent is None:
+                return None
+            # Before a recall can be answered, and before the item is used.
+            connection = self.endpoint.connection_to(keeper)
+            self.endpoint.answer_raw(connection, "q.take", (0, spec.name, key))
+            payload = lent.popleft()
+            if not lent:
+                del self._ahead[spec.name, key]
+            return payload
+
+    def _return_ahead(self, channel: str, key: Hashable) -> None:
+        with self._lock:
+            keeper, _ = self._ahead.pop((channel, key), ("", None))
+            if keeper:
+                self.endpoint.post_soon(keeper, "q.returned", (0, channel, key))
 
     def ask(self, spec: ChannelSpec, question: str, key: Hashable = None) -> Work:
         """Starts a question to the keeper of a key."""
@@ -138,6 +169,7 @@ class ChannelClient:
             self._pending[pending.number] = pending
         try:
             connection = self.endpoint.connection_to(pending.keeper)
+            pending.work.source = connection
             self.endpoint.answer_raw(connection, kind, fields, parts)
         except BaseException:
             self._settle(pending.number)
@@ -194,12 +226,14 @@ class ChannelClient:
             self._late_errors[str(error).split("'")[1]] = error
 
     def _on_grant(self, keeper: str, _: Connection, fields: tuple[Any, ...], body: Any) -> None:
-        number, entries = fields
+        number, entries, *loan = fields
         with self._lock:
             pending = self._pending.get(number)
             early = self._early.pop(number, {})
         if pending is None:
             return
+        if loan:
+            self._borrow(pending, keeper, *loan, body)
         pending.expect(entries)
         position = 0
         for index, (count, producer) in enumerate(entries):
@@ -212,6 +246,28 @@ class ChannelClient:
                 self._lose(pending, producer, error)
                 return
         self._finish_if_complete(pending)
+
+    def _borrow(
+        self, pending: _Pending, keeper: str, key: Hashable, counts: list[int], body: list[Any]
+    ) -> None:
+        """Keeps the items that came along, the last ones of the body, for the next requests."""
+        channel = pending.spec.name
+        lent: deque[Payload] = deque()
+        position = len(body) - sum(counts)
+        for count in counts:
+            lent.append(self._small(body[position : position + count]))
+            position += count
+        with self._lock:
+            self._ahead[channel, key] = keeper, lent
+        if pending.abandoned:
+            # The item itself goes back to the front of its queue, where these must not overtake it.
+            self._return_ahead(channel, key)
+
+    def _on_recall(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+        channel, key = fields
+        with self._lock:
+            self._ahead.pop((channel, key), None)
+            self.endpoint.post_soon(keeper, "q.returned", (0, channel, key))
 
     def _small(self, parts: list[memoryview]) -> Payload:
         from rlinf.scheduler.collective.payload import Payload
@@ -247,6 +303,8 @@ class ChannelClient:
     def _on_end(self, member: str, error: BaseException) -> None:
         with self._lock:
             pendings = list(self._pending.values())
+            for place in [p for p, (keeper, _) in self._ahead.items() if keeper == member]:
+                del self._ahead[place]
         for pending in pendings:
             if pending.keeper == member:
                 self._settle(pending.number)

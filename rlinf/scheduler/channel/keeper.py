@@ -2,7 +2,8 @@
 
 It runs in the I/O thread of its worker, so its state needs no locks. A small item travels inside
 the request, as bytes that the keeper does not look into. A large one stays with its producer, who
-sends it to the consumer that the keeper names.
+sends it to the consumer that the keeper names. A consumer that reads a key alone is lent the next
+small items together with the one that it asked for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from rlinf.scheduler.collective.endpoint import Handler, PeerLeft
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.worker.worker import Worker
+
+_AHEAD = 16
+"""Items that a sole consumer of a key is lent."""
 
 
 @dataclass(slots=True)
@@ -42,10 +46,13 @@ class ChannelKeeper(Worker):
         self._endpoint = self._runtime.endpoint
         self._channels: dict[str, Queues] = {}
         self._producers: dict[str, Connection] = {}
+        self._consumers: dict[str, Connection] = {}
         for kind, handler in {
             "q.open": self._on_open,
             "q.put": self._on_put,
             "q.get": self._on_get,
+            "q.take": self._on_take,
+            "q.returned": self._on_returned,
             "q.ack": self._on_ack,
             "q.cancel": self._on_cancel,
             "q.return": self._on_return,
@@ -75,7 +82,7 @@ class ChannelKeeper(Worker):
         queues = self._channels.get(spec.name)
         if queues is None:
             self._channels[spec.name] = Queues(
-                spec.name, self, spec.maxsize, spec.maxbytes, spec.redeliver
+                spec.name, self, spec.maxsize, spec.maxbytes, spec.redeliver, _AHEAD
             )
         self._reply(_Request(connection, number), "q.ok", ())
 
@@ -94,9 +101,18 @@ class ChannelKeeper(Worker):
     def _on_get(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel, key, target, wait = fields
         request = _Request(connection, number)
+        self._consumers[who] = connection
         queues = self._find(channel, request)
         if queues is not None:
             queues.get(key, Get(request, who, target), wait)
+
+    def _on_take(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
+        _, channel, key = fields
+        self._channels[channel].take(who, key)
+
+    def _on_returned(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
+        _, channel, key = fields
+        self._channels[channel].returned(who, key)
 
     def _on_ack(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         queues = self._channels.get(fields[0])
@@ -167,10 +183,14 @@ class ChannelKeeper(Worker):
         if not request.quiet:
             self._reply(request, "q.ok", ())
 
-    def granted(self, request: _Request, items: list[Item]) -> None:
+    def granted(self, request: _Request, items: list[Item], ahead: list[Item]) -> None:
         """Sends small items, and asks producers to send large ones."""
         entries, buffers = self._entries(items)
-        self._send(request.connection, "q.grant", (request.number, entries), buffers)
+        loan: tuple[Any, ...] = ()
+        if ahead:
+            loan = (items[0].key, [len(item.body) for item in ahead])
+            buffers += [part for item in ahead for part in item.body]
+        self._send(request.connection, "q.grant", (request.number, entries, *loan), buffers)
         consumer = request.connection.identity["name"]
         for index, item in enumerate(items):
             if item.ticket is not None:
@@ -196,6 +216,10 @@ class ChannelKeeper(Worker):
         connection = self._producers.get(item.producer)
         if connection is not None:
             self._send(connection, "q.ship", (item.ticket, consumer, number, index, peek))
+
+    def recall(self, channel: str, consumer: str, key: Any) -> None:
+        """Asks a consumer to give up what it was lent."""
+        self._send(self._consumers[consumer], "q.recall", (channel, key))
 
     def failed(self, request: _Request, error: Exception) -> None:
         """Tells the asker why not."""
@@ -224,6 +248,7 @@ class ChannelKeeper(Worker):
 
     def _on_end(self, member: str, error: BaseException) -> None:
         self._producers.pop(member, None)
+        self._consumers.pop(member, None)
         for queues in list(self._channels.values()):
             queues.producer_died(member)
             if isinstance(error, PeerLeft):

@@ -124,9 +124,12 @@ class _LocalClient:
         """An item is in the queue."""
         request.finish()
 
-    def granted(self, request: Work, items: list[Item]) -> None:
+    def granted(self, request: Work, items: list[Item], ahead: list[Item]) -> None:
         """Items belong to the asker now."""
         request.finish([item.body for item in items])
+
+    def recall(self, channel: str, consumer: str, key: Hashable) -> None:
+        """Nothing is lent inside one process."""
 
     def failed(self, request: Work, error: Exception) -> None:
         """A request cannot be served."""

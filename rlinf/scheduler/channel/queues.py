@@ -1,8 +1,12 @@
 """The rules of a channel: keys, order, bounds, weighted batches, closing and who holds what.
 
 Pure state without threads or sockets. A request that cannot be served yet waits in its key's line
-and
-is served, in order, as soon as a change allows it. A key that is empty and unused does not exist.
+and is served, in order, as soon as a change allows it. A key that is empty and unused does not
+exist.
+
+Items may be lent ahead: while one consumer alone reads a key, the next few items are shown to it
+before it asks, so that it can take them without a round trip. They stay in their queue, in front,
+until it says that it has taken them. As soon as anybody else asks for the key, they are recalled.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from rlinf.scheduler.channel.errors import ChannelClosed, ChannelEmpty, ChannelFull, ItemLost
@@ -28,6 +33,7 @@ class Item:
         key: queue that it is in.
         ticket: number under which its producer keeps it; None if the body is here.
         lost: why it can no longer be had, None normally.
+        lent: consumer to whom it is lent, None normally.
     """
 
     body: Any
@@ -37,6 +43,7 @@ class Item:
     key: Hashable = None
     ticket: int | None = None
     lost: str | None = None
+    lent: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +71,11 @@ class Sink(Protocol):
     def accepted(self, request: Any) -> None:
         """An item is in the queue."""
 
-    def granted(self, request: Any, items: list[Item]) -> None:
-        """Items belong to the asker now."""
+    def granted(self, request: Any, items: list[Item], ahead: list[Item]) -> None:
+        """Items belong to the asker now; some more are lent to it."""
+
+    def recall(self, channel: str, consumer: str, key: Hashable) -> None:
+        """A consumer is to say `returned`: it must take no more of the items lent to it."""
 
     def failed(self, request: Any, error: Exception) -> None:
         """A request cannot be served."""
@@ -76,11 +86,25 @@ class Sink(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One key: items, or askers; and puts that wait for room."""
+    """One key: items, or askers; and puts that wait for room.
+
+    Attributes:
+        items: what is in the queue, lent items in front.
+        gets: who waits for items.
+        puts: who waits for room.
+        reader: who got the last item.
+        lent: how many items are lent.
+        recalling: whether they have been recalled.
+        shared: whether several consumers read the key, so that nothing is lent.
+    """
 
     items: deque[Item] = field(default_factory=deque)
     gets: deque[Get] = field(default_factory=deque)
     puts: deque[Put] = field(default_factory=deque)
+    reader: str | None = None
+    lent: int = 0
+    recalling: bool = False
+    shared: bool = False
 
 
 @dataclass
@@ -108,17 +132,24 @@ class Queues:
         maxsize: most items per key, 0 for no limit.
         maxbytes: most bytes in the channel, 0 for no limit.
         redeliver: whether an item whose consumer dies before it asks for the next one goes to
-        another
-            consumer; otherwise the channel reports it as lost to everybody who uses it.
+            another consumer; otherwise the channel reports it as lost to everybody who uses it.
+        ahead: most items to lend.
     """
 
     def __init__(
-        self, name: str, sink: Sink, maxsize: int = 0, maxbytes: int = 0, redeliver: bool = False
+        self,
+        name: str,
+        sink: Sink,
+        maxsize: int = 0,
+        maxbytes: int = 0,
+        redeliver: bool = False,
+        ahead: int = 0,
     ):
         self.name = name
         self.maxsize = maxsize
         self.maxbytes = maxbytes
         self.redeliver = redeliver
+        self.ahead = ahead
         self.closed = False
         self.broken: str | None = None
         self.stats = Stats()
@@ -137,7 +168,7 @@ class Queues:
             self._sink.dropped(put.item)
             self._sink.failed(put.request, error)
             return
-        line = self._lines.setdefault(put.item.key, _Line())
+        line = self._line(put.item.key)
         if not line.puts and self._has_room(line, put.item):
             self._enqueue(line, put)
             self._serve(put.item.key, line)
@@ -169,14 +200,15 @@ class Queues:
                 self._sink.dropped(item)
                 item.ticket = None
             item.body = body
-        for item in reversed(items):
-            self._put_back(item)
+        self._put_back(items)
 
-    def _put_back(self, item: Item) -> None:
-        line = self._lines.setdefault(item.key, _Line())
-        self._count_in(item)
-        line.items.appendleft(item)
-        self._serve(item.key, line)
+    def _put_back(self, items: list[Item]) -> None:
+        """Puts items in front of their queues again, in their order."""
+        for item in reversed(items):
+            self._count_in(item)
+            self._line(item.key).items.appendleft(item)
+        for key in dict.fromkeys(item.key for item in items):
+            self._serve(key, self._line(key))
 
     def get(self, key: Hashable, get: Get, wait: bool = True) -> None:
         """Grants items, or lets the request wait for them, or refuses it."""
@@ -185,7 +217,7 @@ class Queues:
         if error is not None:
             self._sink.failed(get.request, error)
             return
-        line = self._lines.setdefault(key, _Line())
+        line = self._line(key)
         line.gets.append(get)
         self._serve(key, line)
         if not wait and get in line.gets:
@@ -219,6 +251,57 @@ class Queues:
                 self._sink.dropped(put.item)
                 self._sink.failed(put.request, ChannelClosed(f"channel {self.name!r} was closed"))
             self._serve(key, line)
+
+    # -- lending ----------------------------------------------------------------------------------
+
+    def take(self, consumer: str, key: Hashable) -> None:
+        """A consumer has taken the next of the items that are lent to it."""
+        self.acknowledge(consumer)
+        line = self._lines[key]
+        item = next(item for item in line.items if item.lent == consumer)
+        line.items.remove(item)
+        line.lent -= 1
+        item.lent = None
+        self._count_out(item)
+        self.stats.gets += 1
+        self._held.setdefault(consumer, []).append((None, item))
+        self._admit(key, line)
+        self._serve(key, line)
+
+    def returned(self, consumer: str, key: Hashable) -> None:
+        """A consumer will take no more of the items that are lent to it."""
+        line = self._lines.get(key)
+        if line is not None:
+            self._take_loan_back(line, consumer)
+            self._serve(key, line)
+
+    def _lend(self, line: _Line, consumer: str) -> list[Item]:
+        """Lends the next items to a consumer that has just got one."""
+        streak, line.reader = line.reader == consumer, consumer
+        if not streak or line.shared or line.gets or line.lent or not self.ahead:
+            return []
+        ahead: list[Item] = []
+        for item in line.items:
+            if item.ticket is not None or item.lost or len(ahead) == self.ahead:
+                break
+            item.lent = consumer
+            ahead.append(item)
+        line.lent = len(ahead)
+        return ahead
+
+    def _recall(self, key: Hashable, line: _Line) -> None:
+        if line.recalling:
+            return
+        line.recalling = line.shared = True
+        consumer = next(item.lent for item in line.items if item.lent)
+        self._sink.recall(self.name, consumer, key)
+
+    def _take_loan_back(self, line: _Line, consumer: str) -> None:
+        for item in line.items if line.lent else ():
+            if item.lent == consumer:
+                item.lent = None
+                line.lent -= 1
+        line.recalling = line.recalling and line.lent > 0
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -257,15 +340,16 @@ class Queues:
 
     def consumer_died(self, consumer: str) -> None:
         """Deals with the items that a dead consumer had taken, and with its requests."""
+        for line in self._lines.values():
+            self._take_loan_back(line, consumer)
         self._forget_requests(consumer)
         held = self._held.pop(consumer, [])
-        if not held:
-            return
         if self.redeliver:
             self.stats.redelivered += len(held)
-            for _, item in reversed(held):
-                self._put_back(item)
-        else:
+            self._put_back([item for _, item in held])
+        for key, line in list(self._lines.items()):
+            self._serve(key, line)
+        if held and not self.redeliver:
             self._break(
                 f"{consumer} died with {len(held)} item(s) of channel {self.name!r} that it had "
                 "taken and "
@@ -290,7 +374,9 @@ class Queues:
     def _break(self, reason: str) -> None:
         """From now on every use of the channel says what was lost."""
         self.broken = reason
-        for line in self._lines.values():
+        for key, line in self._lines.items():
+            if line.lent:
+                self._recall(key, line)
             for entry in (*line.gets, *line.puts):
                 self._sink.failed(entry.request, ItemLost(reason))
             line.gets.clear()
@@ -302,10 +388,9 @@ class Queues:
         return ItemLost(self.broken) if self.broken else None
 
     def _forget_requests(self, member: str) -> None:
-        for key, line in list(self._lines.items()):
+        for line in self._lines.values():
             line.gets = deque(g for g in line.gets if g.consumer != member)
             line.puts = deque(p for p in line.puts if p.item.producer != member)
-            self._serve(key, line)
 
     # -- serving ----------------------------------------------------------------------------------
 
@@ -314,6 +399,9 @@ class Queues:
         while line.gets:
             count = self._match(line, line.gets[0])
             if count is None:
+                break
+            if line.lent and any(item.lent for item in islice(line.items, count)):
+                self._recall(key, line)
                 break
             self._grant(line, line.gets.popleft(), count)
             self._admit(key, line)
@@ -357,15 +445,15 @@ class Queues:
     def _grant(self, line: _Line, get: Get, count: int) -> None:
         items = [line.items.popleft() for _ in range(count)]
         for item in items:
-            self.stats.depth -= 1
-            self.stats.bytes -= item.nbytes
+            self._count_out(item)
         self.stats.get_wait_seconds += time.perf_counter() - get.began
         if items[0].lost:
             self._sink.failed(get.request, ItemLost(items[0].lost))
             return
         self.stats.gets += count
         self._held.setdefault(get.consumer, []).extend((get.request, item) for item in items)
-        self._sink.granted(get.request, items)
+        ahead = self._lend(line, get.consumer) if get.target is None else []
+        self._sink.granted(get.request, items, ahead)
 
     def _admit(self, key: Hashable, line: _Line) -> None:
         """Lets puts in that wait for the room which a grant has made."""
@@ -398,6 +486,16 @@ class Queues:
         stats.depth += 1
         stats.bytes += item.nbytes
         stats.max_depth = max(stats.max_depth, stats.depth)
+
+    def _count_out(self, item: Item) -> None:
+        self.stats.depth -= 1
+        self.stats.bytes -= item.nbytes
+
+    def _line(self, key: Hashable) -> _Line:
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line()
+        return line
 
     def _forget_if_unused(self, key: Hashable) -> None:
         line = self._lines.get(key)

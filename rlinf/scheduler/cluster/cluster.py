@@ -27,6 +27,7 @@ from rlinf.scheduler.failure.blackbox import Remains, examine
 from rlinf.scheduler.net.auth import new_secret
 from rlinf.scheduler.registry.server import RegistryServer
 from rlinf.scheduler.registry.state import Death
+from rlinf.scheduler.trace import start as start_trace
 from rlinf.scheduler.traffic import Traffic
 from rlinf.scheduler.worker.launched import LaunchedGroup
 from rlinf.scheduler.worker.runtime import (
@@ -79,6 +80,7 @@ class Cluster:
         *,
         cluster_cfg: Mapping[str, Any] | None = None,
         distributed_log_dir: str | None = None,
+        trace: bool = True,
     ):
         """Starts or joins Ray, waits for the nodes and looks at them.
 
@@ -88,6 +90,7 @@ class Cluster:
                 the number of CPU slots. (A configuration in this place is taken as `cluster_cfg`.)
             cluster_cfg: the `cluster` section of a configuration.
             distributed_log_dir: folder of logs; a new one in the temporary folder by default.
+            trace: record what every process does and waits for, in files beside the logs.
 
         Raises:
             ClusterError: the nodes are not there, or are not as described.
@@ -107,7 +110,9 @@ class Cluster:
         if cluster_cfg is None and num_nodes is None and has_runtime():
             self._attach()
         else:
-            self._create(num_nodes, num_gpus_per_node, cluster_cfg or {}, distributed_log_dir)
+            self._create(
+                num_nodes, num_gpus_per_node, cluster_cfg or {}, distributed_log_dir, trace
+            )
         Cluster._current = self
 
     # -- making -------------------------------------------------------------------------------
@@ -125,6 +130,7 @@ class Cluster:
         num_gpus_per_node: int | None,
         cfg: Mapping[str, Any],
         log_dir: str | None,
+        trace: bool,
     ) -> None:
         given = cfg.get("num_nodes")
         if num_nodes is not None and given is not None and num_nodes != given:
@@ -170,7 +176,9 @@ class Cluster:
                 if self._session.local
                 else [],
                 import_path=[os.path.abspath(path) for path in sys.path],
+                trace=trace,
             )
+            start_trace(str(self.log_dir / "driver.trace") if trace else None)
             self._runtime = ProcessRuntime(
                 "driver", self.run, self._driver_node.node_rank, self._driver_node.node_ip
             )
@@ -439,6 +447,7 @@ class Cluster:
         self._report_unread()
         self._runtime.close()
         self._server.close()
+        start_trace(None)
         assert self._session is not None
         self._session.close()
         end_leftovers(started, self.timeout("shutdown") or 20.0)

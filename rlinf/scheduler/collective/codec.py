@@ -74,7 +74,11 @@ class Encoded(NamedTuple):
         return len(self.header) + sum(b.nbytes for b in self.buffers)
 
 
-def encode(obj: Any, device_hook: Callable[[torch.Tensor], Any] | None = None) -> Encoded:
+def encode(
+    obj: Any,
+    device_hook: Callable[[torch.Tensor], Any] | None = None,
+    hook_host: bool = False,
+) -> Encoded:
     """Split an object into a header and out-of-band buffers.
 
     Args:
@@ -82,6 +86,7 @@ def encode(obj: Any, device_hook: Callable[[torch.Tensor], Any] | None = None) -
         device_hook: Called once for every tensor (detached) that is not on the CPU; returns a
             small picklable token for the receiver's hook, or None to stage it on the host. Its
             exceptions pass through. If encode fails, tokens handed out so far are never used.
+        hook_host: Call the hook for tensors on the CPU, too.
 
     Returns:
         The message. Its buffers alias ``obj``: do not write to it before they have been sent.
@@ -97,7 +102,7 @@ def encode(obj: Any, device_hook: Callable[[torch.Tensor], Any] | None = None) -
         obj = _LargeBytes(obj)
     if device_hook is None:
         return _encode(obj)
-    outer, _hooks.encode = getattr(_hooks, "encode", None), _Tokens(device_hook)
+    outer, _hooks.encode = getattr(_hooks, "encode", None), _Tokens(device_hook, hook_host)
     try:
         return _encode(obj)
     except _HookFailed as failed:
@@ -284,12 +289,13 @@ def _reduce_tensor(tensor: torch.Tensor) -> tuple:
     original = tensor
     if flags or tensor.requires_grad:
         tensor = tensor.detach()
+    tokens = getattr(_hooks, "encode", None)
+    if tokens is not None and (tokens.host or not tensor.is_cpu):
+        token = tokens.get(original, tensor)
+        if token is not None:
+            return _device_tensor, (token, flags)
     if tensor.is_cpu:
         return _tensor, (_tensor_data(tensor, name), name, tuple(tensor.shape), flags)
-    tokens = getattr(_hooks, "encode", None)
-    token = None if tokens is None else tokens.get(original, tensor)
-    if token is not None:
-        return _device_tensor, (token, flags)
     data = _tensor_data(tensor.cpu(), name)
     return _tensor, (data, name, tuple(tensor.shape), flags, tensor.device.type)
 
@@ -304,8 +310,9 @@ class _HookFailed(Exception):
 class _Tokens:
     """The tokens of one encode call: pickling a second time must not ask the hook again."""
 
-    def __init__(self, hook: Callable[[torch.Tensor], Any]) -> None:
+    def __init__(self, hook: Callable[[torch.Tensor], Any], host: bool) -> None:
         self.hook = hook
+        self.host = host
         self.by_id: dict[int, tuple[Any, torch.Tensor]] = {}
 
     def get(self, original: torch.Tensor, detached: torch.Tensor) -> Any:

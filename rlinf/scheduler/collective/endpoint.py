@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.collective.links import DeviceLinks
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.autopsy import diagnose
 from rlinf.scheduler.failure.blackbox import examine, oom_kills
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from rlinf.scheduler.collective.codec import Encoded
     from rlinf.scheduler.collective.payload import Packer, Parcel, Unpacker
     from rlinf.scheduler.collective.shm import Block
+    from rlinf.scheduler.collective.work import Work
 
 Handler = Callable[[str, Connection, tuple[Any, ...], Any], None]
-"""Takes (sender, connection, fields, body) in the I/O thread.
+"""Takes (sender, connection, fields, body); one at a time, whichever thread reads the connection.
 
 The body is a `Payload` if the message carries an encoded object, else the list of its buffers.
 """
@@ -61,8 +63,9 @@ class Endpoint:
         self.name = name
         self.run = run
         self.node_rank = node_rank
+        self.node_ip = node_ip
         self.domain = memory_domain()
-        self._accelerators = list(accelerators or [])
+        self.accelerators = list(accelerators or [])
         self._oom_kills = oom_kills()
         self._registry = registry
         self._loop = registry.loop
@@ -74,11 +77,14 @@ class Endpoint:
         self._ended: dict[str, BaseException] = {}
         self._connecting: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
+        # Handlers and watchers run one at a time: in the I/O thread, or in one that waits.
+        self._serial = threading.RLock()
         self._helpers = ThreadPoolExecutor(4, thread_name_prefix="rlinf-send")
         args = (run.secret, self._on_message, self._on_close, self._on_connect)
         self._listeners = [Listener(self._loop, ("unix", f"rlinf-{secrets.token_hex(8)}"), *args)]
         if run.num_nodes > 1:
             self._listeners.append(Listener(self._loop, ("tcp", node_ip, 0), *args))
+        self.links = DeviceLinks(self)
         registry.on_death(self._on_death)
         registry.on_leave(self._on_leave)
 
@@ -89,13 +95,13 @@ class Endpoint:
         """The sending side."""
         from rlinf.scheduler.collective.payload import Packer
 
-        return Packer()
+        return Packer(self.links)
 
     @cached_property
     def _unpacker(self) -> Unpacker:
         from rlinf.scheduler.collective.payload import Unpacker
 
-        return Unpacker(self._loop, self._send_release)
+        return Unpacker(self._loop, self._send_release, self.links)
 
     def warm_up(self) -> None:
         """Loads what moving data needs, in the background, so that the first message is quick."""
@@ -113,7 +119,7 @@ class Endpoint:
     def on_end(self, watcher: Callable[[str, BaseException], None]) -> None:
         """Calls `watcher(peer, error)` when a peer has ended and all that it sent was handed out.
 
-        The call comes in the I/O thread.
+        No handler runs meanwhile.
         """
         self._watchers.append(watcher)
 
@@ -126,6 +132,7 @@ class Endpoint:
         for listener in self._listeners:
             self._loop.call_soon(listener.close)
         self._helpers.shutdown(wait=False, cancel_futures=True)
+        self.links.close()
         if "packer" in self.__dict__:
             self.packer.pool.close()
 
@@ -148,13 +155,19 @@ class Endpoint:
         """Indices, as this process sees them, of the accelerators that a peer has, too."""
         info = self._infos.get(peer)
         theirs = set(info.available_accelerators) if info is not None else set()
-        return frozenset(i for i, device in enumerate(self._accelerators) if device in theirs)
+        return frozenset(i for i, device in enumerate(self.accelerators) if device in theirs)
+
+    def info(self, peer: str) -> WorkerInfo | None:
+        """What the registry says of a peer that has been reached before."""
+        return self._infos.get(peer)
 
     def node_of(self, peer: str) -> int:
         """Node of a peer that has been reached before."""
         return self._infos[peer].cluster_node_rank
 
-    def encode_for(self, peer: str, obj: Any, copy: bool = True) -> tuple[Encoded, list[int]]:
+    def encode_for(
+        self, peer: str, obj: Any, copy: bool = True
+    ) -> tuple[Encoded, list[int | Work]]:
         """Encodes an object for one peer; see `Packer.encode`."""
         return self.packer.encode(obj, peer, self.shared_devices(peer), copy)
 
@@ -197,7 +210,10 @@ class Endpoint:
         if parcel is None:
             self.answer_raw(connection, kind, fields, (), flushed)
             return
-        meta = pickle.dumps((kind, fields, parcel.descriptor, parcel.nbytes))
+        place = (parcel.descriptor, parcel.nbytes)
+        if parcel.shipments:
+            place += (parcel.shipments,)
+        meta = pickle.dumps((kind, fields, *place))
         self._write(connection, meta, parcel.buffers, flushed)
 
     def answer_raw(
@@ -287,7 +303,12 @@ class Endpoint:
             self._out[peer] = connection
         return connection
 
-    # -- receiving (I/O thread) -----------------------------------------------------------------
+    # -- receiving (one message at a time) ------------------------------------------------------
+
+    def incoming(self, peer: str) -> Connection | None:
+        """The connection on which a peer sends to this process; None if it has not made one."""
+        connections = self._in.get(peer)
+        return connections[-1] if connections else None
 
     def _on_connect(self, connection: Connection) -> None:
         with self._lock:
@@ -297,9 +318,10 @@ class Endpoint:
         kind, fields, *place = pickle.loads(meta)
         sender = connection.identity["name"]
         body: Any = buffers
-        if place:
-            body = self._unpacker.open(connection, sender, buffers, *place)
-        self._handlers[kind](sender, connection, fields, body)
+        with self._serial:
+            if place:
+                body = self._unpacker.open(connection, sender, buffers, *place)
+            self._handlers[kind](sender, connection, fields, body)
 
     def _send_release(self, connection: Connection, blocks: list[int], tokens: list[int]) -> None:
         self._drop_if_ended(connection, "free", (blocks, tokens))
@@ -358,6 +380,7 @@ class Endpoint:
             self.packer.reader_gone(peer)
         if "_unpacker" in self.__dict__:
             self._unpacker.sender_gone(peer)
+        self.links.peer_gone(peer, error)
         self._tell_end(peer)
 
     def _tell_end(self, peer: str) -> None:
@@ -366,8 +389,9 @@ class Endpoint:
             drained = not self._in.get(peer) and peer not in self._out
             error = self._ended.get(peer)
         if drained and error is not None:
-            for watcher in list(self._watchers):
-                watcher(peer, error)
+            with self._serial:
+                for watcher in list(self._watchers):
+                    watcher(peer, error)
 
     def ended(self, peer: str) -> BaseException | None:
         """Why a peer has ended; None while it lives or still has data on the way."""
@@ -375,6 +399,10 @@ class Endpoint:
             if self._in.get(peer):
                 return None
             return self._ended.get(peer)
+
+    def gone(self, peer: str) -> BaseException | None:
+        """Like `ended`, also while data of the peer is still on the way."""
+        return self._ended.get(peer)
 
     def lost(self, peer: str) -> BaseException | None:
         """Like `ended`, but None for a peer that was started anew; not for the I/O thread."""

@@ -187,6 +187,7 @@ class Mailbox:
                     self._endpoint.name,
                     self._endpoint.run.timeout("recv") if timeout is None else timeout,
                     cancel=lambda _: self._give_up(box, work),
+                    source=self._endpoint.incoming(peer),
                 )
                 queue.askers.append(work)
         if payload is not None:

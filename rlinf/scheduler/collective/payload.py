@@ -1,4 +1,4 @@
-"""How an object travels: inside the message, in shared memory, or as a handle on a GPU."""
+"""How an object travels: in the message, in shared memory, as a handle on a GPU, or by link."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.codec import Encoded, decode, encode
+from rlinf.scheduler.collective.links import HOST, Cargo, DeviceLinks, LinkToken
+from rlinf.scheduler.collective.pair_group import arrived
 from rlinf.scheduler.collective.shm import Descriptor, SegmentPool, SegmentReader
 from rlinf.scheduler.collective.shm_segment import SegmentUnavailable
-from rlinf.scheduler.collective.work import Deferred
+from rlinf.scheduler.collective.work import Deferred, Work, gather
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.net.loop import IOLoop
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.cuda_ipc import CudaExporter
+    from rlinf.scheduler.collective.device_link import Shipment
 
 SHARED_BYTES = 32 * 1024
 """Messages from this size on go through shared memory where both sides have it."""
@@ -32,18 +36,32 @@ class Parcel:
         buffers: parts that travel inside the message; none if they are in shared memory.
         descriptor: the block in shared memory, if there is one.
         nbytes: size of the object.
+        shipments: its tensors that come by link.
     """
 
     buffers: list[Any] = field(default_factory=list)
     descriptor: Descriptor | None = None
     nbytes: int = 0
+    shipments: tuple[Shipment, ...] = ()
+
+
+class EncodedWithCargo(Encoded):
+    """An encoded object for one receiver, some of whose tensors go by link."""
+
+    cargo: Cargo
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all, the tensors that go by link included."""
+        return super().nbytes + self.cargo.nbytes
 
 
 class Packer:
     """The sending side of a process: encodes, and owns the shared memory that it hands out."""
 
-    def __init__(self) -> None:
+    def __init__(self, links: DeviceLinks) -> None:
         self.pool = SegmentPool()
+        self._links = links
         self._exporter: CudaExporter | None = None
         self._lock = threading.Lock()
         self._watched: dict[int, tuple[set[int], Callable[[], Any]]] = {}
@@ -55,39 +73,67 @@ class Packer:
         reader: str | None = None,
         devices: frozenset[int] = frozenset(),
         copy: bool = True,
-    ) -> tuple[Encoded, list[int]]:
+    ) -> tuple[Encoded, list[int | Work]]:
         """Encodes an object.
 
         Args:
             obj: the object.
-            reader: who gets it, if that is known and has a GPU in common with this process.
+            reader: who gets it, if that is one process; its GPUs then decide how tensors travel.
             devices: indices here of the GPUs that they have in common; tensors on these become
-                handles, all others travel through the host.
+                handles, large ones on other GPUs go by link, all others through the host.
             copy: hand out copies of such tensors, so that the originals may change at once.
 
         Returns:
-            The encoded object, and the tokens of the tensors that the reader has to copy.
+            The encoded object, and what must be done before originals may change: tokens of the
+            tensors that the reader has to copy, and transfers by link.
         """
-        if reader is None or not devices or not _cuda_in_use():
+        linked = frozenset() if reader is None else self._links.devices_for(reader)
+        on_host = HOST in linked
+        if reader is None or not (on_host or (linked or devices) and _cuda_in_use()):
             return encode(obj), []
-        if self._exporter is None:
+        if self._exporter is None and devices:
             from rlinf.scheduler.collective.cuda_ipc import CudaExporter
 
             self._exporter = CudaExporter()
-        tokens: list[int] = []
-        with self._exporter.sending_to(reader) as export:
+        tokens: list[int | Work] = []
+        cargo = Cargo(reader, copy)
+        exporter = self._exporter
+        with exporter.sending_to(reader) if exporter else nullcontext() as export:
 
             def hook(tensor: Any) -> Any:
-                if not tensor.is_cuda or tensor.device.index not in devices:
-                    return None
-                token = export(tensor.clone() if copy else tensor)
-                tokens.append(token.id)
-                return token
+                device = tensor.get_device()
+                if device in devices and tensor.is_cuda:
+                    token = export(tensor.clone() if copy else tensor)
+                    tokens.append(token.id)
+                    return token
+                if device in linked and self._links.takes(tensor):
+                    return cargo.add(tensor)
+                return None
 
-            return encode(obj, hook), tokens
+            encoded = encode(obj, hook, hook_host=on_host)
+        if cargo.nbytes:
+            cargo.close()
+            encoded = EncodedWithCargo(*encoded)
+            encoded.cargo = cargo
+            tokens += cargo.left
+        return encoded, tokens
 
-    def when_released(self, tokens: list[int], callback: Callable[[], Any]) -> None:
-        """Calls `callback` when the reader has copied all tensors behind some tokens."""
+    def when_released(self, tokens: list[int | Work], callback: Callable[..., Any]) -> None:
+        """Calls `callback` when all that `encode` named is done; with `error=...` if it failed."""
+        transfers = [token for token in tokens if isinstance(token, Work)]
+        if transfers:
+            copies = [token for token in tokens if not isinstance(token, Work)]
+
+            def transferred(done: Work) -> None:
+                try:
+                    done.result()
+                except Exception as error:
+                    callback(error=error)
+                else:
+                    self.when_released(copies, callback)
+
+            gather(transfers).on_done(transferred)
+            return
         with self._lock:
             open_tokens = set(tokens) - self._released
             self._released -= set(tokens)
@@ -108,11 +154,15 @@ class Packer:
             shared: whether they share memory with this process.
             timeout: how long to wait for shared memory.
         """
-        parts = [encoded.header, *encoded.buffers]
-        if shared and encoded.nbytes >= SHARED_BYTES:
-            block = self.pool.write(parts, owners=tuple(readers), timeout=timeout)
-            return Parcel([], block.descriptor, encoded.nbytes)
-        return Parcel(parts, None, encoded.nbytes)
+        parcel = Parcel([encoded.header, *encoded.buffers], None, encoded.nbytes)
+        if shared and sum(map(len, parcel.buffers)) >= SHARED_BYTES:
+            block = self.pool.write(parcel.buffers, owners=tuple(readers), timeout=timeout)
+            parcel.buffers, parcel.descriptor = [], block.descriptor
+        if isinstance(encoded, EncodedWithCargo):
+            # Last: a link waits for every transfer that it was told of.
+            (reader,) = readers
+            parcel.shipments = self._links.dispatch(reader, encoded.cargo)
+        return parcel
 
     def released(self, reader: str, blocks: Iterable[int], tokens: Iterable[int]) -> None:
         """A reader has let go of what it got."""
@@ -145,13 +195,15 @@ class Packer:
 class Unpacker:
     """The receiving side of a process: opens parcels and tells senders what has been let go."""
 
-    def __init__(self, loop: IOLoop, send_release: Any):
+    def __init__(self, loop: IOLoop, send_release: Any, links: DeviceLinks):
         """Receives.
 
         Args:
             loop: I/O thread, which sends the releases.
             send_release: `send_release(connection, blocks, tokens)`.
+            links: those that bring tensors to this process.
         """
+        self._links = links
         self._reader = SegmentReader()
         self._loop = loop
         self._send_release = send_release
@@ -165,10 +217,12 @@ class Unpacker:
         buffers: list[memoryview],
         descriptor: Descriptor | None,
         nbytes: int,
+        shipments: tuple[Shipment, ...] = (),
     ) -> Payload:
         """Opens what arrived; the object itself is made when it is first asked for."""
+        arriving = self._links.expect(sender, shipments)
         if descriptor is None:
-            return Payload(self, connection, buffers, nbytes)
+            return Payload(self, connection, buffers, nbytes, None, arriving)
         self._pools[sender] = descriptor.pool
         try:
             buffers = self._reader.open(descriptor, _Release(self, connection))
@@ -176,7 +230,7 @@ class Unpacker:
             # Its turn in the order of messages is kept; whoever takes it is told.
             lost = WorkerDied(sender, cause=f"it ended before its message could be read: {error}")
             return Payload(self, connection, [], nbytes, lost)
-        return Payload(self, connection, buffers, nbytes)
+        return Payload(self, connection, buffers, nbytes, None, arriving)
 
     def read(self, descriptor: Descriptor) -> list[memoryview]:
         """Views on a block of this process itself, without any effect on who holds it."""
@@ -227,7 +281,16 @@ class Payload(Deferred):
         connection: where it came from.
     """
 
-    __slots__ = ("nbytes", "connection", "_unpacker", "_buffers", "_value", "_error", "_lock")
+    __slots__ = (
+        "nbytes",
+        "connection",
+        "_unpacker",
+        "_buffers",
+        "_arriving",
+        "_value",
+        "_error",
+        "_lock",
+    )
 
     def __init__(
         self,
@@ -236,11 +299,13 @@ class Payload(Deferred):
         buffers: list[memoryview],
         nbytes: int,
         error: Exception | None = None,
+        arriving: list[Work] | None = None,
     ):
         self.nbytes = nbytes
         self.connection = connection
         self._unpacker = unpacker
         self._buffers: list[memoryview] | None = buffers
+        self._arriving = arriving or []
         self._error = error
         self._value: Any = None
         self._lock = threading.Lock()
@@ -259,11 +324,16 @@ class Payload(Deferred):
         with self._lock:
             if self._buffers is not None:
                 header, *buffers = self._buffers
+                for work in self._arriving:
+                    work.wait()
                 self._value = decode(header, buffers, self._import)
                 self._buffers = None
+                self._arriving.clear()
             return self._value
 
     def _import(self, token: Any) -> Any:
+        if isinstance(token, LinkToken):
+            return arrived(self._arriving[token.lot].result()[token.index])
         from rlinf.scheduler.collective.cuda_ipc import import_tensor
 
         tensor = import_tensor(token)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
+from rlinf.scheduler import trace
 from rlinf.scheduler.errors import CallCancelled, WaitTimeout
+from rlinf.scheduler.net import doorbell
+from rlinf.scheduler.net.connection import Connection
 
 # Held for a few instructions only, so one for all is enough.
 _FINISHING = threading.Lock()
+_MAIN = threading.main_thread().ident
 
 
 class Work:
@@ -21,6 +26,8 @@ class Work:
         waiter: who waits.
         timeout: default deadline of `wait`, in seconds.
         grace: how long to wait, after a deadline, for word whether it came in time after all.
+        source: connection that brings the outcome, if that is known; the main thread reads it
+            while it waits.
     """
 
     __slots__ = (
@@ -28,7 +35,9 @@ class Work:
         "waiter",
         "timeout",
         "grace",
+        "source",
         "_gate",
+        "_bell",
         "_done",
         "_value",
         "_error",
@@ -43,6 +52,7 @@ class Work:
         timeout: float | None = None,
         cancel: Callable[[bool], None] | None = None,
         grace: float = 0.0,
+        source: Connection | None = None,
     ):
         """Describes work that somebody else finishes.
 
@@ -53,11 +63,14 @@ class Work:
             cancel: `cancel(abandoned)` gives the work up; if it is abandoned, nobody will take its
                 outcome, and what it would have taken must stay where it is.
             grace: how long the cancelled work may take to say what became of it.
+            source: connection that brings the outcome, if that is known.
         """
         self.what = what
         self.waiter = waiter
         self.timeout = timeout
         self.grace = grace
+        self.source = source
+        self._bell: doorbell.Doorbell | None = None
         # A lock is the cheapest thing that a thread can wait on.
         self._gate = threading.Lock()
         self._gate.acquire()
@@ -79,6 +92,9 @@ class Work:
             # Refers back to this work; what was received must go as soon as it is let go.
             self._cancel = None
         self._gate.release()
+        bell = self._bell
+        if bell is not None and bell.thread != threading.get_ident():
+            bell.ring()
         for callback in callbacks:
             callback(self)
         return True
@@ -103,7 +119,10 @@ class Work:
         Raises:
             WaitTimeout: the deadline passed.
         """
+        if self._done:
+            return self.result()
         limit = self.timeout if timeout is None else timeout
+        begin = time.perf_counter()
         try:
             held = self._hold(limit)
         except BaseException:
@@ -114,12 +133,31 @@ class Work:
             self._give_up(abandoned=False)
             self._hold(self.grace)
             self._check_in_time(limit)
+        self._record(begin)
         return self.result()
 
+    def _record(self, begin: float) -> None:
+        recorder, end = trace.current(), time.perf_counter()
+        if recorder is not None and end - begin > trace.SHORTEST_WAIT:
+            what = self.what() if callable(self.what) else self.what
+            recorder.add(what, trace.WAIT, begin, end)
+
     def _hold(self, limit: float | None) -> bool:
+        if self.source is not None and not self._done and threading.get_ident() == _MAIN:
+            limit = self._read_source(limit)
         if not self._done and self._gate.acquire(timeout=-1 if limit is None else max(0.0, limit)):
             self._gate.release()
         return self._done
+
+    def _read_source(self, limit: float | None) -> float | None:
+        """Reads what comes until this is done; returns what is left of the deadline."""
+        begin = time.monotonic()
+        self._bell = doorbell.of_main_thread()
+        try:
+            self.source.read_until(self.done, self._bell, limit)  # type: ignore[union-attr]
+        finally:
+            self._bell = None
+        return None if limit is None else limit - (time.monotonic() - begin)
 
     def _check_in_time(self, limit: float | None) -> None:
         """After a deadline: what came at the last moment must not be lost."""
@@ -128,11 +166,15 @@ class Work:
 
     async def async_wait(self, timeout: float | None = None) -> Any:
         """Like `wait`, for coroutines."""
+        if self._done:
+            return self.result()
         limit = self.timeout if timeout is None else timeout
+        begin = time.perf_counter()
         if not await self._async_hold(limit):
             self._give_up(abandoned=False)
             await self._async_hold(self.grace)
             self._check_in_time(limit)
+        self._record(begin)
         return self.result()
 
     async def _async_hold(self, limit: float | None) -> bool:
@@ -175,7 +217,9 @@ class Work:
 
     def then(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Work:
         """New work whose outcome is `function(outcome, *args, **kwargs)`."""
-        following = Work(self.what, self.waiter, self.timeout, self._give_up, self.grace)
+        following = Work(
+            self.what, self.waiter, self.timeout, self._give_up, self.grace, self.source
+        )
 
         def run(done: Work) -> None:
             if done._error is not None:
@@ -237,7 +281,8 @@ def gather(works: list[Work]) -> Work:
         for work in works:
             work._give_up(abandoned)
 
-    together = Work(first.what, first.waiter, first.timeout, give_up, first.grace)
+    source = next((work.source for work in works if not work.done()), None)
+    together = Work(first.what, first.waiter, first.timeout, give_up, first.grace, source)
     left = [len(works)]
     lock = threading.Lock()
 

@@ -2,21 +2,27 @@
 
 Frame: `<u32 meta length><u32 number of buffers><u64 length> * n <meta> <buffers>`.
 Sending writes straight from the caller's thread as long as the kernel takes it; only the rest is
-left to the I/O thread. Receiving happens in the I/O thread. A large body is received into its own
-memory, without passing through the read buffer.
+left to the I/O thread. Receiving happens in the I/O thread, or in a thread that has nothing to do
+but to wait for what this connection brings: it reads the socket itself, which saves the hand-over
+from one thread to the other. A large body is received into its own memory, without passing through
+the read buffer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlinf.scheduler.net.doorbell import Doorbell
     from rlinf.scheduler.net.loop import IOLoop
 
 _HEAD = struct.Struct("<II")
@@ -24,7 +30,6 @@ _READ_SIZE = 1 << 16
 _IOV = 512
 COPY_LIMIT = 1 << 16
 READ = select.EPOLLIN | select.EPOLLRDHUP
-WRITE = READ | select.EPOLLOUT
 
 OnMessage = Callable[["Connection", bytes, list[memoryview]], None]
 OnClose = Callable[["Connection", str], None]
@@ -98,6 +103,10 @@ class Connection:
         self._body_filled = 0
         self._sizes: tuple[int, ...] = ()
         self._meta_size = 0
+        # Held by whoever reads: the I/O thread, or a thread that has borrowed the connection.
+        self._reading = threading.Lock()
+        self._borrowed = False
+        self._ending: str | None = None
         sock.setblocking(False)
 
     def start(self) -> None:
@@ -144,7 +153,7 @@ class Connection:
                     self._pending.extend(memoryview(p) for p in rest)
                 if flushed is not None:
                     self._pending.append(flushed)
-                self._loop.modify(self, WRITE)
+                self._watch()
                 return
         if flushed is not None:
             flushed.set()
@@ -187,9 +196,14 @@ class Connection:
                 else:
                     self._pending[0] = head[sent:]
             if not self._pending:
-                self._loop.modify(self, READ)
+                self._watch()
         for flushed in done:
             flushed.set()
+
+    def _watch(self) -> None:
+        """Tells the I/O thread what to look for; with the lock held."""
+        events = 0 if self._borrowed else READ
+        self._loop.modify(self, events | select.EPOLLOUT if self._pending else events)
 
     @property
     def backlog(self) -> int:
@@ -197,10 +211,56 @@ class Connection:
         with self._lock:
             return sum(len(p) for p in self._pending if isinstance(p, memoryview))
 
-    # -- receiving (I/O thread only) ----------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------
 
     def on_readable(self) -> None:
-        """Reads what is there and hands complete messages to the owner."""
+        """Reads what is there and hands complete messages to the owner (I/O thread)."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            ending = self._read()
+        finally:
+            self._reading.release()
+        if ending is not None:
+            self._finish(ending)
+
+    def read_until(self, done: Callable[[], bool], bell: Doorbell, limit: float | None) -> None:
+        """Reads in the calling thread, instead of the I/O thread, until `done()`.
+
+        Returns early when the deadline has passed, when the connection ends, or at once if another
+        thread reads it already.
+
+        Args:
+            done: whether what the caller waits for has come.
+            bell: wakes the caller if that comes from elsewhere.
+            limit: deadline in seconds.
+        """
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            with self._lock:
+                if self.closed is not None:
+                    return
+                self._borrowed = True
+                self._watch()
+            deadline = None if limit is None else time.monotonic() + limit
+            while not done() and self._ending is None:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return
+                if bell.wait(self.sock.fileno(), left):
+                    with bell:
+                        self._ending = self._read() or self._ending
+        finally:
+            with self._lock:
+                self._borrowed = False
+                self._reading.release()
+                self._watch()
+            if self._ending is not None:
+                self.close(self._ending)
+
+    def _read(self) -> str | None:
+        """Reads what is there; returns why the connection ended, if it did."""
         try:
             while True:
                 if self._body is not None:
@@ -211,8 +271,7 @@ class Connection:
                     target = self._view[self._end :]
                 count = self.sock.recv_into(target)
                 if count == 0:
-                    self._finish("the peer closed the connection")
-                    return
+                    return "the peer closed the connection"
                 self.received_bytes += count
                 if self._body is not None:
                     self._body_filled += count
@@ -223,11 +282,11 @@ class Connection:
                     self._end += count
                     self._parse()
                 if count < len(target):
-                    return
+                    return None
         except BlockingIOError:
-            return
+            return None
         except OSError as error:
-            self._finish(f"the connection broke: {error}")
+            return f"the connection broke: {error}"
 
     def _parse(self) -> None:
         while True:
@@ -237,8 +296,7 @@ class Connection:
             meta_size, count = _HEAD.unpack_from(self._buffer, self._start)
             header = _HEAD.size + 8 * count
             if header > _READ_SIZE:
-                self._finish(f"the peer sent a header of {header} bytes")
-                return
+                raise ConnectionError(f"the peer sent a header of {header} bytes")
             if available < header:
                 break
             sizes = (
@@ -273,7 +331,11 @@ class Connection:
         for size in self._sizes:
             buffers.append(body[position : position + size])
             position += size
-        self._on_message(self, meta, buffers)
+        try:
+            self._on_message(self, meta, buffers)
+        except Exception:
+            # A bug in one handler must be seen, and must not end the service of all the others.
+            traceback.print_exc()
 
     # -- ending -------------------------------------------------------------------------------
 
@@ -284,6 +346,12 @@ class Connection:
     def _finish(self, reason: str) -> None:
         with self._lock:
             if self.closed is not None:
+                return
+            if self._borrowed:
+                # Whoever reads notices the end of the stream, lets go and comes back here.
+                self._ending = reason
+                with contextlib.suppress(OSError):
+                    self.sock.shutdown(socket.SHUT_RDWR)
                 return
             self.closed = reason
             left = [p for p in self._pending if isinstance(p, Flushed)]

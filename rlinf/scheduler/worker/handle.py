@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler import trace
 from rlinf.scheduler.errors import CallCancelled, WaitTimeout, WorkerDied
 from rlinf.scheduler.worker.remote_error import WorkerRaised
 
@@ -60,8 +61,10 @@ class WorkerGroupFuncResult:
 
             if timeout is None:
                 timeout = self._group.default_timeout
+            begin = time.perf_counter()
             try:
                 self._outcomes = ray.get(self._refs, timeout=timeout)
+                _record(self, begin)
             except ray.exceptions.GetTimeoutError:
                 raise self._timeout(timeout) from None
             except ray.exceptions.RayError as error:
@@ -230,6 +233,7 @@ def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> l
     limits = [timeout] if timeout is not None else [h._group.default_timeout for h in handles]
     limit = min((value for value in limits if value is not None), default=None)
     deadline = None if limit is None else time.monotonic() + limit
+    begin, last = time.perf_counter(), handles[0]
     owner = {ref: handle for handle in handles for ref in handle._refs}
     left = list(owner)
     while left:
@@ -238,8 +242,17 @@ def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> l
         if not ready:
             raise owner[left[0]]._timeout(limit)
         for ref in ready:
+            last = owner[ref]
             try:
                 ray.get(ref)
             except ray.exceptions.RayError:
                 owner[ref].wait()
+    _record(last, begin)
     return [handle.wait() for handle in handles]
+
+
+def _record(handle: WorkerGroupFuncResult, begin: float) -> None:
+    """Notes in the trace how long this process waited for a call."""
+    recorder, end = trace.current(), time.perf_counter()
+    if recorder is not None and end - begin > trace.SHORTEST_WAIT:
+        recorder.add(f"{handle._group.name}.{handle.method}()", trace.WAIT, begin, end)

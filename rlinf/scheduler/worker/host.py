@@ -15,7 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from rlinf.scheduler import trace
 from rlinf.scheduler.errors import CallCancelled
+from rlinf.scheduler.net import doorbell
 from rlinf.scheduler.worker import timers
 from rlinf.scheduler.worker.remote_error import WorkerRaised, pack
 from rlinf.scheduler.worker.runtime import WorkerRuntime, set_current_call
@@ -77,7 +79,11 @@ class WorkerHost:
             self._keep_timers(call, method, begin, spent)
 
     def _keep_timers(self, call: str, method: str, begin: float, spent: dict[str, float]) -> None:
-        spent.setdefault(method, time.perf_counter() - begin)
+        end = time.perf_counter()
+        spent.setdefault(method, end - begin)
+        recorder = trace.current()
+        if recorder is not None:
+            recorder.add(method, trace.CALL, begin, end)
         self._timers[call] = spent
         if len(self._timers) > _KEPT_TIMERS:
             del self._timers[next(iter(self._timers))]
@@ -207,7 +213,7 @@ def _on_cancel_signal(signum: int, frame: Any) -> None:
 
     runtime, call = current_runtime(), current_call()
     if isinstance(runtime, WorkerRuntime) and call is not None and runtime.cancel.asked(call):
-        raise CallCancelled("the call was cancelled")
+        doorbell.of_main_thread().interrupt(CallCancelled("the call was cancelled"))
 
 
 def actor_class(worker_cls: type) -> type:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler import trace
 from rlinf.scheduler.collective.broadcast import Broadcaster
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.exchange import Exchange
@@ -151,6 +152,7 @@ class WorkerRuntime(ProcessRuntime):
         sys.path.extend(p for p in spec.run.import_path if p not in known and os.path.isdir(p))
         self.spec = spec
         self.box = BlackBox(Path(spec.box_file))
+        trace.start(spec.trace_file)
         self.cancel = _CancelDesk()
         super().__init__(
             spec.name,
@@ -225,6 +227,9 @@ class WorkerRuntime(ProcessRuntime):
 
     def _leave(self, _: Any) -> set[str]:
         """Answers the driver's request to end: the config keys that were read here."""
+        recorder = trace.current()
+        if recorder is not None:
+            recorder.flush()
         tracked = sys.modules.get("rlinf.config.tracked")
         return set(tracked.reads()) if tracked else set()
 

@@ -26,6 +26,7 @@ class RunSpec:
         ray_processes: (pid, start time) of what the driver started to have a Ray of its own;
             workers end them if the driver is killed and cannot.
         import_path: where the driver finds its modules; workers look there, too.
+        trace: whether processes record what they do and wait for.
     """
 
     run_id: str
@@ -38,6 +39,7 @@ class RunSpec:
     timeouts: dict[str, float | None]
     ray_processes: list[tuple[int, float]] = field(default_factory=list)
     import_path: list[str] = field(default_factory=list)
+    trace: bool = True
 
     def timeout(self, name: str) -> float | None:
         """Deadline of a kind of wait."""
@@ -94,6 +96,11 @@ class WorkerSpec:
     def box_file(self) -> str:
         """The worker's black box, on its node."""
         return worker_file(self.run.log_dir, self.name, ".box")
+
+    @property
+    def trace_file(self) -> str | None:
+        """Where the worker records its spans, on its node; None if it does not."""
+        return worker_file(self.run.log_dir, self.name, ".trace") if self.run.trace else None
 
 
 def worker_file(log_dir: str, name: str, suffix: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from rlinf.scheduler import trace
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OF_CALL: ContextVar[dict[str, float] | None] = ContextVar("rlinf_timers", default=None)
@@ -35,7 +37,11 @@ def measure(store: dict[str, float], tag: str) -> Iterator[None]:
     try:
         yield
     finally:
-        store[tag] = store.get(tag, 0.0) + time.perf_counter() - begin
+        end = time.perf_counter()
+        store[tag] = store.get(tag, 0.0) + end - begin
+        recorder = trace.current()
+        if recorder is not None:
+            recorder.add(tag, trace.BLOCK, begin, end)
 
 
 def timed(tag: str | None = None) -> Callable[[F], F]:

@@ -1,0 +1,78 @@
+"""A picture of the timeline: a bar per process, coloured by what it does, pale where it waits."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+from rlinf.cli.timeline.lanes import DRIVER, Timeline, is_busy, is_waiting
+
+_COLOURS = {
+    "env_step": "#2a9d5c",
+    "predict": "#2f6fb5",
+    "training": "#c8553d",
+    "sync_weights": "#8e5bb0",
+    "advantages": "#d99a2b",
+}
+_MORE = ("#5b8c8c", "#a66a8b", "#7a7f3a", "#4d5f8f", "#94623c", "#3f7f6f")
+_WAIT, _IDLE, _INK = "#e3e3e3", "#ffffff", "#222222"
+_ROW, _GAP, _LEFT, _TOP = 20, 6, 150, 34
+
+
+def colour_of(name: str) -> str:
+    """The same colour for the same name, in every picture."""
+    return _COLOURS.get(name) or _MORE[zlib.crc32(name.encode()) % len(_MORE)]
+
+
+def draw(
+    timeline: Timeline, begin: int, end: int, path: str | Path, title: str = "", width: int = 1200
+) -> None:
+    """Draws a window of time as PNG.
+
+    Args:
+        timeline: the run.
+        begin: nanoseconds since the epoch.
+        end: nanoseconds since the epoch.
+        path: file to write.
+        title: above the bars.
+        width: of the picture, in pixels.
+    """
+    try:
+        from PIL import Image, ImageDraw
+    except ImportError as error:
+        raise ValueError("a picture needs Pillow: pip install 'rlinf[embodied]'") from error
+    lanes = [lane for lane in timeline.lanes.values() if lane.name != DRIVER and lane.pieces]
+    lanes = [lane for lane in lanes if any(map(is_busy, lane.between(begin, end)))]
+    height = _TOP + len(lanes) * (_ROW + _GAP) + 60
+    image = Image.new("RGB", (width, height), "white")
+    pen = ImageDraw.Draw(image)
+    pen.text((8, 8), f"{title}  ({(end - begin) / 1e6:.0f} ms)", fill=_INK)
+    scale = (width - _LEFT - 10) / (end - begin)
+    used: dict[str, float] = {}
+    for row, lane in enumerate(lanes):
+        top = _TOP + row * (_ROW + _GAP)
+        pen.text((8, top + 4), lane.name[:22], fill=_INK)
+        for piece in lane.between(begin, end):
+            left = _LEFT + (piece.begin - begin) * scale
+            right = _LEFT + (piece.end - begin) * scale
+            colour = _IDLE
+            if is_busy(piece):
+                colour = colour_of(piece.name)
+                used[piece.name] = used.get(piece.name, 0.0) + piece.seconds
+            elif is_waiting(piece):
+                colour = _WAIT
+            pen.rectangle((left, top, max(right, left + 0.6), top + _ROW), fill=colour)
+    _legend(pen, used, height, width)
+    image.save(path)
+
+
+def _legend(pen: Any, used: dict[str, float], height: int, width: int) -> None:
+    left = _LEFT
+    names = [name for name, _ in sorted(used.items(), key=lambda entry: -entry[1])][:9]
+    for name, colour in [(n, colour_of(n)) for n in names] + [("waiting", _WAIT)]:
+        pen.rectangle((left, height - 32, left + 14, height - 18), fill=colour)
+        pen.text((left + 20, height - 31), name, fill=_INK)
+        left += 40 + 7 * len(name)
+        if left > width - 100:
+            break

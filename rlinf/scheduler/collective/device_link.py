@@ -1,0 +1,276 @@
+"""A link: an ordered, one-directional stream of tensors from one process to another.
+
+A link moves tensors between GPUs without the host, by NCCL (see `pair_group`). Messages go their
+usual way and only say which tensors come over which link, and under which number. Each side has one
+thread per link, which sends or receives in the order of these numbers, so that the operations of
+both sides pair up whatever the order in which messages are sent and arrive. The receiving thread
+begins when a message has arrived, whether or not somebody asks for it: nothing can be stuck behind
+a message that nobody takes.
+
+When something goes wrong on a link, all that is under way on it fails on both sides; the next
+message makes a new one.
+
+NCCL has run here only between two processes that share one GPU, each told by NCCL_HOSTID that it is
+on a machine of its own, so over sockets. Between GPUs of one machine (NVLink, PCIe) and over
+InfiniBand it is untested. Tests use gloo and the host (`RLINF_DEVICE_LINK=gloo`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlinf.scheduler.collective import pair_group
+from rlinf.scheduler.collective.pair_group import RECEIVER, SENDER, PairGroup, TensorSpec
+from rlinf.scheduler.collective.work import Work
+from rlinf.scheduler.errors import SchedulerError
+
+if TYPE_CHECKING:
+    import torch
+
+_GRACE = 4.0
+"""Seconds in which the death of a peer is expected to be known after a link to it broke."""
+
+OnBroken = Callable[["DeviceLink", BaseException], None]
+"""Called in a link's thread with why it broke, after all that waits was told."""
+
+
+class DeviceLinkError(SchedulerError):
+    """Tensors were lost because a link between two devices failed."""
+
+
+class LinkAddress(NamedTuple):
+    """Where a receiver finds the sender's side of a link."""
+
+    id: str
+    backend: str
+    host: str
+    port: int
+
+
+class Shipment(NamedTuple):
+    """What a message says of its tensors that come over a link."""
+
+    link: LinkAddress
+    number: int
+    tensors: tuple[TensorSpec, ...]
+
+
+class Departure(NamedTuple):
+    """Tensors to send.
+
+    Attributes:
+        tensors: contiguous, on the device of the link.
+        ready: CUDA event after which they have their values; None on the host.
+        work: done when they have left.
+    """
+
+    tensors: Sequence[torch.Tensor]
+    ready: Any
+    work: Work
+
+    def move(self, group: PairGroup) -> Any:
+        """Sends them."""
+        group.send(self.tensors, self.ready)
+
+
+class Arrival(NamedTuple):
+    """Tensors to receive.
+
+    Attributes:
+        tensors: what they are.
+        work: done when they have come; its outcome is the list of them.
+    """
+
+    tensors: Sequence[TensorSpec]
+    work: Work
+
+    def move(self, group: PairGroup) -> Any:
+        """Receives them."""
+        return group.receive(self.tensors)
+
+
+class DeviceLink:
+    """One side of a link.
+
+    Attributes:
+        peer: name of the process on the other side.
+        address: where the sender's side is.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        address: LinkAddress,
+        rank: int,
+        device: int,
+        ended: Callable[[str], BaseException | None],
+        on_broken: OnBroken,
+        listener: Any = None,
+    ):
+        """Use `outgoing` or `incoming`."""
+        self.peer = peer
+        self.address = address
+        self._rank = rank
+        self._device = device
+        self._ended = ended
+        self._on_broken = on_broken
+        self._listener = listener
+        self._state = threading.Condition()
+        self._posted: dict[int, Departure | Arrival] = {}
+        self._count = 0
+        self._next = 0
+        self._moving: Departure | Arrival | None = None
+        self._error: BaseException | None = None
+        self._server: pair_group.Server | None = None
+        self._group: PairGroup | None = None
+        way = "to" if rank == SENDER else "from"
+        threading.Thread(target=self._run, name=f"rlinf-link {way} {peer}", daemon=True).start()
+
+    @classmethod
+    def outgoing(
+        cls,
+        peer: str,
+        link_id: str,
+        backend: str,
+        host: str,
+        device: int,
+        ended: Callable[[str], BaseException | None],
+        on_broken: OnBroken,
+    ) -> DeviceLink:
+        """The sender's side of a new link.
+
+        Args:
+            peer: name of the receiver.
+            link_id: identity of the link in the whole run.
+            backend: `nccl` or `gloo`.
+            host: address of this process's node, on which the receiver finds it.
+            device: index of the GPU that the tensors are on.
+            ended: tells why a peer has ended, or None while it lives; may block.
+            on_broken: called when the link breaks on its own.
+        """
+        listener = pair_group.listen(host)
+        address = LinkAddress(link_id, backend, host, listener.getsockname()[1])
+        return cls(peer, address, SENDER, device, ended, on_broken, listener)
+
+    @classmethod
+    def incoming(
+        cls,
+        peer: str,
+        address: LinkAddress,
+        device: int,
+        ended: Callable[[str], BaseException | None],
+        on_broken: OnBroken,
+    ) -> DeviceLink:
+        """The receiver's side of a link that a peer has made; `device` is where tensors come."""
+        return cls(peer, address, RECEIVER, device, ended, on_broken)
+
+    # -- any thread ---------------------------------------------------------------------------
+
+    def send(self, departure: Departure) -> Shipment:
+        """Queues tensors; the message that brings the shipment to the receiver must follow."""
+        with self._state:
+            number = self._count
+            self._count += 1
+        self._post(number, departure)
+        specs = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in departure.tensors]
+        return Shipment(self.address, number, tuple(specs))
+
+    def receive(self, shipment: Shipment, work: Work) -> None:
+        """Receives tensors when it is their turn."""
+        self._post(shipment.number, Arrival(shipment.tensors, work))
+
+    def _post(self, number: int, batch: Departure | Arrival) -> None:
+        with self._state:
+            error = self._error
+            if error is None:
+                self._posted[number] = batch
+                self._state.notify_all()
+        if error is not None:
+            batch.work.finish(error=error)
+
+    def end(self, error: BaseException) -> None:
+        """Fails what is under way, and what comes later, and ends the thread."""
+        with self._state:
+            if self._error is not None:
+                return
+            self._error = error
+            batches = [*([self._moving] if self._moving else []), *self._posted.values()]
+            self._posted.clear()
+            self._state.notify_all()
+        for batch in batches:
+            batch.work.finish(error=error)
+        # Takes half a second with NCCL; and if the group is just being set up, until that fails.
+        threading.Thread(target=self._take_down, name="rlinf-link end", daemon=True).start()
+
+    def _take_down(self) -> None:
+        with self._state:
+            group, self._group = self._group, None
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        if group is not None:
+            group.abort()
+
+    # -- the link's thread ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            group = self._connect()
+            while (batch := self._take()) is not None:
+                outcome = batch.move(group)
+                with self._state:
+                    self._moving = None
+                    error = self._error
+                # What an ended link has moved may be garbage.
+                batch.work.finish(outcome, error)
+                del batch, outcome
+        except Exception as error:
+            self._broken(error)
+        finally:
+            self._take_down()
+
+    def _connect(self) -> PairGroup:
+        if self._listener is not None:
+            server = pair_group.Server(self._listener)
+            with self._state:
+                self._server = server
+        address = self.address
+        group = PairGroup(
+            address.backend,
+            self._rank,
+            self._device,
+            (address.host, address.port),
+            given_up=lambda: self._error is not None,
+        )
+        with self._state:
+            self._group = group
+        return group
+
+    def _take(self) -> Departure | Arrival | None:
+        with self._state:
+            self._state.wait_for(lambda: self._error is not None or self._next in self._posted)
+            if self._error is not None:
+                return None
+            self._moving = self._posted.pop(self._next)
+            self._next += 1
+            return self._moving
+
+    def _broken(self, cause: Exception) -> None:
+        # If the peer has died, that is what is to be told, and it is known in a moment.
+        deadline = time.monotonic() + _GRACE
+        error: BaseException | None = None
+        while error is None and self._error is None and time.monotonic() < deadline:
+            error = self._ended(self.peer)
+            time.sleep(0.02)
+        if error is None:
+            way = ("to", "from")[self._rank]
+            error = DeviceLinkError(
+                f"tensors {way} {self.peer} were lost: the {self.address.backend} link failed with "
+                f"{type(cause).__name__}: {cause}. RLINF_DEVICE_LINK=off uses the host instead."
+            )
+            error.__cause__ = cause
+        self.end(error)
+        self._on_broken(self, error)

@@ -1,0 +1,240 @@
+"""All links of a process: which tensors travel by link, over which, and what ends them.
+
+A tensor goes by link if it is large, on a GPU of this process that the receiver does not have, and
+the receiver has a GPU of the same kind. All others go through the host, or by CUDA IPC if the GPU
+is shared. Links are made when they are first needed: one per receiver and GPU of the sender.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlinf.scheduler.collective import pair_group
+from rlinf.scheduler.collective.device_link import (
+    Departure,
+    DeviceLink,
+    DeviceLinkError,
+    Shipment,
+)
+from rlinf.scheduler.collective.work import Work, finished
+
+if TYPE_CHECKING:
+    import torch
+
+    from rlinf.scheduler.collective.endpoint import Endpoint
+    from rlinf.scheduler.net.connection import Connection
+
+LINK_BYTES = 64 * 1024
+"""Smaller tensors stay in the message: setting a transfer up takes longer than copying them."""
+
+HOST = -1
+"""What torch gives as the device index of a tensor on the host."""
+
+_MODES = ("nccl", "gloo", "off")
+
+
+class LinkToken(NamedTuple):
+    """Stands for a tensor in a message.
+
+    Attributes:
+        lot: index of the lot, and of the shipment, that it is in.
+        index: position there.
+    """
+
+    lot: int
+    index: int
+
+
+class Cargo:
+    """The tensors of a message that go by link, in one lot for each GPU that they are on.
+
+    Attributes:
+        nbytes: size of all.
+        left: one work for each lot, done when it has left.
+    """
+
+    def __init__(self, peer: str, copy: bool):
+        """Begins empty.
+
+        Args:
+            peer: name of the receiver.
+            copy: take copies, so that the originals may change at once; otherwise they may change
+                when all of `left` are done.
+        """
+        self.nbytes = 0
+        self.left: list[Work] = []
+        self._peer = peer
+        self._copy = copy
+        self._lots: dict[int, list[torch.Tensor]] = {}
+        self._departures: dict[int, Departure] = {}
+
+    def add(self, tensor: torch.Tensor) -> LinkToken:
+        """Takes a tensor; in the thread and stream that made it."""
+        import torch
+
+        device = tensor.get_device()
+        tensor = tensor.resolve_conj().resolve_neg()
+        if self._copy:
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        lot = self._lots.setdefault(device, [])
+        lot.append(tensor.contiguous())
+        self.nbytes += tensor.nbytes
+        return LinkToken(list(self._lots).index(device), len(lot) - 1)
+
+    def close(self) -> None:
+        """All are in it; notes when they have their values."""
+        import torch
+
+        for device, lot in self._lots.items():
+            ready = None
+            if device != HOST:
+                ready = torch.cuda.Event()
+                ready.record(torch.cuda.current_stream(device))
+            work = Work(f"{self._peer} to take tensors that were sent to it")
+            self._departures[device] = Departure(lot, ready, work)
+            self.left.append(work)
+
+    def departures(self) -> dict[int, Departure]:
+        """What to send, by the index of the device."""
+        return self._departures
+
+
+class DeviceLinks:
+    """The links of a process, in both directions."""
+
+    def __init__(self, endpoint: Endpoint):
+        """Makes no link yet.
+
+        Raises:
+            ValueError: RLINF_DEVICE_LINK is none of `nccl`, `gloo` and `off`.
+        """
+        self._endpoint = endpoint
+        self._mode = os.environ.get("RLINF_DEVICE_LINK", "nccl")
+        if self._mode not in _MODES:
+            raise ValueError(f"RLINF_DEVICE_LINK={self._mode!r}; it must be one of {_MODES}")
+        self._lock = threading.Lock()
+        self._reach: dict[str, frozenset[int]] = {}
+        self._out: dict[tuple[str, int], DeviceLink] = {}
+        self._in: dict[str, DeviceLink] = {}
+        self._ended: dict[str, BaseException] = {}
+        endpoint.on("unlink", self._on_unlink)
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def devices_for(self, peer: str) -> frozenset[int]:
+        """Indices of the devices whose tensors go to a peer by link."""
+        reach = self._reach.get(peer)
+        if reach is None:
+            reach = self._reach[peer] = self._find_reach(peer)
+        return reach
+
+    def _find_reach(self, peer: str) -> frozenset[int]:
+        if self._mode == "gloo":
+            return frozenset({HOST})
+        info = self._endpoint.info(peer)
+        kind, isolated = (os.environ.get(n) for n in ("ACCELERATOR_TYPE", "ISOLATE_ACCELERATOR"))
+        theirs = set(info.available_accelerators) if info is not None else set()
+        # A process that sees the devices of others does not know which of them it shares.
+        if self._mode == "off" or not theirs or info.accelerator_type != kind or isolated != "1":
+            return frozenset()
+        own = self._endpoint.accelerators
+        return frozenset(i for i, device in enumerate(own) if device not in theirs)
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor on one of these devices is worth a transfer of its own."""
+        return tensor.nbytes >= LINK_BYTES and pair_group.available(self._mode)
+
+    def dispatch(self, peer: str, cargo: Cargo) -> tuple[Shipment, ...]:
+        """Sends off what a message has; the message must follow.
+
+        Raises:
+            WorkerDied: the peer has ended.
+        """
+        departures = cargo.departures().items()
+        return tuple(self._link_to(peer, device).send(lot) for device, lot in departures)
+
+    def _link_to(self, peer: str, device: int) -> DeviceLink:
+        endpoint = self._endpoint
+        with self._lock:
+            link = self._out.get((peer, device))
+            if link is None:
+                link = self._out[peer, device] = DeviceLink.outgoing(
+                    peer,
+                    f"{endpoint.name} {secrets.token_hex(8)}",
+                    self._mode,
+                    endpoint.node_ip,
+                    device,
+                    endpoint.lost,
+                    self._on_broken,
+                )
+        error = endpoint.gone(peer)
+        if error is not None:
+            self.peer_gone(peer, error)
+            raise error
+        return link
+
+    # -- receiving ----------------------------------------------------------------------------
+
+    def expect(self, sender: str, shipments: tuple[Shipment, ...]) -> list[Work]:
+        """Begins to receive what a message says; works whose outcomes are lists of tensors."""
+        return [self._receive(sender, shipment) for shipment in shipments]
+
+    def _receive(self, sender: str, shipment: Shipment) -> Work:
+        address = shipment.link
+        endpoint = self._endpoint
+        with self._lock:
+            if address.id in self._ended:
+                return finished(error=self._ended[address.id])
+            link = self._in.get(address.id)
+            if link is None:
+                link = self._in[address.id] = DeviceLink.incoming(
+                    sender, address, _own_device(), endpoint.lost, self._on_broken
+                )
+        work = Work(f"tensors from {sender}", endpoint.name, endpoint.run.timeout("recv"))
+        link.receive(shipment, work)
+        return work
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def peer_gone(self, peer: str, error: BaseException) -> None:
+        """A peer has ended: fails what is under way between it and this process."""
+        self._reach.pop(peer, None)
+        self._end([link for link in self._all() if link.peer == peer], error)
+
+    def close(self) -> None:
+        """Ends all links."""
+        self._end(self._all(), DeviceLinkError(f"{self._endpoint.name} has ended"))
+
+    def _on_broken(self, link: DeviceLink, error: BaseException) -> None:
+        self._end([link], error)
+        self._endpoint.post_soon(link.peer, "unlink", (link.address.id, str(error)))
+
+    def _on_unlink(self, peer: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+        link_id, reason = fields
+        error = DeviceLinkError(f"{peer} says: {reason}")
+        with self._lock:
+            # Messages of the link may come later still.
+            self._ended.setdefault(link_id, error)
+        self._end([link for link in self._all() if link.address.id == link_id], error)
+
+    def _all(self) -> list[DeviceLink]:
+        with self._lock:
+            return [*self._out.values(), *self._in.values()]
+
+    def _end(self, links: list[DeviceLink], error: BaseException) -> None:
+        with self._lock:
+            for link in links:
+                self._ended.setdefault(link.address.id, error)
+            self._out = {key: link for key, link in self._out.items() if link not in links}
+            self._in = {key: link for key, link in self._in.items() if link not in links}
+        for link in links:
+            link.end(error)
+
+
+def _own_device() -> int:
+    """Index of the first GPU of this process, among those that it sees."""
+    isolated = os.environ.get("ISOLATE_ACCELERATOR", "1") == "1"
+    return 0 if isolated else max(0, int(os.environ["LOCAL_ACCELERATOR_RANK"]))
