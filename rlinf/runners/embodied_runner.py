@@ -6,9 +6,11 @@ import math
 import time
 from typing import Any
 
+from rlinf.runners.checkpoints import RunCheckpoints
 from rlinf.runners.rollout_retry import RolloutRetry
 from rlinf.runners.run_folder import RunSummary, run_folder
 from rlinf.scheduler import WorkerGroup, wait_all
+from rlinf.scheduler.trace import mark_step
 from rlinf.utils.env_spec import rollout_steps
 from rlinf.utils.metric_logger import MetricLogger
 from rlinf.utils.progress import Progress
@@ -34,8 +36,10 @@ class EmbodiedRunner:
         self.folder = run_folder(cfg)
         self.summary = RunSummary(self.folder, cfg)
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
+        self.checkpoints = RunCheckpoints(cfg, self.folder, [actor, rollout, env])
         self.global_step = 0
         self.env_steps = 0
+        self._scores: dict[str, float] = {}
         limits = [n for n in (cfg.runner.max_epochs, cfg.runner.max_steps) if n > 0]
         if not limits and not cfg.runner.only_eval:
             raise ValueError("set runner.max_epochs or runner.max_steps: the run has no end")
@@ -52,6 +56,12 @@ class EmbodiedRunner:
         wait_all(
             self.rollout.init_worker(spec), self.actor.init_worker(spec, self._optimiser_steps())
         )
+        checkpoint = self.checkpoints.find()
+        if checkpoint is not None:
+            state = self.checkpoints.restore(checkpoint)
+            self.global_step, self.env_steps = state["global_step"], state["env_steps"]
+            self.retry.restarts = state["env_restarts"]
+        self.logger.start(self.global_step)
 
     def _optimiser_steps(self) -> int:
         if self.cfg.runner.only_eval:
@@ -71,7 +81,7 @@ class EmbodiedRunner:
         begin = time.perf_counter()
         rollout_seconds = 0.0
         try:
-            for _ in range(self.max_steps):
+            while self.global_step < self.max_steps:
                 step_begin = time.perf_counter()
                 if self.global_step % self.cfg.runner.weight_sync_interval == 0:
                     self.update_rollout_weights()
@@ -80,10 +90,13 @@ class EmbodiedRunner:
                 metrics = self.learn()
                 self.global_step += 1
                 seconds = time.perf_counter() - step_begin
+                mark_step(self.global_step, step_begin)
                 self._report(progress, env_metrics | times | metrics, seconds)
                 if self._due(self.cfg.runner.val_check_interval):
-                    self.logger.log(self.evaluate(), self.global_step)
+                    self._log_evaluation(self.evaluate())
+                self._save_if_due()
             training_seconds = time.perf_counter() - begin
+            self.checkpoints.poll(wait=True)
             final = self._final_evaluation()
         except BaseException as error:
             self.summary.write(
@@ -126,12 +139,30 @@ class EmbodiedRunner:
         begin = time.perf_counter()
         rollout = self.actor.compute_advantages_and_returns().wait()[0]
         middle = time.perf_counter()
-        train = self.actor.run_training().wait()[0]
+        training = self.actor.run_training()
+        train = training.wait()[0]
         metrics = {f"rollout/{name}": value for name, value in rollout.items()}
         metrics |= {f"train/{name}": value for name, value in train.items()}
         metrics["time/advantages"] = middle - begin
         metrics["time/training"] = time.perf_counter() - middle
+        for tag, seconds in training.consume_durations().items():
+            metrics[f"time/actor/{tag}"] = seconds
         return metrics
+
+    def _save_if_due(self) -> None:
+        """Begins a checkpoint, or completes the one that is being written."""
+        runner = self.cfg.runner
+        last = self.global_step == self.max_steps
+        if runner.save_interval > 0 and (last or self._due(runner.save_interval)):
+            best = runner.best_metric or "eval/success_once"
+            score = self._scores.get(best, self._scores.get("env/success_once"))
+            self.checkpoints.save(self.global_step, self._counts(), score)
+        else:
+            self.checkpoints.poll()
+
+    def _log_evaluation(self, metrics: dict[str, float]) -> None:
+        self._scores |= metrics
+        self.logger.log(metrics, self.global_step)
 
     def _due(self, interval: int) -> bool:
         return interval > 0 and self.global_step % interval == 0
@@ -141,6 +172,8 @@ class EmbodiedRunner:
         speed = self.steps_per_rollout / seconds
         metrics["env/steps_per_second"] = speed
         metrics["env/total_steps"] = float(self.env_steps)
+        metrics["checkpoint/failures"] = float(self.checkpoints.failures)
+        self._scores |= metrics
         if self.global_step % self.cfg.runner.log_interval == 0:
             self.logger.log(metrics, self.global_step)
         facts = {"env steps": f"{self.env_steps:,}"}

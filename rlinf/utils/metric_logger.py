@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,21 +22,29 @@ class MetricLogger:
 
     def __init__(self, folder: Path, cfg: Any):
         self.folder = folder
-        self._backends: dict[str, Any] = {}
+        self._cfg = cfg
+        self._backends: dict[str, Any] | None = None
+
+    def start(self, step: int) -> None:
+        """Opens the back-ends; what an earlier run wrote of later steps than `step` is dropped."""
+        self._backends = {}
         makers = {
             "tensorboard": _TensorBoard,
             "jsonl": _JsonLines,
             "wandb": _Wandb,
             "swanlab": _Swanlab,
         }
-        for name in cfg.logger_backends:
+        for name in self._cfg.logger_backends:
             try:
-                self._backends[name] = makers[name](folder, cfg)
+                self._backends[name] = makers[name](self.folder, self._cfg, step)
             except Exception as error:
                 self._complain(name, error)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Writes metrics of one step."""
+        if self._backends is None:
+            self.start(0)
+        assert self._backends is not None
         for name, backend in list(self._backends.items()):
             try:
                 backend.log(metrics, step)
@@ -45,7 +54,7 @@ class MetricLogger:
 
     def close(self) -> None:
         """Writes out what is buffered."""
-        for name, backend in self._backends.items():
+        for name, backend in (self._backends or {}).items():
             try:
                 backend.close()
             except Exception as error:
@@ -60,10 +69,10 @@ class MetricLogger:
 
 
 class _TensorBoard:
-    def __init__(self, folder: Path, cfg: Any):
+    def __init__(self, folder: Path, cfg: Any, step: int):
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
@@ -74,9 +83,14 @@ class _TensorBoard:
 
 
 class _JsonLines:
-    def __init__(self, folder: Path, cfg: Any):
+    def __init__(self, folder: Path, cfg: Any, step: int):
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / "metrics.jsonl", "a")  # noqa: SIM115 - open for the run
+        path = folder / "metrics.jsonl"
+        kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
+        part = path.with_suffix(".part")
+        part.write_text("".join(kept))
+        os.replace(part, path)
+        self._file = open(path, "a")  # noqa: SIM115 - open for the run
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self._file.write(json.dumps({"step": step, **metrics}) + "\n")
@@ -86,8 +100,15 @@ class _JsonLines:
         self._file.close()
 
 
+def _lines(path: Path) -> list[str]:
+    """Whole lines; one that was cut off when the run was killed is left out."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
 class _Wandb:
-    def __init__(self, folder: Path, cfg: Any):
+    def __init__(self, folder: Path, cfg: Any, step: int):
         import wandb
 
         self._run = wandb.init(
@@ -105,7 +126,7 @@ class _Wandb:
 
 
 class _Swanlab:
-    def __init__(self, folder: Path, cfg: Any):
+    def __init__(self, folder: Path, cfg: Any, step: int):
         import swanlab
 
         self._run = swanlab.init(

@@ -62,3 +62,8 @@ class ReturnScale:
     def state_dict(self) -> dict[str, float | Tensor | None]:
         """The statistics, for checkpoints."""
         return {"mean": self.mean, "var": self.var, "count": self.count, "returns": self._returns}
+
+    def load_state_dict(self, state: dict[str, float | Tensor | None]) -> None:
+        """Goes on from statistics that `state_dict` returned."""
+        self.mean, self.var, self.count = state["mean"], state["var"], state["count"]
+        self._returns = state["returns"]

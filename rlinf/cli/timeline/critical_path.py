@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rlinf.cli.timeline.lanes import DRIVER, Lane, Piece, Timeline, is_busy, is_waiting
 from rlinf.scheduler.trace import Span
 
+HAND_OVER = "hand-over"
 _PEER = re.compile(r"a message from (\S+)")
 _CALL = re.compile(r"(\S+)\.(\w+)\(\)")
 
@@ -41,49 +42,58 @@ class Link:
 def critical_path(timeline: Timeline, step: Span) -> list[Link]:
     """The path of one step, from its begin to its end, without gaps."""
     links: list[Link] = []
-    lane, now = timeline.lanes[DRIVER], step.end
-    visited: set[tuple[str, int]] = set()
+    lane, now = _cause(timeline, timeline.lanes[DRIVER], step.end), step.end
     while now > step.begin:
-        piece = lane.at(now)
-        if piece is not None and is_waiting(piece):
-            other = _awaited(timeline, lane, piece, now)
-            if other is not None and (other.name, now) not in visited:
-                visited.add((lane.name, now))
-                lane = other
-                continue
-        begin = max(step.begin, piece.begin if piece is not None else _last_end(lane, now))
-        if piece is None or not is_busy(piece):
-            if lane.name != DRIVER and (DRIVER, now) not in visited:
-                # It had nothing to do: whoever was to call it is the one to look at.
-                visited.add((lane.name, now))
-                lane = timeline.lanes[DRIVER]
-                continue
-            name = piece.name if piece is not None and piece.name else "between calls"
-        else:
-            name = piece.name
-        links.append(Link(lane.name, name, begin, now))
+        piece = _last_active(lane, now)
+        if piece is None or piece.end <= step.begin:
+            links.append(Link(lane.name, "before the step", step.begin, now))
+            break
+        if piece.end < now:
+            links.append(Link(lane.name, HAND_OVER, piece.end, now))
+            now = piece.end
+        begin = max(piece.begin, step.begin)
+        links.append(Link(lane.name, piece.name or "between calls", begin, now))
         now = begin
+        lane = _cause(timeline, lane, now)
     return links[::-1]
 
 
-def _last_end(lane: Lane, now: int) -> int:
-    return max((piece.end for piece in lane.pieces if piece.end < now), default=0)
+def _is_active(lane: Lane, piece: Piece) -> bool:
+    """Whether a process moves the run on; the driver does so between its waits."""
+    return not is_waiting(piece) if lane.name == DRIVER else is_busy(piece)
 
 
-def _awaited(timeline: Timeline, lane: Lane, piece: Piece, now: int) -> Lane | None:
-    """Who let a process wait, at the end of its wait."""
-    peer = _PEER.match(piece.name)
+def _last_active(lane: Lane, now: int) -> Piece | None:
+    """The last thing that a process had begun to do before a moment."""
+    return next((p for p in lane.backwards(now) if _is_active(lane, p)), None)
+
+
+def _cause(timeline: Timeline, lane: Lane, now: int) -> Lane:
+    """Who decided when a process could begin what it began at a moment."""
+    before = lane.at(now)
+    if before is not None and _is_active(lane, before):
+        return lane
+    if before is not None and is_waiting(before):
+        return _awaited(timeline, before, now) or lane
+    # It had nothing to do until it was called.
+    driver = timeline.lanes[DRIVER]
+    return driver if lane is driver else _cause(timeline, driver, now)
+
+
+def _awaited(timeline: Timeline, wait: Piece, now: int) -> Lane | None:
+    """Whom a process waited for."""
+    peer = _PEER.match(wait.name)
     if peer is not None:
         return timeline.lanes.get(peer.group(1))
-    call = _CALL.match(piece.name)
+    call = _CALL.match(wait.name)
     if call is None:
         return None
     group, method = call.groups()
-    ranks = [other for other in timeline.workers if other.group == group]
     ended = [
-        (span.end, other.name)
-        for other in ranks
-        for span in other.calls
-        if span.name == method and span.begin < now and span.end <= now + 5_000_000
+        (span.end, lane.name)
+        for lane in timeline.workers
+        if lane.group == group
+        for span in lane.calls
+        if span.name == method and wait.begin < span.end <= now
     ]
     return timeline.lanes[max(ended)[1]] if ended else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +63,11 @@ class Lane:
         if index < 0 or self.pieces[index].end < moment:
             return None
         return self.pieces[index]
+
+    def backwards(self, moment: int) -> Iterator[Piece]:
+        """Pieces that began before a moment, the latest first."""
+        for index in range(bisect_right(self._begins, moment - 1) - 1, -1, -1):
+            yield self.pieces[index]
 
     def between(self, begin: int, end: int) -> list[Piece]:
         """Pieces of a window, cut at its borders."""

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from rlinf.data.embodied import EmbodiedBatch, merge_halves
 from rlinf.data.env_share import env_ids
+from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
 from rlinf.scheduler import Worker
+from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
+from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.env_worker import TRAJECTORY
 from rlinf.workers.rollout.multi_step_rollout_worker import HALF
 
 
-class EmbodiedFSDPActor(Worker):
+class EmbodiedFSDPActor(Checkpointed, Worker):
     """Trains a policy on rollouts of envs."""
 
     def __init__(self, cfg: Any) -> None:
@@ -43,6 +47,7 @@ class EmbodiedFSDPActor(Worker):
             warn=self.log_warning,
         )
         self._sender = WeightSender(self, self.cfg)
+        self._tensors = EngineCheckpoint(self.engine)
         self._offload()
 
     @property
@@ -134,3 +139,21 @@ class EmbodiedFSDPActor(Worker):
         self._batch = None
         self._offload()
         return metrics
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def _snapshot(self, folder: Path) -> Job:
+        tensors, state = self._tensors.snapshot(), self.learner.state()
+
+        def write() -> None:
+            self._tensors.write(tensors, folder / "actor" / "tensors")
+            save_tree(folder / "actor" / f"rank_{self._rank}", state)
+
+        return write
+
+    def _restore(self, folder: Path) -> list[str]:
+        self._tensors.read(folder / "actor" / "tensors")
+        own = folder / "actor" / f"rank_{self._rank}"
+        same = own.with_name(own.name + ".json").exists()
+        state = load_tree(own if same else own.with_name("rank_0"))
+        return self.learner.load_state(state)

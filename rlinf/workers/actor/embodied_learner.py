@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rlinf.algorithms.registry import advantage_registry, policy_loss_registry
 from rlinf.data.embodied import EmbodiedBatch
+from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.workers.actor.embodied_credit import Credit, EmbodiedCredit
 from rlinf.workers.actor.embodied_samples import (
@@ -110,6 +111,42 @@ class EmbodiedLearner:
         self._prepared = None
         metrics["nan_skipped"] = float(self.credit.nan_skipped + self.engine.skipped)
         return metrics
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What this rank remembers besides the weights and the optimiser, plain data."""
+        return {
+            "version": self.version,
+            "world_size": self._world_size,
+            "engine": counters(self.engine),
+            "return_scale": self.credit.scale.state_dict(),
+            "nan_skipped": self.credit.nan_skipped,
+            "shuffle": self.updates.shuffle.get_state(),
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> list[str]:
+        """Goes on from a state; returns, in words, what does not carry over.
+
+        Args:
+            state: of this rank, or of rank 0 of another number of ranks.
+        """
+        self.version = state["version"]
+        set_counters(self.engine, state["engine"])
+        self.credit.nan_skipped = state["nan_skipped"]
+        if state["world_size"] == self._world_size:
+            self.credit.scale.load_state_dict(state["return_scale"])
+            self.updates.shuffle.set_state(state["shuffle"])
+            torch.set_rng_state(state["random"])
+            return []
+        self.credit.scale.load_state_dict(state["return_scale"] | {"returns": None})
+        return [
+            f"the order of samples within a rollout, as there were {state['world_size']} actor "
+            f"ranks and now are {self._world_size}"
+        ]
+
+    # -- plumbing -------------------------------------------------------------------------------
 
     def _recompute(self, batch: EmbodiedBatch, reference: bool = False) -> Tensor:
         size = self.cfg.actor.micro_batch_size or self.updates.share(batch.num_samples)

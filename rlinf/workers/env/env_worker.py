@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,13 +14,15 @@ from rlinf.data.embodied import EnvHalf, split_halves
 from rlinf.envs import can_render, get_env_cls
 from rlinf.envs.rendering import choose_backend
 from rlinf.scheduler import Worker
+from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
+from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.env_settings import env_settings
 
 OBS, ACTIONS, TRAJECTORY = "obs", "actions", "env half"
 
 
-class EnvWorker(Worker):
+class EnvWorker(Checkpointed, Worker):
     """Holds one vector env per pipeline stage.
 
     While the policy looks at the observations of one stage, the worker steps another. Messages go
@@ -265,6 +268,48 @@ class EnvWorker(Worker):
 
         imageio.mimsave(path, frames, fps=fps // 2)
         return path
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def _snapshot(self, folder: Path) -> Job:
+        state = {
+            "layout": self._layout(),
+            "fresh": list(self._fresh),
+            "train": [env.get_state() for env in self._train],
+            "eval": [env.get_state() for env in self._eval],
+        }
+        return lambda: save_tree(folder / "env" / f"rank_{self._rank}", state)
+
+    def _layout(self) -> list[int]:
+        """How the envs are spread; states fit only the spread that they were saved with."""
+        count = self._train[0].num_envs if self._train else 0
+        return [self._world_size, self.stages, count]
+
+    def _restore(self, folder: Path) -> list[str]:
+        own = folder / "env" / f"rank_{self._rank}"
+        if not own.with_name(own.name + ".json").exists():
+            own = own.with_name("rank_0")
+        state = load_tree(own)
+        notes = []
+        if state["layout"] == self._layout():
+            for env, saved in zip(self._train, state["train"], strict=True):
+                env.set_state(saved)
+            self._fresh = state["fresh"]
+        else:
+            workers, stages, count = state["layout"]
+            notes.append(
+                f"the states of the envs, as there were {workers} workers x {stages} stages x "
+                f"{count} envs and now are {' x '.join(map(str, self._layout()))}: new episodes "
+                "begin"
+            )
+        same_eval = len(state["eval"]) == len(self._eval) and all(
+            saved["num_envs"] == env.num_envs
+            for env, saved in zip(self._eval, state["eval"], strict=True)
+        )
+        if same_eval:
+            for env, saved in zip(self._eval, state["eval"], strict=True):
+                env.set_state(saved)
+        return notes
 
     def on_shutdown(self) -> None:
         """Closes the simulators."""

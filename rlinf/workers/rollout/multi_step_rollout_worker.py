@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,14 +17,16 @@ from rlinf.models import get_model
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.scheduler import Worker
 from rlinf.scheduler.worker.routing import merge_batches
+from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
+from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.env_worker import ACTIONS, OBS
 from rlinf.workers.rollout.observation_guard import ObservationGuard
 
 HALF = "rollout half"
 
 
-class MultiStepRolloutWorker(Worker):
+class MultiStepRolloutWorker(Checkpointed, Worker):
     """Serves the env workers' requests for actions, stage by stage.
 
     What the learner needs to recompute a step stays here until the rollout ends and then goes
@@ -46,6 +49,7 @@ class MultiStepRolloutWorker(Worker):
         seed = self.cfg.runner.seed if seed is None else seed
         generator = torch.Generator(self._device).manual_seed(seed * 1_000_003 + self._rank)
         self.policy.set_generator(generator)
+        self._generator = generator
         self._noise = self._noise_of_envs(seed)
         self._steps = 0
         self._env_spec = env_spec
@@ -117,6 +121,7 @@ class MultiStepRolloutWorker(Worker):
         chunks = self._chunks(cfg, self._env_spec.train_steps)
         env, actor = self.cfg.env.group_name, self.cfg.actor.group_name
         ids = self._env_ids(cfg, self.stages)
+        step = self._steps
         for epoch in range(cfg.rollout_epoch):
             records = [_Record(self.version) for _ in range(self.stages)]
             for chunk in range(chunks):
@@ -125,11 +130,11 @@ class MultiStepRolloutWorker(Worker):
                     with self.worker_timer("predict"):
                         final = self._final_values(obs)
                         actions, result = self.policy.predict_action_batch(
-                            self._inputs(obs), **self._sampling(stage)
+                            self._inputs(obs), **self._sampling(stage, step)
                         )
                     self.send_to(env, None, actions.cpu(), route_key=stage, tag=ACTIONS)
                     record.add(final, result, bad)
-                self._steps += 1
+                step += 1
             for stage, record in enumerate(records):
                 obs, bad = self._guard.check(self._recv_obs(env, stage), chunks, ids[stage])
                 with self.worker_timer("predict"):
@@ -145,12 +150,14 @@ class MultiStepRolloutWorker(Worker):
                     batch_size=cfg.total_num_envs // self.stages,
                     split_fn=split_halves,
                 )
+        # Not before: a rollout that is played again has the noise of its first attempt.
+        self._steps = step
         self._offload()
 
-    def _sampling(self, stage: int) -> dict[str, Any]:
+    def _sampling(self, stage: int, step: int) -> dict[str, Any]:
         if not self._noise:
             return {}
-        return {"noise": self._noise[stage].at(self._steps).to(self._device)}
+        return {"noise": self._noise[stage].at(step).to(self._device)}
 
     def _recv_obs(self, env: str, stage: Any) -> dict[str, Any]:
         return self.recv_from(env, None, route_key=stage, tag=OBS, merge_fn=merge_obs)
@@ -193,6 +200,31 @@ class MultiStepRolloutWorker(Worker):
                 self.send_to(env, None, actions.cpu(), route_key="eval", tag=ACTIONS)
             self._recv_obs(env, "eval")
         self._offload()
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def _snapshot(self, folder: Path) -> Job:
+        state = {
+            "world_size": self._world_size,
+            "steps": self._steps,
+            "generator": self._generator.get_state(),
+        }
+        return lambda: save_tree(folder / "rollout" / f"rank_{self._rank}", state)
+
+    def _restore(self, folder: Path) -> list[str]:
+        """The weights are not among it: they come with the next sync."""
+        own = folder / "rollout" / f"rank_{self._rank}"
+        same = own.with_name(own.name + ".json").exists()
+        state = load_tree(own if same else own.with_name("rank_0"))
+        self._steps = state["steps"]
+        if state["world_size"] == self._world_size:
+            self._generator.set_state(state["generator"])
+        elif not self._noise:
+            return [
+                f"the noise of the policy, as there were {state['world_size']} rollout ranks and "
+                f"now are {self._world_size}"
+            ]
+        return []
 
 
 def merge_obs(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

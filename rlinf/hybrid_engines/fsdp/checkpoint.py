@@ -1,0 +1,123 @@
+"""Weights, buffers and optimiser of a training engine, saved by torch.distributed.checkpoint.
+
+Each rank writes its own shards as safetensors; a checkpoint can be loaded by any number of ranks.
+Loading unpickles nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+
+# It warns whenever it runs without a process group, which is what one rank asks for.
+warnings.filterwarnings("ignore", module=r"torch\.distributed\.checkpoint")
+
+
+class EngineCheckpoint:
+    """Saves and loads one engine; all ranks call the same methods in the same order.
+
+    Args:
+        engine: the engine.
+    """
+
+    def __init__(self, engine: TrainEngine):
+        self._engine = engine
+        # Training goes on while a checkpoint is written, so it must not share a process group.
+        self._group = dist.new_group(backend="gloo") if engine.world_size > 1 else None
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of this rank's shards on the host, which training no longer changes."""
+        return {name: _copy(tensor) for name, tensor in self._tensors().items()}
+
+    def write(self, snapshot: dict[str, Tensor], folder: Path) -> None:
+        """Writes a snapshot; may run in a thread of its own."""
+        # Imported here: it takes most of a second, and many runs never save.
+        import torch.distributed.checkpoint as dcp
+
+        folder.mkdir(parents=True, exist_ok=True)
+        dcp.save(
+            snapshot,
+            storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True),
+            process_group=self._group,
+            no_dist=self._group is None,
+        )
+
+    def read(self, folder: Path) -> None:
+        """Brings weights, buffers, optimiser and schedule back to what they were.
+
+        Raises:
+            ValueError: the checkpoint has no such tensor, or one of another shape.
+        """
+        import torch.distributed.checkpoint as dcp
+
+        tensors = self._tensors()
+        try:
+            dcp.load(
+                tensors,
+                storage_reader=dcp.HuggingFaceStorageReader(str(folder)),
+                process_group=self._group,
+                no_dist=self._group is None,
+            )
+        except (dcp.CheckpointException, RuntimeError) as error:
+            raise ValueError(
+                f"the weights of {folder} do not fit this model: {_first_line(error)}; is it the "
+                "checkpoint of another model section?"
+            ) from error
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All tensors by name: `model.`, `reference.<name>` and `optim.<parameter>.<what>`."""
+        model, optimizer = self._engine.model, self._engine.optimizer
+        out = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            state = optimizer.state[parameter]
+            if not state:
+                # Before the first step there is none; this is how AdamW begins.
+                state |= _fresh_state(optimizer, parameter)
+            out |= {f"optim.{name}.{key}": value for key, value in state.items()}
+        if self._engine.reference is not None:
+            of_reference = self._engine.reference.state_dict()
+            out |= {f"reference.{name}": tensor for name, tensor in of_reference.items()}
+        return out
+
+
+def _fresh_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    device = parameter.device if optimizer.defaults["fused"] else "cpu"
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=device),
+        "exp_avg": torch.zeros_like(parameter),
+        "exp_avg_sq": torch.zeros_like(parameter),
+    }
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def counters(engine: TrainEngine) -> dict[str, Any]:
+    """What else has to be kept of an engine: plain data."""
+    schedule = engine.scheduler.state_dict()
+    schedule.pop("lr_lambdas")
+    return {"steps": engine.steps, "schedule": schedule}
+
+
+def set_counters(engine: TrainEngine, state: dict[str, Any]) -> None:
+    """Goes on from counters that `counters` returned."""
+    engine.steps = state["steps"]
+    scheduler = engine.scheduler
+    scheduler.load_state_dict(state["schedule"] | {"lr_lambdas": [None] * len(scheduler.base_lrs)})
+    for group, rate in zip(engine.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+        group["lr"] = rate

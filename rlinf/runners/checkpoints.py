@@ -1,0 +1,156 @@
+"""Saving a run and going on with it: asks the workers, and makes it a checkpoint or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rlinf.config import to_plain
+from rlinf.runners.config_difference import describe, differences
+from rlinf.runners.run_folder import versions
+from rlinf.scheduler import WaitTimeout, WorkerDied, WorkerGroup, wait_all
+from rlinf.utils.checkpoint import Checkpoint, CheckpointError, CheckpointStore
+from rlinf.utils.checkpoint.tree import load_tree, save_tree
+
+
+class RunCheckpoints:
+    """The checkpoints of one run.
+
+    Args:
+        cfg: checked configuration.
+        folder: folder of the run.
+        groups: groups whose workers are `Checkpointed`.
+    """
+
+    def __init__(self, cfg: Any, folder: Path, groups: list[WorkerGroup]):
+        self._cfg = cfg
+        self._groups = groups
+        self._settings = cfg.runner
+        self.store = CheckpointStore(
+            folder / "checkpoints", cfg.runner.keep_last, cfg.runner.keep_best
+        )
+        self.failures = 0
+        self._pending: tuple[int, float | None, float] | None = None
+
+    # -- saving ---------------------------------------------------------------------------------
+
+    def save(self, step: int, state: dict[str, Any], score: float | None) -> None:
+        """Begins a checkpoint; workers write it while training goes on.
+
+        A disk that is full or closed to us costs this checkpoint, loudly, and nothing else.
+
+        Args:
+            step: global step that is complete.
+            state: what the runner itself has to remember, plain data.
+            score: how good the policy is, higher is better; None if that is not known.
+        """
+        self.poll(wait=True)
+        try:
+            part = self.store.begin(step)
+            save_tree(part / "runner", state)
+        except OSError as error:
+            self._complain(step, error)
+            return
+        self._pending = step, score, time.perf_counter()
+        background = self._settings.async_save
+        try:
+            wait_all(*(group.save_checkpoint(str(part), background) for group in self._groups))
+        except (WorkerDied, WaitTimeout):
+            raise
+        except Exception as error:
+            self._give_up(step, error)
+            return
+        self.poll(wait=not background)
+
+    def poll(self, wait: bool = False) -> None:
+        """Completes the checkpoint that is being written, if all workers are done with it."""
+        if self._pending is None:
+            return
+        step, score, begin = self._pending
+        try:
+            answers = wait_all(*(group.checkpoint_written(wait) for group in self._groups))
+            if not all(all(answer) for answer in answers):
+                return
+            facts = {
+                "versions": versions(),
+                "config": to_plain(self._cfg),
+                "seconds": round(time.perf_counter() - begin, 3),
+            }
+            self._pending = None
+            self.store.commit(step, facts, score)
+        except (WorkerDied, WaitTimeout):
+            raise
+        except Exception as error:
+            self._give_up(step, error)
+
+    def _give_up(self, step: int, error: Exception) -> None:
+        self._pending = None
+        self.store.discard(step)
+        self._complain(step, error)
+
+    def _complain(self, step: int, error: Exception) -> None:
+        self.failures += 1
+        newest = self.store.all()
+        kept = f"the newest one is still {newest[-1].path}" if newest else "there is none yet"
+        print(
+            f"warning: step {step} could not be saved ({type(error).__name__}: {error}); "
+            f"{kept}; training goes on",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    # -- resuming -------------------------------------------------------------------------------
+
+    def find(self) -> Checkpoint | None:
+        """The checkpoint that `runner.resume_dir` names; None if it asks for none.
+
+        Raises:
+            CheckpointError: it is not there or damaged, or is of another configuration.
+        """
+        checkpoint = self._wanted()
+        moved = self.store.set_aside(checkpoint.step if checkpoint is not None else 0)
+        if moved:
+            print(
+                f"{len(moved)} checkpoint(s) of an earlier run are out of the way now, the last as "
+                f"{moved[-1]}",
+                flush=True,
+            )
+        if checkpoint is not None:
+            self._check_config(checkpoint)
+        return checkpoint
+
+    def _wanted(self) -> Checkpoint | None:
+        wanted = self._settings.resume_dir
+        if wanted is None:
+            return None
+        if wanted != "auto":
+            return Checkpoint.open(wanted)
+        checkpoint = self.store.latest()
+        if checkpoint is None:
+            print(f"no checkpoint in {self.store.folder}: the run begins at step 0", flush=True)
+        return checkpoint
+
+    def _check_config(self, checkpoint: Checkpoint) -> None:
+        changed = differences(checkpoint.manifest["config"], to_plain(self._cfg))
+        if changed and not self._settings.resume_force:
+            raise CheckpointError(
+                f"{checkpoint.path} was made with another configuration:\n{describe(changed)}\n"
+                "Set these keys back, or set runner.resume_force=true to go on with the new ones."
+            )
+        if changed:
+            print(f"resuming with another configuration:\n{describe(changed)}", flush=True)
+
+    def restore(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Brings all workers back to a checkpoint; returns the runner's own state.
+
+        What could not be restored is printed, each thing once.
+        """
+        folder = str(checkpoint.path)
+        notes = wait_all(*(group.load_checkpoint(folder) for group in self._groups))
+        print(f"resuming after step {checkpoint.step} from {checkpoint.path}", flush=True)
+        said = [note for of_group in notes for of_rank in of_group for note in of_rank]
+        for note in dict.fromkeys(said):
+            print(f"  not restored: {note}", flush=True)
+        return load_tree(checkpoint.path / "runner")

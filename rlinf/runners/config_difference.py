@@ -1,0 +1,54 @@
+"""What differs between the configuration of a checkpoint and that of the run that resumes it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+FREE = (
+    r"runner\.(resume_dir|resume_force|max_steps|max_epochs|max_restarts|only_eval)",
+    r"runner\.(save_interval|async_save|keep_last|keep_best|best_metric)",
+    r"runner\.(val_check_interval|eval_episodes|progress|trace|log_interval|per_worker_log)",
+    r"runner\.(report_unread_keys|agreement|logger)(\..*)?",
+    r"cluster(\..*)?",
+    r"env\.eval(\..*)?",
+)
+"""Keys that may change without making it another run: how long, where, and what is looked at.
+
+With a schedule that depends on the length of the run, its length is not free.
+"""
+_LENGTH = r"runner\.(max_steps|max_epochs)"
+
+Difference = tuple[str, Any, Any]
+"""(key, value in the checkpoint, value now)."""
+
+_ABSENT = "(absent)"
+
+
+def differences(then: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
+    """Keys that make it another run, with both values."""
+    before, after = _flat(then), _flat(now)
+    schedule = after.get("actor.optim.lr_scheduler", "constant")
+    out = []
+    for key in sorted(before.keys() | after.keys()):
+        one, two = before.get(key, _ABSENT), after.get(key, _ABSENT)
+        if one == two:
+            continue
+        is_length = re.fullmatch(_LENGTH, key) and schedule != "constant"
+        if is_length or not any(re.fullmatch(pattern, key) for pattern in FREE):
+            out.append((key, one, two))
+    return out
+
+
+def describe(changed: list[Difference]) -> str:
+    """One line per key."""
+    return "\n".join(f"  {key}: {one!r} then, {two!r} now" for key, one, two in changed)
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(node, dict) or not node:
+        return {prefix: node}
+    out: dict[str, Any] = {}
+    for key, value in node.items():
+        out |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return out

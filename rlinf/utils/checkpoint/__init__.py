@@ -1,0 +1,6 @@
+"""Checkpoints: what is written, where, and when it counts as complete."""
+
+from rlinf.utils.checkpoint.store import Checkpoint, CheckpointError, CheckpointStore
+from rlinf.utils.checkpoint.tree import load_tree, save_tree
+
+__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "load_tree", "save_tree"]

@@ -1,0 +1,234 @@
+"""The folder of checkpoints: `global_step_<N>`, complete or not there at all.
+
+A checkpoint is written into `.global_step_<N>.part` beside its place. When every file is on the
+disk, a manifest with the size and hash of each is written, and the folder is renamed. What has no
+manifest, or does not match it, is not a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlinf.utils.checkpoint.tree import write_durably
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+_NAME = re.compile(r"global_step_(\d+)")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or of another run."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint.
+
+    Attributes:
+        path: its folder.
+        manifest: its facts: step, time, score, versions, config, files.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Global step after which it was written."""
+        return self.manifest["step"]
+
+    @property
+    def score(self) -> float | None:
+        """How good the policy was, if that was known."""
+        return self.manifest.get("score")
+
+    @classmethod
+    def open(cls, path: str | Path, verify: bool = True) -> Checkpoint:
+        """Opens a checkpoint.
+
+        Args:
+            path: its folder.
+            verify: also compare the hash of each file; sizes are always compared.
+
+        Raises:
+            CheckpointError: it is not there, or not complete, or damaged; says which file.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            near = sorted(p.name for p in path.parent.glob("global_step_*")) or ["none"]
+            raise CheckpointError(
+                f"there is no checkpoint {path}; in {path.parent} there is: {', '.join(near)}"
+            )
+        manifest_path = path / MANIFEST
+        if not manifest_path.exists():
+            raise CheckpointError(
+                f"{path} has no {MANIFEST}: it was not written to its end; use another checkpoint"
+            )
+        manifest = json.loads(manifest_path.read_text())
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path} has format {manifest['format']}, this version reads {FORMAT}"
+            )
+        for name, facts in manifest["files"].items():
+            _check_file(path, name, facts, verify)
+        return cls(path, manifest)
+
+
+def _check_file(path: Path, name: str, facts: dict[str, Any], verify: bool) -> None:
+    file = path / name
+    if not file.exists():
+        raise CheckpointError(f"{path} is damaged: {name} is missing; use another checkpoint")
+    size = file.stat().st_size
+    if size != facts["size"]:
+        raise CheckpointError(
+            f"{path} is damaged: {name} has {size} bytes instead of {facts['size']}; use another "
+            "checkpoint"
+        )
+    if verify and _hash(file) != facts["sha256"]:
+        raise CheckpointError(
+            f"{path} is damaged: {name} is not what was written; use another checkpoint"
+        )
+
+
+class CheckpointStore:
+    """Writes, finds and removes the checkpoints of a run.
+
+    Args:
+        folder: `<run>/checkpoints`.
+        keep_last: newest ones to keep; None keeps all.
+        keep_best: best ones to keep besides.
+    """
+
+    def __init__(self, folder: Path, keep_last: int | None = None, keep_best: int = 0):
+        self.folder = folder
+        self._keep_last = keep_last
+        self._keep_best = keep_best
+
+    def place(self, step: int) -> Path:
+        """Where the checkpoint of a step is, once it is complete."""
+        return self.folder / f"global_step_{step}"
+
+    def begin(self, step: int) -> Path:
+        """Makes the folder to write a checkpoint into; an unfinished one is thrown away."""
+        part = self._part(step)
+        if part.exists():
+            shutil.rmtree(part)
+        part.mkdir(parents=True)
+        return part
+
+    def commit(self, step: int, facts: dict[str, Any], score: float | None = None) -> Checkpoint:
+        """Makes what was written into the folder of `begin` a checkpoint, and prunes old ones.
+
+        Args:
+            step: the step that `begin` was given.
+            facts: what else to remember, plain data.
+            score: how good the policy is, for `keep_best`; higher is better.
+        """
+        part, place = self._part(step), self.place(step)
+        files = sorted(p for p in part.rglob("*") if p.is_file())
+        manifest = {
+            "format": FORMAT,
+            "step": step,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "score": score,
+            **facts,
+            "files": {str(p.relative_to(part)): _describe(p) for p in files},
+        }
+        for folder in {p.parent for p in files}:
+            _sync_folder(folder)
+        write_durably(part / MANIFEST, json.dumps(manifest, indent=1).encode())
+        _sync_folder(part)
+        if place.exists():
+            # Of an earlier run that was resumed before this step.
+            shutil.rmtree(place)
+        os.rename(part, place)
+        _sync_folder(self.folder)
+        self._prune()
+        return Checkpoint(place, manifest)
+
+    def discard(self, step: int) -> None:
+        """Removes what was written of a checkpoint that will not be completed."""
+        shutil.rmtree(self._part(step), ignore_errors=True)
+
+    def all(self) -> list[Checkpoint]:
+        """Complete checkpoints by step; hashes are not compared."""
+        found = []
+        for path in self.folder.glob("global_step_*") if self.folder.is_dir() else ():
+            if _NAME.fullmatch(path.name) and (path / MANIFEST).exists():
+                found.append(Checkpoint(path, json.loads((path / MANIFEST).read_text())))
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint that is complete and undamaged; damaged ones are named."""
+        for candidate in reversed(self.all()):
+            try:
+                return Checkpoint.open(candidate.path)
+            except CheckpointError as error:
+                print(f"warning: {error}", flush=True)
+        return None
+
+    def set_aside(self, after: int) -> list[Path]:
+        """Hides checkpoints of later steps, which belong to a course that was not taken.
+
+        Returns:
+            Where they are now.
+        """
+        moved = []
+        for checkpoint in self.all():
+            if checkpoint.step > after:
+                hidden = checkpoint.path.with_name(f".{checkpoint.path.name}.old")
+                shutil.rmtree(hidden, ignore_errors=True)
+                os.rename(checkpoint.path, hidden)
+                moved.append(hidden)
+        return moved
+
+    def _part(self, step: int) -> Path:
+        return self.folder / f".global_step_{step}.part"
+
+    def _prune(self) -> None:
+        if self._keep_last is None:
+            return
+        complete = self.all()
+        kept = {c.step for c in complete[-self._keep_last :]}
+        scored = [c for c in complete if c.score is not None]
+        best = sorted(scored, key=lambda c: (c.score, c.step), reverse=True)[: self._keep_best]
+        kept |= {c.step for c in best}
+        for checkpoint in complete:
+            if checkpoint.step not in kept:
+                # Renamed first: what is half removed must not look like a checkpoint.
+                gone = checkpoint.path.with_name(f".{checkpoint.path.name}.gone")
+                os.rename(checkpoint.path, gone)
+                shutil.rmtree(gone)
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return {"size": file.stat().st_size, "sha256": _hash(file)}
+
+
+def _hash(file: Path) -> str:
+    digest = hashlib.sha256()
+    with open(file, "rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,76 @@
+"""How a worker saves itself: a snapshot at once, the writing of it in the background."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+Job = Callable[[], None]
+
+
+class Checkpointed:
+    """Mixin of workers that have something to save.
+
+    The runner calls `save_checkpoint` on all ranks, goes on with training, and asks
+    `checkpoint_written` until all of them have answered yes.
+    """
+
+    _writing: _Writing | None = None
+
+    def save_checkpoint(self, folder: str, background: bool = True) -> None:
+        """Takes a snapshot of this worker and begins to write it into a folder.
+
+        Args:
+            folder: where all workers write; each has file names of its own.
+            background: return before it is written.
+        """
+        self.checkpoint_written(wait=True)
+        self._writing = _Writing(self._snapshot(Path(folder)))
+        if not background:
+            self.checkpoint_written(wait=True)
+
+    def checkpoint_written(self, wait: bool = False) -> bool:
+        """Whether the last snapshot is on the disk; raises what went wrong with it, once."""
+        writing = self._writing
+        if writing is None:
+            return True
+        if not writing.done(wait):
+            return False
+        self._writing = None
+        if writing.error is not None:
+            raise writing.error
+        return True
+
+    def load_checkpoint(self, folder: str) -> list[str]:
+        """Goes on from what was saved; returns, in words, what could not be restored."""
+        return self._restore(Path(folder))
+
+    def _snapshot(self, folder: Path) -> Job:
+        """Copies what must be kept; returns the function that writes the copy."""
+        raise NotImplementedError
+
+    def _restore(self, folder: Path) -> list[str]:
+        raise NotImplementedError
+
+
+class _Writing:
+    """One snapshot on its way to the disk."""
+
+    def __init__(self, job: Job):
+        self.error: Exception | None = None
+        self._job = job
+        # Not a daemon: what was begun is finished before the process goes.
+        self._thread = threading.Thread(target=self._run, name="rlinf-checkpoint")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._job()
+        except Exception as error:
+            self.error = error
+
+    def done(self, wait: bool) -> bool:
+        if wait:
+            self._thread.join()
+        return not self._thread.is_alive()

@@ -1,0 +1,47 @@
+"""Which changes of the configuration make it another run."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlinf.runners.config_difference import describe, differences
+
+BASE = {
+    "runner": {"max_steps": 10, "seed": 1, "logger": {"log_path": "a"}},
+    "actor": {"optim": {"lr": 1e-3, "lr_scheduler": "constant"}},
+    "cluster": {"num_nodes": 1},
+    "env": {"train": {"task": "reach-v3"}, "eval": {"seed": 1}},
+}
+
+
+def changed(**sections):
+    return {name: BASE[name] | sections.get(name, {}) for name in BASE}
+
+
+def test_how_long_where_and_what_is_looked_at_are_free():
+    now = changed(
+        runner={"max_steps": 20, "resume_dir": "auto", "logger": {"log_path": "b"}},
+        cluster={"num_nodes": 2},
+        env={"train": BASE["env"]["train"], "eval": {"seed": 2}},
+    )
+    assert differences(BASE, now) == []
+
+
+@pytest.mark.parametrize(
+    "sections, key",
+    [
+        ({"runner": {"seed": 2}}, "runner.seed"),
+        ({"env": {"train": {"task": "push-v3"}, "eval": {"seed": 1}}}, "env.train.task"),
+        ({"actor": {"optim": {"lr": 1e-4, "lr_scheduler": "constant"}}}, "actor.optim.lr"),
+    ],
+)
+def test_what_changes_the_numbers_is_named(sections, key):
+    found = differences(BASE, changed(**sections))
+    assert [name for name, _, _ in found] == [key]
+    assert "then" in describe(found) and key in describe(found)
+
+
+def test_the_length_counts_when_the_schedule_depends_on_it():
+    cosine = {"actor": {"optim": {"lr": 1e-3, "lr_scheduler": "cosine"}}}
+    found = differences(changed(**cosine), changed(runner={"max_steps": 20}, **cosine))
+    assert [name for name, _, _ in found] == ["runner.max_steps"]
