@@ -60,7 +60,9 @@ def test_a_gpu_is_free_while_the_engine_is_away(sharded):
             here = torch.cuda.memory_allocated()
             learner.engine.offload()
             assert devices(learner.engine) == ({"cpu"}, {"cpu"})
-            assert torch.cuda.memory_allocated() < 0.6 * here
+            # Weights, those of the reference, and two moments of the optimiser.
+            size = sum(parameter.nbytes for parameter in learner.engine.model.parameters())
+            assert here - torch.cuda.memory_allocated() > 3.9 * size
             learner.engine.onload(optimizer=False)
             assert devices(learner.engine) == ({"cuda"}, {"cpu"})
             assert distance(weights(learner), weights(plain)) == 0.0
