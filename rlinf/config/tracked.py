@@ -161,7 +161,8 @@ def unread_report(config: Any, reads: Iterable[str]) -> str:
         return ""
     with untracked():
         runner = config._get_root().get("runner") or {}
-        wanted = runner.get("report_unread_keys", True)
+        # An evaluation takes the config of a training, most of which it has no use for.
+        wanted = runner.get("report_unread_keys", True) and not runner.get("only_eval", False)
     return format_unread(unread_keys(config, reads)) if wanted else ""
 
 

@@ -249,9 +249,13 @@ class EmbodiedRunner:
             print(f"evaluated success {final['eval/success_once']:.1%} over {count} fresh episodes")
         if "video" in self.summary.facts:
             print(f"video: {self.summary.facts['video']}")
+        another = {
+            "metaworld": "another task, for instance with env.train.task=reach-v3",
+            "gymnasium": "another id, for instance with env.train.id=Walker2d-v5",
+        }.get(self.cfg.env.train.env_type, "another recipe, of those in rlinf train --list")
         print(
             f"everything is in {path.parent}; curves: tensorboard --logdir {path.parent}; "
-            "next: another task, for instance with env.train.task=reach-v3"
+            f"next: {another}"
         )
         return self.summary.facts
 

@@ -62,7 +62,10 @@ class EnvConfig(Section):
     )
     enable_offload: bool = Field(False, description="Free the env's device while others use it.")
     max_restarts: Int = Field(
-        3, ge=0, description="Crashed env processes that may be restarted before the run ends."
+        3,
+        ge=0,
+        description="Crashed env processes that may be restarted before the run ends; also failed "
+        "slots of one vector env.",
     )
     video_cfg: VideoConfig = Field(default_factory=VideoConfig, description="Videos of episodes.")
     init_params: dict[str, Any] = Field(

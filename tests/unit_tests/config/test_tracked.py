@@ -15,7 +15,7 @@ from rlinf.config import (
     untracked,
     validate_cfg,
 )
-from rlinf.config.tracked import TrackedConfig, track
+from rlinf.config.tracked import TrackedConfig, track, unread_report
 
 CONTENT = {
     "a": {"b": 1, "c": {"d": 2, "e": 3}, "items": [{"x": 1}, {"x": 2}]},
@@ -169,3 +169,10 @@ def test_the_report(cfg):
     assert "5 keys of the config were never read in this run and had no effect:" in text
     assert "\n  a.c.d\n" in text
     assert "runner.report_unread_keys: false" in text
+
+
+def test_an_evaluation_does_not_report_what_only_training_reads(embodied):
+    embodied["runner"]["only_eval"] = True
+    assert unread_report(validate_cfg(embodied), ()) == ""
+    embodied["runner"]["only_eval"] = False
+    assert "algorithm" in unread_report(validate_cfg(embodied), ())
