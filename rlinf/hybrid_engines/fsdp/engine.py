@@ -211,5 +211,5 @@ class TrainEngine:
                 model.to(self.device)
             self._model_here = True
         if optimizer and not self._optimizer_here:
-            self._optimizer_memory.onload()
+            self._optimizer_memory.onload(self.device)
             self._optimizer_here = True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_COUNTER = "step"
+
 
 class OptimizerMemory:
     """Puts the state of an optimiser away and brings it back.
-
-    What was on the host all along, such as step counters of some optimisers, stays there.
 
     Args:
         optimizer: whose state it is.
@@ -17,18 +17,20 @@ class OptimizerMemory:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._away: list[tuple[dict, str, torch.device]] = []
+        settings = optimizer.defaults
+        # Other optimisers count their steps on the host.
+        self._counts_on_device = bool(settings.get("fused") or settings.get("capturable"))
 
     def offload(self) -> None:
         """Moves all state to the host."""
+        self._move(torch.device("cpu"))
+
+    def onload(self, device: torch.device) -> None:
+        """Moves the state to the device of the weights, wherever it came from."""
+        self._move(device)
+
+    def _move(self, device: torch.device) -> None:
         for state in self._optimizer.state.values():
             for key, value in state.items():
-                if isinstance(value, Tensor) and value.device.type != "cpu":
-                    self._away.append((state, key, value.device))
-                    state[key] = value.to("cpu")
-
-    def onload(self) -> None:
-        """Moves back what `offload` took away."""
-        for state, key, device in self._away:
-            state[key] = state[key].to(device)
-        self._away.clear()
+                if isinstance(value, Tensor) and (key != _COUNTER or self._counts_on_device):
+                    state[key] = value.to(device)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rlinf.hybrid_engines.fsdp.optimizer_memory import OptimizerMemory
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
 from tests.unit_tests.workers.actor.learning import (
     distance,
@@ -26,6 +27,20 @@ def test_training_goes_on_where_it_was():
         learner.engine.offload()
     assert learner.engine.offloads == 4 and plain.engine.offloads == 0
     assert distance(weights(learner), weights(plain)) == 0.0
+
+
+def test_step_counters_stay_where_the_optimiser_wants_them():
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    for fused, expected in ((False, "cpu"), (True, "meta")):
+        optimizer = torch.optim.AdamW([parameter], fused=fused)
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+        memory = OptimizerMemory(optimizer)
+        # A device that is everywhere and holds nothing.
+        memory.onload(torch.device("meta"))
+        state = optimizer.state[parameter]
+        assert state["exp_avg"].device.type == state["exp_avg_sq"].device.type == "meta"
+        assert state["step"].device.type == expected
 
 
 def devices(engine):
