@@ -1,0 +1,240 @@
+"""Does a recipe learn, with any seed? Trains it as a user would, once per seed, and tells.
+
+Usage, from the root of the repository, on an otherwise idle machine:
+
+    python -m benchmarks.learning                      # the default job, seeds 0 to 9
+    python -m benchmarks.learning --write              # and keep the curves for `rlinf verify`
+    python -m benchmarks.learning --recipe metaworld_grpo_mlp --seeds 4 runner.max_epochs=80
+
+Each seed is one `rlinf train RECIPE runner.seed=S`, one after the other, with about ten evaluations
+of 60 fresh episodes each. The policy of the end is evaluated twice, which makes 120 episodes.
+Evaluated policies act without noise. What counts against the aim are env steps of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import IDLE_LIMIT, ROOT, busy_share, describe_machine
+from rlinf.cli import curves
+from rlinf.cli.curves import Curve
+from rlinf.cli.verify import run_recipe
+
+GOAL = 0.95
+WITHIN = 60_000
+"""Env steps within which every seed should reach the goal."""
+
+EPISODES = 60
+EVALUATIONS = 10
+"""About how many evaluations a run has."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One seed.
+
+    Attributes:
+        seed: its `runner.seed`.
+        curve: what its evaluations found.
+        env_steps: env steps of training in all.
+        training_seconds: time of rollouts and updates, without start and evaluations.
+        wall_seconds: from the command to its end.
+    """
+
+    seed: int
+    curve: Curve
+    env_steps: int
+    training_seconds: float
+    wall_seconds: float
+
+    @property
+    def steps_to_goal(self) -> int | None:
+        """Env steps before the first evaluation that reached the goal."""
+        return self.curve.first_at_least("success_once", GOAL)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the goal was reached soon enough."""
+        return self.steps_to_goal is not None and self.steps_to_goal <= WITHIN
+
+
+class RunFailed(RuntimeError):
+    """A training run ended with an error."""
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def evaluation_overrides(recipe: str, overrides: Sequence[str]) -> list[str]:
+    """What makes a run tell its curve; cheap evaluations, about ten of them."""
+    from rlinf.config import build_config, validate_cfg
+
+    runner = validate_cfg(build_config(recipe, overrides)).runner
+    steps = min(limit for limit in (runner.max_epochs, runner.max_steps) if limit > 0)
+    return [
+        f"runner.val_check_interval={max(1, round(steps / EVALUATIONS))}",
+        f"runner.eval_episodes={EPISODES}",
+        "env.eval.video_cfg.save_video=false",
+        "runner.log_interval=1",
+    ]
+
+
+def train(recipe: str, seed: int, overrides: Sequence[str], folder: Path) -> Run:
+    """Trains with one seed; the run's own progress goes to the terminal.
+
+    Raises:
+        RunFailed: the run failed; its output is in `folder`.
+    """
+    run_folder = folder / f"{recipe}-seed{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    output = run_folder.with_suffix(".out")
+    begin = time.monotonic()
+    with output.open("w") as out:
+        code = run_recipe([recipe, *overrides, f"runner.seed={seed}"], run_folder, stdout=out)
+    seconds = time.monotonic() - begin
+    if code:
+        raise RunFailed(f"seed {seed} ended with exit code {code}; see {output} and {run_folder}")
+    return read_run(run_folder, seed, seconds)
+
+
+def read_run(folder: Path, seed: int, wall_seconds: float) -> Run:
+    """Reads a finished run from its folder."""
+    steps = [line for line in curves.read_metrics(folder) if "time/step" in line]
+    return Run(
+        seed=seed,
+        curve=curves.read_curve(folder),
+        env_steps=int(steps[-1][curves.TRAINING_STEPS]),
+        training_seconds=sum(line["time/step"] for line in steps),
+        wall_seconds=wall_seconds,
+    )
+
+
+# -- what it tells ---------------------------------------------------------------------------------
+
+
+def table(runs: Sequence[Run]) -> str:
+    """The runs in Markdown, one line each."""
+    head = ["seed", f"env steps to {GOAL:.0%}", "final success (n)", "wall (s)", "env steps/s"]
+    lines = [head, ["---:"] * len(head)]
+    for run in runs:
+        steps, curve = run.steps_to_goal, run.curve
+        final = f"{curve.values['success_once'][-1]:.0%} ({curve.episodes[-1]})"
+        speed = run.env_steps / run.training_seconds
+        reached = f"not in {run.env_steps:,}" if steps is None else f"{steps:,}"
+        lines.append([str(run.seed), reached, final, f"{run.wall_seconds:.0f}", f"{speed:,.0f}"])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def conclusion(runs: Sequence[Run], asked: int) -> str:
+    """How many seeds reached the goal, beside the aim."""
+    reached = sum(run.reached for run in runs)
+    verdict = "met" if reached == asked else "**missed**"
+    return (
+        f"{reached} of {asked} seeds reached {GOAL:.0%} evaluated success within {WITHIN:,} env "
+        f"steps (aim: all): {verdict}"
+    )
+
+
+def write_curves(
+    recipe: str, evaluation: Sequence[str], runs: Sequence[Run], facts: dict[str, Any]
+) -> str:
+    """Writes the recipe's curve file; says where, and how far its band can be trusted."""
+    from rlinf.config.load import find_config
+
+    folder, name = find_config(recipe, None)
+    found = curves.gather(name, evaluation, {run.seed: run.curve for run in runs}, facts)
+    path = curves.path_for(folder, name)
+    curves.save(found, path)
+    inside = found.seeds_inside()
+    return (
+        f"{path}: {len(inside)} of {len(runs)} seeds stay inside the band of the others "
+        f"({found.metric})"
+    )
+
+
+def facts_of(command: Sequence[str]) -> dict[str, Any]:
+    """Who made the curves, where, and with which versions."""
+    from rlinf.runners.run_folder import versions
+
+    return {
+        "command": shlex.join(["python", "-m", "benchmarks.learning", *command]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": describe_machine(),
+        "versions": versions(),
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--recipe", default="metaworld_ppo_mlp", metavar="NAME")
+    options.add_argument("--seeds", type=int, default=10, metavar="N", help="how many (10)")
+    options.add_argument("--first-seed", type=int, default=0, metavar="S", help="the first (0)")
+    options.add_argument("--quick", action="store_true", help="2 seeds, 6 steps: does it work?")
+    options.add_argument("--write", action="store_true", help="write the recipe's curve file")
+    options.add_argument("--json", type=Path, metavar="FILE", help="where to write all runs")
+    options.add_argument(
+        "--log-path", type=Path, default=ROOT / "logs" / "learning", metavar="DIR", help="of runs"
+    )
+    options.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="of the recipe")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser().parse_args(argv)
+    if args.quick and args.write:
+        parser().error("--quick runs are too short to be written as a recipe's curves")
+    if args.seeds < 1:
+        parser().error(f"--seeds {args.seeds}: at least one is needed")
+    given = [*args.overrides, *(["runner.max_epochs=6"] if args.quick else [])]
+    evaluation = evaluation_overrides(args.recipe, given)
+    seeds = range(args.first_seed, args.first_seed + (2 if args.quick else args.seeds))
+    folder = args.log_path.resolve() / time.strftime("%Y%m%d-%H%M%S")
+    # A run that is under way is ended on this way out, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    busy = busy_share()
+    runs: list[Run] = []
+    failures: list[str] = []
+    for index, seed in enumerate(seeds, 1):
+        _say(f"seed {seed} ({index} of {len(seeds)})")
+        try:
+            # What was given goes last: it may change the evaluations, too.
+            runs.append(train(args.recipe, seed, [*evaluation, *given], folder))
+        except (RunFailed, curves.NoCurve) as failure:
+            failures.append(str(failure))
+            _say(f"FAILED {failure}")
+        else:
+            _say(table(runs[-1:]).splitlines()[-1])
+    idle = "idle" if busy <= IDLE_LIMIT else "**not idle: speeds do not count**"
+    print(f"{describe_machine()}. Others used {busy:.0%} of it before: {idle}.")
+    print(f"{args.recipe} {shlex.join(given)}".rstrip() + f"; {time.strftime('%Y-%m-%d')}.\n")
+    print(table(runs))
+    for failure in failures:
+        print(f"\nFAILED {failure}")
+    if args.json is not None:
+        content = {**facts_of(argv), "recipe": args.recipe, "runs": [asdict(run) for run in runs]}
+        args.json.write_text(json.dumps(content, indent=1))
+    if args.write and not failures:
+        print("\n" + write_curves(args.recipe, [*evaluation, *given], runs, facts_of(argv)))
+    print("\n" + conclusion(runs, len(seeds)))
+    return 1 if failures else 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,358 @@
+"""Learning curves: read from a run, kept in a file per recipe, and compared with its band.
+
+A *curve* is what the evaluations of one run found: success rate and return over env steps. A
+*curve file*, `curves/<recipe>.json` beside the recipe's `config` folder, holds the curves of
+several seeds. Its *band* is where a run of the recipe is expected. `benchmarks/learning.py` writes
+such files, `rlinf verify` compares a run with one.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+METRICS = ("success_once", "return")
+"""What a curve holds, the one to compare first; recipes without successes compare the next."""
+
+MARGIN = 0.1
+"""By how much a band is wider than its curves, as a share of their whole range."""
+
+TRAINING_STEPS = "env/total_steps"
+
+Place = Literal["inside", "above", "below"]
+
+
+class NoCurve(ValueError):
+    """There is nothing to compare with, or nothing to compare."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What the evaluations of a run found.
+
+    Attributes:
+        env_steps: env steps of training before each evaluation, rising.
+        episodes: episodes of each evaluation.
+        values: means over these episodes, by the names in `METRICS`; one list entry per evaluation.
+    """
+
+    env_steps: list[int]
+    episodes: list[int]
+    values: dict[str, list[float]]
+
+    def first_at_least(self, metric: str, value: float) -> int | None:
+        """Env steps of the first evaluation that reached a value, None if none did."""
+        reached = zip(self.env_steps, self.values[metric], strict=True)
+        return next((steps for steps, found in reached if found >= value), None)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Where a run is expected to be.
+
+    Attributes:
+        env_steps: where the edges are given, rising.
+        low: lower edge at each of them.
+        high: upper edge at each of them.
+    """
+
+    env_steps: list[int]
+    low: list[float]
+    high: list[float]
+
+    def at(self, env_steps: int) -> tuple[float, float] | None:
+        """Lower and upper edge, linear between the given ones; None outside of the band's ends."""
+        if not self.env_steps[0] <= env_steps <= self.env_steps[-1]:
+            return None
+        right = min(bisect_right(self.env_steps, env_steps), len(self.env_steps) - 1)
+        left = max(right - 1, 0)
+        begin, end = self.env_steps[left], self.env_steps[right]
+        share = (env_steps - begin) / (end - begin) if end > begin else 0.0
+        low, high = (
+            edge[left] + share * (edge[right] - edge[left]) for edge in (self.low, self.high)
+        )
+        return low, high
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation beside the band.
+
+    Attributes:
+        env_steps: env steps before it.
+        value: what it found.
+        low: lower edge of the band there.
+        high: upper edge.
+    """
+
+    env_steps: int
+    value: float
+    low: float
+    high: float
+
+    @property
+    def place(self) -> Place:
+        """Where the value is."""
+        if self.value < self.low:
+            return "below"
+        return "above" if self.value > self.high else "inside"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A whole run beside the band.
+
+    Attributes:
+        points: evaluations that the band says something about.
+        not_compared: evaluations before or after all that the band knows.
+    """
+
+    points: list[Point]
+    not_compared: int = 0
+
+    @property
+    def first_below(self) -> Point | None:
+        """The first evaluation that was worse than the band."""
+        return next((point for point in self.points if point.place == "below"), None)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no evaluation was worse than the band; better ones are welcome."""
+        return self.first_below is None
+
+
+def compare(env_steps: Sequence[int], values: Sequence[float], band: Band) -> Verdict:
+    """Compares a curve with a band.
+
+    Args:
+        env_steps: where the curve was measured, rising; need not be where the band's edges are.
+        values: the curve.
+        band: where it should be.
+
+    Raises:
+        NoCurve: not one evaluation lies where the band does.
+    """
+    points = []
+    for steps, value in zip(env_steps, values, strict=True):
+        edges = band.at(steps)
+        if edges is not None:
+            points.append(Point(steps, value, *edges))
+    if not points:
+        raise NoCurve(
+            f"no evaluation between {band.env_steps[0]:,} and {band.env_steps[-1]:,} env steps, "
+            f"where the band is; the run was evaluated after: "
+            f"{', '.join(f'{steps:,}' for steps in env_steps) or 'none'}"
+        )
+    return Verdict(points, not_compared=len(env_steps) - len(points))
+
+
+def make_band(env_steps: Sequence[int], curves: Iterable[Sequence[float]]) -> Band:
+    """Makes the band of some curves that were measured at the same env steps.
+
+    An edge is the lowest (highest) value of any curve at this evaluation, the one before and the
+    one after it, moved outwards by `MARGIN` times the range of all values. So a run may be one
+    evaluation later or earlier than the slowest or fastest seed: curves of few seeds do not show
+    every run that is all right.
+    """
+    curves = [list(curve) for curve in curves]
+    flat = [value for curve in curves for value in curve]
+    margin = MARGIN * (max(flat) - min(flat))
+    low, high = [], []
+    for index in range(len(env_steps)):
+        near = [value for curve in curves for value in curve[max(0, index - 1) : index + 2]]
+        low.append(min(near) - margin)
+        high.append(max(near) + margin)
+    return Band(list(env_steps), low, high)
+
+
+# -- curves of runs --------------------------------------------------------------------------------
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's `metrics.jsonl`.
+
+    Raises:
+        NoCurve: the run has none.
+    """
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        raise NoCurve(f"{path} is not there: the run ended early, or does not log to jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_curve(folder: Path) -> Curve:
+    """The curve of a run. Evaluations of the same policy are counted together.
+
+    Raises:
+        NoCurve: the run was not evaluated.
+    """
+    steps_of: dict[int, int] = {}
+    sums: dict[int, dict[str, float]] = {}
+    for line in read_metrics(folder):
+        if TRAINING_STEPS in line:
+            steps_of[line["step"]] = int(line[TRAINING_STEPS])
+        count = line.get("eval/episodes", 0)
+        if count:
+            total = sums.setdefault(line["step"], dict.fromkeys(("episodes", *METRICS), 0.0))
+            total["episodes"] += count
+            for metric in METRICS:
+                total[metric] += count * line[f"eval/{metric}"]
+    found = sorted(step for step in sums if step in steps_of)
+    if not found:
+        raise NoCurve(
+            f"{folder} has no evaluation: set runner.val_check_interval and an env.eval section"
+        )
+    return Curve(
+        env_steps=[steps_of[step] for step in found],
+        episodes=[int(sums[step]["episodes"]) for step in found],
+        values={
+            metric: [sums[step][metric] / sums[step]["episodes"] for step in found]
+            for metric in METRICS
+        },
+    )
+
+
+# -- curve files -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CurveFile:
+    """The curves of a recipe.
+
+    Attributes:
+        recipe: its name.
+        overrides: with which the curves were made; a run to compare needs the same.
+        metric: which of `METRICS` is compared.
+        curves: by seed, all measured at the same env steps.
+        facts: who made it: command, date, machine, versions.
+    """
+
+    recipe: str
+    overrides: list[str]
+    metric: str
+    curves: dict[int, Curve]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def env_steps(self) -> list[int]:
+        """Where all curves were measured."""
+        return next(iter(self.curves.values())).env_steps
+
+    def band(self, without: int | None = None) -> Band:
+        """The band of all seeds, or of all but one."""
+        chosen = [curve for seed, curve in self.curves.items() if seed != without]
+        return make_band(self.env_steps, (curve.values[self.metric] for curve in chosen))
+
+    def seeds_inside(self) -> list[int]:
+        """The seeds that stay inside the band of the others: how far the band can be trusted."""
+        return [
+            seed
+            for seed, curve in self.curves.items()
+            if compare(curve.env_steps, curve.values[self.metric], self.band(without=seed)).ok
+        ]
+
+
+def gather(
+    recipe: str,
+    overrides: Sequence[str],
+    curves: Mapping[int, Curve],
+    facts: Mapping[str, Any],
+) -> CurveFile:
+    """Makes the content of a curve file.
+
+    Raises:
+        ValueError: there are fewer than two seeds, or they were not measured at the same env steps.
+    """
+    if len(curves) < 2:
+        raise ValueError(f"a band needs at least 2 seeds, not {len(curves)}")
+    places = {tuple(curve.env_steps) for curve in curves.values()}
+    if len(places) > 1:
+        raise ValueError(
+            "the seeds were not evaluated at the same env steps: "
+            + "; ".join(f"seed {seed}: {curve.env_steps}" for seed, curve in curves.items())
+        )
+    succeeded = any(any(curve.values["success_once"]) for curve in curves.values())
+    metric = METRICS[0] if succeeded else METRICS[1]
+    return CurveFile(recipe, list(overrides), metric, dict(curves), dict(facts))
+
+
+def save(file: CurveFile, path: Path) -> None:
+    """Writes a curve file; the band is written for readers and made anew when it is read."""
+    band = file.band()
+    rounded = {
+        seed: {
+            "episodes": curve.episodes,
+            **{name: [round(v, 4) for v in values] for name, values in curve.values.items()},
+        }
+        for seed, curve in file.curves.items()
+    }
+    content = {
+        "recipe": file.recipe,
+        **file.facts,
+        "overrides": file.overrides,
+        "metric": file.metric,
+        "env_steps": file.env_steps,
+        "band": {
+            "low": [round(v, 4) for v in band.low],
+            "high": [round(v, 4) for v in band.high],
+        },
+        "seeds": rounded,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_compact(content) + "\n")
+
+
+def load(path: Path) -> CurveFile:
+    """Reads a curve file.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        content = json.loads(path.read_text())
+        steps = [int(step) for step in content.pop("env_steps")]
+        curves = {
+            int(seed): Curve(steps, found["episodes"], {name: found[name] for name in METRICS})
+            for seed, found in content.pop("seeds").items()
+        }
+        known = [content.pop(key) for key in ("recipe", "overrides", "metric")]
+    except (KeyError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"{path} is not a curve file ({type(error).__name__}: {error}); "
+            "make it anew with python -m benchmarks.learning --write"
+        ) from error
+    content.pop("band", None)
+    return CurveFile(*known, curves, content)
+
+
+def path_for(config_folder: Path, recipe: str) -> Path:
+    """Where the curve file of a recipe is, or would be."""
+    return config_folder.parent / "curves" / f"{recipe}.json"
+
+
+def recipes_with_curves(config_folders: Iterable[Path]) -> list[str]:
+    """Names of the recipes that have a curve file."""
+    found = {
+        path.stem
+        for folder in config_folders
+        for path in (folder.parent / "curves").glob("*.json")
+        if (folder / f"{path.stem}.yaml").is_file()
+    }
+    return sorted(found)
+
+
+def _compact(content: Mapping[str, Any]) -> str:
+    """JSON with one line per list of numbers."""
+    lines = json.dumps(content, indent=1).splitlines()
+    out: list[str] = []
+    for line in lines:
+        closes = line.strip().startswith("]")
+        if out and "[" in out[-1] and "]" not in out[-1]:
+            out[-1] += line.strip() if closes or out[-1].endswith("[") else f" {line.strip()}"
+        else:
+            out.append(line)
+    return "\n".join(out)

@@ -1,0 +1,188 @@
+"""`rlinf verify`: run a recipe and say whether it learns as its curve file says it does."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlinf.cli.curves import CurveFile, Point, Verdict
+
+_EXAMPLES = """\
+examples:
+  rlinf verify metaworld_ppo_mlp
+  rlinf verify metaworld_ppo_mlp --seed 7
+  rlinf verify metaworld_ppo_mlp actor.optim.lr=3e-3     # does it still learn?
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds `verify` to the sub-commands."""
+    parser = commands.add_parser(
+        "verify",
+        help="run a recipe and compare its learning curve with the known ones",
+        description="Run a recipe and say whether its evaluations stay inside the band of the "
+        "recipe's curve file. Exit code 1 if one is worse than the band; better ones are fine.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="RECIPE", help="name of a recipe, or path to a YAML file")
+    parser.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", help="values to set in the config"
+    )
+    parser.add_argument(
+        "--seed", metavar="S", type=int, help="runner.seed; the recipe's own if not"
+    )
+    parser.add_argument("--config-path", metavar="DIR", help="folder of the config")
+    parser.add_argument(
+        "--curve", metavar="FILE", type=Path, help="curve file; the recipe's if not"
+    )
+    parser.add_argument(
+        "--log-path", metavar="DIR", default="logs/verify", help="where the run is written"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs a recipe and compares it.
+
+    Returns:
+        0 if the run stays inside the band or above it; 1 if it does not, or fails, or its config
+        is not valid; 2 for wrong usage.
+    """
+    from rlinf.cli import curves
+    from rlinf.config import ConfigError
+
+    try:
+        known = _find(args.config, args.config_path, args.curve)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"rlinf verify: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(_about(known)), flush=True)
+    folder = Path(args.log_path).resolve() / f"{known.recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    # Of two values of a key the later one holds: the user's.
+    arguments = [args.config, *known.overrides, *args.overrides]
+    arguments += [] if args.seed is None else [f"runner.seed={args.seed}"]
+    arguments += [] if args.config_path is None else ["--config-path", args.config_path]
+    code = run_recipe(arguments, folder)
+    if code:
+        print(f"rlinf verify: the run ended with exit code {code}", file=sys.stderr)
+        return 1
+    try:
+        curve = curves.read_curve(folder)
+        verdict = curves.compare(curve.env_steps, curve.values[known.metric], known.band())
+    except curves.NoCurve as error:
+        print(f"rlinf verify: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(["", *table(verdict, known.metric), "", *_conclusion(verdict, known)]))
+    return 0 if verdict.ok else 1
+
+
+def run_recipe(arguments: Sequence[str], folder: Path, stdout: IO[str] | None = None) -> int:
+    """Runs `rlinf train` as a process of its own.
+
+    Args:
+        arguments: what stands behind `rlinf train`.
+        folder: folder of the run; one that is there already would be added to.
+        stdout: where the run prints, the terminal by default; progress goes there in any case.
+
+    Returns:
+        Its exit code.
+    """
+    command = [sys.executable, "-m", "rlinf.cli", "train", *arguments]
+    command += [f"runner.logger.log_path={folder.parent}"]
+    command += [f"runner.logger.experiment_name={folder.name}"]
+    with subprocess.Popen(command, stdout=stdout) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            # Not killed: it has a cluster to end.
+            process.terminate()
+            raise
+
+
+def table(verdict: Verdict, metric: str) -> list[str]:
+    """The evaluations beside the band, one line each."""
+    heading = {"success_once": "success"}.get(metric, metric)
+    lines = [f"{'env steps':>10}  {heading:>8}  {'band':>17}  place"]
+    for point in verdict.points:
+        value, low, high = (_show(v, metric) for v in (point.value, point.low, point.high))
+        lines.append(f"{point.env_steps:>10,}  {value:>8}  {low:>7} – {high:>7}  {point.place}")
+    return lines
+
+
+def _find(name: str, config_path: str | None, given: Path | None) -> CurveFile:
+    """The curve file of a recipe.
+
+    Raises:
+        ValueError: there is none, or it is broken.
+    """
+    from rlinf.cli import curves
+    from rlinf.config import config_folders
+    from rlinf.config.load import find_config
+
+    folder, recipe = find_config(name, config_path)
+    path = given or curves.path_for(folder, recipe)
+    if not path.is_file():
+        others = curves.recipes_with_curves([folder, *config_folders()])
+        raise ValueError(
+            f"there is no curve file {path}; recipes that have one: {', '.join(others) or 'none'}. "
+            f"Make one with: python -m benchmarks.learning --recipe {recipe} --write"
+        )
+    return curves.load(path)
+
+
+def _about(known: CurveFile) -> list[str]:
+    """What the run is compared with."""
+    from rlinf.runners.run_folder import versions
+
+    seeds = ", ".join(map(str, known.curves))
+    made = known.facts.get("date")
+    lines = [f"{known.recipe}: band of seeds {seeds}" + (f", made on {made}" if made else "")]
+    here, there = versions(), known.facts.get("versions", {})
+    differing = [
+        f"{name} {there[name]} (here {here[name]})"
+        for name in there
+        if name in here and here[name] != there[name]
+    ]
+    if differing:
+        lines.append(f"the band was made with {', '.join(differing)}")
+    return lines
+
+
+def _conclusion(verdict: Verdict, known: CurveFile) -> list[str]:
+    lines = []
+    if verdict.not_compared:
+        first, last = known.env_steps[0], known.env_steps[-1]
+        lines.append(
+            f"{verdict.not_compared} evaluations are outside of {first:,} to {last:,} env steps, "
+            "which is all that the band knows"
+        )
+    above = sum(point.place == "above" for point in verdict.points)
+    if above:
+        lines.append(f"{above} of {len(verdict.points)} evaluations are better than the band: fine")
+    if verdict.first_below is not None:
+        return [*lines, _below(verdict.first_below, known.metric)]
+    reached, end = verdict.points[-1].env_steps, known.env_steps[-1]
+    if reached < end:
+        return [*lines, f"inside as far as it went: {reached:,} env steps of the band's {end:,}"]
+    return [*lines, f"{known.recipe} learns as it should"]
+
+
+def _below(point: Point, metric: str) -> str:
+    return (
+        f"outside of the band, first after {point.env_steps:,} env steps: "
+        f"{_show(point.value, metric)} is below {_show(point.low, metric)}"
+    )
+
+
+def _show(value: float, metric: str) -> str:
+    return f"{max(0.0, min(1.0, value)):.0%}" if metric == "success_once" else f"{value:,.1f}"
