@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlinf.scheduler.channel.entries import Get, Item, Put
 from rlinf.scheduler.channel.errors import ChannelError
-from rlinf.scheduler.channel.queues import Get, Item, Put, Queues
+from rlinf.scheduler.channel.queues import Queues
 from rlinf.scheduler.collective.endpoint import Handler, PeerLeft
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.net.connection import Connection

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from rlinf.scheduler.channel.channel import Channel
-from rlinf.scheduler.channel.queues import Get, Item, Put, Queues
+from rlinf.scheduler.channel.entries import Get, Item, Put
+from rlinf.scheduler.channel.queues import Queues
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.errors import CallCancelled

@@ -4,9 +4,9 @@ Pure state without threads or sockets. A request that cannot be served yet waits
 and is served, in order, as soon as a change allows it. A key that is empty and unused does not
 exist.
 
-Items may be lent ahead: while one consumer alone reads a key, the next few items are shown to it
-before it asks, so that it can take them without a round trip. They stay in their queue, in front,
-until it says that it has taken them. As soon as anybody else asks for the key, they are recalled.
+Items may be lent ahead: a consumer that comes back for more is shown the next few items before it
+asks, so that it can take them without a round trip. They count as in the channel until it says that
+it has taken them. When others ask and nothing else is left, loans are recalled.
 """
 
 from __future__ import annotations
@@ -15,73 +15,10 @@ import time
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
+from rlinf.scheduler.channel.entries import Get, Item, Put, Sink, Stats
 from rlinf.scheduler.channel.errors import ChannelClosed, ChannelEmpty, ChannelFull, ItemLost
-
-
-@dataclass(slots=True, eq=False)
-class Item:
-    """One item in a channel.
-
-    Attributes:
-        body: the item itself, or where it is; never looked at here.
-        weight: what it counts in a batch.
-        nbytes: its size.
-        producer: who put it.
-        key: queue that it is in.
-        ticket: number under which its producer keeps it; None if the body is here.
-        lost: why it can no longer be had, None normally.
-        lent: consumer to whom it is lent, None normally.
-    """
-
-    body: Any
-    weight: float
-    nbytes: int
-    producer: str
-    key: Hashable = None
-    ticket: int | None = None
-    lost: str | None = None
-    lent: str | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Put:
-    """A request to enqueue an item; `request` identifies it to whoever made it."""
-
-    request: Any
-    item: Item
-    began: float = field(default_factory=time.perf_counter)
-
-
-@dataclass(slots=True, eq=False)
-class Get:
-    """A request for one item, or for a batch of a total weight."""
-
-    request: Any
-    consumer: str
-    target: float | None = None
-    began: float = field(default_factory=time.perf_counter)
-
-
-class Sink(Protocol):
-    """Who is told the outcome of requests."""
-
-    def accepted(self, request: Any) -> None:
-        """An item is in the queue."""
-
-    def granted(self, request: Any, items: list[Item], ahead: list[Item]) -> None:
-        """Items belong to the asker now; some more are lent to it."""
-
-    def recall(self, channel: str, consumer: str, key: Hashable) -> None:
-        """A consumer is to say `returned`: it must take no more of the items lent to it."""
-
-    def failed(self, request: Any, error: Exception) -> None:
-        """A request cannot be served."""
-
-    def dropped(self, item: Item) -> None:
-        """An item is done with and need not be kept for anybody."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,38 +26,23 @@ class _Line:
     """One key: items, or askers; and puts that wait for room.
 
     Attributes:
-        items: what is in the queue, lent items in front.
+        items: what is in the queue and not lent.
         gets: who waits for items.
         puts: who waits for room.
-        reader: who got the last item.
-        lent: how many items are lent.
-        recalling: whether they have been recalled.
-        shared: whether several consumers read the key, so that nothing is lent.
+        readers: who has got items.
+        loans: items that are lent, by consumer.
+        recalled: consumers whose loans have been recalled.
     """
 
     items: deque[Item] = field(default_factory=deque)
     gets: deque[Get] = field(default_factory=deque)
     puts: deque[Put] = field(default_factory=deque)
-    reader: str | None = None
-    lent: int = 0
-    recalling: bool = False
-    shared: bool = False
+    readers: set[str] = field(default_factory=set)
+    loans: dict[str, deque[Item]] = field(default_factory=dict)
+    recalled: set[str] = field(default_factory=set)
 
-
-@dataclass
-class Stats:
-    """Counters of a channel since it was made; `depth` and `bytes` are those of now."""
-
-    puts: int = 0
-    gets: int = 0
-    put_bytes: int = 0
-    depth: int = 0
-    bytes: int = 0
-    max_depth: int = 0
-    put_wait_seconds: float = 0.0
-    get_wait_seconds: float = 0.0
-    redelivered: int = 0
-    lost: int = 0
+    def __len__(self) -> int:
+        return len(self.items) + sum(map(len, self.loans.values()))
 
 
 class Queues:
@@ -156,6 +78,7 @@ class Queues:
         self._sink = sink
         self._lines: dict[Hashable, _Line] = {}
         self._held: dict[str, list[tuple[Any, Item]]] = {}
+        self._order = 0
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -218,14 +141,9 @@ class Queues:
             self._sink.failed(get.request, error)
             return
         line = self._line(key)
+        get.wait = wait
         line.gets.append(get)
         self._serve(key, line)
-        if not wait and get in line.gets:
-            line.gets.remove(get)
-            self._sink.failed(
-                get.request, ChannelEmpty(f"channel {self.name!r} has no item for {key!r}")
-            )
-            self._forget_if_unused(key)
 
     def cancel(self, key: Hashable, request: Any) -> bool:
         """Takes a request that still waits out of its line; False if it has been served."""
@@ -258,10 +176,10 @@ class Queues:
         """A consumer has taken the next of the items that are lent to it."""
         self.acknowledge(consumer)
         line = self._lines[key]
-        item = next(item for item in line.items if item.lent == consumer)
-        line.items.remove(item)
-        line.lent -= 1
-        item.lent = None
+        loan = line.loans[consumer]
+        item = loan.popleft()
+        if not loan:
+            self._end_loan(line, consumer)
         self._count_out(item)
         self.stats.gets += 1
         self._held.setdefault(consumer, []).append((None, item))
@@ -272,48 +190,52 @@ class Queues:
         """A consumer will take no more of the items that are lent to it."""
         line = self._lines.get(key)
         if line is not None:
-            self._take_loan_back(line, consumer)
+            self._end_loan(line, consumer)
             self._serve(key, line)
 
     def _lend(self, line: _Line, consumer: str) -> list[Item]:
-        """Lends the next items to a consumer that has just got one."""
-        streak, line.reader = line.reader == consumer, consumer
-        if not streak or line.shared or line.gets or line.lent or not self.ahead:
+        """Lends the next items to a consumer that has just got one, if it has come before."""
+        known = consumer in line.readers
+        line.readers.add(consumer)
+        if not known or consumer in line.loans or line.gets:
             return []
+        # Several readers share what is there; one that comes later has the loans recalled.
+        most = len(line.items) // (2 * len(line.readers)) if len(line.readers) > 1 else self.ahead
         ahead: list[Item] = []
-        for item in line.items:
-            if item.ticket is not None or item.lost or len(ahead) == self.ahead:
+        while len(ahead) < min(most, self.ahead) and line.items:
+            if line.items[0].ticket is not None or line.items[0].lost:
                 break
-            item.lent = consumer
-            ahead.append(item)
-        line.lent = len(ahead)
+            ahead.append(line.items.popleft())
+        if ahead:
+            line.loans[consumer] = deque(ahead)
         return ahead
 
     def _recall(self, key: Hashable, line: _Line) -> None:
-        if line.recalling:
-            return
-        line.recalling = line.shared = True
-        consumer = next(item.lent for item in line.items if item.lent)
-        self._sink.recall(self.name, consumer, key)
+        for consumer in line.loans.keys() - line.recalled:
+            line.recalled.add(consumer)
+            self._sink.recall(self.name, consumer, key)
 
-    def _take_loan_back(self, line: _Line, consumer: str) -> None:
-        for item in line.items if line.lent else ():
-            if item.lent == consumer:
-                item.lent = None
-                line.lent -= 1
-        line.recalling = line.recalling and line.lent > 0
+    def _end_loan(self, line: _Line, consumer: str) -> None:
+        """What a consumer has not taken goes back to its place in the queue."""
+        line.recalled.discard(consumer)
+        loan = line.loans.pop(consumer, None)
+        if loan:
+            line.items = deque(sorted([*loan, *line.items], key=lambda item: item.order))
 
     # -- questions --------------------------------------------------------------------------------
 
     def peek(self, key: Hashable) -> list[Item]:
         """The items of a key, which stay where they are."""
         line = self._lines.get(key)
-        return [item for item in line.items if item.lost is None] if line else []
+        if line is None:
+            return []
+        items = [item for loan in line.loans.values() for item in loan] + list(line.items)
+        return sorted((i for i in items if i.lost is None), key=lambda item: item.order)
 
     def size(self, key: Hashable) -> int:
         """Number of items of a key."""
         line = self._lines.get(key)
-        return len(line.items) if line else 0
+        return len(line) if line is not None else 0
 
     def full(self, key: Hashable) -> bool:
         """Whether a key has no room for another item."""
@@ -341,7 +263,7 @@ class Queues:
     def consumer_died(self, consumer: str) -> None:
         """Deals with the items that a dead consumer had taken, and with its requests."""
         for line in self._lines.values():
-            self._take_loan_back(line, consumer)
+            self._end_loan(line, consumer)
         self._forget_requests(consumer)
         held = self._held.pop(consumer, [])
         if self.redeliver:
@@ -375,8 +297,7 @@ class Queues:
         """From now on every use of the channel says what was lost."""
         self.broken = reason
         for key, line in self._lines.items():
-            if line.lent:
-                self._recall(key, line)
+            self._recall(key, line)
             for entry in (*line.gets, *line.puts):
                 self._sink.failed(entry.request, ItemLost(reason))
             line.gets.clear()
@@ -397,20 +318,29 @@ class Queues:
     def _serve(self, key: Hashable, line: _Line) -> None:
         """Serves the requests of a key, first come first served, as far as the items go."""
         while line.gets:
-            count = self._match(line, line.gets[0])
+            get = line.gets[0]
+            # A batch is made of all that is there, so loans have to come back first.
+            count = None if get.target is not None and line.loans else self._match(line, get)
             if count is None:
-                break
-            if line.lent and any(item.lent for item in islice(line.items, count)):
                 self._recall(key, line)
                 break
             self._grant(line, line.gets.popleft(), count)
             self._admit(key, line)
-        if self.closed and not line.items:
+        if not line.loans and not all(get.wait for get in line.gets):
+            self._refuse_impatient(key, line)
+        if self.closed and not len(line):
             while line.gets:
                 self._sink.failed(
                     line.gets.popleft().request, ChannelClosed(f"channel {self.name!r} is closed")
                 )
         self._forget_if_unused(key)
+
+    def _refuse_impatient(self, key: Hashable, line: _Line) -> None:
+        """Requests that wait for nothing but the return of loans; there was nothing in them."""
+        for get in [get for get in line.gets if not get.wait]:
+            line.gets.remove(get)
+            error = ChannelEmpty(f"channel {self.name!r} has no item for {key!r}")
+            self._sink.failed(get.request, error)
 
     def _match(self, line: _Line, get: Get) -> int | None:
         """How many items from the front serve a request; None if it has to wait."""
@@ -452,7 +382,7 @@ class Queues:
             return
         self.stats.gets += count
         self._held.setdefault(get.consumer, []).extend((get.request, item) for item in items)
-        ahead = self._lend(line, get.consumer) if get.target is None else []
+        ahead = self._lend(line, get.consumer) if self.ahead and get.target is None else []
         self._sink.granted(get.request, items, ahead)
 
     def _admit(self, key: Hashable, line: _Line) -> None:
@@ -467,13 +397,15 @@ class Queues:
                     self._serve(other, waiting)
 
     def _has_room(self, line: _Line, item: Item) -> bool:
-        if self.maxsize and len(line.items) >= self.maxsize:
+        if self.maxsize and len(line) >= self.maxsize:
             return False
         if not self.maxbytes or not self.stats.bytes:
             return True
         return self.stats.bytes + item.nbytes <= self.maxbytes
 
     def _enqueue(self, line: _Line, put: Put) -> None:
+        self._order += 1
+        put.item.order = self._order
         line.items.append(put.item)
         self._count_in(put.item)
         self.stats.puts += 1
@@ -499,5 +431,5 @@ class Queues:
 
     def _forget_if_unused(self, key: Hashable) -> None:
         line = self._lines.get(key)
-        if line is not None and not line.items and not line.gets and not line.puts:
+        if line is not None and not (line.items or line.gets or line.puts or line.loans):
             del self._lines[key]

@@ -16,7 +16,7 @@ from rlinf.cli.recipes import ENTRY_SCRIPTS
 from rlinf.config import validate_cfg
 from rlinf.config.schema.cluster import TimeoutsConfig
 from rlinf.scheduler.channel.client import INLINE_BYTES
-from rlinf.scheduler.channel.queues import Stats
+from rlinf.scheduler.channel.entries import Stats
 from rlinf.scheduler.collective.mailbox import MAX_BYTES_ON_THE_WAY, MAX_ITEMS_ON_THE_WAY
 from rlinf.scheduler.collective.payload import SHARED_BYTES
 

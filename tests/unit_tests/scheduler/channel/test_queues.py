@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlinf.scheduler.channel.entries import Get, Item, Put
 from rlinf.scheduler.channel.errors import ChannelClosed, ChannelEmpty, ChannelFull, ItemLost
-from rlinf.scheduler.channel.queues import Get, Item, Put, Queues
+from rlinf.scheduler.channel.queues import Queues
 
 
 class Sink:
@@ -17,6 +18,7 @@ class Sink:
         self.outcomes = {}
         self.freed = []
         self.loans = {}
+        self.consumers = {}
         self.recalled = []
 
     def accepted(self, request):
@@ -25,7 +27,7 @@ class Sink:
     def granted(self, request, items, ahead):
         self.outcomes[request] = [item.body for item in items]
         if ahead:
-            self.loans[ahead[0].lent, ahead[0].key] = [item.body for item in ahead]
+            self.loans[self.consumers[request], ahead[0].key] = [item.body for item in ahead]
 
     def recall(self, channel, consumer, key):
         self.recalled.append((consumer, key))
@@ -51,6 +53,7 @@ def put(queues, request, body, wait=True, **kwargs):
 
 
 def get(queues, request, key="k", target=None, wait=True, consumer="c"):
+    queues._sink.consumers[request] = consumer
     queues.get(key, Get(request, consumer, target), wait)
 
 
@@ -213,14 +216,32 @@ def test_a_sole_reader_is_lent_the_next_items_and_gives_them_up_for_another():
     assert queues.size("k") == 4, "lent items are still in the channel"
     queues.take("a", "k")
     assert queues.size("k") == 3 and queues.stats.gets == 3
-    get(queues, "b", consumer="b")
-    assert "b" not in sink.outcomes and sink.recalled == [("a", "k")]
-    get(queues, "c", consumer="c")
+    for request, item_ in (("b1", 4), ("b2", 5)):
+        get(queues, request, consumer="b")
+        assert sink.outcomes[request] == [item_], "others get what is not lent"
+    get(queues, "b3", consumer="b")
+    get(queues, "b4", consumer="b", wait=False)
+    assert "b3" not in sink.outcomes and sink.recalled == [("a", "k")], "asked once"
     queues.returned("a", "k")
-    assert sink.recalled == [("a", "k")], "asked once"
-    assert sink.outcomes["b"] == [3] and sink.outcomes["c"] == [4]
-    get(queues, "c2", consumer="c")
-    assert sink.outcomes["c2"] == [5]
+    assert sink.outcomes["b3"] == [3]
+    assert isinstance(sink.outcomes["b4"], ChannelEmpty)
+
+
+def test_loans_come_back_to_their_places():
+    queues, sink = make(ahead=2)
+    for i in range(16):
+        put(queues, f"p{i}", i)
+    for request in ("a1", "b1", "a2", "b2"):
+        get(queues, request, consumer=request[0])
+    assert sink.loans == {("a", "k"): [3, 4], ("b", "k"): [6, 7]}, "each is lent a share"
+    assert [item.body for item in queues.peek("k")] == [3, 4, *range(6, 16)]
+    queues.take("b", "k")
+    get(queues, "all", consumer="c", target=100.0)
+    queues.returned("b", "k")
+    assert "all" not in sink.outcomes, "a batch waits for all loans"
+    queues.returned("a", "k")
+    queues.close()
+    assert sink.outcomes["all"] == [3, 4, *range(7, 16)]
 
 
 def test_a_full_channel_has_room_when_a_lent_item_is_taken():
