@@ -4,9 +4,9 @@ Pure state without threads or sockets. A request that cannot be served yet waits
 and is served, in order, as soon as a change allows it. A key that is empty and unused does not
 exist.
 
-Items may be lent ahead: a consumer that comes back for more is shown the next few items before it
-asks, so that it can take them without a round trip. They count as in the channel until it says that
-it has taken them. When others ask and nothing else is left, loans are recalled.
+Items may be lent ahead: while one consumer alone reads a key, it is shown the next few items before
+it asks, so that it can take them without a round trip. They count as in the channel until it says
+that it has taken them. When anybody else asks, the loan is recalled first, so order is kept.
 """
 
 from __future__ import annotations
@@ -197,12 +197,10 @@ class Queues:
         """Lends the next items to a consumer that has just got one, if it has come before."""
         known = consumer in line.readers
         line.readers.add(consumer)
-        if not known or consumer in line.loans or line.gets:
+        if not known or len(line.readers) > 1 or line.gets:
             return []
-        # Several readers share what is there; one that comes later has the loans recalled.
-        most = len(line.items) // (2 * len(line.readers)) if len(line.readers) > 1 else self.ahead
         ahead: list[Item] = []
-        while len(ahead) < min(most, self.ahead) and line.items:
+        while len(ahead) < self.ahead and line.items:
             if line.items[0].ticket is not None or line.items[0].lost:
                 break
             ahead.append(line.items.popleft())
@@ -319,8 +317,7 @@ class Queues:
         """Serves the requests of a key, first come first served, as far as the items go."""
         while line.gets:
             get = line.gets[0]
-            # A batch is made of all that is there, so loans have to come back first.
-            count = None if get.target is not None and line.loans else self._match(line, get)
+            count = None if line.loans else self._match(line, get)
             if count is None:
                 self._recall(key, line)
                 break

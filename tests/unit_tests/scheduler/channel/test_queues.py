@@ -216,32 +216,42 @@ def test_a_sole_reader_is_lent_the_next_items_and_gives_them_up_for_another():
     assert queues.size("k") == 4, "lent items are still in the channel"
     queues.take("a", "k")
     assert queues.size("k") == 3 and queues.stats.gets == 3
-    for request, item_ in (("b1", 4), ("b2", 5)):
-        get(queues, request, consumer="b")
-        assert sink.outcomes[request] == [item_], "others get what is not lent"
+    get(queues, "b1", consumer="b")
+    get(queues, "b2", consumer="b")
+    assert "b1" not in sink.outcomes and sink.recalled == [("a", "k")], "asked once"
+    queues.returned("a", "k")
+    assert [sink.outcomes[request] for request in ("b1", "b2")] == [[3], [4]], "in order"
     get(queues, "b3", consumer="b")
-    get(queues, "b4", consumer="b", wait=False)
-    assert "b3" not in sink.outcomes and sink.recalled == [("a", "k")], "asked once"
-    queues.returned("a", "k")
-    assert sink.outcomes["b3"] == [3]
-    assert isinstance(sink.outcomes["b4"], ChannelEmpty)
+    assert sink.outcomes["b3"] == [5] and len(sink.loans) == 1, "nothing is lent to one of two"
 
 
-def test_loans_come_back_to_their_places():
-    queues, sink = make(ahead=2)
-    for i in range(16):
+def test_who_does_not_wait_waits_for_the_return_of_a_loan_only():
+    queues, sink = make(ahead=4)
+    for i in range(3):
         put(queues, f"p{i}", i)
-    for request in ("a1", "b1", "a2", "b2"):
-        get(queues, request, consumer=request[0])
-    assert sink.loans == {("a", "k"): [3, 4], ("b", "k"): [6, 7]}, "each is lent a share"
-    assert [item.body for item in queues.peek("k")] == [3, 4, *range(6, 16)]
-    queues.take("b", "k")
-    get(queues, "all", consumer="c", target=100.0)
-    queues.returned("b", "k")
-    assert "all" not in sink.outcomes, "a batch waits for all loans"
+    get(queues, "a1", consumer="a")
+    get(queues, "a2", consumer="a")
+    get(queues, "b1", consumer="b", wait=False)
+    get(queues, "b2", consumer="b", wait=False)
     queues.returned("a", "k")
+    assert sink.outcomes["b1"] == [2]
+    assert isinstance(sink.outcomes["b2"], ChannelEmpty)
+
+
+def test_loans_come_back_to_their_places_before_a_batch_is_made():
+    queues, sink = make(ahead=2)
+    for i in range(8):
+        put(queues, f"p{i}", i)
+    for request in ("a1", "a2"):
+        get(queues, request, consumer="a")
+    assert sink.loans == {("a", "k"): [2, 3]}
+    assert [item.body for item in queues.peek("k")] == [*range(2, 8)]
+    queues.take("a", "k")
+    get(queues, "all", consumer="c", target=100.0)
     queues.close()
-    assert sink.outcomes["all"] == [3, 4, *range(7, 16)]
+    assert "all" not in sink.outcomes
+    queues.returned("a", "k")
+    assert sink.outcomes["all"] == [*range(3, 8)]
 
 
 def test_a_full_channel_has_room_when_a_lent_item_is_taken():
