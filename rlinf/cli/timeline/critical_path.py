@@ -13,6 +13,9 @@ from rlinf.cli.timeline.lanes import DRIVER, Lane, Piece, Timeline, is_busy, is_
 from rlinf.scheduler.trace import Span
 
 HAND_OVER = "hand-over"
+_CLOCKS_DIFFER = 2_000_000
+"""Nanoseconds by which the clocks of two processes may seem to differ."""
+
 _PEER = re.compile(r"a message from (\S+)")
 _CALL = re.compile(r"(\S+)\.(\w+)\(\)")
 
@@ -94,6 +97,6 @@ def _awaited(timeline: Timeline, wait: Piece, now: int) -> Lane | None:
         for lane in timeline.workers
         if lane.group == group
         for span in lane.calls
-        if span.name == method and wait.begin < span.end <= now
+        if span.name == method and wait.begin < span.end <= now + _CLOCKS_DIFFER
     ]
     return timeline.lanes[max(ended)[1]] if ended else None

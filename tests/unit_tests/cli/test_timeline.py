@@ -1,0 +1,99 @@
+"""Where the time went: pieces without gaps, the critical path, and the advice."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rlinf.cli import main
+from rlinf.cli.timeline.critical_path import critical_path
+from rlinf.cli.timeline.lanes import load_timeline
+from rlinf.cli.timeline.picture import draw
+from rlinf.cli.timeline.summary import summarise
+from rlinf.scheduler.trace import BLOCK, CALL, STEP, WAIT, Recorder
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Ten seconds: env steps for 6 s, asks the policy for 1 s; then 3 s of training."""
+    spans = {
+        "driver.trace": [
+            ("EnvGroup.interact()", WAIT, 0.01, 7.01),
+            ("ActorGroup.run_training()", WAIT, 7.02, 10.0),
+            ("step 1", STEP, 0.0, 10.0),
+        ],
+        "EnvGroup/rank_0.trace": [
+            ("interact", CALL, 0.0, 7.0),
+            ("env_step", BLOCK, 0.0, 3.0),
+            ("a message from RolloutGroup:0 (actions)", WAIT, 3.0, 4.0),
+            ("env_step", BLOCK, 4.0, 7.0),
+        ],
+        "RolloutGroup/rank_0.trace": [
+            ("generate", CALL, 0.0, 7.0),
+            ("a message from EnvGroup:0 (obs)", WAIT, 0.0, 3.0),
+            ("predict", BLOCK, 3.0, 4.0),
+            ("a message from EnvGroup:0 (obs)", WAIT, 4.0, 7.0),
+        ],
+        "ActorGroup/rank_0.trace": [
+            ("run_training", CALL, 7.03, 9.99),
+            ("training", BLOCK, 7.03, 9.99),
+        ],
+    }
+    for name, of_process in spans.items():
+        recorder = Recorder(str(tmp_path / "workers" / name))
+        for span in of_process:
+            recorder.add(*span)
+        recorder.close()
+    return tmp_path
+
+
+def test_the_path_goes_through_whoever_the_others_waited_for(run):
+    timeline = load_timeline(run)
+    path = critical_path(timeline, timeline.steps[0])
+    links = [(k.lane, k.name, round(k.seconds, 2)) for k in path if k.seconds > 0.1]
+    assert links == [
+        ("EnvGroup:0", "env_step", 3.0),
+        ("RolloutGroup:0", "predict", 1.0),
+        ("EnvGroup:0", "env_step", 3.0),
+        ("ActorGroup:0", "training", 2.96),
+    ]
+    assert sum(link.seconds for link in path) == pytest.approx(10.0, abs=1e-3), "without gaps"
+
+
+def test_busy_waiting_and_idle_add_up(run):
+    summary = summarise(load_timeline(run))
+    env, rollout = summary.lanes["EnvGroup:0"], summary.lanes["RolloutGroup:0"]
+    assert env.busy["env_step"] == pytest.approx(6.0, abs=1e-3)
+    assert sum(env.waiting.values()) == pytest.approx(1.0, abs=1e-3)
+    assert env.idle == pytest.approx(3.0, abs=1e-3)
+    assert rollout.waiting == {"a message from EnvGroup:0 (obs)": pytest.approx(6.0, abs=1e-3)}
+    assert "60% of a step is env_step of EnvGroup (1 process)" in summary.sentence
+    assert "component_placement" in summary.sentence
+
+
+def test_the_command_prints_it_and_writes_the_timeline(run, capsys):
+    assert main(["trace", str(run), "--steps", "0:"]) == 0
+    out = capsys.readouterr().out
+    assert "EnvGroup:0" in out and "env_step of EnvGroup" in out
+    events = json.loads((run / "trace.json").read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]}
+    assert names == {"driver", "EnvGroup:0", "RolloutGroup:0", "ActorGroup:0"}
+    predict = next(e for e in events if e["name"] == "predict")
+    assert predict["dur"] == pytest.approx(1e6, rel=1e-3)
+
+
+def test_a_picture_shows_each_worker(run):
+    from PIL import Image
+
+    timeline = load_timeline(run)
+    step = timeline.steps[0]
+    draw(timeline, step.begin, step.end, run / "picture.png")
+    with Image.open(run / "picture.png") as image:
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 20)}
+    assert (0x2A, 0x9D, 0x5C) in colours and (0x2F, 0x6F, 0xB5) in colours
+
+
+def test_a_folder_without_traces_says_so(tmp_path, capsys):
+    assert main(["trace", str(tmp_path)]) == 1
+    assert "has no traces" in capsys.readouterr().err
