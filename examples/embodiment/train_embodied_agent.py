@@ -19,7 +19,8 @@ def main(cfg: DictConfig) -> None:
     """Launches the groups and runs the training loop."""
     cfg = validate_cfg(cfg)
     logs = str(run_folder(cfg) / "workers")
-    with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs) as cluster:
+    trace = cfg.runner.trace
+    with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
         component_placement = HybridComponentPlacement(cfg, cluster)
         actor_group = EmbodiedFSDPActor.create_group(cfg).launch(
             cluster,
