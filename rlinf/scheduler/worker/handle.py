@@ -233,7 +233,8 @@ def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> l
     limits = [timeout] if timeout is not None else [h._group.default_timeout for h in handles]
     limit = min((value for value in limits if value is not None), default=None)
     deadline = None if limit is None else time.monotonic() + limit
-    begin, last = time.perf_counter(), handles[0]
+    begin = time.perf_counter()
+    last: WorkerGroupFuncResult | None = None
     owner = {ref: handle for handle in handles for ref in handle._refs}
     left = list(owner)
     while left:
@@ -247,7 +248,8 @@ def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> l
                 ray.get(ref)
             except ray.exceptions.RayError:
                 owner[ref].wait()
-    _record(last, begin)
+    if last is not None:
+        _record(last, begin)
     return [handle.wait() for handle in handles]
 
 
