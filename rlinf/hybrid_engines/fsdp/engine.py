@@ -74,6 +74,7 @@ class TrainEngine:
                 self.reference = shard(self.reference, cfg.fsdp_config, self.precision)
         self.model = model
         optim = cfg.optim
+        self._clip_grad: float | None = optim.clip_grad
         heads = [p for n, p in model.named_parameters() if "value" in n or "critic" in n]
         chosen = {id(p) for p in heads}
         rest = [p for p in model.parameters() if id(p) not in chosen]
@@ -163,7 +164,7 @@ class TrainEngine:
                 "for extreme rewards, or leave such steps out with runner.on_nan: skip"
             )
         if finite:
-            limit = self.cfg.optim.clip_grad
+            limit = self._clip_grad
             limit = math.inf if limit is None else limit
             torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
             self.optimizer.step()

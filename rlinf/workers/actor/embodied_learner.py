@@ -16,6 +16,7 @@ from rlinf.workers.actor.embodied_credit import Credit, EmbodiedCredit
 from rlinf.workers.actor.embodied_samples import (
     EmbodiedSamples,
     EmbodiedTask,
+    LossSettings,
     recompute_logprobs,
 )
 from rlinf.workers.actor.update_loop import UpdateLoop
@@ -69,6 +70,7 @@ class EmbodiedLearner:
             self._warn_once(self.engine.precision.note)
         self.credit = EmbodiedCredit(cfg, self.engine.all_reduce, device, warn)
         self.updates = UpdateLoop(cfg, self.engine, seed * 7_919 + rank)
+        self._loss = LossSettings.of(cfg)
         self._prepared: tuple[EmbodiedBatch, Credit, Tensor | None] | None = None
 
     def prepare(self, batch: EmbodiedBatch, env_ids: Sequence[int]) -> dict[str, float]:
@@ -100,7 +102,8 @@ class EmbodiedLearner:
             ref_logprobs=reference,
             proximal_logprobs=proximal,
         )
-        metrics = self.updates.run(EmbodiedTask(self.cfg, self.engine, samples, self.version + 1))
+        task = EmbodiedTask(self._loss, self.engine, samples, self.version + 1)
+        metrics = self.updates.run(task)
         self._tell_what_was_left_out(metrics)
         self.engine.model.update_normalizer(
             batch.forward_inputs,

@@ -85,26 +85,72 @@ class EmbodiedSamples:
         )
 
 
+@dataclass(frozen=True)
+class LossSettings:
+    """What the configuration says about the loss, read once: the loss is computed very often.
+
+    Attributes:
+        loss_type: name of the loss.
+        logprob_type: level of log-probabilities.
+        entropy_type: level of the entropy.
+        entropy: whether the entropy is needed.
+        per_chunk: whether rewards, and so values, are per chunk.
+        chunks: actions per chunk.
+        critic: whether the loss takes values, and the policy has them.
+        critic_warmup_steps: optimiser steps that train the critic alone.
+        arguments: further arguments of the loss.
+    """
+
+    loss_type: str
+    logprob_type: str
+    entropy_type: str
+    entropy: bool
+    per_chunk: bool
+    chunks: int
+    critic: bool
+    critic_warmup_steps: int
+    arguments: dict[str, Any]
+
+    @classmethod
+    def of(cls, cfg: Any) -> LossSettings:
+        """Reads a configuration."""
+        algorithm, model = cfg.algorithm, cfg.actor.model
+        names = policy_loss_registry.arguments(algorithm.loss_type)
+        arguments = {name: algorithm[name] for name in names if name in algorithm}
+        eps = algorithm.ratio_clip_eps
+        arguments["clip_ratio_low"] = algorithm.clip_ratio_low or eps
+        arguments["clip_ratio_high"] = algorithm.clip_ratio_high or eps
+        return cls(
+            loss_type=algorithm.loss_type,
+            logprob_type=algorithm.logprob_type,
+            entropy_type=algorithm.entropy_type,
+            entropy=algorithm.entropy_bonus > 0 or algorithm.calculate_entropy,
+            per_chunk=algorithm.reward_type == "chunk_level",
+            chunks=model.num_action_chunks,
+            critic="values" in names and model.add_value_head,
+            critic_warmup_steps=algorithm.critic_warmup_steps,
+            arguments=arguments,
+        )
+
+
 class EmbodiedTask:
     """The loss on samples of a rollout, for the update loop.
 
     Args:
-        cfg: the configuration.
+        settings: of the loss.
         engine: the policy.
         samples: what to train on.
         version: of the weights that this update makes.
     """
 
     def __init__(
-        self, cfg: Any, engine: TrainEngine, samples: EmbodiedSamples, version: int
+        self, settings: LossSettings, engine: TrainEngine, samples: EmbodiedSamples, version: int
     ) -> None:
-        self._algorithm, self._model = cfg.algorithm, cfg.actor.model
+        self._settings = settings
         self._engine = engine
         self._samples = samples
         self._version = version
         self.num_samples = len(samples.old_logprobs)
-        self._arguments = policy_loss_registry.arguments(self._algorithm.loss_type)
-        self._critic = "values" in self._arguments and self._model.add_value_head
 
     def norm(self, rows: Tensor, all_reduce: Callable[[Tensor], Tensor] | None) -> LossNorm:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
@@ -114,32 +160,26 @@ class EmbodiedTask:
 
     def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
-        algorithm = self._algorithm
-        entropy = algorithm.entropy_bonus > 0 or algorithm.calculate_entropy
+        settings = self._settings
         out = self._engine.forward(
             forward_type="default",
             forward_inputs={key: value[rows] for key, value in self._samples.inputs.items()},
             compute_logprobs=True,
-            compute_entropy=entropy,
-            compute_values=self._critic,
+            compute_entropy=settings.entropy,
+            compute_values=settings.critic,
         )
         kwargs = self._of_samples(rows) | {"norm": norm}
-        kwargs["logprobs"] = self._level(out["logprobs"], algorithm.logprob_type)
-        if entropy:
-            kwargs["entropy"] = self._level(out["entropy"], algorithm.entropy_type)
-        if self._critic:
+        kwargs["logprobs"] = self._level(out["logprobs"], settings.logprob_type)
+        if settings.entropy:
+            kwargs["entropy"] = self._level(out["entropy"], settings.entropy_type)
+        if settings.critic:
             kwargs["values"] = self._unit(out["values"])
-            kwargs["critic_warmup"] = self._engine.steps < algorithm.critic_warmup_steps
-        names = self._arguments
-        settings = {k: algorithm[k] for k in names if k in algorithm and k not in kwargs}
-        eps = algorithm.ratio_clip_eps
-        settings["clip_ratio_low"] = algorithm.clip_ratio_low or eps
-        settings["clip_ratio_high"] = algorithm.clip_ratio_high or eps
-        return policy_loss(loss_type=algorithm.loss_type, **kwargs, **settings)
+            kwargs["critic_warmup"] = self._engine.steps < settings.critic_warmup_steps
+        return policy_loss(loss_type=settings.loss_type, **(settings.arguments | kwargs))
 
     def _of_samples(self, rows: Tensor) -> dict[str, Any]:
         """Those arguments of a loss that do not depend on the weights."""
-        samples, kind = self._samples, self._algorithm.logprob_type
+        samples, kind = self._samples, self._settings.logprob_type
         kwargs: dict[str, Any] = {
             "old_logprobs": self._level(samples.old_logprobs[rows], kind),
             "advantages": self._unit(samples.advantages[rows]),
@@ -149,7 +189,7 @@ class EmbodiedTask:
         }
         if samples.lengths is not None:
             kwargs["loss_mask_sum"] = self._unit(samples.lengths[rows])
-        if self._critic:
+        if self._settings.critic:
             returns = samples.returns
             kwargs["returns"] = None if returns is None else self._unit(returns[rows])
             kwargs["old_values"] = self._unit(samples.old_values[rows])
@@ -160,10 +200,10 @@ class EmbodiedTask:
         return kwargs
 
     def _level(self, tensor: Tensor, kind: str) -> Tensor:
-        return reduce_level(tensor.unflatten(-1, (self._model.num_action_chunks, -1)), kind)
+        return reduce_level(tensor.unflatten(-1, (self._settings.chunks, -1)), kind)
 
     def _unit(self, tensor: Tensor) -> Tensor:
-        return tensor.squeeze(-1) if self._algorithm.reward_type == "chunk_level" else tensor
+        return tensor.squeeze(-1) if self._settings.per_chunk else tensor
 
 
 def recompute_logprobs(

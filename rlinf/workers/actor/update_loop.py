@@ -40,13 +40,19 @@ class UpdateLoop:
     """
 
     def __init__(self, cfg: Any, engine: TrainEngine, seed: int) -> None:
-        self._actor, self._algorithm = cfg.actor, cfg.algorithm
+        # Read once: the loop comes by very often.
+        actor, algorithm = cfg.actor, cfg.algorithm
+        self._global_batch: int | None = actor.global_batch_size
+        self._micro_batch: int | None = actor.micro_batch_size
+        self._epochs: int = algorithm.update_epoch
+        self._shuffles: bool = algorithm.shuffle_rollout
+        self._target_kl: float | None = algorithm.target_kl
         self._engine = engine
         self.shuffle = torch.Generator().manual_seed(seed)
 
     def share(self, samples: int) -> int:
         """Samples of a minibatch that a rank has."""
-        batch = self._actor.global_batch_size
+        batch = self._global_batch
         return samples if batch is None else batch // self._engine.world_size
 
     def run(self, task: TrainingTask) -> dict[str, float]:
@@ -85,10 +91,10 @@ class UpdateLoop:
 
     def _minibatches(self, samples: int) -> Any:
         share = self.share(samples)
-        for _ in range(self._algorithm.update_epoch):
+        for _ in range(self._epochs):
             order = (
                 torch.randperm(samples, generator=self.shuffle)
-                if self._algorithm.shuffle_rollout
+                if self._shuffles
                 else torch.arange(samples)
             )
             for start in range(0, samples - share + 1, share):
@@ -99,7 +105,7 @@ class UpdateLoop:
     ) -> tuple[list[dict[str, Metric]], dict[str, float] | None]:
         """One optimiser step on some samples, in micro-batches."""
         metrics = []
-        pieces = rows.split(self._actor.micro_batch_size or len(rows))
+        pieces = rows.split(self._micro_batch or len(rows))
         for index, piece in enumerate(pieces):
             loss, of_piece = task.loss(piece, norm)
             self._engine.backward(loss, last=index == len(pieces) - 1)
@@ -108,7 +114,7 @@ class UpdateLoop:
 
     def _too_far(self, metrics: list[dict[str, Metric]]) -> bool:
         """Whether the policy has left the old one by more than `algorithm.target_kl`."""
-        limit = self._algorithm.target_kl
+        limit = self._target_kl
         return limit is not None and self._reduce(metrics).get("actor/approx_kl", 0.0) > limit
 
     def _reduce(self, parts: list[dict[str, Metric]]) -> dict[str, float]:
