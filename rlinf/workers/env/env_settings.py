@@ -14,13 +14,14 @@ def env_settings(cfg: Any, role: str) -> Any:
     """Returns `env.train` or `env.eval`, complete.
 
     Envs of a group start alike: without a `group_size` of their own, training envs have that of
-    the algorithm. A NaN does what `runner.on_nan` says, unless the env says otherwise.
+    the algorithm. Seeds are those of the run, and a NaN does what `runner.on_nan` says, unless the
+    env says otherwise.
 
     Args:
         cfg: the whole configuration, which is not changed.
         role: `train` or `eval`.
     """
-    inherited = {"on_nan": _ON_NAN[cfg.runner.on_nan]}
+    inherited = {"on_nan": _ON_NAN[cfg.runner.on_nan], "seed": cfg.runner.seed}
     if role == "train":
         inherited["group_size"] = cfg.algorithm.group_size
     section = copy.deepcopy(cfg.env[role])

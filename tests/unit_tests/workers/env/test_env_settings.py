@@ -27,6 +27,12 @@ def test_a_nan_does_what_the_run_says(role):
     assert options(own, role).on_nan == "error"
 
 
+@pytest.mark.parametrize("role", ["train", "eval"])
+def test_another_seed_of_the_run_gives_other_episodes(role):
+    assert options({"runner.seed": 7}, role).seed == 7
+    assert options({"runner.seed": 7, f"env.{role}.seed": 3}, role).seed == 3
+
+
 def test_the_config_itself_stays_as_it_is():
     cfg = make_cfg(GRPO)
     assert env_settings(cfg, "train").group_size == 4
