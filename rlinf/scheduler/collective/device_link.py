@@ -10,9 +10,9 @@ a message that nobody takes.
 When something goes wrong on a link, all that is under way on it fails on both sides; the next
 message makes a new one.
 
-NCCL has run here only between two processes that share one GPU, each told by NCCL_HOSTID that it is
-on a machine of its own, so over sockets. Between GPUs of one machine (NVLink, PCIe) and over
-InfiniBand it is untested. Tests use gloo and the host (`RLINF_DEVICE_LINK=gloo`).
+NCCL is tested only between two processes on one GPU, each told by NCCL_HOSTID that it is on a host
+of its own, so over sockets. Between GPUs of one host (NVLink, PCIe) and over InfiniBand it has
+never run. Tests without a GPU use gloo and tensors of the host (`RLINF_DEVICE_LINK=gloo`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 _GRACE = 4.0
 """Seconds in which the death of a peer is expected to be known after a link to it broke."""
-
-OnBroken = Callable[["DeviceLink", BaseException], None]
-"""Called in a link's thread with why it broke, after all that waits was told."""
 
 
 class DeviceLinkError(SchedulerError):
@@ -71,9 +68,9 @@ class Departure(NamedTuple):
     ready: Any
     work: Work
 
-    def move(self, group: PairGroup) -> Any:
+    def move(self, group: PairGroup, number: int, limit: float | None) -> Any:
         """Sends them."""
-        group.send(self.tensors, self.ready)
+        group.send(number, self.tensors, self.ready, limit)
 
 
 class Arrival(NamedTuple):
@@ -87,9 +84,26 @@ class Arrival(NamedTuple):
     tensors: Sequence[TensorSpec]
     work: Work
 
-    def move(self, group: PairGroup) -> Any:
+    def move(self, group: PairGroup, number: int, limit: float | None) -> Any:
         """Receives them."""
-        return group.receive(self.tensors)
+        return group.receive(number, self.tensors, limit)
+
+
+class Home(NamedTuple):
+    """What links know of the process that they belong to.
+
+    Attributes:
+        name: its name.
+        limit: seconds after which a transfer that has begun is given up.
+        ended: tells why a peer has ended, or None while it lives; may block.
+        on_broken: called in a link's thread when the link has broken on its own, with the reason,
+            after all that waits was told.
+    """
+
+    name: str
+    limit: float | None
+    ended: Callable[[str], BaseException | None]
+    on_broken: Callable[[DeviceLink, BaseException], None]
 
 
 class DeviceLink:
@@ -102,12 +116,11 @@ class DeviceLink:
 
     def __init__(
         self,
+        home: Home,
         peer: str,
         address: LinkAddress,
         rank: int,
         device: int,
-        ended: Callable[[str], BaseException | None],
-        on_broken: OnBroken,
         listener: Any = None,
     ):
         """Use `outgoing` or `incoming`."""
@@ -115,8 +128,7 @@ class DeviceLink:
         self.address = address
         self._rank = rank
         self._device = device
-        self._ended = ended
-        self._on_broken = on_broken
+        self._home = home
         self._listener = listener
         self._state = threading.Condition()
         self._posted: dict[int, Departure | Arrival] = {}
@@ -126,46 +138,33 @@ class DeviceLink:
         self._error: BaseException | None = None
         self._server: pair_group.Server | None = None
         self._group: PairGroup | None = None
-        way = "to" if rank == SENDER else "from"
-        threading.Thread(target=self._run, name=f"rlinf-link {way} {peer}", daemon=True).start()
+        self._taking_down = threading.Lock()
+        name = f"rlinf-link {('to', 'from')[rank]} {peer}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     @classmethod
     def outgoing(
-        cls,
-        peer: str,
-        link_id: str,
-        backend: str,
-        host: str,
-        device: int,
-        ended: Callable[[str], BaseException | None],
-        on_broken: OnBroken,
+        cls, home: Home, peer: str, link_id: str, backend: str, host: str, device: int
     ) -> DeviceLink:
         """The sender's side of a new link.
 
         Args:
+            home: this process.
             peer: name of the receiver.
             link_id: identity of the link in the whole run.
             backend: `nccl` or `gloo`.
             host: address of this process's node, on which the receiver finds it.
             device: index of the GPU that the tensors are on.
-            ended: tells why a peer has ended, or None while it lives; may block.
-            on_broken: called when the link breaks on its own.
         """
         listener = pair_group.listen(host)
         address = LinkAddress(link_id, backend, host, listener.getsockname()[1])
-        return cls(peer, address, SENDER, device, ended, on_broken, listener)
+        return cls(home, peer, address, SENDER, device, listener)
 
     @classmethod
-    def incoming(
-        cls,
-        peer: str,
-        address: LinkAddress,
-        device: int,
-        ended: Callable[[str], BaseException | None],
-        on_broken: OnBroken,
-    ) -> DeviceLink:
+    def incoming(cls, home: Home, peer: str, address: LinkAddress, device: int) -> DeviceLink:
         """The receiver's side of a link that a peer has made; `device` is where tensors come."""
-        return cls(peer, address, RECEIVER, device, ended, on_broken)
+        return cls(home, peer, address, RECEIVER, device)
 
     # -- any thread ---------------------------------------------------------------------------
 
@@ -202,17 +201,22 @@ class DeviceLink:
             self._state.notify_all()
         for batch in batches:
             batch.work.finish(error=error)
-        # Takes half a second with NCCL; and if the group is just being set up, until that fails.
+        # Takes half a second with NCCL.
         threading.Thread(target=self._take_down, name="rlinf-link end", daemon=True).start()
 
+    def join(self, deadline: float) -> None:
+        """Waits, until a time of the monotonic clock, for the end of a link that was ended."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+
     def _take_down(self) -> None:
-        with self._state:
-            group, self._group = self._group, None
+        # The link's thread and that of `end` may both come; the second waits for the first.
+        with self._taking_down:
             server, self._server = self._server, None
-        if server is not None:
-            server.close()
-        if group is not None:
-            group.abort()
+            group, self._group = self._group, None
+            if server is not None:
+                server.close()
+            if group is not None:
+                group.abort()
 
     # -- the link's thread ----------------------------------------------------------------------
 
@@ -220,7 +224,7 @@ class DeviceLink:
         try:
             group = self._connect()
             while (batch := self._take()) is not None:
-                outcome = batch.move(group)
+                outcome = batch.move(group, self._next - 1, self._home.limit)
                 with self._state:
                     self._moving = None
                     error = self._error
@@ -234,19 +238,17 @@ class DeviceLink:
 
     def _connect(self) -> PairGroup:
         if self._listener is not None:
-            server = pair_group.Server(self._listener)
-            with self._state:
-                self._server = server
+            self._server = pair_group.Server(self._listener)
         address = self.address
         group = PairGroup(
             address.backend,
             self._rank,
+            self._home.name < self.peer,
             self._device,
             (address.host, address.port),
             given_up=lambda: self._error is not None,
         )
-        with self._state:
-            self._group = group
+        self._group = group
         return group
 
     def _take(self) -> Departure | Arrival | None:
@@ -263,8 +265,11 @@ class DeviceLink:
         deadline = time.monotonic() + _GRACE
         error: BaseException | None = None
         while error is None and self._error is None and time.monotonic() < deadline:
-            error = self._ended(self.peer)
+            error = self._home.ended(self.peer)
             time.sleep(0.02)
+        if self._error is not None:
+            # It was ended, and this is how its thread noticed.
+            return
         if error is None:
             way = ("to", "from")[self._rank]
             error = DeviceLinkError(
@@ -273,4 +278,4 @@ class DeviceLink:
             )
             error.__cause__ = cause
         self.end(error)
-        self._on_broken(self, error)
+        self._home.on_broken(self, error)

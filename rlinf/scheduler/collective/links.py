@@ -7,9 +7,11 @@ is shared. Links are made when they are first needed: one per receiver and GPU o
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import threading
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf.scheduler.collective import pair_group
@@ -17,6 +19,7 @@ from rlinf.scheduler.collective.device_link import (
     Departure,
     DeviceLink,
     DeviceLinkError,
+    Home,
     Shipment,
 )
 from rlinf.scheduler.collective.work import Work, finished
@@ -32,6 +35,9 @@ LINK_BYTES = 64 * 1024
 
 HOST = -1
 """What torch gives as the device index of a tensor on the host."""
+
+_CLOSING = 5.0
+"""Seconds that the end of a process waits for the end of its links."""
 
 _MODES = ("nccl", "gloo", "off")
 
@@ -91,7 +97,7 @@ class Cargo:
         for device, lot in self._lots.items():
             ready = None
             if device != HOST:
-                ready = torch.cuda.Event()
+                ready = torch.cuda.Event(blocking=True)
                 ready.record(torch.cuda.current_stream(device))
             work = Work(f"{self._peer} to take tensors that were sent to it")
             self._departures[device] = Departure(lot, ready, work)
@@ -115,6 +121,8 @@ class DeviceLinks:
         self._mode = os.environ.get("RLINF_DEVICE_LINK", "nccl")
         if self._mode not in _MODES:
             raise ValueError(f"RLINF_DEVICE_LINK={self._mode!r}; it must be one of {_MODES}")
+        limit = endpoint.run.timeout("recv")
+        self._home = Home(endpoint.name, limit, endpoint.lost, self._on_broken)
         self._lock = threading.Lock()
         self._reach: dict[str, frozenset[int]] = {}
         self._out: dict[tuple[str, int], DeviceLink] = {}
@@ -161,14 +169,10 @@ class DeviceLinks:
         with self._lock:
             link = self._out.get((peer, device))
             if link is None:
+                self._close_at_exit()
+                link_id = f"{endpoint.name} {secrets.token_hex(8)}"
                 link = self._out[peer, device] = DeviceLink.outgoing(
-                    peer,
-                    f"{endpoint.name} {secrets.token_hex(8)}",
-                    self._mode,
-                    endpoint.node_ip,
-                    device,
-                    endpoint.lost,
-                    self._on_broken,
+                    self._home, peer, link_id, self._mode, endpoint.node_ip, device
                 )
         error = endpoint.gone(peer)
         if error is not None:
@@ -184,20 +188,26 @@ class DeviceLinks:
 
     def _receive(self, sender: str, shipment: Shipment) -> Work:
         address = shipment.link
-        endpoint = self._endpoint
         with self._lock:
             if address.id in self._ended:
                 return finished(error=self._ended[address.id])
             link = self._in.get(address.id)
             if link is None:
+                self._close_at_exit()
                 link = self._in[address.id] = DeviceLink.incoming(
-                    sender, address, _own_device(), endpoint.lost, self._on_broken
+                    self._home, sender, address, _own_device()
                 )
-        work = Work(f"tensors from {sender}", endpoint.name, endpoint.run.timeout("recv"))
+        work = Work(f"tensors from {sender}", self._home.name, self._home.limit)
         link.receive(shipment, work)
         return work
 
     # -- ends ---------------------------------------------------------------------------------
+
+    def _close_at_exit(self) -> None:
+        # NCCL does not survive the end of CUDA, which comes with that of the interpreter.
+        if not self._out and not self._in:
+            atexit.unregister(self.close)
+            atexit.register(self.close)
 
     def peer_gone(self, peer: str, error: BaseException) -> None:
         """A peer has ended: fails what is under way between it and this process."""
@@ -205,8 +215,13 @@ class DeviceLinks:
         self._end([link for link in self._all() if link.peer == peer], error)
 
     def close(self) -> None:
-        """Ends all links."""
-        self._end(self._all(), DeviceLinkError(f"{self._endpoint.name} has ended"))
+        """Ends all links, and waits a moment for that."""
+        atexit.unregister(self.close)
+        links = self._all()
+        self._end(links, DeviceLinkError(f"{self._home.name} has ended"))
+        deadline = time.monotonic() + _CLOSING
+        for link in links:
+            link.join(deadline)
 
     def _on_broken(self, link: DeviceLink, error: BaseException) -> None:
         self._end([link], error)

@@ -1,9 +1,16 @@
 """Two processes in a torch.distributed group of their own, beside any group that the user has.
 
 The back-end is ``nccl`` for CUDA tensors and ``gloo`` for those of the host, which is how links are
-tested where there are no two GPUs. Tensors travel as bytes, since neither takes all dtypes.
+tested where there is no GPU. Tensors travel as bytes, since neither takes all dtypes.
 
 What NCCL needs, and why it is done so:
+    * A transfer is a kernel on each side, and the one that is launched first keeps its GPU busy
+      until the other is launched. CUDA may make a thread wait for all kernels of its process, for
+      instance where it loads code or frees memory. If two processes both wait so for a kernel that
+      the other has yet to launch, none ever does. So a transfer begins when the tensors are there
+      and both processes have their turn, which a process gives to one transfer at a time: a launch
+      can then wait only for transfers that began earlier. Kernels of the user's own groups take no
+      turn; where these run beside transfers, CUDA_MODULE_LOADING=EAGER avoids most such waits.
     * torch's watchdog ends the process when a peer of a group dies. Nobody watches these groups:
       the thread that waits for a transfer sees the error itself.
     * A communicator cannot be given up while it is being set up. So the sender begins when the
@@ -33,8 +40,11 @@ TensorSpec = tuple[tuple[int, ...], str]
 """Shape and name of the dtype, as in `((2, 3), "float32")`."""
 
 _CONNECT = timedelta(seconds=20)
-_TRANSFER = timedelta(days=1)
-"""Whoever waits for a transfer has a deadline of its own; this one only must not come before."""
+_FOR_EVER = timedelta(days=365)
+"""Whoever waits for a transfer has a deadline of its own; torch's must not come before."""
+
+_OLD_KEYS = 128
+"""Keys of past meetings that are deleted at once."""
 
 _UNWATCHED = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",
@@ -78,6 +88,30 @@ class Server:
         self._store = None
 
 
+class _Turn:
+    """What a process gives to one of its groups at a time, while that begins a transfer."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._owner: Any = None
+
+    def take(self, group: PairGroup) -> None:
+        """Waits for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._owner is None)
+            self._owner = group
+
+    def give_back(self, group: PairGroup) -> None:
+        """Gives it back if the group has it; from any thread."""
+        with self._changed:
+            if self._owner is group:
+                self._owner = None
+                self._changed.notify_all()
+
+
+_turn = _Turn()
+
+
 class PairGroup:
     """One side of a group of two; used by one thread, except for `abort`."""
 
@@ -85,6 +119,7 @@ class PairGroup:
         self,
         backend: str,
         rank: int,
+        first: bool,
         device: int,
         place: tuple[str, int],
         given_up: Callable[[], bool],
@@ -94,6 +129,8 @@ class PairGroup:
         Args:
             backend: `nccl` or `gloo`.
             rank: `SENDER` or `RECEIVER`.
+            first: whether this side takes its turn before the other does. All groups must agree on
+                an order of processes, or two could wait for each other's turn.
             device: index of the GPU that this side uses; of no meaning for `gloo`.
             place: host and port of the sender's store.
             given_up: asked while the sender waits for the receiver; ends that if true.
@@ -106,13 +143,16 @@ class PairGroup:
 
         self._torch = torch
         self._rank = rank
+        self._first = first
         self._device: Any = None
         self._stream: Any = None
+        self._used_keys: list[str] = []
         if rank == RECEIVER:
             # A closed port is known at once this way; the store would try again and again.
             socket.create_connection(place, _CONNECT.total_seconds()).close()
         store = dist.TCPStore(*place, is_master=False, wait_for_workers=False, timeout=_CONNECT)
-        store.set_timeout(_TRANSFER)
+        store.set_timeout(_FOR_EVER)
+        self._store = store
         if backend == "nccl":
             self._device = torch.device("cuda", device)
             self._stream = torch.cuda.Stream(self._device)
@@ -128,21 +168,29 @@ class PairGroup:
         if backend == "nccl":
             self._group.eager_connect_single_device(self._device)
         else:
-            self._group = dist.ProcessGroupGloo(store, rank, 2, _TRANSFER)
+            self._group = dist.ProcessGroupGloo(store, rank, 2, _FOR_EVER)
 
-    def send(self, tensors: Sequence[torch.Tensor], ready: Any) -> None:
+    def send(
+        self, number: int, tensors: Sequence[torch.Tensor], ready: Any, limit: float | None
+    ) -> None:
         """Sends contiguous tensors; returns when they have left.
 
         Args:
+            number: of the transfer, from 0 on; the same on both sides.
             tensors: what to send.
             ready: CUDA event after which the tensors have their values; None on the host.
+            limit: seconds after which a transfer that has begun is given up.
         """
+        if ready is not None:
+            ready.synchronize()
         with self._on_stream():
-            if ready is not None:
-                ready.wait(self._stream)
-            self._finish([self._group.send([_bytes(t)], RECEIVER, 0) for t in tensors])
+            with self._meeting(number):
+                works = [self._group.send([_bytes(t)], RECEIVER, 0) for t in tensors]
+            self._finish(works, limit)
 
-    def receive(self, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+    def receive(
+        self, number: int, specs: Sequence[TensorSpec], limit: float | None
+    ) -> list[torch.Tensor]:
         """Receives tensors; returns when they have come."""
         torch = self._torch
         device = self._device or "cpu"
@@ -151,12 +199,58 @@ class PairGroup:
                 torch.empty(shape, dtype=getattr(torch, dtype), device=device)
                 for shape, dtype in specs
             ]
-            self._finish([self._group.recv([_bytes(t)], SENDER, 0) for t in tensors])
+            with self._meeting(number):
+                works = [self._group.recv([_bytes(t)], SENDER, 0) for t in tensors]
+            self._finish(works, limit)
         return tensors
 
     def abort(self) -> None:
         """Ends the group and what is under way in it; a transfer that ends so may be incomplete."""
+        _turn.give_back(self)
         self._group.abort()
+
+    @contextlib.contextmanager
+    def _meeting(self, number: int) -> Iterator[None]:
+        """Runs the body while both sides have their turn."""
+        came, first_has, second_has = f"{number} came", f"{number} first", f"{number} second"
+        try:
+            if self._first:
+                if self._rank == SENDER:
+                    # The receiver may be long in coming; others have the turn meanwhile.
+                    self._await(came)
+                _turn.take(self)
+                self._store.set(first_has, "")
+                self._await(second_has)
+            else:
+                if self._rank == RECEIVER:
+                    self._store.set(came, "")
+                self._await(first_has)
+                _turn.take(self)
+                self._store.set(second_has, "")
+            yield
+        finally:
+            _turn.give_back(self)
+
+    def _await(self, key: str) -> None:
+        self._store.wait([key])
+        self._used_keys.append(key)
+
+    def _finish(self, works: list[Any], limit: float | None) -> None:
+        if len(self._used_keys) >= _OLD_KEYS:
+            for key in self._used_keys:
+                self._store.delete_key(key)
+            self._used_keys.clear()
+        begin = time.monotonic()
+        for work in works:
+            pause = 2e-5
+            # A question to NCCL finds errors, too, while a wait for the GPU would not. Gloo cannot
+            # be asked; it knows by itself.
+            while self._stream is not None and not work.is_completed():
+                if limit is not None and time.monotonic() - begin > limit:
+                    raise TimeoutError(f"a transfer was not done after {limit:g} s")
+                time.sleep(pause)
+                pause = min(1.5 * pause, 1e-3)
+            work.wait()
 
     def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self._stream is None else self._on_device()
@@ -165,16 +259,6 @@ class PairGroup:
     def _on_device(self) -> Iterator[None]:
         with self._torch.cuda.device(self._device), self._torch.cuda.stream(self._stream):
             yield
-
-    def _finish(self, works: list[Any]) -> None:
-        for work in works:
-            pause = 2e-5
-            # A question to NCCL finds errors, too, while a wait for the GPU would not. Gloo cannot
-            # be asked; it knows by itself.
-            while self._stream is not None and not work.is_completed():
-                time.sleep(pause)
-                pause = min(1.5 * pause, 1e-3)
-            work.wait()
 
 
 def arrived(tensor: torch.Tensor) -> torch.Tensor:

@@ -59,6 +59,23 @@ class Linker(Talker):
             work.wait()
         return ok
 
+    def swap_with_all(self, group: str, count: int) -> bool:
+        """Every worker sends to every other, all at the same time."""
+        import torch
+
+        others = [rank for rank in range(self._world_size) if rank != self._rank]
+        works = []
+        for i in range(count):
+            tensor = torch.full((_LARGE,), float(self._rank * count + i))
+            works += [self.send(tensor, group, rank, async_op=True) for rank in others]
+        for i in range(count):
+            for rank in others:
+                if not bool((self.recv(group, rank) == rank * count + i).all()):
+                    return False
+        for work in works:
+            work.wait()
+        return True
+
     def send_from_threads(self, group: str, rank: int, threads: int, count: int) -> None:
         import torch
 

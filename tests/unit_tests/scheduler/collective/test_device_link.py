@@ -43,6 +43,12 @@ def test_nests_arrive_equal_and_in_order_both_ways_at_once(pair: Any) -> None:
     assert pair.links().wait() == expected
 
 
+def test_many_links_at_once_do_not_wait_for_each_other(linked: Cluster) -> None:
+    group = launch(linked, "all", 3)
+    assert group.swap_with_all("all", 30).wait(timeout=60) == [True] * 3
+    assert [len(names) for names in group.links().wait()] == [4] * 3
+
+
 def test_several_threads_send_at_once(pair: Any) -> None:
     sent = pair.execute_on(0).send_from_threads("pair", 1, 4, 15)
     (labels,) = pair.execute_on(1).recv_labelled("pair", 0, 60).wait()
@@ -130,7 +136,12 @@ def reach(patch: pytest.MonkeyPatch, own: list[int], theirs: list[int], **change
         patch.setenv(name, value)
     info = SimpleNamespace(available_accelerators=theirs, accelerator_type="NV_GPU")
     endpoint: Any = SimpleNamespace(
-        on=lambda *_: None, info=lambda _: info, accelerators=own, name="here"
+        on=lambda *_: None,
+        info=lambda _: info,
+        accelerators=own,
+        name="here",
+        run=SimpleNamespace(timeout=lambda _: 1.0),
+        lost=lambda _: None,
     )
     return set(DeviceLinks(endpoint).devices_for("there"))
 

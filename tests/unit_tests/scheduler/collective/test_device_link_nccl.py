@@ -6,11 +6,14 @@ connects them by sockets, as it would two machines.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
 import os
+import queue
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +37,8 @@ class Side:
     def __init__(self, rank: int, pipe: Any):
         self.peer = f"side:{1 - rank}"
         self.pipe = pipe
+        self.outbox = ThreadPoolExecutor(1)
+        self.inbox: queue.Queue[Any] = queue.Queue()
         self.death: WorkerDied | None = None
         endpoint: Any = SimpleNamespace(
             name=f"side:{rank}",
@@ -51,19 +56,37 @@ class Side:
         self.links = DeviceLinks(endpoint)
         self.packer = Packer(self.links)
         self.unpacker = Unpacker(None, None, self.links)  # type: ignore[arg-type]
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
 
     def send(self, obj: Any, copy: bool = True) -> list[Any]:
         encoded, tokens = self.packer.encode(obj, self.peer, frozenset(), copy)
         parcel = self.packer.parcel(encoded, [self.peer], shared=False, timeout=1.0)
         assert parcel.shipments, "nothing goes by link"
         buffers = [bytes(buffer) for buffer in parcel.buffers]
-        self.pipe.send((buffers, None, parcel.nbytes, parcel.shipments))
+        # Like a connection, which does not wait for the reader either.
+        self.outbox.submit(self.pipe.send, (buffers, None, parcel.nbytes, parcel.shipments))
         return tokens
 
+    def read(self) -> None:
+        """Like the I/O thread, which opens messages before anybody asks for them."""
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                buffers, *place = self.pipe.recv()
+                views = [memoryview(buffer) for buffer in buffers]
+                self.inbox.put(self.unpacker.open(None, self.peer, views, *place))
+
+    def note_death(self, told: bool) -> float:
+        """Waits for the end of the peer and makes it known; returns when it was."""
+        self.reader.join(60)
+        begin = time.monotonic()
+        self.death = WorkerDied(self.peer, signal="SIGKILL")
+        if told:
+            self.links.peer_gone(self.peer, self.death)
+        return begin
+
     def receive(self) -> Any:
-        buffers, *place = self.pipe.recv()
-        views = [memoryview(buffer) for buffer in buffers]
-        return self.unpacker.open(None, self.peer, views, *place)  # type: ignore[arg-type]
+        return self.inbox.get(timeout=60)
 
 
 def nest(seed: int) -> dict[str, Any]:
@@ -121,33 +144,30 @@ def lose_receiver(side: Side, rank: int, told: bool) -> str:
     """The receiver dies with a transfer under way; the sender is told, or finds out by itself."""
     if rank == 1:
         assert same(side.receive().load(), nest(0))
-        time.sleep(2)
+        side.send(nest(1))
+        side.receive()
+        time.sleep(0.4)
         os.kill(os.getpid(), signal.SIGKILL)
+    huge = {"x": torch.ones(1 << 30, device="cuda")}
     side.send(nest(0))
-    works = side.send({"x": torch.ones(1 << 28, device="cuda")}, copy=False)
-    time.sleep(1)
-    assert not works[0].done()
-    begin = time.monotonic()
-    time.sleep(2)
-    side.death = WorkerDied(side.peer, signal="SIGKILL")
-    if told:
-        side.links.peer_gone(side.peer, side.death)
-    return outcome(works[0], begin)
+    assert same(side.receive().load(), nest(1))
+    works = side.send(huge, copy=False)
+    return outcome(works[0], side.note_death(told))
 
 
 def lose_sender(side: Side, rank: int) -> str:
     """The sender dies with a transfer under way."""
     if rank == 1:
+        huge = {"x": torch.ones(1 << 30, device="cuda")}
         side.send(nest(0))
-        side.send({"x": torch.ones(1 << 30, device="cuda")})
-        time.sleep(1)
+        assert same(side.receive().load(), nest(1))
+        side.send(huge, copy=False)
+        time.sleep(0.4)
         os.kill(os.getpid(), signal.SIGKILL)
     assert same(side.receive().load(), nest(0))
-    begin = time.monotonic()
+    side.send(nest(1))
     payload = side.receive()
-    time.sleep(1.2)
-    side.death = WorkerDied(side.peer, signal="SIGKILL")
-    side.links.peer_gone(side.peer, side.death)
+    begin = side.note_death(True)
     return outcome(SimpleNamespace(wait=lambda timeout: payload.load()), begin)
 
 
@@ -189,6 +209,7 @@ def play(scenario: Any, *arguments: Any) -> tuple[list[Any], list[int | None]]:
         process = context.Process(target=run, args=(rank, pipe, theirs, scenario, arguments))
         process.start()
         theirs.close()
+        pipe.close()
         processes.append(process)
         outcomes.append(result)
     values = []
