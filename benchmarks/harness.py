@@ -184,7 +184,7 @@ class Contestant:
         started = descendants(self.pid)
         assert self._process.stdin is not None
         with suppress(ContestantFailed, BrokenPipeError):
-            if not self._stuck:
+            if not self._stuck and self._process.poll() is None:
                 self.ask("stop", timeout=timeout)
             self._process.stdin.close()
         try:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import learning
+from rlinf.cli import curves
 from rlinf.config import ConfigError, build_config, validate_cfg
 from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import HybridComponentPlacement, wait_all
+from rlinf.scheduler import HybridComponentPlacement
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
@@ -61,6 +63,7 @@ def make_runner(cluster, tmp_path, recipe: str, overrides: list[str]) -> Embodie
 @pytest.mark.timeout(300)
 def test_the_default_job_learns_to_press_the_button(cluster, tmp_path):
     overrides = ["runner.max_epochs=26", "env.eval.video_cfg.save_video=false", "runner.seed=1"]
+    overrides.append("runner.val_check_interval=13")
     runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", overrides)
     summary = runner.run()
     assert summary["evaluation"]["eval/success_once"] >= 0.8
@@ -71,10 +74,17 @@ def test_the_default_job_learns_to_press_the_button(cluster, tmp_path):
     lines = [
         json.loads(line) for line in (runner.folder / "metrics.jsonl").read_text().splitlines()
     ]
-    first, last = lines[0], lines[-2]
+    first, last = lines[0], lines[-3]
     assert last["env/return"] > 3 * first["env/return"]
     assert last["train/actor/approx_kl"] >= 0
     assert (runner.folder / "tensorboard").is_dir() and (runner.folder / "config.yaml").is_file()
+    # What `rlinf verify` and `benchmarks.learning` read of it; the last policy is evaluated twice.
+    curve = curves.read_curve(runner.folder)
+    assert curve.env_steps == [13 * 1600, 26 * 1600] and curve.episodes == [100, 200]
+    assert curve.values["success_once"][0] < curve.values["success_once"][1]
+    run = learning.read_run(runner.folder, seed=1, wall_seconds=1.0)
+    assert run.env_steps == summary["env_steps"]
+    assert 0 < run.training_seconds < summary["training_seconds"]
 
 
 MODES = {
@@ -96,12 +106,6 @@ def test_every_mode_trains_with_several_ranks(cluster, tmp_path, mode):
     weights = runner.actor.weights().wait()
     for other in weights[1:]:
         assert all(torch.equal(weights[0][name], other[name]) for name in weights[0])
-
-
-@pytest.mark.timeout(180)
-def test_grpo_trains(cluster, tmp_path):
-    summary = make_runner(cluster, tmp_path, "metaworld_grpo_mlp", SHORT).run()
-    assert summary["env_steps"] == 2 * 32 * 20
 
 
 def rollout_of(cluster, tmp_path, overrides: list[str]) -> dict[str, torch.Tensor]:
@@ -128,7 +132,7 @@ def test_pipelined_and_unpipelined_rollouts_are_the_same(cluster, tmp_path):
 def test_one_global_batch_gives_the_same_update_for_any_ranks_and_micro_batches(cluster, tmp_path):
     """Same rollout, one optimiser step: the new weights agree to rounding."""
     results = []
-    for actors, micro in (("0", "null"), ("0", "40"), ("0-1", "20")):
+    for actors, micro in (("0", "null"), ("0-1", "20")):
         overrides = [
             f"cluster.component_placement={{actor:{actors},rollout:0,env:0-1}}",
             f"actor.micro_batch_size={micro}",
@@ -165,15 +169,6 @@ def test_env_counts_that_do_not_divide_are_refused_before_anything_starts():
     )
     with pytest.raises(ConfigError, match="15"):
         validate_cfg(cfg)
-
-
-@pytest.mark.timeout(120)
-def test_an_unknown_task_lists_the_near_ones(cluster, tmp_path):
-    with pytest.raises(ValueError, match="button-press-v3"):
-        make_runner(
-            cluster, tmp_path, "metaworld_ppo_mlp", [*SHORT, "env.train.task=buton-press-v3"]
-        )
-    assert wait_all() == []
 
 
 @pytest.mark.timeout(120)

@@ -1,0 +1,124 @@
+"""A run that was killed and resumed is the run that was not, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+STEPS = 6
+SHORT = [
+    "env.train.id=Pendulum-v1",
+    "env.train.max_steps_per_rollout_epoch=20",
+    "env.eval.max_episode_steps=20",
+    "env.eval.total_num_envs=4",
+    "runner.eval_episodes=4",
+    "runner.save_interval=1",
+    "runner.progress=off",
+    "actor.global_batch_size=80",
+    "algorithm.update_epoch=2",
+    "actor.optim.lr_scheduler=cosine",
+]
+MODES = {
+    "collocated": ["cluster.component_placement={actor:0,rollout:0,env:0-1}"],
+    "disaggregated": ["cluster.component_placement={actor:0-1,rollout:2-3,env:4}"],
+    "hybrid": [
+        "cluster.component_placement={actor:0-1,rollout:2,env:0-1}",
+        "rollout.pipeline_stage_num=2",
+    ],
+}
+
+
+def command(folder: Path, *overrides: str) -> list[str]:
+    program = [sys.executable, "-m", "rlinf.cli", "train", "gymnasium_ppo_mlp", *SHORT, *overrides]
+    place = [f"runner.logger.log_path={folder.parent}"]
+    return [*program, *place, f"runner.logger.experiment_name={folder.name}"]
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    """All that does not depend on the clock."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in line.items() if "time/" not in k and "per_second" not in k}
+        for line in lines
+    ]
+
+
+def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    place = folder / "checkpoints" / f"global_step_{step}" / "actor" / "tensors"
+    out: dict[str, torch.Tensor] = {}
+    for number, file in enumerate(sorted(place.glob("*.safetensors"))):
+        out |= {f"{number}/{name}": tensor for name, tensor in load_file(file).items()}
+    return out
+
+
+def kill_at_some_moment(folder: Path, arguments: list[str]) -> None:
+    """Starts a run and kills its driver after its second checkpoint, at a random moment."""
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 90
+    while not (folder / "checkpoints" / "global_step_2" / "manifest.json").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(random.uniform(0, 0.4))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+ON_REQUEST = pytest.mark.skipif(
+    not os.environ.get("RLINF_ALL_TESTS"), reason="takes half a minute; set RLINF_ALL_TESTS=1"
+)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "hybrid",
+        pytest.param("collocated", marks=ON_REQUEST),
+        pytest.param("disaggregated", marks=ON_REQUEST),
+    ],
+)
+def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, mode):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    steps = [*MODES[mode], f"runner.max_epochs={STEPS}"]
+    subprocess.run(command(whole, *steps), check=True, stdout=subprocess.DEVNULL)
+    resumable = command(broken, *steps, "runner.resume_dir=auto")
+    kill_at_some_moment(broken, resumable)
+    done = subprocess.run(resumable, check=True, capture_output=True, text=True)
+    assert "resuming after step" in done.stdout and "not restored" not in done.stdout
+    assert metrics(broken) == metrics(whole)
+    one, two = tensors(whole, STEPS), tensors(broken, STEPS)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.timeout(180)
+def test_another_number_of_ranks_and_another_config(tmp_path):
+    folder = tmp_path / "run"
+    first = command(folder, *MODES["collocated"], "runner.max_epochs=1")
+    subprocess.run(first, check=True, stdout=subprocess.DEVNULL)
+    more = ["runner.max_epochs=2", "runner.resume_dir=auto", "actor.optim.lr_scheduler=constant"]
+    done = subprocess.run(
+        command(folder, *MODES["disaggregated"], *more), capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "actor.optim.lr_scheduler: 'cosine' then, 'constant' now" in done.stdout + done.stderr
+    more.append("runner.resume_force=true")
+    done = subprocess.run(
+        command(folder, *MODES["disaggregated"], *more), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "there were 1 actor ranks and now are 2" in done.stdout
+    assert "new episodes begin" in done.stdout
+    assert [line["step"] for line in metrics(folder)][-1] == 2
