@@ -13,6 +13,7 @@ from benchmarks import embodied, harness, slow_policy
 from benchmarks.communication import Turns
 from benchmarks.harness import Board
 from rlinf.utils.env_spec import EnvSpec
+from tests.unit_tests.models.test_registry import fresh_registries  # noqa: F401 - applies here, too
 
 
 class Scripted:
