@@ -6,6 +6,9 @@ EXTRAS ?= embodied,dev,docs
 VENV   := .venv
 PYTHONS ?= python3 python3.11 python3.12 python3.10
 
+# Every worker is a process that imports the package; without its byte code each would compile it.
+unexport PYTHONDONTWRITEBYTECODE
+
 SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help

@@ -35,6 +35,9 @@ The body is a `Payload` if the message carries an encoded object, else the list 
 """
 
 
+_WARM_UP_SECONDS = 0.5
+
+
 class PeerLeft(WorkerDied):
     """A peer has ended on purpose."""
 
@@ -104,8 +107,13 @@ class Endpoint:
         return Unpacker(self._loop, self._send_release, self.links)
 
     def warm_up(self) -> None:
-        """Loads what moving data needs, in the background, so that the first message is quick."""
-        self.later(lambda: (self.packer, self._unpacker))
+        """Loads what moving data needs, soon, so that the first message is quick.
+
+        Not at once: whoever has launched this process is about to call it.
+        """
+        timer = threading.Timer(_WARM_UP_SECONDS, lambda: (self.packer, self._unpacker))
+        timer.daemon = True
+        timer.start()
 
     @property
     def addresses(self) -> list[Address]:
