@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 examples:
   rlinf verify metaworld_ppo_mlp
-  rlinf verify metaworld_ppo_mlp --seed 7
+  rlinf verify metaworld_ppo_mlp --seed 7 runner.max_epochs=20
   rlinf verify metaworld_ppo_mlp actor.optim.lr=3e-3     # does it still learn?
 """
 
@@ -46,6 +46,19 @@ def add_parser(commands: Any) -> None:
         "--log-path", metavar="DIR", default="logs/verify", help="where the run is written"
     )
     parser.set_defaults(run=run)
+    _take_overrides_anywhere(parser)
+
+
+def _take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
+    """Lets overrides follow options; argparse takes those before the first option only."""
+    parse = parser.parse_known_args
+
+    def parse_known_args(*args: Any) -> tuple[argparse.Namespace, list[str]]:
+        found, rest = parse(*args)
+        found.overrides += [item for item in rest if not item.startswith("-")]
+        return found, [item for item in rest if item.startswith("-")]
+
+    parser.parse_known_args = parse_known_args
 
 
 def run(args: argparse.Namespace) -> int:

@@ -64,6 +64,17 @@ def test_a_run_below_the_band(tree: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert "learns as it should" not in printed
 
 
+def test_overrides_may_follow_options(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    curve = "example.curve=[0.0,0.5,0.95]"
+    assert (
+        main(["verify", "mine", "--seed", "3", curve, "--log-path", "here", "runner.seed=4"]) == 0
+    )
+    assert (tree / "here").is_dir()
+    with pytest.raises(SystemExit):
+        main(["verify", "mine", curve, "--sed", "3"])
+    assert "--sed" in capfd.readouterr().err
+
+
 def test_better_and_shorter_runs_are_told(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "mine", "example.curve=[0.9,0.9]"]) == 0
     printed = capfd.readouterr().out
