@@ -244,13 +244,13 @@ class PairGroup:
         for work in works:
             pause = 2e-5
             # A question to NCCL finds errors, too, while a wait for the GPU would not. Gloo cannot
-            # be asked; it knows by itself.
+            # be asked, nor aborted: a transfer that a death cuts in two ends at the limit.
             while self._stream is not None and not work.is_completed():
                 if limit is not None and time.monotonic() - begin > limit:
                     raise TimeoutError(f"a transfer was not done after {limit:g} s")
                 time.sleep(pause)
                 pause = min(1.5 * pause, 1e-3)
-            work.wait()
+            work.wait(_FOR_EVER if limit is None else timedelta(seconds=limit))
 
     def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self._stream is None else self._on_device()
