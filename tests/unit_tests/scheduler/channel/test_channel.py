@@ -261,6 +261,8 @@ def test_a_fresh_key_per_request_does_not_grow_memory(cluster):
     import psutil
 
     process = psutil.Process(cluster._server.state.workers[keeper].pid)
+    # Soon after its start a process loads what moving data needs; that is not a leak.
+    time.sleep(1.5)
     before = process.memory_info().rss
     grown = group.fresh_keys(channel, 5_000).wait()
     assert max(grown) < 8 << 20

@@ -152,5 +152,6 @@ def test_memory_stays_flat_over_many_large_transfers(cluster):
     before = group.many_large("talk", 20, 32).wait()
     group.many_large("talk", 10_000, 1).wait()
     after = group.many_large("talk", 20, 32).wait()
+    # How many blocks of 32 MB are in use at once is a matter of timing; 10,000 MB are not.
     for earlier, later in zip(before, after, strict=True):
-        assert later - earlier < 64 << 20
+        assert later - earlier < 256 << 20
