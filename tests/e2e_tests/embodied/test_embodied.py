@@ -12,7 +12,7 @@ from benchmarks import learning
 from rlinf.cli import curves
 from rlinf.config import ConfigError, build_config, validate_cfg
 from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import HybridComponentPlacement
+from rlinf.scheduler import HybridComponentPlacement, wait_all
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
@@ -62,13 +62,13 @@ def make_runner(cluster, tmp_path, recipe: str, overrides: list[str]) -> Embodie
 
 @pytest.mark.timeout(300)
 def test_the_default_job_learns_to_press_the_button(cluster, tmp_path):
-    overrides = ["runner.max_epochs=22", "env.eval.video_cfg.save_video=false", "runner.seed=1"]
-    overrides.append("runner.val_check_interval=11")
+    overrides = ["runner.max_epochs=26", "env.eval.video_cfg.save_video=false", "runner.seed=1"]
+    overrides.append("runner.val_check_interval=13")
     runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", overrides)
     summary = runner.run()
     assert summary["evaluation"]["eval/success_once"] >= 0.8
     assert summary["evaluation"]["eval/episodes"] == 100
-    assert summary["env_steps"] == 22 * 1600
+    assert summary["env_steps"] == 26 * 1600
     written = json.loads((runner.folder / "summary.json").read_text())
     assert written["status"] == "finished" and written["versions"]["mujoco"] == "3.3.0"
     lines = [
@@ -80,7 +80,7 @@ def test_the_default_job_learns_to_press_the_button(cluster, tmp_path):
     assert (runner.folder / "tensorboard").is_dir() and (runner.folder / "config.yaml").is_file()
     # What `rlinf verify` and `benchmarks.learning` read of it; the last policy is evaluated twice.
     curve = curves.read_curve(runner.folder)
-    assert curve.env_steps == [11 * 1600, 22 * 1600] and curve.episodes == [100, 200]
+    assert curve.env_steps == [13 * 1600, 26 * 1600] and curve.episodes == [100, 200]
     assert curve.values["success_once"][1] >= 0.8
     run = learning.read_run(runner.folder, seed=1, wall_seconds=1.0)
     assert run.env_steps == summary["env_steps"]
@@ -108,6 +108,12 @@ def test_every_mode_trains_with_several_ranks(cluster, tmp_path, mode):
         assert all(torch.equal(weights[0][name], other[name]) for name in weights[0])
 
 
+@pytest.mark.timeout(180)
+def test_grpo_trains(cluster, tmp_path):
+    summary = make_runner(cluster, tmp_path, "metaworld_grpo_mlp", SHORT).run()
+    assert summary["env_steps"] == 2 * 32 * 20
+
+
 def rollout_of(cluster, tmp_path, overrides: list[str]) -> dict[str, torch.Tensor]:
     runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
     runner.update_rollout_weights()
@@ -132,7 +138,7 @@ def test_pipelined_and_unpipelined_rollouts_are_the_same(cluster, tmp_path):
 def test_one_global_batch_gives_the_same_update_for_any_ranks_and_micro_batches(cluster, tmp_path):
     """Same rollout, one optimiser step: the new weights agree to rounding."""
     results = []
-    for actors, micro in (("0", "null"), ("0-1", "20")):
+    for actors, micro in (("0", "null"), ("0", "40"), ("0-1", "20")):
         overrides = [
             f"cluster.component_placement={{actor:{actors},rollout:0,env:0-1}}",
             f"actor.micro_batch_size={micro}",
@@ -169,6 +175,15 @@ def test_env_counts_that_do_not_divide_are_refused_before_anything_starts():
     )
     with pytest.raises(ConfigError, match="15"):
         validate_cfg(cfg)
+
+
+@pytest.mark.timeout(120)
+def test_an_unknown_task_lists_the_near_ones(cluster, tmp_path):
+    with pytest.raises(ValueError, match="button-press-v3"):
+        make_runner(
+            cluster, tmp_path, "metaworld_ppo_mlp", [*SHORT, "env.train.task=buton-press-v3"]
+        )
+    assert wait_all() == []
 
 
 @pytest.mark.timeout(120)

@@ -65,6 +65,9 @@ class MortalEnv(EnvWorker):
             os.kill(os.getpid(), signal.SIGKILL)
         self._left -= 1
 
+    def seeds(self) -> list[int]:
+        return [env.seed for env in self._train]
+
 
 def make_runner(cluster, tmp_path, plan: dict[int, list[int]], *overrides: str) -> EmbodiedRunner:
     more = [*SHORT, *overrides, f"runner.logger.log_path={tmp_path}", "runner.progress=off"]
@@ -85,6 +88,24 @@ def make_runner(cluster, tmp_path, plan: dict[int, list[int]], *overrides: str) 
 
 def pids_of(runner: EmbodiedRunner) -> list[int]:
     return [info.pid for info in runner.env.worker_info_list]
+
+
+@pytest.mark.timeout(180)
+def test_a_run_survives_the_crash_of_one_of_two_env_processes(cluster, tmp_path):
+    placement = "cluster.component_placement={actor:0,rollout:2,env:0-1}"
+    more = [placement, "rollout.pipeline_stage_num=2", "runner.max_epochs=3"]
+    # Each of two stages receives 20 actions in a rollout, so this is in the second.
+    runner = make_runner(cluster, tmp_path, {1: [50]}, *more)
+    seeds, pids = runner.env.seeds().wait(), pids_of(runner)
+    summary = runner.run()
+    assert summary["status"] == "finished" and summary["env_restarts"] == 1
+    assert summary["env_steps"] == 3 * 16 * 20, "only the rollout that went well counts"
+    text = (runner.folder / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()[:3]]
+    assert [line["env/restarts"] for line in lines] == [0.0, 1.0, 1.0]
+    assert all("train/actor/policy_loss" in line for line in lines)
+    assert [old == new for old, new in zip(pids, pids_of(runner), strict=True)] == [True, False]
+    assert runner.env.seeds().wait() == seeds
 
 
 @pytest.mark.timeout(180)

@@ -155,6 +155,16 @@ def assert_turns_are_kept(runner: EmbodiedRunner) -> None:
 
 
 @pytest.mark.timeout(180)
+def test_an_observation_that_is_not_finite_stops_the_run(cluster, tmp_path):
+    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp")
+    runner.env.send_nan_after(6).wait()
+    # Rank 1 of two has envs 8 to 15.
+    with pytest.raises(FloatingPointError, match="'states' of env 9 is nan .* step 6"):
+        runner.run()
+    assert json.loads((runner.folder / "summary.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.timeout(180)
 def test_an_observation_that_is_not_finite_is_left_out(cluster, tmp_path):
     overrides = ["runner.on_nan=skip", "runner.val_check_interval=-1"]
     runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", *overrides)

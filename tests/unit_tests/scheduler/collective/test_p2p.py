@@ -148,10 +148,14 @@ def test_a_deadline_names_the_peer(cluster):
 def test_memory_stays_flat_over_many_large_transfers(cluster):
     """Resident memory counts shared pages, too; nothing may be left over from 10,000 transfers."""
     group = launch(cluster, 2)
+
+    def resident() -> list[int]:
+        """The least of three looks: how many blocks are in use at once is a matter of timing."""
+        looks = [group.many_large("talk", 20, 32).wait() for _ in range(3)]
+        return [min(of_rank) for of_rank in zip(*looks, strict=True)]
+
     group.many_large("talk", 1_000, 1).wait()
-    before = group.many_large("talk", 20, 32).wait()
+    before = resident()
     group.many_large("talk", 10_000, 1).wait()
-    after = group.many_large("talk", 20, 32).wait()
-    # How many blocks of 32 MB are in use at once is a matter of timing; 10,000 MB are not.
-    for earlier, later in zip(before, after, strict=True):
-        assert later - earlier < 256 << 20
+    for earlier, later in zip(before, resident(), strict=True):
+        assert later - earlier < 64 << 20

@@ -147,13 +147,8 @@ main()
 """
 
 
-def run_program(
-    tmp_path, body: str, kill: int | None = None, own_ray: bool = False
-) -> tuple[int, str, list[int], float]:
-    """Runs a driver program; returns code, output, pids of its workers, seconds to end.
-
-    It joins the Ray of the tests, unless it is to start and end one of its own.
-    """
+def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str, list[int], float]:
+    """Runs a driver program; returns code, output, pids of its workers, seconds to end."""
     here = os.path.dirname(__file__)
     text = PROGRAM.format(logs=str(tmp_path / "logs"), body=body)
     script = tmp_path / "program.py"
@@ -161,10 +156,6 @@ def run_program(
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_ADDRESS")}
     root = os.path.abspath(os.path.join(here, "../../../.."))
     env["PYTHONPATH"] = root
-    if not own_ray:
-        import ray
-
-        env["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     process = subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
@@ -178,8 +169,7 @@ def run_program(
         if line.startswith("pids"):
             break
     pids = [int(p) for p in lines[-1].split()[1:]]
-    started = psutil.Process(process.pid).children(recursive=True)
-    everyone = [*started, *map(psutil.Process, pids)]
+    everyone = psutil.Process(process.pid).children(recursive=True)
     begin = time.monotonic()
     if kill is not None:
         time.sleep(0.5)
@@ -195,7 +185,7 @@ def run_program(
     return process.returncode, "".join(lines) + out, pids, seconds
 
 
-def test_an_uncaught_death_ends_the_run_with_one_card(ray_session, tmp_path):
+def test_an_uncaught_death_ends_the_run_with_one_card(tmp_path):
     code, output, pids, _ = run_program(tmp_path, "group.die_on_rank(2, 'segv').wait()")
     assert code == 1
     assert output.count("RUN FAILED") == 1
@@ -207,7 +197,7 @@ def test_an_uncaught_death_ends_the_run_with_one_card(ray_session, tmp_path):
     assert card["cause"] and card["change"] and card["when"]
 
 
-def test_an_uncaught_exception_names_the_worker_and_method(ray_session, tmp_path):
+def test_an_uncaught_exception_names_the_worker_and_method(tmp_path):
     code, output, _, _ = run_program(tmp_path, "group.execute_on(1).fail().wait()")
     assert code == 1
     card = json.loads((tmp_path / "logs" / "failure.json").read_text())
@@ -217,7 +207,7 @@ def test_an_uncaught_exception_names_the_worker_and_method(ray_session, tmp_path
     assert "ValueError: this method fails" in output
 
 
-def test_a_caught_failure_is_not_blamed_for_a_later_one(ray_session, tmp_path):
+def test_a_caught_failure_is_not_blamed_for_a_later_one(tmp_path):
     body = """
     try:
         group.execute_on(1).fail().wait()
@@ -230,9 +220,9 @@ def test_a_caught_failure_is_not_blamed_for_a_later_one(ray_session, tmp_path):
     assert card["what"] == "SystemError: the driver itself"
 
 
-@pytest.mark.parametrize("body, expected, own_ray", [("sys.exit(5)", 5, True), ("pass", 0, False)])
-def test_the_exit_code_is_the_one_asked_for(ray_session, tmp_path, body, expected, own_ray):
-    code, output, _, _ = run_program(tmp_path, body, own_ray=own_ray)
+@pytest.mark.parametrize("body, expected", [("sys.exit(5)", 5), ("pass", 0)])
+def test_the_exit_code_is_the_one_asked_for(tmp_path, body, expected):
+    code, output, _, _ = run_program(tmp_path, body)
     assert code == expected
     assert "RUN FAILED" not in output
 
@@ -240,6 +230,6 @@ def test_the_exit_code_is_the_one_asked_for(ray_session, tmp_path, body, expecte
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("number, expected", [(signal.SIGTERM, -15), (signal.SIGKILL, -9)])
 def test_a_killed_driver_leaves_nothing_behind(tmp_path, number, expected):
-    code, _, _, seconds = run_program(tmp_path, "group.sleep(60).wait()", number, own_ray=True)
+    code, _, _, seconds = run_program(tmp_path, "group.sleep(60).wait()", kill=number)
     assert code == expected
     assert seconds < 40
