@@ -59,18 +59,8 @@ def gae_has_values(context: CheckContext) -> Iterator[Problem]:
 @cross_check(("embodied",))
 def train_envs_divide(context: CheckContext) -> Iterator[Problem]:
     """Every worker and stage has the same number of whole groups."""
-    if context.cfg.env.train is None:
-        return
-    batch, workers = embodied_batch(context.cfg), context.workers("env")
-    by = workers * batch.stages * batch.group
-    yield from divides(
-        "env.train.total_num_envs",
-        batch.envs,
-        by,
-        f"{batch.envs} envs",
-        f"{workers} env workers × {batch.stages} pipeline stages × group size {batch.group} = {by}",
-        "groups per worker and stage",
-    )
+    if context.cfg.env.train is not None:
+        yield from _whole_groups(context, "env", "groups per worker and stage")
 
 
 @cross_check(("embodied",))
@@ -78,16 +68,21 @@ def learner_has_whole_groups(context: CheckContext) -> Iterator[Problem]:
     """Every actor worker gets the same number of whole groups of each stage."""
     if context.cfg.env.train is None or any(train_envs_divide(context)):
         return
-    batch, workers = embodied_batch(context.cfg), context.workers("actor")
+    yield from _whole_groups(context, "actor", "groups per actor worker and stage")
+
+
+def _whole_groups(context: CheckContext, role: str, unit: str) -> Iterator[Problem]:
+    """The training envs divide by the workers of a role, the stages and the group size."""
+    batch, workers = embodied_batch(context.cfg), context.workers(role)
     by = workers * batch.stages * batch.group
+    factors = f"{workers} {role} workers × {batch.stages} pipeline stages"
     yield from divides(
         "env.train.total_num_envs",
         batch.envs,
         by,
         f"{batch.envs} envs",
-        f"{workers} actor workers × {batch.stages} pipeline stages × group size {batch.group}"
-        f" = {by}",
-        "groups per actor worker and stage",
+        f"{factors} × group size {batch.group} = {by}",
+        unit,
     )
 
 

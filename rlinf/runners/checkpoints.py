@@ -110,16 +110,19 @@ class RunCheckpoints:
             CheckpointError: it is not there or damaged, or is of another configuration.
         """
         checkpoint = self._wanted()
-        moved = self.store.set_aside(checkpoint.step if checkpoint is not None else 0)
+        if checkpoint is not None:
+            self._check_config(checkpoint)
+        return checkpoint
+
+    def set_aside(self, after: int) -> None:
+        """Hides checkpoints of steps that this run has yet to make."""
+        moved = self.store.set_aside(after)
         if moved:
             print(
                 f"{len(moved)} checkpoint(s) of an earlier run are out of the way now, the last as "
                 f"{moved[-1]}",
                 flush=True,
             )
-        if checkpoint is not None:
-            self._check_config(checkpoint)
-        return checkpoint
 
     def _wanted(self) -> Checkpoint | None:
         wanted = self._settings.resume_dir

@@ -37,6 +37,8 @@ class EmbodiedRunner:
         self.summary = RunSummary(self.folder, cfg)
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
         self.checkpoints = RunCheckpoints(cfg, self.folder, [actor, rollout, env])
+        # Told now, if it is not there or of another run, and not when all simulators are built.
+        self._resumed = self.checkpoints.find()
         self.global_step = 0
         self.env_steps = 0
         self._scores: dict[str, float] = {}
@@ -56,11 +58,11 @@ class EmbodiedRunner:
         wait_all(
             self.rollout.init_worker(spec), self.actor.init_worker(spec, self._optimiser_steps())
         )
-        checkpoint = self.checkpoints.find()
-        if checkpoint is not None:
-            state = self.checkpoints.restore(checkpoint)
+        if self._resumed is not None:
+            state = self.checkpoints.restore(self._resumed)
             self.global_step, self.env_steps = state["global_step"], state["env_steps"]
             self.retry.restarts = state["env_restarts"]
+        self.checkpoints.set_aside(after=self.global_step)
         self.logger.start(self.global_step)
 
     def _optimiser_steps(self) -> int:
