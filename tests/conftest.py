@@ -30,3 +30,13 @@ def cluster(ray_session: None, tmp_path: object) -> Iterator[object]:
 
     with Cluster(num_nodes=1, distributed_log_dir=str(tmp_path)) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """As `cluster`, but one for all tests of a module."""
+    from rlinf.scheduler import Cluster
+
+    logs = str(tmp_path_factory.mktemp("logs"))
+    with Cluster(num_nodes=1, distributed_log_dir=logs) as cluster:
+        yield cluster

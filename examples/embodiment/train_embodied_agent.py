@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from rlinf.config import validate_cfg
 from rlinf.runners.embodied_runner import EmbodiedRunner
+from rlinf.runners.restarts import WORKERS, run_with_restarts
 from rlinf.runners.run_folder import run_folder
 from rlinf.scheduler import Cluster, HybridComponentPlacement
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
@@ -16,9 +17,13 @@ from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWork
 
 @hydra.main(version_base="1.3", config_path="config", config_name="metaworld_ppo_mlp")
 def main(cfg: DictConfig) -> None:
+    """Checks the configuration and trains, again from the last checkpoint if the config says so."""
+    run_with_restarts(validate_cfg(cfg), train)
+
+
+def train(cfg: DictConfig) -> None:
     """Launches the groups and runs the training loop."""
-    cfg = validate_cfg(cfg)
-    logs = str(run_folder(cfg) / "workers")
+    logs = str(run_folder(cfg) / WORKERS)
     trace = cfg.runner.trace
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
         component_placement = HybridComponentPlacement(cfg, cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class RunCheckpoints:
         )
         self.failures = 0
         self._pending: tuple[int, float | None, float] | None = None
+        self._commit: _Commit | None = None
 
     # -- saving ---------------------------------------------------------------------------------
 
@@ -70,23 +72,25 @@ class RunCheckpoints:
             return
         step, score, begin = self._pending
         try:
-            answers = wait_all(*(group.checkpoint_written(wait) for group in self._groups))
-            if not all(all(answer) for answer in answers):
-                return
-            facts = {
-                "versions": versions(),
-                "config": to_plain(self._cfg),
-                "seconds": round(time.perf_counter() - begin, 3),
-            }
-            self._pending = None
-            self.store.commit(step, facts, score)
+            if self._commit is None:
+                answers = wait_all(*(group.checkpoint_written(wait) for group in self._groups))
+                if not all(all(answer) for answer in answers):
+                    return
+                facts = {
+                    "versions": versions(),
+                    "config": to_plain(self._cfg),
+                    "seconds": round(time.perf_counter() - begin, 3),
+                }
+                self._commit = _Commit(self.store, step, facts, score)
+            if self._commit.done(wait):
+                self._pending = self._commit = None
         except (WorkerDied, WaitTimeout):
             raise
         except Exception as error:
             self._give_up(step, error)
 
     def _give_up(self, step: int, error: Exception) -> None:
-        self._pending = None
+        self._pending = self._commit = None
         self.store.discard(step)
         self._complain(step, error)
 
@@ -157,3 +161,33 @@ class RunCheckpoints:
         for note in dict.fromkeys(said):
             print(f"  not restored: {note}", flush=True)
         return load_tree(checkpoint.path / "runner")
+
+
+class _Commit:
+    """Hashes and syncs what the workers wrote, beside training: large checkpoints take a while."""
+
+    def __init__(
+        self, store: CheckpointStore, step: int, facts: dict[str, Any], score: float | None
+    ):
+        self._error: Exception | None = None
+        self._args = (step, facts, score)
+        self._store = store
+        # Not a daemon: a checkpoint that is all there is also made one when the run ends here.
+        self._thread = threading.Thread(target=self._run, name="rlinf-commit")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._store.commit(*self._args)
+        except Exception as error:
+            self._error = error
+
+    def done(self, wait: bool) -> bool:
+        """Whether it is a checkpoint now; raises what went wrong."""
+        if wait:
+            self._thread.join()
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True

@@ -318,8 +318,11 @@ class Cluster:
         return LaunchedGroup(name, self, actors, infos)
 
     def stop_group(self, group: LaunchedGroup) -> None:
-        """Ends the workers of a group and waits until they are gone."""
-        self._stop([group])
+        """Ends the workers of a group and waits until they are gone; once."""
+        # A later group may have the same name, and its workers are not to be touched.
+        if not group.stopped:
+            group.stopped = True
+            self._stop([group])
 
     def _start_keepers(self, distributed: bool, node_rank: int) -> list[str]:
         """Starts the processes that keep channels on some nodes, once; returns their names."""

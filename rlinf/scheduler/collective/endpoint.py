@@ -319,8 +319,11 @@ class Endpoint:
         return connections[-1] if connections else None
 
     def _on_connect(self, connection: Connection) -> None:
+        peer = connection.identity["name"]
         with self._lock:
-            self._in.setdefault(connection.identity["name"], []).append(connection)
+            self._in.setdefault(peer, []).append(connection)
+            # Whoever connects lives: an end that is known under this name was another's.
+            self._ended.pop(peer, None)
 
     def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
         kind, fields, *place = pickle.loads(meta)

@@ -29,6 +29,7 @@ class LaunchedGroup:
         actors: Ray handles, in rank order.
         infos: what the registry knows of each, in rank order.
         closes_itself: whether the workers want to be told before they end.
+        stopped: whether `Cluster.stop_group` has ended it.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class LaunchedGroup:
         self.actors = actors
         self.infos = infos
         self.closes_itself = closes_itself
+        self.stopped = False
 
     def call(
         self, method: str, ranks: list[int] | None, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +10,9 @@ import torch
 from benchmarks import learning
 from rlinf.cli import curves
 from rlinf.config import ConfigError, build_config, validate_cfg
-from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import HybridComponentPlacement, wait_all
-from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
-from rlinf.workers.env.env_worker import EnvWorker
-from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
+from rlinf.scheduler import wait_all
+from tests.e2e_tests.embodied.conftest import CONFIGS
 
-CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "embodiment" / "config"
 SHORT = [
     "runner.max_epochs=2",
     "runner.eval_episodes=4",
@@ -30,41 +25,11 @@ SHORT = [
 ]
 
 
-class InspectableActor(EmbodiedFSDPActor):
-    """Lets a test look at what the actor has."""
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.clone() for name, tensor in self.engine.full_tensors()}
-
-    def batch(self) -> dict[str, torch.Tensor]:
-        batch = self._require_batch()
-        return {"rewards": batch.rewards, "logprobs": batch.prev_logprobs, **batch.forward_inputs}
-
-
-def make_runner(cluster, tmp_path, recipe: str, overrides: list[str]) -> EmbodiedRunner:
-    paths = [f"runner.logger.log_path={tmp_path}", "runner.progress=off"]
-    cfg = build_config(recipe, overrides=[*overrides, *paths], config_path=CONFIGS)
-    cfg = validate_cfg(cfg)
-    placement = HybridComponentPlacement(cfg, cluster)
-    groups = {}
-    for role, cls in (
-        ("actor", InspectableActor),
-        ("rollout", MultiStepRolloutWorker),
-        ("env", EnvWorker),
-    ):
-        groups[role] = cls.create_group(cfg).launch(
-            cluster, placement.get_strategy(role), name=cfg[role].group_name
-        )
-    runner = EmbodiedRunner(cfg, **groups)
-    runner.init_workers()
-    return runner
-
-
 @pytest.mark.timeout(300)
-def test_the_default_job_learns_to_press_the_button(cluster, tmp_path):
+def test_the_default_job_learns_to_press_the_button(troupe, tmp_path):
     overrides = ["runner.max_epochs=26", "env.eval.video_cfg.save_video=false", "runner.seed=1"]
     overrides.append("runner.val_check_interval=13")
-    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", overrides)
+    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", overrides)
     summary = runner.run()
     assert summary["evaluation"]["eval/success_once"] >= 0.8
     assert summary["evaluation"]["eval/episodes"] == 100
@@ -99,8 +64,8 @@ MODES = {
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_trains_with_several_ranks(cluster, tmp_path, mode):
-    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", [*SHORT, *MODES[mode]])
+def test_every_mode_trains_with_several_ranks(troupe, tmp_path, mode):
+    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *MODES[mode]])
     summary = runner.run()
     assert summary["env_steps"] == 2 * 16 * 20
     weights = runner.actor.weights().wait()
@@ -109,25 +74,22 @@ def test_every_mode_trains_with_several_ranks(cluster, tmp_path, mode):
 
 
 @pytest.mark.timeout(180)
-def test_grpo_trains(cluster, tmp_path):
-    summary = make_runner(cluster, tmp_path, "metaworld_grpo_mlp", SHORT).run()
+def test_grpo_trains(troupe, tmp_path):
+    summary = troupe.runner(tmp_path, "metaworld_grpo_mlp", SHORT).run()
     assert summary["env_steps"] == 2 * 32 * 20
 
 
-def rollout_of(cluster, tmp_path, overrides: list[str]) -> dict[str, torch.Tensor]:
-    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
+def rollout_of(troupe, tmp_path, overrides: list[str]) -> dict[str, torch.Tensor]:
+    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
     runner.update_rollout_weights()
     runner.generate_rollouts()
-    batch = runner.actor.batch().wait()[0]
-    for group in (runner.actor, runner.rollout, runner.env):
-        group._close()
-    return batch
+    return runner.actor.batch().wait()[0]
 
 
 @pytest.mark.timeout(180)
-def test_pipelined_and_unpipelined_rollouts_are_the_same(cluster, tmp_path):
-    plain = rollout_of(cluster, tmp_path, ["rollout.pipeline_stage_num=1"])
-    staged = rollout_of(cluster, tmp_path, ["rollout.pipeline_stage_num=2"])
+def test_pipelined_and_unpipelined_rollouts_are_the_same(troupe, tmp_path):
+    plain = rollout_of(troupe, tmp_path, ["rollout.pipeline_stage_num=1"])
+    staged = rollout_of(troupe, tmp_path, ["rollout.pipeline_stage_num=2"])
     # With two stages, the first halves of both workers' envs come before the second halves.
     order = [*range(0, 4), *range(8, 12), *range(4, 8), *range(12, 16)]
     for name, tensor in plain.items():
@@ -135,7 +97,7 @@ def test_pipelined_and_unpipelined_rollouts_are_the_same(cluster, tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_one_global_batch_gives_the_same_update_for_any_ranks_and_micro_batches(cluster, tmp_path):
+def test_one_global_batch_gives_the_same_update_for_any_ranks_and_micro_batches(troupe, tmp_path):
     """Same rollout, one optimiser step: the new weights agree to rounding."""
     results = []
     for actors, micro in (("0", "null"), ("0", "40"), ("0-1", "20")):
@@ -145,19 +107,17 @@ def test_one_global_batch_gives_the_same_update_for_any_ranks_and_micro_batches(
             "actor.global_batch_size=320",
             "algorithm.update_epoch=1",
         ]
-        runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
+        runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
         runner.update_rollout_weights()
         runner.generate_rollouts()
         runner.learn()
         results.append(runner.actor.weights().wait()[0])
-        for group in (runner.actor, runner.rollout, runner.env):
-            group._close()
     for other in results[1:]:
         for name, tensor in results[0].items():
             torch.testing.assert_close(other[name], tensor, rtol=1e-4, atol=1e-5)
 
 
-def test_a_changed_weight_is_named(cluster, tmp_path):
+def test_a_changed_weight_is_named():
     from rlinf.hybrid_engines.weight_sync.checksum import checksum
     from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch, load_tensor
 
@@ -178,18 +138,16 @@ def test_env_counts_that_do_not_divide_are_refused_before_anything_starts():
 
 
 @pytest.mark.timeout(120)
-def test_an_unknown_task_lists_the_near_ones(cluster, tmp_path):
+def test_an_unknown_task_lists_the_near_ones(troupe, tmp_path):
     with pytest.raises(ValueError, match="button-press-v3"):
-        make_runner(
-            cluster, tmp_path, "metaworld_ppo_mlp", [*SHORT, "env.train.task=buton-press-v3"]
-        )
+        troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, "env.train.task=buton-press-v3"])
     assert wait_all() == []
 
 
 @pytest.mark.timeout(120)
-def test_only_eval_does_not_train(cluster, tmp_path):
+def test_only_eval_does_not_train(troupe, tmp_path):
     overrides = [*SHORT, "runner.only_eval=true"]
-    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", overrides)
+    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", overrides)
     before = runner.actor.weights().wait()[0]
     summary = runner.run()
     assert summary["status"] == "evaluated" and summary["env_steps"] == 0

@@ -15,13 +15,11 @@ import psutil
 import pytest
 import torch
 
-from rlinf.config import build_config, validate_cfg
 from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import HybridComponentPlacement, WorkerDied
+from rlinf.scheduler import WorkerDied
 from rlinf.scheduler.cluster.shutdown import runs
 from rlinf.workers.env.env_worker import EnvWorker
-from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
-from tests.e2e_tests.embodied.test_embodied import CONFIGS, InspectableActor
+from tests.e2e_tests.embodied.cast import Rollout
 
 SHORT = [
     "env.train.id=Pendulum-v1",
@@ -69,21 +67,9 @@ class MortalEnv(EnvWorker):
         return [env.seed for env in self._train]
 
 
-def make_runner(cluster, tmp_path, plan: dict[int, list[int]], *overrides: str) -> EmbodiedRunner:
-    more = [*SHORT, *overrides, f"runner.logger.log_path={tmp_path}", "runner.progress=off"]
-    cfg = validate_cfg(build_config("gymnasium_ppo_mlp", overrides=more, config_path=CONFIGS))
-    placement = HybridComponentPlacement(cfg, cluster)
-    groups = {
-        role: group.launch(cluster, placement.get_strategy(role), name=cfg[role].group_name)
-        for role, group in (
-            ("actor", InspectableActor.create_group(cfg)),
-            ("rollout", MultiStepRolloutWorker.create_group(cfg)),
-            ("env", MortalEnv.create_group(cfg, plan)),
-        )
-    }
-    runner = EmbodiedRunner(cfg, **groups)
-    runner.init_workers()
-    return runner
+def make_runner(troupe, tmp_path, plan: dict[int, list[int]], *overrides: str) -> EmbodiedRunner:
+    cast = {"env": (MortalEnv, (plan,)), "rollout": (Rollout, ())}
+    return troupe.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, *overrides], cast)
 
 
 def pids_of(runner: EmbodiedRunner) -> list[int]:
@@ -91,11 +77,11 @@ def pids_of(runner: EmbodiedRunner) -> list[int]:
 
 
 @pytest.mark.timeout(180)
-def test_a_run_survives_the_crash_of_one_of_two_env_processes(cluster, tmp_path):
+def test_a_run_survives_the_crash_of_one_of_two_env_processes(troupe, tmp_path):
     placement = "cluster.component_placement={actor:0,rollout:2,env:0-1}"
     more = [placement, "rollout.pipeline_stage_num=2", "runner.max_epochs=3"]
     # Each of two stages receives 20 actions in a rollout, so this is in the second.
-    runner = make_runner(cluster, tmp_path, {1: [50]}, *more)
+    runner = make_runner(troupe, tmp_path, {1: [50]}, *more)
     seeds, pids = runner.env.seeds().wait(), pids_of(runner)
     summary = runner.run()
     assert summary["status"] == "finished" and summary["env_restarts"] == 1
@@ -109,11 +95,11 @@ def test_a_run_survives_the_crash_of_one_of_two_env_processes(cluster, tmp_path)
 
 
 @pytest.mark.timeout(180)
-def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(cluster, tmp_path):
+def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(troupe, tmp_path):
     # Rank 0 dies at its start; rank 1 in the first rollout, then in evaluation.
     plan = {0: [0], 1: [10, 50]}
     placement = "cluster.component_placement={actor:0-1,rollout:2-3,env:0-1}"
-    runner = make_runner(cluster, tmp_path, plan, placement, "env.train.max_restarts=4")
+    runner = make_runner(troupe, tmp_path, plan, placement, "env.train.max_restarts=4")
     assert runner.retry.restarts == 1
     runner.update_rollout_weights()
     metrics, _ = runner.generate_rollouts()
@@ -132,11 +118,11 @@ def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(clu
 
 
 @pytest.mark.timeout(180)
-def test_a_retried_rollout_is_the_rollout_that_was_interrupted(cluster, tmp_path):
+def test_a_retried_rollout_is_the_rollout_that_was_interrupted(troupe, tmp_path):
     """All env processes crash, so that the retry begins as the first attempt did."""
     batches = []
     for plan in ({}, {0: [10], 1: [10]}):
-        runner = make_runner(cluster, tmp_path, plan)
+        runner = make_runner(troupe, tmp_path, plan)
         runner.update_rollout_weights()
         metrics, _ = runner.generate_rollouts()
         assert metrics["env/restarts"] == len(plan)
@@ -145,8 +131,7 @@ def test_a_retried_rollout_is_the_rollout_that_was_interrupted(cluster, tmp_path
             os.kill(runner.rollout.worker_info_list[0].pid, signal.SIGKILL)
             with pytest.raises(WorkerDied, match="RolloutGroup:0"):
                 runner.generate_rollouts()
-        for group in (runner.actor, runner.rollout, runner.env):
-            group._close()
+        troupe.end_of_test(sound=True)
     for name, tensor in batches[0].items():
         assert torch.equal(batches[1][name], tensor), name
 

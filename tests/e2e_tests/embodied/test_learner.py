@@ -3,98 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
-import time
-from typing import Any
 
 import pytest
 import torch
 
-from rlinf.config import build_config, validate_cfg
 from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import HybridComponentPlacement
-from rlinf.workers.env.env_worker import EnvWorker
-from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
-from tests.e2e_tests.embodied.test_embodied import CONFIGS, SHORT, InspectableActor
-
-
-class Diary:
-    """Writes down when a device is taken, used and given up."""
-
-    def note(self, event: str) -> None:
-        self.events = [*getattr(self, "events", []), (time.monotonic(), self._rank, event)]
-
-    def read(self) -> list[tuple[float, int, str]]:
-        return getattr(self, "events", [])
-
-
-class WatchedActor(Diary, InspectableActor):
-    def init_worker(self, *args: Any) -> None:
-        super().init_worker(*args)
-        engine, updates = self.engine, self.learner.updates
-        onload, offload, run = engine.onload, engine.offload, updates.run
-        engine.onload = lambda optimizer=True: (onload(optimizer), self.note("actor on"))
-        engine.offload = lambda: (offload(), self.note("actor off"))
-        updates.run = lambda task: (self.note("actor trains"), run(task))[1]
-
-
-class WatchedRollout(Diary, MultiStepRolloutWorker):
-    def _onload(self) -> None:
-        super()._onload()
-        self.note("rollout on")
-
-    def _offload(self) -> None:
-        super()._offload()
-        self.note("rollout off")
-
-    def _sampling(self, stage: int, step: int) -> dict[str, Any]:
-        self.note("rollout acts")
-        return super()._sampling(stage, step)
-
-
-class WatchedEnv(Diary, EnvWorker):
-    """Sends, if told to, a NaN as observation of env 1 of rank 1 after some steps."""
-
-    _left = -1
-
-    def send_nan_after(self, steps: int) -> None:
-        self._left = steps
-
-    def _make(self, cfg: Any, stages: int) -> list[Any]:
-        envs = super()._make(cfg, stages)
-        for env in envs:
-            env.onload = lambda: self.note("env on")
-            env.offload = lambda: self.note("env off")
-        return envs
-
-    def _first_obs(self, stage: int, env: Any) -> dict[str, Any]:
-        self.note("env plays")
-        return super()._first_obs(stage, env)
-
-    def _send_obs(self, rollout: str, stage: Any, obs: dict[str, Any], infos: Any) -> None:
-        if self._left == 0 and self._rank == 1:
-            obs = {**obs, "states": obs["states"].clone()}
-            obs["states"][1, 7] = math.nan
-        self._left -= 1
-        super()._send_obs(rollout, stage, obs, infos)
-
-
-def make_runner(cluster, tmp_path, recipe: str, *overrides: str) -> EmbodiedRunner:
-    more = [*SHORT, *overrides, f"runner.logger.log_path={tmp_path}", "runner.progress=off"]
-    cfg = validate_cfg(build_config(recipe, overrides=more, config_path=CONFIGS))
-    placement = HybridComponentPlacement(cfg, cluster)
-    groups = {
-        "actor": WatchedActor.create_group(cfg),
-        "rollout": WatchedRollout.create_group(cfg),
-        "env": WatchedEnv.create_group(cfg),
-    }
-    for role, group in groups.items():
-        groups[role] = group.launch(
-            cluster, placement.get_strategy(role), name=cfg[role].group_name
-        )
-    runner = EmbodiedRunner(cfg, **groups)
-    runner.init_workers()
-    return runner
+from tests.e2e_tests.embodied.test_embodied import SHORT
 
 
 def metrics_of(runner: EmbodiedRunner) -> list[dict[str, float]]:
@@ -103,7 +17,7 @@ def metrics_of(runner: EmbodiedRunner) -> list[dict[str, float]]:
 
 
 @pytest.mark.timeout(180)
-def test_grpo_with_a_reference_filtered_groups_and_devices_given_up_in_turn(cluster, tmp_path):
+def test_grpo_with_a_reference_filtered_groups_and_devices_given_up_in_turn(troupe, tmp_path):
     overrides = [
         "cluster.component_placement={actor:0-1,rollout:0,env:0-1}",
         "actor.enable_offload=true",
@@ -115,7 +29,7 @@ def test_grpo_with_a_reference_filtered_groups_and_devices_given_up_in_turn(clus
         "algorithm.rewards_lower_bound=0.0",
         "runner.max_epochs=1",
     ]
-    runner = make_runner(cluster, tmp_path, "metaworld_grpo_mlp", *overrides)
+    runner = troupe.runner(tmp_path, "metaworld_grpo_mlp", [*SHORT, *overrides])
     runner.update_rollout_weights()
     runner.generate_rollouts()
     for batch in runner.actor.batch().wait():
@@ -155,8 +69,8 @@ def assert_turns_are_kept(runner: EmbodiedRunner) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_an_observation_that_is_not_finite_stops_the_run(cluster, tmp_path):
-    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp")
+def test_an_observation_that_is_not_finite_stops_the_run(troupe, tmp_path):
+    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", SHORT)
     runner.env.send_nan_after(6).wait()
     # Rank 1 of two has envs 8 to 15.
     with pytest.raises(FloatingPointError, match="'states' of env 9 is nan .* step 6"):
@@ -165,9 +79,9 @@ def test_an_observation_that_is_not_finite_stops_the_run(cluster, tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_an_observation_that_is_not_finite_is_left_out(cluster, tmp_path):
+def test_an_observation_that_is_not_finite_is_left_out(troupe, tmp_path):
     overrides = ["runner.on_nan=skip", "runner.val_check_interval=-1"]
-    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", *overrides)
+    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
     runner.env.send_nan_after(6).wait()
     runner.run()
     counts = [line["train/nan_skipped"] for line in metrics_of(runner)[:2]]

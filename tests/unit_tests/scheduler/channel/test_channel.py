@@ -15,21 +15,15 @@ from rlinf.scheduler import (
     ChannelEmpty,
     ChannelError,
     ChannelFull,
-    FlexiblePlacementStrategy,
     ItemLost,
     WaitTimeout,
     WorkerDied,
     wait_all,
 )
-from tests.unit_tests.scheduler.comm_workers import AsyncTalker, Talker, equal, make_nest
+from tests.unit_tests.scheduler.comm_workers import AsyncTalker, equal, make_nest
 
 
-def launch(cluster, count: int, name: str = "talk", cls: type = Talker):
-    strategy = FlexiblePlacementStrategy([[i] for i in range(count)])
-    return cls.create_group().launch(cluster, strategy, name=name)
-
-
-def test_the_driver_can_use_a_channel(cluster):
+def test_the_driver_can_use_a_channel(shared_cluster):
     channel = Channel.create("c", maxsize=2)
     channel.put({"a": 1}, weight=3)
     channel.put(make_nest(1))
@@ -56,17 +50,16 @@ def test_the_driver_can_use_a_channel(cluster):
     assert channel.stats()["puts"] == 5
 
 
-def test_items_pass_between_workers_small_and_large(cluster):
-    group = launch(cluster, 2)
+def test_items_pass_between_workers_small_and_large(pair):
     for size in (0, 10, 100_000):
         channel = Channel.create(f"c{size}", maxsize=3)
-        put = group.execute_on(0).put_range(channel, 0, 30, size)
-        assert group.execute_on(1).take(channel, 30).wait() == [list(range(30))]
+        put = pair.execute_on(0).put_range(channel, 0, 30, size)
+        assert pair.execute_on(1).take(channel, 30).wait() == [list(range(30))]
         put.wait()
 
 
-def test_connect_create_and_pickle(cluster):
-    group = launch(cluster, 1)
+def test_connect_create_and_pickle(fresh):
+    group = fresh(1)
     waiting = group.connected("later")
     channel = Channel.create("later")
     pickle.loads(pickle.dumps(channel)).put(42)
@@ -78,8 +71,8 @@ def test_connect_create_and_pickle(cluster):
         Channel.create("bad", maxsize=-1)
 
 
-def test_many_producers_and_consumers_account_for_each_item_once(cluster):
-    producers, consumers = launch(cluster, 3, "put"), launch(cluster, 3, "take")
+def test_many_producers_and_consumers_account_for_each_item_once(three, fresh):
+    producers, consumers = three, fresh(3, "take")
     channel = Channel.create("shared", maxsize=500)
     each = 33_334
     from rlinf.scheduler import Scatter
@@ -95,10 +88,9 @@ def test_many_producers_and_consumers_account_for_each_item_once(cluster):
             assert mine == sorted(mine), "the order of a producer is kept"
 
 
-def test_batches_are_atomic_under_concurrent_readers(cluster):
-    consumers = launch(cluster, 3, "take")
+def test_batches_are_atomic_under_concurrent_readers(three):
     channel = Channel.create("batches")
-    taking = consumers.take_batches(channel, 4)
+    taking = three.take_batches(channel, 4)
     for i in range(400):
         channel.put(i, weight=1)
     channel.close()
@@ -108,11 +100,10 @@ def test_batches_are_atomic_under_concurrent_readers(cluster):
     assert all(batch == list(range(batch[0], batch[0] + 4)) for batch in batches)
 
 
-def test_close_ends_readers(cluster):
-    group = launch(cluster, 2)
+def test_close_ends_readers(pair):
     channel = Channel.create("closing")
-    taking = group.take_until_closed(channel)
-    group.execute_on(0)
+    taking = pair.take_until_closed(channel)
+    pair.execute_on(0)
     for i in range(5):
         channel.put(i)
     channel.close()
@@ -122,7 +113,7 @@ def test_close_ends_readers(cluster):
     assert list(channel) == []
 
 
-def test_a_refused_item_of_an_unbounded_channel_is_reported(cluster):
+def test_a_refused_item_of_an_unbounded_channel_is_reported(shared_cluster):
     channel = Channel.create("refusing")
     channel.put(1)
     channel.close()
@@ -132,8 +123,8 @@ def test_a_refused_item_of_an_unbounded_channel_is_reported(cluster):
             time.sleep(0.01)
 
 
-def test_coroutines(cluster):
-    group = launch(cluster, 1, "async", AsyncTalker)
+def test_coroutines(fresh):
+    group = fresh(1, "async", AsyncTalker)
     source, target = Channel.create("source"), Channel.create("target", maxsize=2)
     relay = group.relay(source, target, 20)
     for i in range(20):
@@ -147,7 +138,7 @@ def test_coroutines(cluster):
     assert message.startswith("True") and "an item of channel 'source'" in message
 
 
-def test_async_handles_and_cancel(cluster):
+def test_async_handles_and_cancel(shared_cluster):
     channel = Channel.create("handles")
     first, second = channel.get(async_op=True), channel.get(async_op=True)
     assert not first.done()
@@ -185,8 +176,7 @@ def test_local_channel():
 
 
 @pytest.mark.parametrize("through_channel", [False, True])
-def test_shares_of_3_arrive_as_shares_of_4(cluster, through_channel):
-    three, four = launch(cluster, 3, "three"), launch(cluster, 4, "four")
+def test_shares_of_3_arrive_as_shares_of_4(three, four, through_channel):
     channel = Channel.create("shares") if through_channel else None
     _, shares = wait_all(three.share_out("four", channel, 24), four.share_in("three", channel, 24))
     assert [x for xs, _ in shares for x in xs] == list(range(24))
@@ -201,8 +191,11 @@ def test_shares_of_3_arrive_as_shares_of_4(cluster, through_channel):
 # -- faults ---------------------------------------------------------------------------------
 
 
-def test_a_consumer_that_dies_with_an_item_is_reported(cluster):
-    group = launch(cluster, 2)
+def test_a_consumer_that_dies_with_an_item_is_reported(fresh):
+    earlier = fresh(2)
+    earlier.use_channel(Channel.create("before"), "put", 1).wait()
+    earlier._close()
+    group = fresh(2)  # under the name of a group that has left
     channel = Channel.create("fragile")
     channel.put("precious")
     waiting = group.execute_on(1).use_channel(channel, "get", "other key")
@@ -216,9 +209,9 @@ def test_a_consumer_that_dies_with_an_item_is_reported(cluster):
 
 
 @pytest.mark.parametrize("size", [0, 100_000])
-def test_redelivery(cluster, size):
-    group = launch(cluster, 2)
-    channel = Channel.create("safe", redeliver=True)
+def test_redelivery(fresh, size):
+    group = fresh(2)
+    channel = Channel.create(f"safe{size}", redeliver=True)
     group.execute_on(1).put_range(channel, 0, 3, size).wait()
     with pytest.raises(WorkerDied):
         group.execute_on(0).take_one_and_die(channel).wait()
@@ -226,8 +219,8 @@ def test_redelivery(cluster, size):
     assert channel.stats()["redelivered"] == 1
 
 
-def test_a_dead_producer_takes_only_its_large_items(cluster):
-    group = launch(cluster, 2)
+def test_a_dead_producer_takes_only_its_large_items(fresh):
+    group = fresh(2)
     channel = Channel.create("orphans")
     with pytest.raises(WorkerDied):
         group.execute_on(0).put_large_and_die(channel).wait()
@@ -236,31 +229,15 @@ def test_a_dead_producer_takes_only_its_large_items(cluster):
         channel.get(timeout=5)
 
 
-def test_a_dead_keeper_fails_everybody_at_once(cluster):
-    group = launch(cluster, 2)
-    channel = Channel.create("kept")
-    waiting = group.use_channel(channel, "get")
-    time.sleep(0.3)
-    keeper = next(n for n in cluster._server.state.workers if n.startswith("ChannelKeeper"))
-    begin = time.monotonic()
-    os.kill(cluster._server.state.workers[keeper].pid, signal.SIGKILL)
-    for message in waiting.wait(timeout=10):
-        assert message.startswith("ChannelError: channel 'kept' is gone") and keeper in message
-    assert time.monotonic() - begin < 5
-    with pytest.raises((ChannelError, WorkerDied)):
-        channel.put(1)
-        channel.get(timeout=5)
-
-
 @pytest.mark.timeout(300)
-def test_a_fresh_key_per_request_does_not_grow_memory(cluster):
-    group = launch(cluster, 2)
+def test_a_fresh_key_per_request_does_not_grow_memory(shared_cluster, fresh):
+    group = fresh(2)
     channel = Channel.create("replies")
     group.fresh_keys(channel, 500).wait()
-    keeper = next(n for n in cluster._server.state.workers if n.startswith("ChannelKeeper"))
+    keeper = next(n for n in shared_cluster._server.state.workers if n.startswith("ChannelKeeper"))
     import psutil
 
-    process = psutil.Process(cluster._server.state.workers[keeper].pid)
+    process = psutil.Process(shared_cluster._server.state.workers[keeper].pid)
     # Soon after its start a process loads what moving data needs; that is not a leak.
     time.sleep(1.5)
     before = process.memory_info().rss
@@ -270,17 +247,33 @@ def test_a_fresh_key_per_request_does_not_grow_memory(cluster):
     assert channel.keys() == []
 
 
-def test_counters_can_be_read_from_the_driver(cluster):
+def test_counters_can_be_read_from_the_driver(shared_cluster, fresh):
     from rlinf.scheduler.traffic import traffic_metrics
 
-    group = launch(cluster, 2)
-    group.exchange("talk").wait()
+    group = fresh(2, "count")
+    group.exchange("count").wait()
     channel = Channel.create("counted")
     channel.put(1)
-    traffic, stats = cluster.traffic(), cluster.channel_stats()
-    assert traffic["talk:1"]["received"]["talk:0"]["items"] == 1
-    assert traffic["talk:0"]["sent"]["talk:1"]["bytes"] > 100_000
+    traffic, stats = shared_cluster.traffic(), shared_cluster.channel_stats()
+    assert traffic["count:1"]["received"]["count:0"]["items"] == 1
+    assert traffic["count:0"]["sent"]["count:1"]["bytes"] > 100_000
     metrics = traffic_metrics(traffic, stats)
-    assert metrics["comm/talk-talk/items"] == 2
+    assert metrics["comm/count-count/items"] == 2
     assert metrics["comm/counted/depth"] == 1
-    assert metrics["time/wait/talk-talk"] > 0
+    assert metrics["time/wait/count-count"] > 0
+
+
+def test_a_dead_keeper_fails_everybody_at_once(shared_cluster, fresh):
+    group = fresh(2)
+    channel = Channel.create("kept")
+    waiting = group.use_channel(channel, "get")
+    time.sleep(0.3)
+    keeper = next(n for n in shared_cluster._server.state.workers if n.startswith("ChannelKeeper"))
+    begin = time.monotonic()
+    os.kill(shared_cluster._server.state.workers[keeper].pid, signal.SIGKILL)
+    for message in waiting.wait(timeout=10):
+        assert message.startswith("ChannelError: channel 'kept' is gone") and keeper in message
+    assert time.monotonic() - begin < 5
+    with pytest.raises((ChannelError, WorkerDied)):
+        channel.put(1)
+        channel.get(timeout=5)

@@ -8,91 +8,76 @@ import time
 
 import pytest
 
-from rlinf.scheduler import FlexiblePlacementStrategy, wait_all
-from tests.unit_tests.scheduler.comm_workers import Talker
+from rlinf.scheduler import wait_all
 
 
-def launch(cluster, count: int, name: str = "talk"):
-    strategy = FlexiblePlacementStrategy([[i] for i in range(count)])
-    return Talker.create_group().launch(cluster, strategy, name=name)
-
-
-def test_nests_of_all_kinds_arrive_equal(cluster):
-    assert launch(cluster, 4).exchange("talk").wait() == [True] * 4
+def test_nests_of_all_kinds_arrive_equal(four):
+    assert four.exchange("four").wait() == [True] * 4
 
 
 @pytest.mark.parametrize("how", ["sync", "async", "mixed"])
 @pytest.mark.parametrize("size", [10, 50_000])
-def test_order_is_kept_per_pair(cluster, how, size):
-    group = launch(cluster, 2)
-    sent = group.execute_on(0).send_many("talk", 1, 60, size, how)
-    assert group.execute_on(1).recv_many("talk", 0, 60, how).wait() == [True]
+def test_order_is_kept_per_pair(pair, how, size):
+    sent = pair.execute_on(0).send_many("pair", 1, 60, size, how)
+    assert pair.execute_on(1).recv_many("pair", 0, 60, how).wait() == [True]
     sent.wait()
 
 
-def test_order_is_kept_when_the_window_is_full(cluster):
-    group = launch(cluster, 2)
-    sent = group.execute_on(0).send_many("talk", 1, 900, 1 << 18, "async")
-    assert group.execute_on(1).slow_recv("talk", 0, 900).wait() == [list(range(900))]
+def test_order_is_kept_when_the_window_is_full(pair):
+    sent = pair.execute_on(0).send_many("pair", 1, 900, 1 << 18, "async")
+    assert pair.execute_on(1).slow_recv("pair", 0, 900).wait() == [list(range(900))]
     sent.wait()
 
 
-def test_a_message_larger_than_the_window_follows_a_small_one(cluster):
-    group = launch(cluster, 2)
-    sent = group.execute_on(0).send_small_then_huge("talk", 1, 300)
-    assert group.execute_on(1).recv_two("talk", 0).wait(timeout=60) == [300 << 18]
+def test_a_message_larger_than_the_window_follows_a_small_one(pair):
+    sent = pair.execute_on(0).send_small_then_huge("pair", 1, 300)
+    assert pair.execute_on(1).recv_two("pair", 0).wait(timeout=60) == [300 << 18]
     sent.wait(timeout=10)
 
 
-def test_a_cancelled_receive_takes_nothing(cluster):
-    group = launch(cluster, 2)
-    assert group.execute_on(1).cancelled_recv("talk", 0).wait() == ["CallCancelled"]
-    sent = group.execute_on(0).send_many("talk", 1, 3, 10, "sync")
-    assert group.execute_on(1).recv_many("talk", 0, 3, "sync").wait() == [True]
+def test_a_cancelled_receive_takes_nothing(pair):
+    assert pair.execute_on(1).cancelled_recv("pair", 0).wait() == ["CallCancelled"]
+    sent = pair.execute_on(0).send_many("pair", 1, 3, 10, "sync")
+    assert pair.execute_on(1).recv_many("pair", 0, 3, "sync").wait() == [True]
     sent.wait()
 
 
-def test_a_sent_tensor_may_be_changed_afterwards(cluster):
-    group = launch(cluster, 2)
-    group.execute_on(0).mutate_after_send("talk").wait()
-    assert group.execute_on(1).sum_received("talk").wait() == [200_000.0]
+def test_a_sent_tensor_may_be_changed_afterwards(pair):
+    pair.execute_on(0).mutate_after_send("pair").wait()
+    assert pair.execute_on(1).sum_received("pair").wait() == [200_000.0]
 
 
-def test_in_place(cluster):
-    group = launch(cluster, 2)
-    assert group.in_place("talk").wait() == [45.0, 45.0]
-    message = group.in_place_mismatch("talk").wait()[1]
+def test_in_place(pair):
+    assert pair.in_place("pair").wait() == [45.0, 45.0]
+    message = pair.in_place_mismatch("pair").wait()[1]
     assert "(9,)" in message and "(10,)" in message and "equal shapes" in message
 
 
-def test_threads_and_piggyback(cluster):
-    group = launch(cluster, 2)
-    assert group.threads("talk", 100).wait() == [True, True]
-    assert group.piggyback("talk").wait()[1] == ("object", {"key": 1})
+def test_threads_and_piggyback(pair):
+    assert pair.threads("pair", 100).wait() == [True, True]
+    assert pair.piggyback("pair").wait()[1] == ("object", {"key": 1})
 
 
-def test_broadcast_over_groups(cluster):
-    a, b = launch(cluster, 2, "a"), launch(cluster, 3, "b")
-    groups = [("a", [0, 1]), ("b", [0, 1, 2])]
+def test_broadcast_over_groups(pair, three):
+    groups = [("pair", [0, 1]), ("three", [0, 1, 2])]
     for size in (5, 300_000):
-        for src in (None, ("b", 1)):
-            results = wait_all(a.spread(groups, src, size), b.spread(groups, src, size))
+        for src in (None, ("three", 1)):
+            results = wait_all(pair.spread(groups, src, size), three.spread(groups, src, size))
             assert results == [[True] * 2, [True] * 3]
 
 
-def test_broadcast_mistakes(cluster):
-    group = launch(cluster, 2)
+def test_broadcast_mistakes(pair):
     with pytest.raises(ValueError, match="not a member"):
-        group.execute_on(0).spread([("other", [0])], ("other", 0), 1).wait()
+        pair.execute_on(0).spread([("other", [0])], ("other", 0), 1).wait()
     with pytest.raises(ValueError, match="named twice"):
-        group.execute_on(0).spread([("talk", [0, 0])], None, 1).wait()
+        pair.execute_on(0).spread([("pair", [0, 0])], None, 1).wait()
 
 
 # -- faults ---------------------------------------------------------------------------------
 
 
-def test_a_dead_sender_fails_the_receiver_by_name(cluster):
-    group = launch(cluster, 2)
+def test_a_dead_sender_fails_the_receiver_by_name(fresh):
+    group = fresh(2)
     pid = group.pid().wait()[1]
     waiting = group.execute_on(0).recv_or_error("talk", 1)
     time.sleep(0.3)
@@ -103,8 +88,8 @@ def test_a_dead_sender_fails_the_receiver_by_name(cluster):
     assert message.startswith("WorkerDied: worker talk:1") and "SIGKILL" in message
 
 
-def test_what_a_dead_sender_had_sent_is_received_or_reported_in_order(cluster):
-    group = launch(cluster, 2)
+def test_what_a_dead_sender_had_sent_is_received_or_reported_in_order(fresh):
+    group = fresh(2)
     assert group.exchange("talk").wait() == [True, True]
     group.execute_on(1).send_then_die("talk", 0)
     time.sleep(1)
@@ -115,8 +100,8 @@ def test_what_a_dead_sender_had_sent_is_received_or_reported_in_order(cluster):
     assert message.startswith("WorkerDied: worker talk:1")
 
 
-def test_a_dead_receiver_fails_the_sender(cluster):
-    group = launch(cluster, 2)
+def test_a_dead_receiver_fails_the_sender(fresh):
+    group = fresh(2)
     pid = group.pid().wait()[1]
     sending = group.execute_on(0).send_or_error("talk", 1, 100_000)
     time.sleep(0.5)
@@ -127,27 +112,25 @@ def test_a_dead_receiver_fails_the_sender(cluster):
     assert message.startswith("WorkerDied: worker talk:1")
 
 
-def test_a_receiver_that_does_not_keep_up_holds_the_sender_back(cluster):
-    group = launch(cluster, 2)
-    sending = group.execute_on(0).send_many("talk", 1, 6000, 1, "sync")
+def test_a_receiver_that_does_not_keep_up_holds_the_sender_back(pair):
+    sending = pair.execute_on(0).send_many("pair", 1, 6000, 1, "sync")
     time.sleep(3)
     assert not sending.done(), "more messages on the way than the window allows"
-    assert group.execute_on(1).recv_many("talk", 0, 6000, "sync").wait() == [True]
+    assert pair.execute_on(1).recv_many("pair", 0, 6000, "sync").wait() == [True]
     sending.wait()
 
 
-def test_a_deadline_names_the_peer(cluster):
-    group = launch(cluster, 2)
-    (message,) = group.execute_on(0).recv_or_error("talk", 1, 0.2).wait()
-    assert message == "WaitTimeout: talk:0 waited 0.2 s for a message from talk:1"
-    (message,) = group.execute_on(0).recv_or_error("nobody", 0, 0.2).wait()
+def test_a_deadline_names_the_peer(pair):
+    (message,) = pair.execute_on(0).recv_or_error("pair", 1, 0.2).wait()
+    assert message == "WaitTimeout: pair:0 waited 0.2 s for a message from pair:1"
+    (message,) = pair.execute_on(0).recv_or_error("nobody", 0, 0.2).wait()
     assert "a message from nobody:0" in message
 
 
 @pytest.mark.timeout(180)
-def test_memory_stays_flat_over_many_large_transfers(cluster):
+def test_memory_stays_flat_over_many_large_transfers(fresh):
     """Resident memory counts shared pages, too; nothing may be left over from 10,000 transfers."""
-    group = launch(cluster, 2)
+    group = fresh(2)
 
     def resident() -> list[int]:
         """The least of three looks: how many blocks are in use at once is a matter of timing."""

@@ -1,0 +1,112 @@
+"""Runs a training job and, if it fails and the config allows, again from its last checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rlinf.config import ConfigError
+from rlinf.runners.run_folder import run_folder
+from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
+from rlinf.utils.checkpoint.store import MANIFEST
+
+WORKERS = "workers"
+"""Folder of a run with the logs and timelines of its workers."""
+
+
+def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
+    """Runs a job, and up to `runner.max_restarts` times more if it fails.
+
+    Each further attempt begins with nothing of the failed one but its newest complete checkpoint:
+    what comes out equals a run that nothing happened to. What a further attempt cannot change, a
+    wrong configuration or checkpoint, ends the run at once.
+
+    Args:
+        cfg: checked configuration.
+        job: builds cluster, workers and runner of a configuration, and runs them to the end.
+
+    Returns:
+        What the job returned.
+    """
+    folder = run_folder(cfg)
+    begin = time.time()
+    attempt_cfg, restarts = cfg, 0
+    while True:
+        try:
+            result = job(attempt_cfg)
+        except CheckpointError as error:
+            # Said in full by its message; a traceback would only hide it.
+            raise SystemExit(f"error: {error}") from None
+        except ConfigError:
+            raise
+        except Exception as error:
+            if restarts >= cfg.runner.max_restarts:
+                raise
+            restarts += 1
+            newest = _newest(folder, since=begin)
+            _announce(error, restarts, cfg.runner.max_restarts, newest)
+            _keep_logs(folder, restarts)
+            resume_dir = str(newest) if newest is not None else cfg.runner.resume_dir
+            attempt_cfg = _with_resume_dir(cfg, resume_dir)
+        else:
+            if restarts:
+                _note(folder / "summary.json", restarts)
+            return result
+
+
+def _newest(folder: Path, since: float) -> Path | None:
+    """The newest whole checkpoint that this run has made."""
+    for checkpoint in reversed(CheckpointStore(folder / "checkpoints").all()):
+        if (checkpoint.path / MANIFEST).stat().st_mtime < since:
+            continue
+        try:
+            return type(checkpoint).open(checkpoint.path).path
+        except CheckpointError as error:
+            print(f"warning: {error}", file=sys.stderr, flush=True)
+    return None
+
+
+def _announce(error: Exception, restarts: int, most: int, newest: Path | None) -> None:
+    where = f"from {newest}" if newest is not None else "from the beginning: no checkpoint yet"
+    said = str(error).splitlines()[0] if str(error) else ""
+    print(
+        f"the run failed ({type(error).__name__}: {said}); restart {restarts} of at most {most}, "
+        f"{where}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _keep_logs(folder: Path, restarts: int) -> None:
+    """Moves logs, timelines and failure card of the failed attempt out of the next one's way."""
+    logs = folder / WORKERS
+    if logs.is_dir():
+        target = folder / f"{WORKERS}.failed_{restarts}"
+        number = restarts
+        while target.exists():
+            number += 1
+            target = folder / f"{WORKERS}.failed_{number}"
+        os.rename(logs, target)
+
+
+def _with_resume_dir(cfg: Any, resume_dir: str | None) -> Any:
+    copy = cfg.copy()
+    readonly = OmegaConf.is_readonly(copy)
+    OmegaConf.set_readonly(copy, False)
+    copy.runner.resume_dir = resume_dir
+    OmegaConf.set_readonly(copy, readonly)
+    return copy
+
+
+def _note(path: Path, restarts: int) -> None:
+    facts = json.loads(path.read_text()) | {"restarts": restarts}
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(facts, indent=2) + "\n")
+    os.replace(part, path)

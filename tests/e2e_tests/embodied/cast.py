@@ -1,0 +1,87 @@
+"""Actor, rollout and env workers that tests can look into, and that can begin again."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import torch
+
+from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
+from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
+
+
+class Observed:
+    """Begins again when told, and writes down when a device is taken, used and given up."""
+
+    def begin_again(self, cfg: Any) -> None:
+        """Is from now on as if it had been launched with `cfg`."""
+        self.on_shutdown()
+        # A second object of this process; this one takes over all that it has.
+        self.__dict__ = type(self)(cfg).__dict__
+
+    def note(self, event: str) -> None:
+        self.__dict__.setdefault("events", []).append((time.monotonic(), self._rank, event))
+
+    def read(self) -> list[tuple[float, int, str]]:
+        return getattr(self, "events", [])
+
+
+class Actor(Observed, EmbodiedFSDPActor):
+    def init_worker(self, *args: Any) -> None:
+        super().init_worker(*args)
+        engine, updates = self.engine, self.learner.updates
+        onload, offload, run = engine.onload, engine.offload, updates.run
+        engine.onload = lambda optimizer=True: (onload(optimizer), self.note("actor on"))
+        engine.offload = lambda: (offload(), self.note("actor off"))
+        updates.run = lambda task: (self.note("actor trains"), run(task))[1]
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.clone() for name, tensor in self.engine.full_tensors()}
+
+    def batch(self) -> dict[str, torch.Tensor]:
+        batch = self._require_batch()
+        return {"rewards": batch.rewards, "logprobs": batch.prev_logprobs, **batch.forward_inputs}
+
+
+class Rollout(Observed, MultiStepRolloutWorker):
+    def _onload(self) -> None:
+        super()._onload()
+        self.note("rollout on")
+
+    def _offload(self) -> None:
+        super()._offload()
+        self.note("rollout off")
+
+    def _sampling(self, stage: int, step: int) -> dict[str, Any]:
+        self.note("rollout acts")
+        return super()._sampling(stage, step)
+
+
+class Env(Observed, EnvWorker):
+    """Sends, if told to, a NaN as observation of env 1 of rank 1 after some steps."""
+
+    _left = -1
+
+    def send_nan_after(self, steps: int) -> None:
+        self._left = steps
+
+    def _make(self, cfg: Any, stages: int) -> list[Any]:
+        envs = super()._make(cfg, stages)
+        for env in envs:
+            env.onload = lambda: self.note("env on")
+            env.offload = lambda: self.note("env off")
+        return envs
+
+    def _first_obs(self, stage: int, env: Any) -> dict[str, Any]:
+        self.note("env plays")
+        return super()._first_obs(stage, env)
+
+    def _send_obs(self, rollout: str, stage: Any, obs: dict[str, Any], infos: Any) -> None:
+        if self._left == 0 and self._rank == 1:
+            obs = {**obs, "states": obs["states"].clone()}
+            obs["states"][1, 7] = math.nan
+        self._left -= 1
+        super()._send_obs(rollout, stage, obs, infos)
