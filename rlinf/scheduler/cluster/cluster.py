@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import signal
@@ -20,7 +21,7 @@ from rlinf.scheduler.cluster.inquest import Inquest
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.ray_session import RaySession
-from rlinf.scheduler.cluster.shutdown import end_leftovers, our_processes
+from rlinf.scheduler.cluster.shutdown import end_leftovers, kill_processes, our_processes
 from rlinf.scheduler.cluster.topology import ClusterTopology
 from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.blackbox import Remains, examine
@@ -48,6 +49,8 @@ DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "lock": 1800.0,
     "shutdown": 20.0,
 }
+_KILL_SECONDS = 2.0
+"""How long a worker has to end when Ray asks it to, before its process is killed."""
 
 
 class Cluster:
@@ -472,12 +475,29 @@ class Cluster:
                 ray.kill(actor, no_restart=True)
             if group in self._groups:
                 self._groups.remove(group)
-        self._runtime.registry.ask(
-            "gone",
-            names=names,
-            timeout=max(1.0, deadline - time.monotonic()),
-            what=f"{names} to end",
+        gone = functools.partial(
+            self._runtime.registry.ask, "gone", names=names, what=f"{names} to end"
         )
+        try:
+            gone(timeout=_KILL_SECONDS)
+        except WaitTimeout:
+            # Ray asks a process to end, and one that has been stopped does not hear it.
+            self._kill(names)
+            gone(timeout=max(1.0, deadline - time.monotonic()))
+
+    def _kill(self, names: list[str]) -> None:
+        workers = self._server.state.workers if self._server is not None else {}
+        by_node: dict[int, list[int]] = {}
+        for name in names:
+            if name in workers:
+                by_node.setdefault(workers[name].cluster_node_rank, []).append(workers[name].pid)
+        for node_rank, pids in by_node.items():
+            if node_rank == self._driver_node.node_rank:
+                kill_processes(pids)
+            else:
+                assert self._session is not None
+                ray_id = self.topology.nodes[node_rank].ray_id
+                self._session.run_on(ray_id, kill_processes, pids)
 
     def _report_unread(self) -> None:
         """Names the keys of the configuration that nobody read, after a run that went well."""

@@ -11,8 +11,14 @@ from typing import Any
 from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.autopsy import diagnose
-from rlinf.scheduler.failure.blackbox import STACK_SIGNAL, Remains, examine, process_state
-from rlinf.scheduler.failure.reporter import FailureReporter
+from rlinf.scheduler.failure.blackbox import (
+    STACK_SIGNAL,
+    Remains,
+    examine,
+    is_stopped,
+    process_state,
+)
+from rlinf.scheduler.failure.reporter import FailureReporter, Frozen
 from rlinf.scheduler.registry.server import RegistryServer
 from rlinf.scheduler.worker.spec import RunSpec, worker_file
 
@@ -48,7 +54,7 @@ class Inquest:
         self._examine_on = examine_on
         self._oom_kills = oom_kills
         self.folder = Path(run.log_dir)
-        self.reporter = FailureReporter(server.state, self.folder, self.autopsy)
+        self.reporter = FailureReporter(server.state, self.folder, self.autopsy, self.frozen)
 
     def autopsy(self, name: str, message: str = "") -> WorkerDied:
         """Finds out how a worker died."""
@@ -93,6 +99,17 @@ class Inquest:
         doing = examine(worker_file(self._run.log_dir, info.name, ".box"), "").activity
         state = process_state(info.pid) or "gone"
         return f"{doing}; the process is {state} and does not answer"
+
+    def frozen(self) -> list[Frozen]:
+        """Workers on this node whose processes have been stopped by a signal."""
+        found = []
+        for name, info in list(self._server.state.workers.items()):
+            if info.cluster_node_rank != self._node_rank or not is_stopped(info.pid):
+                continue
+            doing = examine(worker_file(self._run.log_dir, name, ".box"), "").activity
+            where = f"node {info.cluster_node_rank} ({info.node_ip}), pid {info.pid}"
+            found.append(Frozen(name, where, info.pid, doing))
+        return found
 
     def dump_stacks(self) -> Path:
         """Writes the Python stacks of all workers to files and returns their folder."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
 from typing import Any
 
@@ -27,6 +30,13 @@ def end_leftovers(processes: list[Any], timeout: float) -> None:
             process.kill()
         except psutil.NoSuchProcess:
             continue
+
+
+def kill_processes(pids: list[int]) -> None:
+    """Kills processes of this machine; one that has ended meanwhile is left alone."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def runs(process: Any) -> bool:

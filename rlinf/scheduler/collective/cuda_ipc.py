@@ -125,14 +125,15 @@ class CudaExporter:
         with self._lock:
             self._exported.pop(token_id, None)
 
-    def release_all_for(self, owner: Hashable) -> None:
-        """Take back what a reader that died still held."""
+    def release_all_for(self, owner: Hashable) -> list[int]:
+        """Take back what a reader that died still held; returns the ids."""
         with self._lock:
             ids = [i for i, exported in self._exported.items() if exported.owner == owner]
         for token_id in ids:
             self._abandon(token_id)
         if ids:
             torch.cuda.ipc_collect()
+        return ids
 
     def held(self) -> dict[Hashable, int]:
         """Bytes that are kept for each reader."""

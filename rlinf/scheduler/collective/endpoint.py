@@ -388,7 +388,7 @@ class Endpoint:
             self._ended[peer] = error
             self._infos.pop(peer, None)
         if "packer" in self.__dict__:
-            self.packer.reader_gone(peer)
+            self.packer.reader_gone(peer, error)
         if "_unpacker" in self.__dict__:
             self._unpacker.sender_gone(peer)
         self.links.peer_gone(peer, error)

@@ -64,8 +64,9 @@ class Packer:
         self._links = links
         self._exporter: CudaExporter | None = None
         self._lock = threading.Lock()
-        self._watched: dict[int, tuple[set[int], Callable[[], Any]]] = {}
-        self._released: set[int] = set()
+        # Tensors that somebody waits for, or is about to, until their reader has copied them.
+        self._open: dict[int, _Waiting | None] = {}
+        self._failed: dict[int, BaseException] = {}
 
     def encode(
         self,
@@ -105,12 +106,21 @@ class Packer:
                 if device in devices and tensor.is_cuda:
                     token = export(tensor.clone() if copy else tensor)
                     tokens.append(token.id)
+                    if not copy:
+                        with self._lock:
+                            self._open[token.id] = None
                     return token
                 if device in linked and self._links.takes(tensor):
                     return cargo.add(tensor)
                 return None
 
-            encoded = encode(obj, hook, hook_host=on_host)
+            try:
+                encoded = encode(obj, hook, hook_host=on_host)
+            except BaseException:
+                with self._lock:
+                    for token in tokens:
+                        self._open.pop(token, None)
+                raise
         if cargo.nbytes:
             cargo.close()
             encoded = EncodedWithCargo(*encoded)
@@ -135,12 +145,15 @@ class Packer:
             gather(transfers).on_done(transferred)
             return
         with self._lock:
-            open_tokens = set(tokens) - self._released
-            self._released -= set(tokens)
-            entry = (open_tokens, callback)
-            for token in open_tokens:
-                self._watched[token] = entry
-        if not open_tokens:
+            errors = [self._failed.pop(token) for token in tokens if token in self._failed]
+            waiting = _Waiting({token for token in tokens if token in self._open}, callback)
+            for token in waiting.tokens:
+                self._open[token] = waiting
+            if errors:
+                self._forget(waiting)
+        if errors:
+            callback(error=errors[0])
+        elif not waiting.tokens:
             callback()
 
     def parcel(
@@ -174,22 +187,45 @@ class Packer:
         for token in tokens:
             self._exporter.release(token)
             with self._lock:
-                missing, callback = self._watched.pop(token, (None, None))
-                if missing is None:
-                    # Released before anybody asked; remembered for a sender that is about to.
-                    self._released.add(token)
-                    continue
-                missing.discard(token)
-                if not missing:
-                    finished.append(callback)
-        for callback in finished:
-            callback()
+                waiting = self._open.pop(token, None)
+                if waiting is not None:
+                    waiting.tokens.discard(token)
+                    if not waiting.tokens:
+                        finished.append(waiting)
+        for waiting in finished:
+            waiting.callback()
 
-    def reader_gone(self, reader: str) -> None:
-        """A reader has ended; what it held is free."""
+    def reader_gone(self, reader: str, error: BaseException) -> None:
+        """A reader has ended: what it held is free, and who waits for it to copy is told."""
         self.pool.release_all_for(reader)
-        if self._exporter is not None:
-            self._exporter.release_all_for(reader)
+        if self._exporter is None:
+            return
+        lost = self._exporter.release_all_for(reader)
+        failed = []
+        with self._lock:
+            for token in lost:
+                if token not in self._open:
+                    continue
+                waiting = self._open.pop(token)
+                if waiting is None:
+                    self._failed[token] = error
+                else:
+                    self._forget(waiting)
+                    failed.append(waiting)
+        for waiting in failed:
+            waiting.callback(error=error)
+
+    def _forget(self, waiting: _Waiting) -> None:
+        for token in waiting.tokens:
+            self._open.pop(token, None)
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """Somebody who waits until a reader has copied some tensors."""
+
+    tokens: set[int]
+    callback: Callable[..., Any]
 
 
 class Unpacker:

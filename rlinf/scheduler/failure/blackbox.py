@@ -223,16 +223,26 @@ def oom_kills() -> int:
     return total
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process has been stopped by a signal."""
+    return _state_letter(pid) == "T"
+
+
 def process_state(pid: int) -> str:
     """State of a process in words, empty if it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    letter = text.rpartition(")")[2].split()[0]
+    letter = _state_letter(pid)
     return {
+        "": "",
         "R": "running",
         "S": "sleeping",
         "D": "waiting for a device",
         "T": "stopped by a signal",
     }.get(letter, "gone" if letter in "ZX" else letter)
+
+
+def _state_letter(pid: int) -> str:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]

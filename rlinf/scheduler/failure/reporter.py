@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from rlinf.scheduler.errors import RemoteTraceback, WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.autopsy import what_to_change
@@ -17,6 +18,26 @@ from rlinf.scheduler.registry.state import Death, Raised, RegistryState
 _WINDOW_SECONDS = 60.0
 
 
+_WAITS = ("WaitTimeout", "ChannelError")
+"""What somebody raises who waits for a process that does not answer."""
+
+
+class Frozen(NamedTuple):
+    """A worker whose process has been stopped by a signal.
+
+    Attributes:
+        name: the worker.
+        where: node and process.
+        pid: its process.
+        activity: what it was doing.
+    """
+
+    name: str
+    where: str
+    pid: int
+    activity: str
+
+
 class FailureReporter:
     """Knows which failures the driver has seen, and explains the one that ends the run.
 
@@ -24,14 +45,20 @@ class FailureReporter:
         state: the registry's record of deaths and raised exceptions.
         folder: where the card is saved.
         autopsy: finds out how a worker died.
+        frozen: finds the workers whose processes have been stopped by a signal.
     """
 
     def __init__(
-        self, state: RegistryState, folder: Path, autopsy: Callable[[str, str], WorkerDied]
+        self,
+        state: RegistryState,
+        folder: Path,
+        autopsy: Callable[[str, str], WorkerDied],
+        frozen: Callable[[], list[Frozen]] = lambda: [],
     ):
         self._state = state
         self._folder = folder
         self._autopsy = autopsy
+        self._frozen = frozen
         self._told: list[BaseException] = []
         self._dealt_with = 0.0
         self._lock = threading.Lock()
@@ -76,7 +103,13 @@ class FailureReporter:
         followers = sorted(
             {e.name for e in events if first and e.name != first.name and e.time >= first.time}
         )
-        if isinstance(error, WaitTimeout) and own is None and first is None:
+        waited = isinstance(error, WaitTimeout) and own is None and first is None
+        waited_elsewhere = isinstance(first, Raised) and first.type in _WAITS
+        frozen = self._frozen() if waited or waited_elsewhere else []
+        if frozen:
+            card = _frozen_card(frozen[0], error)
+            followers = [name for name in followers if name != frozen[0].name]
+        elif waited:
             card = _timeout_card(error)
         elif isinstance(first, Death):
             known = error if isinstance(error, WorkerDied) and error.worker == first.name else None
@@ -138,6 +171,20 @@ def _timeout_card(error: WaitTimeout) -> FailureCard:
         cause="one of those waited for is stuck, or the deadline is too short for the work",
         change="look at the stacks beside the logs; raise the deadline in cluster.timeouts if the "
         "work is merely long",
+    )
+
+
+def _frozen_card(frozen: Frozen, error: BaseException) -> FailureCard:
+    return FailureCard(
+        who=frozen.name,
+        where=frozen.where,
+        when=timestamp(time.time()),
+        doing=frozen.activity,
+        what="the process has been stopped by a signal and does not answer",
+        evidence=str(error).splitlines(),
+        cause="somebody, a debugger or a batch system sent it SIGSTOP; others waited in vain",
+        change="find out who stopped it; while a run still waits, "
+        f"`kill -CONT {frozen.pid}` lets it go on",
     )
 
 

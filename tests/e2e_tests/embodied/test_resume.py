@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -61,18 +62,44 @@ def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
     return out
 
 
-def kill_at_some_moment(folder: Path, arguments: list[str]) -> None:
-    """Starts a run and kills its driver after its second checkpoint, at a random moment."""
+def start_and_await_step_2(folder: Path, arguments: list[str]) -> subprocess.Popen:
+    """Starts a run and returns at a random moment after its second checkpoint."""
     process = subprocess.Popen(
-        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        arguments,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 90
     while not (folder / "checkpoints" / "global_step_2" / "manifest.json").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(random.uniform(0, 0.4))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    return process
+
+
+def assert_same_run(one: Path, two: Path) -> None:
+    assert metrics(one) == metrics(two)
+    ours, theirs = tensors(one, STEPS), tensors(two, STEPS)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Folders of runs that nothing happened to, by mode."""
+    runs: dict[str, Path] = {}
+
+    def run(mode: str) -> Path:
+        if mode not in runs:
+            folder = tmp_path_factory.mktemp(mode) / "whole"
+            steps = [*MODES[mode], f"runner.max_epochs={STEPS}"]
+            subprocess.run(command(folder, *steps), check=True, stdout=subprocess.DEVNULL)
+            runs[mode] = folder
+        return runs[mode]
+
+    return run
 
 
 ON_REQUEST = pytest.mark.skipif(
@@ -89,18 +116,37 @@ ON_REQUEST = pytest.mark.skipif(
         pytest.param("disaggregated", marks=ON_REQUEST),
     ],
 )
-def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, mode):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+def test_killed_and_resumed_is_as_if_nothing_had_happened(undisturbed, tmp_path, mode):
+    broken = tmp_path / "broken"
     steps = [*MODES[mode], f"runner.max_epochs={STEPS}"]
-    subprocess.run(command(whole, *steps), check=True, stdout=subprocess.DEVNULL)
     resumable = command(broken, *steps, "runner.resume_dir=auto")
-    kill_at_some_moment(broken, resumable)
+    process = start_and_await_step_2(broken, resumable)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
     done = subprocess.run(resumable, check=True, capture_output=True, text=True)
     assert "resuming after step" in done.stdout and "not restored" not in done.stdout
-    assert metrics(broken) == metrics(whole)
-    one, two = tensors(whole, STEPS), tensors(broken, STEPS)
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert_same_run(broken, undisturbed(mode))
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_restarts_itself_is_as_if_nothing_had_happened(undisturbed, tmp_path):
+    folder = tmp_path / "restarted"
+    steps = [*MODES["hybrid"], f"runner.max_epochs={STEPS}", "runner.max_restarts=1"]
+    process = start_and_await_step_2(folder, command(folder, *steps))
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if any(part.startswith("ray::EmbodiedFSDPActor") for part in child.cmdline()):
+            child.kill()
+            break
+    else:
+        raise AssertionError("there is no actor process")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert "restart 1 of at most 1" in said and said.count("RUN FAILED") == 1
+    card = json.loads((folder / "workers.failed_1" / "failure.json").read_text())
+    assert card["who"].startswith("ActorGroup:") and "SIGKILL" in card["what"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "finished" and summary["restarts"] == 1
+    assert_same_run(folder, undisturbed("hybrid"))
 
 
 @pytest.mark.timeout(180)

@@ -1,0 +1,81 @@
+"""Who waits until a reader has copied tensors off the GPU is told when it has, or never will."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlinf.scheduler.collective.payload import Packer
+from rlinf.scheduler.errors import WorkerDied
+
+
+class Exporter:
+    """Stands for the GPU's: it knows who was given which tensor."""
+
+    def __init__(self, readers: dict[int, str]):
+        self.readers = dict(readers)
+
+    def release(self, token: int) -> None:
+        self.readers.pop(token, None)
+
+    def release_all_for(self, reader: str) -> list[int]:
+        lost = [token for token, holder in self.readers.items() if holder == reader]
+        for token in lost:
+            del self.readers[token]
+        return lost
+
+
+class Waiter:
+    def __init__(self):
+        self.told: list[BaseException | None] = []
+
+    def __call__(self, error: BaseException | None = None) -> None:
+        self.told.append(error)
+
+
+@pytest.fixture
+def packer():
+    packer = Packer(links=None)
+    packer._exporter = Exporter({1: "a:0", 2: "a:0", 3: "b:0"})
+    # As `encode(copy=False)` leaves it.
+    packer._open = {1: None, 2: None, 3: None}
+    yield packer
+    packer.pool.close()
+
+
+def test_all_tensors_have_to_be_copied(packer):
+    waiter = Waiter()
+    packer.when_released([1, 2], waiter)
+    packer.released("a:0", [], [1])
+    assert waiter.told == []
+    packer.released("a:0", [], [2])
+    assert waiter.told == [None]
+
+
+def test_copied_before_anybody_asked(packer):
+    packer.released("a:0", [], [1, 2])
+    waiter = Waiter()
+    packer.when_released([1, 2], waiter)
+    assert waiter.told == [None]
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_a_reader_that_ends_before_it_has_copied(packer, asked_first):
+    mine, other, death = Waiter(), Waiter(), WorkerDied("a:0", signal="SIGKILL")
+    packer.when_released([3], other)
+    packer.released("a:0", [], [1])
+    if asked_first:
+        packer.when_released([1, 2], mine)
+    packer.reader_gone("a:0", death)
+    if not asked_first:
+        packer.when_released([1, 2], mine)
+    assert mine.told == [death]
+    assert other.told == [], "another reader's tensors are not its business"
+    packer.released("b:0", [], [3])
+    assert other.told == [None]
+    assert packer._open == {} and packer._failed == {}, "nothing is remembered for ever"
+
+
+def test_tensors_that_were_copied_for_the_reader_are_not_remembered(packer):
+    packer._exporter.readers[9] = "a:0"
+    packer.released("a:0", [], [9])
+    assert 9 not in packer._open
