@@ -36,7 +36,7 @@ EMBODIED = {
     "evaluation envs that do not divide": (
         {"env.eval.total_num_envs": 5},
         "env.eval.total_num_envs = 5",
-        "5 / 2 = 2.5 groups per worker and stage",
+        "5 / 2 = 2.5 groups per worker",
         "4 or 6 would do",
     ),
     "groups that actor workers would share": (
