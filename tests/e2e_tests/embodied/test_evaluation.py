@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import imageio
 import pytest
 import torch
 
+from rlinf.envs import can_render
 from rlinf.utils.checkpoint import CheckpointStore
 from tests.e2e_tests.embodied.test_embodied import make_runner
 
@@ -127,3 +129,22 @@ def actions_of_checkpoint(checkpoint) -> torch.Tensor:
     policy.load_state_dict(read_model(checkpoint.path / "actor" / "tensors"))
     states = torch.linspace(-1, 1, 88).reshape(8, 11)
     return policy.predict_action_batch({"states": states}, mode="eval")[0]
+
+
+@pytest.mark.timeout(120)
+def test_videos_show_what_was_evaluated(cluster, tmp_path):
+    able, reason = can_render()
+    if not able:
+        pytest.skip(reason)
+    short = ["runner.only_eval=true", "runner.eval_episodes=5", "env.eval.max_episode_steps=6"]
+    video = ["env.eval.total_num_envs=4", "env.eval.video_cfg.max_videos=2"]
+    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", [*short, *video])
+    summary = runner.run()
+    assert summary["video"] == str(runner.folder / "policy.mp4")
+    found = read(runner.folder)
+    # All of them fail; the failure that is wanted is among the first two.
+    videos = [episode["video"] for episode in found["episodes"]]
+    assert videos == ["videos/episode_0000.mp4", "videos/episode_0001.mp4", None, None, None]
+    frames = imageio.mimread(runner.folder / "policy.mp4")
+    assert len(frames) == 4 and frames[0].std() > 5 and (frames[0] != frames[-1]).any()
+    assert found["video_note"] == "", "drawing changes nothing"
