@@ -54,10 +54,6 @@ class BaseRunner(ABC):
         """Makes one global step; returns its metrics."""
 
     @abstractmethod
-    def load_policy(self, checkpoint: Checkpoint) -> None:
-        """Takes the policy of a checkpoint and nothing else, to evaluate it."""
-
-    @abstractmethod
     def evaluate(self) -> dict[str, float]:
         """Evaluates the policy as it is; returns metrics under `eval/`."""
 
@@ -72,6 +68,10 @@ class BaseRunner(ABC):
     @abstractmethod
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
         """What the terminal shows of a step, by name."""
+
+    def load_policy(self, checkpoint: Checkpoint) -> None:
+        """Takes what an evaluation needs from a checkpoint; unless a task knows better, all."""
+        self.checkpoints.restore(checkpoint)
 
     def final_evaluation(self) -> dict[str, float]:
         """The evaluation at the end; empty if there is none."""

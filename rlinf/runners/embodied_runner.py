@@ -134,12 +134,13 @@ class EmbodiedRunner(BaseRunner):
     def load_state(self, state: dict[str, Any]) -> None:
         """Goes on counting."""
         self.env_steps = self._steps_before = state["env_steps"]
-        self.retry.restarts = state["env_restarts"]
+        if not self.cfg.runner.only_eval:
+            self.retry.restarts = state["env_restarts"]
 
     # -- evaluation -------------------------------------------------------------------------------
 
     def load_policy(self, checkpoint: Checkpoint) -> None:
-        """Takes the policy of a checkpoint, to evaluate it."""
+        """Takes the policy, and nothing else."""
         self.evaluator.checkpoint = checkpoint.path
         self.actor.load_policy(str(checkpoint.path)).wait()
 

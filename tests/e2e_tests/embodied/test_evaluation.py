@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import imageio
 import pytest
 import torch
 
+from rlinf.cli import checkpoint_config
 from rlinf.envs import can_render
+from rlinf.hybrid_engines.export import export_checkpoint
+from rlinf.models import get_model
+from rlinf.models.export.rlinf_policy import load_policy
 from rlinf.utils.checkpoint import CheckpointStore
-from tests.e2e_tests.embodied.test_embodied import make_runner
+from rlinf.utils.env_spec import EnvSpec
+from rlinf.workers.env.env_worker import EnvWorker
 
 SHORT = [
     "env.train.id=Hopper-v5",
@@ -32,14 +34,13 @@ def read(folder: Path) -> dict:
 
 
 @pytest.mark.timeout(180)
-def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(cluster, tmp_path):
+def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(troupe, tmp_path):
     """A run evaluated at its end, and one that is evaluated after each step, in other envs."""
     # With this interval, the second rollout goes on with the weights of the first.
     more = [*SHORT, "runner.max_epochs=3", "runner.weight_sync_interval=2"]
     results = []
     for interval, envs in ((-1, 4), (1, 10)):
-        runner = make_runner(
-            cluster,
+        runner = troupe.runner(
             tmp_path / str(interval),
             "gymnasium_ppo_mlp",
             [
@@ -58,8 +59,6 @@ def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(cluster, tmp
         # Played once more, by workers that have played before.
         runner.evaluate()
         assert read(runner.folder) == found
-        for group in (runner.actor, runner.rollout, runner.env):
-            group._close()
     (rarely, without), (often, with_evaluations) = results
     assert rarely == often
     assert [episode["id"] for episode in rarely["episodes"]] == list(range(7))
@@ -68,77 +67,52 @@ def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(cluster, tmp
         assert torch.equal(tensor, with_evaluations[name]), name
 
 
-def rlinf(*arguments: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "rlinf.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.timeout(240)
-def test_a_checkpoint_is_evaluated_and_exported_as_the_policy_that_was_trained(tmp_path):
-    saved = ["runner.max_epochs=2", "runner.save_interval=1", "runner.progress=off"]
+def test_a_checkpoint_is_evaluated_and_exported_as_the_policy_that_was_trained(troupe, tmp_path):
+    """By 1 worker with 4 envs and 1 policy, then by 2 with 3 envs each and 3 policies."""
+    saved = ["runner.max_epochs=2", "runner.save_interval=1", "env.eval.total_num_envs=4"]
+    # Two ranks write the weights.
     saved += ["cluster.component_placement={actor:0-1,rollout:0,env:0}"]
-    saved += ["env.eval.total_num_envs=4"]
-    rlinf("train", "gymnasium_ppo_mlp", *SHORT, *saved, folder=tmp_path)
-    run = tmp_path / "logs" / "gymnasium_ppo_mlp"
+    training = troupe.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, *saved])
+    training.run()
+    run = training.folder
     trained, before = read(run), sorted(path.name for path in run.iterdir())
+    metrics = (run / "metrics.jsonl").read_text()
     assert trained["step"] == 2 and trained["checkpoint"] is None
 
-    # The newest checkpoint of the run, not by 1 worker with 4 envs and 1 policy, but by 2 workers
-    # with 3 envs each and 3 policies, one of which serves both of them.
-    placement = "cluster.component_placement={actor:0,rollout:0-2,env:0-1}"
-    said = rlinf("eval", str(run), placement, "env.eval.total_num_envs=6", folder=tmp_path)
-    assert "evaluated success" in said and "episodes" in said
-    found = read(run / "eval_global_step_2")
+    config = checkpoint_config.of(str(run))
+    assert config == str(run / "eval_global_step_2" / "checkpoint.yaml")
+    other = ["cluster.component_placement={actor:0,rollout:0-2,env:0-1}", "runner.only_eval=true"]
+    runner = troupe.runner(tmp_path, config, [*other, "env.eval.total_num_envs=6"])
+    summary = runner.run()
+    assert runner.folder == run / "eval_global_step_2"
+    assert summary["status"] == "evaluated" and summary["global_step"] == 2
+    found = read(runner.folder)
     assert found["checkpoint"].endswith("checkpoints/global_step_2")
     assert found["episodes"] == trained["episodes"] and found["overall"] == trained["overall"]
     # Nothing of the run itself is touched.
     assert sorted(path.name for path in run.iterdir()) == sorted([*before, "eval_global_step_2"])
-    assert read(run) == trained
-    store = CheckpointStore(run / "checkpoints")
-    assert [checkpoint.step for checkpoint in store.all()] == [1, 2]
+    assert read(run) == trained and (run / "metrics.jsonl").read_text() == metrics
+    assert [c.step for c in CheckpointStore(run / "checkpoints").all()] == [1, 2]
 
-    # Two ranks wrote the weights; the exported policy is one, and needs none of our code.
-    out = tmp_path / "policy"
-    rlinf("export", str(run), "--to", "safetensors", "--out", str(out), folder=tmp_path)
-    program = (
-        "import sys, torch\nsys.modules['rlinf'] = None\nfrom rlinf_policy import load_policy\n"
-        "states = torch.linspace(-1, 1, 88).reshape(8, 11)\n"
-        "torch.save(load_policy('.')(states=states), 'actions.pt')\n"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=out, check=True, timeout=60)
-    assert torch.equal(torch.load(out / "actions.pt"), actions_of_checkpoint(store.latest()))
-
-
-def actions_of_checkpoint(checkpoint) -> torch.Tensor:
-    """What our own policy does with the weights of a checkpoint."""
-    from rlinf.hybrid_engines.fsdp.checkpoint import read_model
-    from rlinf.models import get_model
-    from rlinf.utils.checkpoint import load_tree
-    from rlinf.utils.env_spec import EnvSpec
-
-    spec = EnvSpec(**load_tree(checkpoint.path / "actor" / "env_spec"))
-    policy = get_model(checkpoint.manifest["config"]["actor"]["model"], spec)
-    policy.load_state_dict(read_model(checkpoint.path / "actor" / "tensors"))
     states = torch.linspace(-1, 1, 88).reshape(8, 11)
-    return policy.predict_action_batch({"states": states}, mode="eval")[0]
+    own = get_model(training.cfg.actor.model, EnvSpec(11, 3, [-1] * 3, [1] * 3))
+    own.load_state_dict(training.actor.weights().wait()[0])
+    expected = own.predict_action_batch({"states": states}, mode="eval")[0]
+    exported = export_checkpoint(run, "safetensors")
+    assert torch.equal(load_policy(exported)(states=states), expected)
 
 
 @pytest.mark.timeout(120)
-def test_videos_show_what_was_evaluated(cluster, tmp_path):
+def test_videos_show_what_was_evaluated(troupe, tmp_path):
     able, reason = can_render()
     if not able:
         pytest.skip(reason)
     short = ["runner.only_eval=true", "runner.eval_episodes=5", "env.eval.max_episode_steps=6"]
     video = ["env.eval.total_num_envs=4", "env.eval.video_cfg.max_videos=2"]
-    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", [*short, *video])
+    # A process that has simulated before cannot choose any more how to draw.
+    fresh = {"env": (EnvWorker, ())}
+    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*short, *video], fresh)
     summary = runner.run()
     assert summary["video"] == str(runner.folder / "policy.mp4")
     found = read(runner.folder)

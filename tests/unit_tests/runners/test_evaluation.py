@@ -73,9 +73,9 @@ def test_parts_are_put_together_and_written(tmp_path):
     words = "metaworld button-press-v3, seed 9, 9 episodes, numbers from 0, at most 6 steps"
     assert content["protocol"] == f"{words}, actions without noise"
     assert found.metrics()["eval/restarts"] == 0.0
-    again, new = evaluator.final(4, lambda: pytest.fail("it is known"))
-    assert again is found and not new and evaluator.video is None
-    assert evaluator.final(5, lambda: None)[1]
+    assert evaluator.final(4, lambda: pytest.fail("it is known")) is found
+    assert evaluator.video is None
+    assert evaluator.final(5, lambda: None) is not found
     assert "keep" not in rollout.calls
 
 
@@ -91,7 +91,7 @@ def test_the_next_rollout_has_the_weights_it_would_have_had(tmp_path, step):
 
 def test_the_first_episodes_and_the_first_failures_are_drawn(tmp_path):
     evaluator, _ = make(tmp_path, video={"max_videos": 2, "max_failures": 2})
-    found, _ = evaluator.final(1, lambda: None)
+    found = evaluator.final(1, lambda: None)
     # Of the two failures one is shown already, and the third is one too many.
     assert found.failures() == [1, 3, 6]
     wanted = {0, 1, 3}
@@ -109,13 +109,13 @@ def test_videos_can_go_elsewhere(tmp_path):
     own = {"video_base_dir": str(tmp_path / "films"), "max_videos": 1, "max_failures": 0}
     evaluator, _ = make(tmp_path / "run", video=own)
     (tmp_path / "run").mkdir()
-    found, _ = evaluator.final(1, lambda: None)
+    found = evaluator.final(1, lambda: None)
     assert found.records[0].video == str(tmp_path / "films" / "episode_0000.mp4")
 
 
 def test_a_reason_is_given_for_what_is_not_drawn(tmp_path, capsys):
     evaluator, _ = make(tmp_path, Group(able=False), video={})
-    found, _ = evaluator.final(1, lambda: None)
+    found = evaluator.final(1, lambda: None)
     assert evaluator.video == found.video_note == "no video: no OpenGL"
     assert "no video: no OpenGL" in capsys.readouterr().err
     assert json.loads((tmp_path / "evaluation.json").read_text())["video_note"] == found.video_note
@@ -124,6 +124,6 @@ def test_a_reason_is_given_for_what_is_not_drawn(tmp_path, capsys):
 
 def test_an_episode_that_goes_another_way_is_told(tmp_path, capsys):
     evaluator, _ = make(tmp_path, Group(changed=True), video={"max_videos": 2, "max_failures": 0})
-    found, _ = evaluator.final(1, lambda: None)
+    found = evaluator.final(1, lambda: None)
     assert "episodes 0, 1 went another way" in found.video_note
     assert "not determined by how they begin" in capsys.readouterr().err
