@@ -7,8 +7,8 @@ Usage, from the root of the repository, on an otherwise idle machine:
     python -m benchmarks.learning --recipe metaworld_grpo_mlp --seeds 4 runner.max_epochs=80
 
 Each seed is one `rlinf train RECIPE runner.seed=S`, one after the other, with about ten evaluations
-of 60 fresh episodes each. The policy of the end is evaluated twice, which makes 120 episodes.
-Evaluated policies act without noise. What counts against the aim are env steps of training.
+of 60 episodes each, always the same. Evaluated policies act without noise. What counts against the
+aim are env steps of training.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from rlinf import __version__
-from rlinf.cli import check, check_env, doctor, trace, train, verify
+from rlinf.cli import check, check_env, doctor, export, trace, train, verify
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     train.add_parser(commands)
     train.add_eval_parser(commands)
+    export.add_parser(commands)
     verify.add_parser(commands)
     check.add_parser(commands)
     check_env.add_parser(commands)

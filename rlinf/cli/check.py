@@ -8,6 +8,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from rlinf.cli.overrides import add_config_arguments
+
 _SIZES_HELP = "accelerators on each node; by default what the config says, or this machine has"
 
 
@@ -19,13 +21,7 @@ def add_parser(commands: Any) -> None:
         description="Validate a config; print which process of which component runs on which node "
         "and device, and how samples become updates. Needs no cluster and no GPU.",
     )
-    parser.add_argument(
-        "config", metavar="CONFIG", nargs="?", help="name of a recipe, or path to a YAML file"
-    )
-    parser.add_argument(
-        "overrides", metavar="KEY=VALUE", nargs="*", help="values to set in the config"
-    )
-    parser.add_argument("--config-path", metavar="DIR", help="folder of the config")
+    add_config_arguments(parser, optional=True)
     parser.add_argument("--gpus-per-node", metavar="N", type=_count, help=_SIZES_HELP)
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

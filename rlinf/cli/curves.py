@@ -185,33 +185,28 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_curve(folder: Path) -> Curve:
-    """The curve of a run. Evaluations of the same policy are counted together.
+    """The curve of a run; of several evaluations of a policy the last one counts.
 
     Raises:
         NoCurve: the run was not evaluated.
     """
     steps_of: dict[int, int] = {}
-    sums: dict[int, dict[str, float]] = {}
+    evaluations: dict[int, dict[str, Any]] = {}
     for line in read_metrics(folder):
         if TRAINING_STEPS in line:
             steps_of[line["step"]] = int(line[TRAINING_STEPS])
-        count = line.get("eval/episodes", 0)
-        if count:
-            total = sums.setdefault(line["step"], dict.fromkeys(("episodes", *METRICS), 0.0))
-            total["episodes"] += count
-            for metric in METRICS:
-                total[metric] += count * line[f"eval/{metric}"]
-    found = sorted(step for step in sums if step in steps_of)
+        if line.get("eval/episodes", 0):
+            evaluations[line["step"]] = line
+    found = sorted(step for step in evaluations if step in steps_of)
     if not found:
         raise NoCurve(
             f"{folder} has no evaluation: set runner.val_check_interval and an env.eval section"
         )
     return Curve(
         env_steps=[steps_of[step] for step in found],
-        episodes=[int(sums[step]["episodes"]) for step in found],
+        episodes=[int(evaluations[step]["eval/episodes"]) for step in found],
         values={
-            metric: [sums[step][metric] / sums[step]["episodes"] for step in found]
-            for metric in METRICS
+            metric: [evaluations[step][f"eval/{metric}"] for step in found] for metric in METRICS
         },
     )
 

@@ -1,4 +1,4 @@
-"""`rlinf train` and `rlinf eval`: run a recipe by name."""
+"""`rlinf train` and `rlinf eval`: run a recipe by name, or evaluate a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,46 +10,53 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.cli import recipes
+from rlinf.cli.overrides import add_config_arguments
 
-_EXAMPLES = """\
+_TRAIN_EXAMPLES = """\
 examples:
-  rlinf {command} --list
-  rlinf {command} NAME
-  rlinf {command} NAME runner.max_steps=3 cluster.num_nodes=2
-  rlinf {command} path/to/my.yaml
+  rlinf train --list
+  rlinf train NAME
+  rlinf train NAME runner.max_steps=3 cluster.num_nodes=2
+  rlinf train path/to/my.yaml
+"""
+_EVAL_EXAMPLES = """\
+examples:
+  rlinf eval logs/metaworld_ppo_mlp                               # its newest checkpoint
+  rlinf eval logs/metaworld_ppo_mlp/checkpoints/global_step_30 runner.eval_episodes=50
+  rlinf eval NAME actor.model.model_path=FOLDER                   # weights from elsewhere
 """
 
 
 def add_parser(commands: Any) -> None:
     """Adds `train` to the sub-commands."""
-    _add(commands, "train", "run a recipe by name", evaluate=False)
+    parser = _add(commands, "train", "run a recipe by name", _TRAIN_EXAMPLES)
+    add_config_arguments(parser, optional=True)
+    parser.set_defaults(evaluate=False)
 
 
 def add_eval_parser(commands: Any) -> None:
     """Adds `eval` to the sub-commands."""
-    _add(commands, "eval", "evaluate a recipe by name, without training", evaluate=True)
+    about = "evaluate a checkpoint, or a recipe by name, without training"
+    parser = _add(commands, "eval", about, _EVAL_EXAMPLES)
+    what = "folder of a checkpoint or of a run, name of a recipe, or path to a YAML file"
+    add_config_arguments(parser, about=what, optional=True)
+    parser.set_defaults(evaluate=True)
 
 
-def _add(commands: Any, command: str, about: str, evaluate: bool) -> None:
+def _add(commands: Any, command: str, about: str, examples: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         command,
         help=about,
         description=f"{about[0].upper()}{about[1:]}.",
-        epilog=_EXAMPLES.format(command=command),
+        epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "config", metavar="CONFIG", nargs="?", help="name of a recipe, or path to a YAML file"
-    )
-    parser.add_argument(
-        "overrides", metavar="KEY=VALUE", nargs="*", help="values to set in the config"
-    )
-    parser.add_argument("--config-path", metavar="DIR", help="folder of the config")
     parser.add_argument("--list", action="store_true", help="list the recipes and stop")
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command that would run, and stop"
     )
-    parser.set_defaults(run=run, evaluate=evaluate, command=command)
+    parser.set_defaults(run=run, command=command)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         An exit code if nothing was started: 0 after `--list` and `--dry-run`, 1 if the config is
         not valid, 2 for wrong usage.
     """
+    from rlinf.cli import checkpoint_config
     from rlinf.config import ConfigError
 
     if args.list:
@@ -68,7 +76,10 @@ def run(args: argparse.Namespace) -> int:
         return 2
     overrides = [*args.overrides, "runner.only_eval=true"] if args.evaluate else args.overrides
     try:
-        config = recipes.load(args.config, overrides, args.config_path)
+        name = args.config
+        if args.evaluate and args.config_path is None:
+            name = checkpoint_config.of(name) or name
+        config = recipes.load(name, overrides, args.config_path)
         if args.evaluate and config.task_type == "workers":
             raise ValueError(f"{config.name} trains nothing, so there is nothing to evaluate")
         script = recipes.entry_script(config)

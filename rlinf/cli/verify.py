@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from rlinf.cli.overrides import add_config_arguments
+
 if TYPE_CHECKING:
     from rlinf.cli.curves import CurveFile, Point, Verdict
 
@@ -31,14 +33,10 @@ def add_parser(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", metavar="RECIPE", help="name of a recipe, or path to a YAML file")
-    parser.add_argument(
-        "overrides", metavar="KEY=VALUE", nargs="*", help="values to set in the config"
-    )
+    add_config_arguments(parser, metavar="RECIPE")
     parser.add_argument(
         "--seed", metavar="S", type=int, help="runner.seed; the recipe's own if not"
     )
-    parser.add_argument("--config-path", metavar="DIR", help="folder of the config")
     parser.add_argument(
         "--curve", metavar="FILE", type=Path, help="curve file; the recipe's if not"
     )
@@ -46,19 +44,6 @@ def add_parser(commands: Any) -> None:
         "--log-path", metavar="DIR", default="logs/verify", help="where the run is written"
     )
     parser.set_defaults(run=run)
-    _take_overrides_anywhere(parser)
-
-
-def _take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
-    """Lets overrides follow options; argparse takes those before the first option only."""
-    parse = parser.parse_known_args
-
-    def parse_known_args(*args: Any) -> tuple[argparse.Namespace, list[str]]:
-        found, rest = parse(*args)
-        found.overrides += [item for item in rest if not item.startswith("-")]
-        return found, [item for item in rest if item.startswith("-")]
-
-    parser.parse_known_args = parse_known_args
 
 
 def run(args: argparse.Namespace) -> int:

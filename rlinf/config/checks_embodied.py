@@ -12,6 +12,11 @@ EMBODIED = ("embodied", "embodied_eval")
 _VALUE_LOSSES = ("actor_critic", "decoupled_actor_critic")
 
 
+def _trains(context: CheckContext) -> bool:
+    """Whether the sizes of training matter: an evaluation takes the config of a training."""
+    return context.cfg.env.train is not None and not context.cfg.runner.only_eval
+
+
 @cross_check(EMBODIED)
 def has_envs(context: CheckContext) -> Iterator[Problem]:
     """There are environments for what the run does."""
@@ -59,14 +64,14 @@ def gae_has_values(context: CheckContext) -> Iterator[Problem]:
 @cross_check(("embodied",))
 def train_envs_divide(context: CheckContext) -> Iterator[Problem]:
     """Every worker and stage has the same number of whole groups."""
-    if context.cfg.env.train is not None:
+    if _trains(context):
         yield from _whole_groups(context, "env", "groups per worker and stage")
 
 
 @cross_check(("embodied",))
 def learner_has_whole_groups(context: CheckContext) -> Iterator[Problem]:
     """Every actor worker gets the same number of whole groups of each stage."""
-    if context.cfg.env.train is None or any(train_envs_divide(context)):
+    if not _trains(context) or any(train_envs_divide(context)):
         return
     yield from _whole_groups(context, "actor", "groups per actor worker and stage")
 
@@ -94,7 +99,8 @@ def policy_serves_equal_shares(context: CheckContext) -> Iterator[Problem]:
     of_envs = {"train": (train_envs_divide, all_stages), "eval": (eval_envs_divide, 1)}
     for role, (check, stages) in of_envs.items():
         envs = context.cfg.env[role]
-        if envs is None or any(check(context)):
+        idle = role == "train" and not _trains(context)
+        if envs is None or idle or any(check(context)):
             continue
         by = workers * stages
         yield from divides(
@@ -109,27 +115,26 @@ def policy_serves_equal_shares(context: CheckContext) -> Iterator[Problem]:
 
 @cross_check(EMBODIED)
 def eval_envs_divide(context: CheckContext) -> Iterator[Problem]:
-    """Every worker and stage has the same number of evaluation envs."""
+    """Every worker has the same number of evaluation envs; evaluations have no stages."""
     evaluation = context.cfg.env.eval
     if evaluation is None:
         return
-    workers, stages = context.workers("env"), context.cfg.rollout.pipeline_stage_num
-    by = workers * stages * (evaluation.group_size or 1)
+    workers = context.workers("env")
+    by = workers * (evaluation.group_size or 1)
     yield from divides(
         "env.eval.total_num_envs",
         evaluation.total_num_envs,
         by,
         f"{evaluation.total_num_envs} envs",
-        f"{workers} env workers × {stages} pipeline stages"
-        f" × group size {evaluation.group_size or 1} = {by}",
-        "groups per worker and stage",
+        f"{workers} env workers × group size {evaluation.group_size or 1} = {by}",
+        "groups per worker",
     )
 
 
 @cross_check(("embodied",))
 def group_sizes_agree(context: CheckContext) -> Iterator[Problem]:
     """Envs form the groups that the algorithm compares."""
-    if context.cfg.env.train is None:
+    if not _trains(context):
         return
     own, wanted = context.cfg.env.train.group_size, context.cfg.algorithm.group_size
     if own is not None and own != wanted:
@@ -140,9 +145,9 @@ def group_sizes_agree(context: CheckContext) -> Iterator[Problem]:
 @cross_check(("embodied",))
 def rollout_has_whole_chunks(context: CheckContext) -> Iterator[Problem]:
     """A rollout ends where a chunk of actions ends."""
-    train = context.cfg.env.train
-    if train is None:
+    if not _trains(context):
         return
+    train = context.cfg.env.train
     batch = embodied_batch(context.cfg)
     if batch.steps is None:
         return
@@ -160,7 +165,7 @@ def rollout_has_whole_chunks(context: CheckContext) -> Iterator[Problem]:
 @cross_check(("embodied",))
 def samples_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
     """A rollout is a whole number of minibatches."""
-    if context.cfg.env.train is None:
+    if not _trains(context):
         return
     batch = embodied_batch(context.cfg)
     if batch.samples is None or batch.global_batch is None or batch.steps % batch.chunk:
@@ -192,7 +197,7 @@ def _divisors_near(number: int, size: int, count: int = 3, reach: int = 10_000) 
 @cross_check(("embodied",))
 def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
     """A minibatch is a whole number of micro-batches on every actor worker."""
-    if context.cfg.env.train is None:
+    if not _trains(context):
         return
     batch, workers = embodied_batch(context.cfg), context.workers("actor")
     if batch.global_batch is not None:

@@ -23,6 +23,7 @@ class Adapter(abc.ABC):
 
     Attributes:
         env_type: Name in messages when the config has none.
+        chooses_starts: A slot can be made to begin the episode that a `Start` says.
         rendered_keys: Keys of the observation that `_draw_images` writes, once per chunk; the
             others are written in every step.
         cfg: `env.train` or `env.eval`.
@@ -31,6 +32,7 @@ class Adapter(abc.ABC):
     """
 
     env_type: ClassVar[str] = "env"
+    chooses_starts: ClassVar[bool] = True
     rendered_keys: frozenset[str] = frozenset()
     cfg: Any
     options: VectorEnvOptions
@@ -55,6 +57,15 @@ class Adapter(abc.ABC):
     def num_reset_states(self) -> int | None:
         """Number of initial states, numbered from 0; None when a seed is all there is."""
         return option(self.cfg, "num_reset_states")
+
+    @property
+    def task_names(self) -> list[str]:
+        """Names of the tasks that it has, for reports; one unless the adapter says otherwise."""
+        return [str(option(self.cfg, "id", self.options.env_type))]
+
+    def task_states(self, task: int) -> Sequence[int]:
+        """Returns the reset states of a task; asked only where there is a list of them."""
+        return range(self.num_reset_states or 0)
 
     @abc.abstractmethod
     def _open(self) -> None:

@@ -4,9 +4,9 @@
 
 - A *slot* is one of the `B = num_envs` environments here.
 - A slot is *live* while an episode runs in it. A slot whose episode ended inside a chunk rests
-  until the chunk ends; without auto-reset it rests until `reset`; in ordered evaluation it rests
-  for good once there is no reset state left for it. A resting slot is not stepped: its observation
-  stays, its reward is 0, its flags are false and `infos["_valid"]` is false.
+  until the chunk ends; without auto-reset it rests until `reset`; with ordered reset states and in
+  evaluations it rests for good once there is no episode left for it. A resting slot is not stepped:
+  its observation stays, its reward is 0, its flags are false and `infos["_valid"]` is false.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from rlinf.envs.adapter import Adapter
 from rlinf.envs.episodes import EpisodeTotals
 from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError
+from rlinf.envs.fixed_episodes import FixedEpisodes
 from rlinf.envs.guard import bad_action, find_not_finite
 from rlinf.envs.options import VectorEnvOptions
 from rlinf.envs.reset_plan import NEVER, ResetPlan
@@ -29,7 +30,7 @@ Obs = dict[str, Any]
 """Observations of all slots: tensors by key, and `task_descriptions`, a list of texts."""
 
 
-class VectorEnv(SavedState, Adapter):
+class VectorEnv(SavedState, FixedEpisodes, Adapter):
     """Environments with one contract, whatever simulates them.
 
     Observations are dicts of CPU tensors: `states` float32 `[B, S]`, `main_images` uint8
@@ -44,6 +45,7 @@ class VectorEnv(SavedState, Adapter):
     - `episode`: `success_once`, `success_at_end`, `return`, `episode_len`, `reward` (per step),
       each float32 `[B]`; mask `_episode` (dropped episodes are in the first mask only).
     - `episode_reset_ids`: int64 `[B]`, with which reset state each of them began.
+    - `fixed_episodes`: in evaluations, for each slot which episode it played; None if it rested.
 
     Termination and truncation exclude each other: an episode that reaches its limit in the step in
     which it terminates has terminated.
@@ -140,9 +142,13 @@ class VectorEnv(SavedState, Adapter):
         Returns:
             Observations and infos; `infos["_valid"]` is false for slots without work.
         """
-        self.is_start = False
         slots = list(range(self.num_envs))
+        self._queue = None
         self._plan.begin_pass(slots)
+        return self._begin_all(slots)
+
+    def _begin_all(self, slots: list[int]) -> tuple[Obs, dict[str, Any]]:
+        self.is_start = False
         self._redo.clear()
         return self._begin(slots), {
             "_valid": torch.from_numpy(self._live.copy()),
@@ -195,7 +201,8 @@ class VectorEnv(SavedState, Adapter):
     def _run(self, actions: np.ndarray, auto_reset: bool | None) -> tuple:
         if self.is_start:
             raise EnvError(f"{self.options.env_type} has to be reset before it is stepped")
-        auto_reset = self.options.auto_reset if auto_reset is None else auto_reset
+        if auto_reset is None:
+            auto_reset = self.options.auto_reset or self.evaluates
         chunk = actions.shape[1]
         shape = (self.num_envs, chunk)
         rewards = np.zeros(shape, np.float32)
@@ -229,6 +236,8 @@ class VectorEnv(SavedState, Adapter):
             infos["episode"] = self._totals.metrics()
             infos["_episode"] = torch.from_numpy(counted)
             infos["episode_reset_ids"] = self._reset_ids()
+            if self.evaluates:
+                infos["fixed_episodes"] = self.playing
             if auto_reset:
                 obs_list[-1] = self._begin(np.flatnonzero(done).tolist())
         infos["restarts"], infos["nan_skipped"] = self._restarts, self._nan_skipped
@@ -332,7 +341,7 @@ class VectorEnv(SavedState, Adapter):
         """Begins the next episodes of slots; returns the observations of all."""
         begun = []
         for slot in slots:
-            start = self._starts[slot] if slot in self._redo else self._plan.next(slot)
+            start = self._starts[slot] if slot in self._redo else self._next_start(slot)
             self._live[slot] = start is not None
             if start is not None:
                 self._starts[slot] = start

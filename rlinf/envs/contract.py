@@ -256,6 +256,25 @@ def random_agent(probe: Probe) -> str:
     return text
 
 
+def episodes_are_fixed(probe: Probe) -> str:
+    """A numbered episode of an evaluation is the same in any slot and whatever was before it."""
+    with probe.env() as one, probe.env() as two:
+        if not one.chooses_starts:
+            return "? it draws its initial states itself: it cannot be evaluated in"
+        numbers = list(range(one.num_envs))
+        two.reset()
+        two.chunk_step(probe.actions(two, 2))
+        obs, turned = one.begin_episodes(numbers)[0], two.begin_episodes(numbers[::-1])[0]
+        fix = "set everything in reset, by the seed alone"
+        for step in range(4):
+            back = {key: _pick(value, numbers[::-1]) for key, value in turned.items()}
+            _equal(obs, back, f"in another slot, in step {step} of an evaluation", fix)
+            actions = probe.actions(one, 1, seed=step)
+            obs = one.chunk_step(actions)[0][-1]
+            turned = two.chunk_step(actions[::-1])[0][-1]
+    return "an episode of an evaluation is the same in any slot"
+
+
 CHECKS: dict[str, Check] = {
     "make": can_be_made,
     "spaces": spaces_tell_the_truth,
@@ -268,6 +287,7 @@ CHECKS: dict[str, Check] = {
     "episode ends": episodes_end_and_begin,
     "metrics": metrics_add_up,
     "groups": groups_share_a_state,
+    "evaluation": episodes_are_fixed,
     "saved state": goes_on_from_a_saved_state,
     "random agent": random_agent,
 }

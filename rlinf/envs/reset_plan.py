@@ -23,7 +23,8 @@ class Start(NamedTuple):
     """How an episode begins.
 
     Attributes:
-        reset_id: Reset state, from 0; -1 when the env has no list of them and only the seed counts.
+        reset_id: Reset state, from 0. When the env has no list of them and only the seed counts:
+            -1, or in evaluations of several tasks the number of the task.
         seed: Seed of the episode, below 2**32; a function of `reset_id` where there is one.
     """
 
@@ -33,6 +34,12 @@ class Start(NamedTuple):
 
 NEVER = Start(-1, -1)
 """Stands for a slot that has not begun an episode."""
+
+
+def derive(seed: int, *key: int) -> tuple[int, int]:
+    """Returns a number below 2**64 and a seed below 2**32, always the same for a seed and a key."""
+    words = np.random.SeedSequence(seed, spawn_key=key).generate_state(3)
+    return int(words[0]) << 32 | int(words[1]), int(words[2])
 
 
 class ResetPlan:
@@ -144,8 +151,7 @@ class ResetPlan:
         return Start(reset_id, self._hash(1, reset_id)[1])
 
     def _hash(self, *key: int) -> tuple[int, int]:
-        words = np.random.SeedSequence(self.options.seed, spawn_key=key).generate_state(3)
-        return int(words[0]) << 32 | int(words[1]), int(words[2])
+        return derive(self.options.seed, *key)
 
     def get_state(self) -> dict[str, Any]:
         """Returns the counters."""

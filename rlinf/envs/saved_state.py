@@ -16,7 +16,7 @@ class SavedState:
     """The part of a vector env that saves and restores it.
 
     Reset plan, totals, observations and counts are plain arrays; the state of the simulators is the
-    adapter's business.
+    adapter's business. Evaluations are not saved: their episodes can be played again.
     """
 
     def get_state(self: VectorEnv) -> dict[str, Any]:
@@ -48,6 +48,7 @@ class SavedState:
         for name, own in (("env_type", self.options.env_type), ("num_envs", self.num_envs)):
             if state[name] != own:
                 raise ValueError(f"the saved state has {name} {state[name]}, this env has {own}")
+        self._queue = None
         self._plan.set_state(state["plan"])
         self._totals.set_state(state["totals"])
         self._live = np.array(state["live"])

@@ -35,6 +35,7 @@ class VideoRecorder:
         slots: Sequence[int] | None = None,
         fps: int = 30,
         captions: bool = True,
+        label: str | None = None,
     ) -> None:
         """Prepares a file; it is opened with the first frame.
 
@@ -44,6 +45,7 @@ class VideoRecorder:
             slots: Which slots; the first four by default.
             fps: Frames per second.
             captions: Write step, return and success under each picture.
+            label: What captions begin with; the number of the slot by default.
 
         Raises:
             MissingSimulator: The writer of videos is not installed.
@@ -55,7 +57,7 @@ class VideoRecorder:
                 f"videos cannot be written ({error}): pip install 'rlinf[embodied]'"
             ) from error
         self.path, self.frames = Path(path), 0
-        self._env, self._fps, self._captions = env, fps, captions
+        self._env, self._fps, self._captions, self._label = env, fps, captions, label
         self._slots = list(range(min(4, env.num_envs)) if slots is None else slots)
         self._writer: Any = None
 
@@ -74,11 +76,17 @@ class VideoRecorder:
             metrics = (infos or {}).get("episode") or self._env.episode_metrics()
             pictures = np.stack(
                 [
-                    caption(picture, _text(metrics, slot), bool(metrics["success_once"][slot]))
+                    caption(picture, self._text(metrics, slot), bool(metrics["success_once"][slot]))
                     for picture, slot in zip(pictures, self._slots, strict=True)
                 ]
             )
         self._write(tile(pictures))
+
+    def _text(self, metrics: dict[str, Any], slot: int) -> str:
+        steps, total = int(metrics["episode_len"][slot]), float(metrics["return"][slot])
+        solved = " solved" if bool(metrics["success_once"][slot]) else ""
+        label = str(slot) if self._label is None else self._label
+        return f"{label}: step {steps} return {total:.1f}{solved}"
 
     def _write(self, frame: np.ndarray) -> None:
         if self._writer is None:
@@ -153,9 +161,3 @@ def caption(picture: np.ndarray, text: str, success: bool) -> np.ndarray:
     image = Image.fromarray(strip)
     ImageDraw.Draw(image).text((4, 2), text, fill=(255, 255, 255))
     return np.concatenate([picture, np.asarray(image)])
-
-
-def _text(metrics: dict[str, Any], slot: int) -> str:
-    steps, total = int(metrics["episode_len"][slot]), float(metrics["return"][slot])
-    solved = " solved" if bool(metrics["success_once"][slot]) else ""
-    return f"{slot}: step {steps} return {total:.1f}{solved}"

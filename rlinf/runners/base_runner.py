@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from rlinf.runners.checkpoints import RunCheckpoints
-from rlinf.runners.run_folder import RunSummary, run_folder
+from rlinf.runners.run_folder import RunSummary, run_folder, training_folder
 from rlinf.scheduler import WorkerGroup
 from rlinf.scheduler.trace import mark_step
+from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.metric_logger import MetricLogger
 from rlinf.utils.progress import Progress
 
@@ -31,10 +32,11 @@ class BaseRunner(ABC):
         self.folder = run_folder(cfg)
         self.summary = RunSummary(self.folder, cfg)
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
-        self.checkpoints = RunCheckpoints(cfg, self.folder, groups)
+        self.checkpoints = RunCheckpoints(cfg, training_folder(cfg), groups)
         # Told now, if it is not there or of another run, and not when all workers are built.
         self._resumed = self.checkpoints.find()
         self.global_step = 0
+        self._evaluated_at: int | None = None
         self._scores: dict[str, float] = {}
         self._best_metric = (cfg.runner.best_metric,) if cfg.runner.best_metric else best_metric
 
@@ -67,6 +69,10 @@ class BaseRunner(ABC):
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
         """What the terminal shows of a step, by name."""
 
+    def load_policy(self, checkpoint: Checkpoint) -> None:
+        """Takes what an evaluation needs from a checkpoint; unless a task knows better, all."""
+        self.checkpoints.restore(checkpoint)
+
     def final_evaluation(self) -> dict[str, float]:
         """The evaluation at the end; empty if there is none."""
         return self.evaluate()
@@ -84,10 +90,19 @@ class BaseRunner(ABC):
     def init_workers(self) -> None:
         """Builds the workers and brings them to the checkpoint to go on from, if there is one."""
         self.build_workers()
+        only_eval = self.cfg.runner.only_eval
         if self._resumed is not None:
-            state = self.checkpoints.restore(self._resumed)
+            if only_eval:
+                self.load_policy(self._resumed)
+                state = self._resumed.runner_state()
+            else:
+                state = self.checkpoints.restore(self._resumed)
             self.global_step = state.pop("global_step")
             self.load_state(state)
+        if only_eval:
+            # The checkpoints and metrics of the training are not ours to touch.
+            self.logger.start(-1)
+            return
         self.checkpoints.set_aside(after=self.global_step)
         self.logger.start(self.global_step)
 
@@ -99,7 +114,7 @@ class BaseRunner(ABC):
                 self._train()
             training_seconds = time.perf_counter() - begin
             final = self.final_evaluation()
-            if final:
+            if final and self._evaluated_at != self.global_step:
                 self.logger.log(final, self.global_step)
         except BaseException as error:
             said = f"{type(error).__name__}: {error}"
@@ -128,6 +143,7 @@ class BaseRunner(ABC):
                 self._report(progress, metrics, seconds)
                 if self._due(self.cfg.runner.val_check_interval):
                     found = self.evaluate()
+                    self._evaluated_at = self.global_step
                     self._scores |= found
                     self.logger.log(found, self.global_step)
                 self._save_if_due()

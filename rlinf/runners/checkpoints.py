@@ -13,7 +13,7 @@ from rlinf.runners.config_difference import describe, differences
 from rlinf.runners.run_folder import versions
 from rlinf.scheduler import WaitTimeout, WorkerDied, WorkerGroup, wait_all
 from rlinf.utils.checkpoint import Checkpoint, CheckpointError, CheckpointStore
-from rlinf.utils.checkpoint.tree import load_tree, save_tree
+from rlinf.utils.checkpoint.tree import save_tree
 
 
 class RunCheckpoints:
@@ -21,7 +21,7 @@ class RunCheckpoints:
 
     Args:
         cfg: checked configuration.
-        folder: folder of the run.
+        folder: folder of the run, or of the training that is evaluated.
         groups: groups whose workers are `Checkpointed`.
     """
 
@@ -140,7 +140,8 @@ class RunCheckpoints:
         return checkpoint
 
     def _check_config(self, checkpoint: Checkpoint) -> None:
-        changed = differences(checkpoint.manifest["config"], to_plain(self._cfg))
+        only_model = self._settings.only_eval
+        changed = differences(checkpoint.manifest["config"], to_plain(self._cfg), only_model)
         if changed and not self._settings.resume_force:
             raise CheckpointError(
                 f"{checkpoint.path} was made with another configuration:\n{describe(changed)}\n"
@@ -160,7 +161,7 @@ class RunCheckpoints:
         said = [note for of_group in notes for of_rank in of_group for note in of_rank]
         for note in dict.fromkeys(said):
             print(f"  not restored: {note}", flush=True)
-        return load_tree(checkpoint.path / "runner")
+        return checkpoint.runner_state()
 
 
 class _Commit:

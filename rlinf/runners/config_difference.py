@@ -17,6 +17,8 @@ FREE = (
 
 With a schedule that depends on the length of the run, its length is not free.
 """
+_MODEL = r"(actor|rollout)\.model\.(?!model_path$).*"
+"""Keys that make it another policy; all that matters where a policy is only evaluated."""
 _LENGTH = r"runner\.(max_steps|max_epochs)"
 
 Difference = tuple[str, Any, Any]
@@ -25,14 +27,22 @@ Difference = tuple[str, Any, Any]
 _ABSENT = "(absent)"
 
 
-def differences(then: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
-    """Keys that make it another run, with both values."""
+def differences(
+    then: dict[str, Any], now: dict[str, Any], only_model: bool = False
+) -> list[Difference]:
+    """Keys that make it another run, with both values.
+
+    Args:
+        then: configuration of the checkpoint.
+        now: configuration of this run.
+        only_model: look at the keys of the policy alone.
+    """
     before, after = _flat(then), _flat(now)
     schedule = after.get("actor.optim.lr_scheduler", "constant")
     out = []
     for key in sorted(before.keys() | after.keys()):
         one, two = before.get(key, _ABSENT), after.get(key, _ABSENT)
-        if one == two:
+        if one == two or (only_model and not re.fullmatch(_MODEL, key)):
             continue
         is_length = re.fullmatch(_LENGTH, key) and schedule != "constant"
         if is_length or not any(re.fullmatch(pattern, key) for pattern in FREE):

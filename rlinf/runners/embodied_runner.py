@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
 from rlinf.runners.base_runner import BaseRunner
+from rlinf.runners.evaluation import Evaluator
 from rlinf.runners.rollout_retry import RolloutRetry
 from rlinf.scheduler import WorkerGroup, wait_all
+from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.env_spec import rollout_steps
+from rlinf.utils.evaluation_table import show_evaluation
 from rlinf.workers.env.env_worker import max_env_restarts
 
 
@@ -34,6 +36,7 @@ class EmbodiedRunner(BaseRunner):
         self.rollout = rollout
         self.env = env
         self.retry = RolloutRetry(env, [rollout, actor], max_env_restarts(cfg))
+        self.evaluator = Evaluator(cfg, self.folder, env, rollout, self.retry)
         self.max_steps = min(limits, default=0)
         self.env_steps = 0
         self._rollout_seconds = 0.0
@@ -131,33 +134,28 @@ class EmbodiedRunner(BaseRunner):
     def load_state(self, state: dict[str, Any]) -> None:
         """Goes on counting."""
         self.env_steps = self._steps_before = state["env_steps"]
-        self.retry.restarts = state["env_restarts"]
+        if not self.cfg.runner.only_eval:
+            self.retry.restarts = state["env_restarts"]
 
     # -- evaluation -------------------------------------------------------------------------------
 
+    def load_policy(self, checkpoint: Checkpoint) -> None:
+        """Takes the policy, and nothing else."""
+        self.evaluator.checkpoint = checkpoint.path
+        self.actor.load_policy(str(checkpoint.path)).wait()
+
     def evaluate(self) -> dict[str, float]:
-        """Plays fresh episodes without noise; returns metrics with the number of episodes."""
-        self.update_rollout_weights()
-        envs = self.cfg.env.eval.total_num_envs
-        rounds = math.ceil(self.cfg.runner.eval_episodes / envs)
-        env_futures, _ = self.retry.play(
-            lambda: (self.env.evaluate(rounds), self.rollout.evaluate(rounds))
-        )
-        return _merge_episodes(env_futures.wait(), "eval")
+        """Plays the evaluation's episodes without noise; returns metrics."""
+        return self.evaluator.evaluate(self.global_step, self.update_rollout_weights).metrics()
 
     def final_evaluation(self) -> dict[str, float]:
-        """Fresh episodes, and a video of one."""
+        """The evaluation's episodes, and videos of some."""
         if self.cfg.env.eval is None:
             return {}
-        metrics = self.evaluate()
-        if self.cfg.env.eval.video_cfg.save_video:
-            path = str(self.folder / "policy.mp4")
-            fps = self.cfg.env.eval.video_cfg.fps
-            env_futures, _ = self.retry.play(
-                lambda: (self.env.record(path, fps), self.rollout.evaluate(1))
-            )
-            self.summary.facts["video"] = env_futures.wait()[0]
-        return metrics
+        found = self.evaluator.final(self.global_step, self.update_rollout_weights)
+        if self.evaluator.video is not None:
+            self.summary.facts["video"] = self.evaluator.video
+        return found.metrics()
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -172,8 +170,8 @@ class EmbodiedRunner(BaseRunner):
     def farewell(self, final: dict[str, float]) -> None:
         """Success, video, where everything is, and what to try next."""
         if final:
-            count = int(final["eval/episodes"])
-            print(f"evaluated success {final['eval/success_once']:.1%} over {count} fresh episodes")
+            show_evaluation(self.evaluator.last)
+            print(self.evaluator.last.sentence())
         if "video" in self.summary.facts:
             print(f"video: {self.summary.facts['video']}")
         if self.cfg.runner.only_eval:

@@ -10,12 +10,30 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlinf.utils.checkpoint import CheckpointStore
+
 _PACKAGES = ("rlinf", "torch", "ray", "numpy", "gymnasium", "mujoco", "metaworld", "transformers")
 
 
-def run_folder(cfg: Any) -> Path:
+def training_folder(cfg: Any) -> Path:
     """`<log_path>/<experiment_name>`."""
     return Path(cfg.runner.logger.log_path) / cfg.runner.logger.experiment_name
+
+
+def run_folder(cfg: Any) -> Path:
+    """Where a run writes: an evaluation does not touch what the training wrote.
+
+    `<log_path>/<experiment_name>` for training, `eval` or `eval_global_step_<N>` below it for an
+    evaluation.
+    """
+    folder = training_folder(cfg)
+    if not cfg.runner.only_eval:
+        return folder
+    wanted = cfg.runner.resume_dir
+    if wanted == "auto":
+        known = CheckpointStore(folder / "checkpoints").all()
+        wanted = str(known[-1].path) if known else None
+    return folder / ("eval" if wanted is None else f"eval_{Path(wanted).name}")
 
 
 def versions() -> dict[str, str]:

@@ -23,7 +23,6 @@ class EnvSpec:
         action_high: Largest valid action, one number per dimension.
         image_shape: Height, width and channels of `main_images`.
         train_steps: Step limit of an episode of the training envs.
-        eval_steps: Step limit of an episode of the evaluation envs.
     """
 
     obs_dim: int | None = None
@@ -32,7 +31,6 @@ class EnvSpec:
     action_high: tuple[float, ...] | None = None
     image_shape: tuple[int, int, int] | None = None
     train_steps: int | None = None
-    eval_steps: int | None = None
 
     def __post_init__(self) -> None:
         """Brings bounds and shapes into tuples and checks that they fit each other."""

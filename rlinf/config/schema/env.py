@@ -12,13 +12,18 @@ from rlinf.config.schema.base import Float, Int, Section, reserved
 class VideoConfig(Section):
     """Videos of episodes."""
 
-    save_video: bool = Field(False, description="Write videos of episodes (mp4).")
+    save_video: bool = Field(
+        False, description="Write videos of episodes of the last evaluation (mp4)."
+    )
     video_base_dir: str | None = Field(
-        None, description="Folder for videos; null is the run's own folder."
+        None, description="Folder for videos; null is `videos` in the run's own folder."
     )
     fps: Int = Field(30, gt=0, description="Frames per second of the video.")
     info_on_video: bool = Field(True, description="Write step, reward and success on the frames.")
-    max_videos: Int = Field(4, gt=0, description="Most episodes recorded per evaluation.")
+    max_videos: Int = Field(1, ge=0, description="Episodes to record, from the first one on.")
+    max_failures: Int = Field(
+        1, ge=0, description="Episodes that failed to record, besides; the first that did."
+    )
 
 
 class EnvConfig(Section):

@@ -9,6 +9,7 @@ MuJoCo 3.3.0), from the same initial state and with the same actions:
 - Goals cannot be chosen: each env draws its own from a seed that is fixed when it is made. So there
   are no trials, no fixed, ordered or specific reset states, and other goals than in Python. Members
   of a group have the same seed, so their n-th episodes begin alike.
+- So episodes of an evaluation cannot be fixed: as `env.eval` use `metaworld` or `gymnasium`.
 - There is no way to save the state of a simulation: a run cannot be resumed exactly.
 - An env begins anew by itself in the step after it ended; `ignore_terminations` is refused where
   envs terminate (MetaWorld's never do).
@@ -40,6 +41,7 @@ class EnvPoolEnv(VectorEnv):
     """Slots of one EnvPool task."""
 
     env_type = "envpool"
+    chooses_starts = False
 
     def __init__(
         self,

@@ -93,6 +93,15 @@ class LiberoEnv(SlotVectorEnv):
         """Stored initial states of all tasks."""
         return int(self._ends[-1])
 
+    @property
+    def task_names(self) -> list[str]:
+        """LIBERO's own names."""
+        return [str(task.name) for task in self.tasks]
+
+    def task_states(self, task: int) -> range:
+        """Returns the stored initial states of a task."""
+        return range(int(self._ends[task]) - len(self._states[task]), int(self._ends[task]))
+
     def make_slot(self, slot: int) -> None:
         """Envs belong to a task: they are made when it is known."""
         self.close_slot(slot)

@@ -31,7 +31,7 @@ class ManiSkillEnv(VectorEnv):
 
     ManiSkill draws the initial states of all slots that are reset together from the seed of the
     first one. Where slots have to begin in given states (groups, fixed, ordered or specific reset
-    ids), they are reset one by one, which is exact and slower.
+    ids, evaluations), they are reset one by one, which is exact and slower.
 
     Success is `info["success"]`. ManiSkill terminates when it succeeds or fails.
     """
@@ -96,7 +96,8 @@ class ManiSkillEnv(VectorEnv):
         return self._limit_of_id
 
     def _reset_slots(self, slots: list[int], starts: list[Start], obs: dict) -> None:
-        parts = [[slot] for slot in slots] if self._one_by_one else [slots]
+        one_by_one = self._one_by_one or self.evaluates
+        parts = [[slot] for slot in slots] if one_by_one else [slots]
         seed_of = dict(zip(slots, (start.seed % 2**31 for start in starts), strict=True))
         raw: Any = None
         for part in parts:

@@ -104,6 +104,17 @@ class MetaWorldEnv(SlotVectorEnv):
         """50 per task; with random goals what the config says."""
         return super().num_reset_states if self._random_goals else TRIALS * len(self.tasks)
 
+    @property
+    def task_names(self) -> list[str]:
+        """MetaWorld's own names."""
+        return list(self.tasks)
+
+    def task_states(self, task: int) -> range:
+        """Returns the 50 trials of a task, or with random goals every so many-th state."""
+        if self._random_goals:
+            return range(task, self.num_reset_states or 0, len(self.tasks))
+        return range(TRIALS * task, TRIALS * (task + 1))
+
     def make_slot(self, slot: int) -> None:
         """Makes the simulator of a single task; those of many are made when first needed."""
         self._sims[slot], self._task_of[slot] = None, -1

@@ -20,6 +20,37 @@ from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 warnings.filterwarnings("ignore", module=r"torch\.distributed\.checkpoint")
 
 
+MODEL = "model."
+"""What the names of the tensors of the model begin with."""
+
+
+def read_model(folder: Path) -> dict[str, Tensor]:
+    """Reads weights and buffers of the model, whole, whatever number of ranks wrote them.
+
+    Args:
+        folder: what `EngineCheckpoint.write` was given.
+
+    Returns:
+        Tensors by their names in the model, on the CPU.
+
+    Raises:
+        ValueError: the folder has no tensors of a model.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    reader = dcp.HuggingFaceStorageReader(str(folder))
+    known = reader.read_metadata().state_dict_metadata if any(folder.glob("*.safetensors")) else {}
+    tensors = {
+        name: torch.empty(facts.size, dtype=facts.properties.dtype)
+        for name, facts in known.items()
+        if name.startswith(MODEL)
+    }
+    if not tensors:
+        raise ValueError(f"{folder} has no tensors of a model")
+    dcp.load(tensors, storage_reader=reader, no_dist=True)
+    return {name.removeprefix(MODEL): tensor for name, tensor in tensors.items()}
+
+
 class EngineCheckpoint:
     """Saves and loads one engine; all ranks call the same methods in the same order.
 
@@ -49,15 +80,19 @@ class EngineCheckpoint:
             no_dist=self._group is None,
         )
 
-    def read(self, folder: Path) -> None:
-        """Brings weights, buffers, optimiser and schedule back to what they were.
+    def read(self, folder: Path, only_model: bool = False) -> None:
+        """Brings weights, buffers and optimiser back to what they were.
+
+        Args:
+            folder: what `write` was given.
+            only_model: leave optimiser and reference policy as they are.
 
         Raises:
             ValueError: the checkpoint has no such tensor, or one of another shape.
         """
         import torch.distributed.checkpoint as dcp
 
-        tensors = self._tensors()
+        tensors = self._model_tensors() if only_model else self._tensors()
         try:
             dcp.load(
                 tensors,
@@ -71,10 +106,13 @@ class EngineCheckpoint:
                 "checkpoint of another model section?"
             ) from error
 
+    def _model_tensors(self) -> dict[str, Tensor]:
+        return {f"{MODEL}{name}": t for name, t in self._engine.model.state_dict().items()}
+
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors by name: `model.`, `reference.<name>` and `optim.<parameter>.<what>`."""
         model, optimizer = self._engine.model, self._engine.optimizer
-        out = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+        out = self._model_tensors()
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.broadcast import Groups
@@ -197,6 +198,7 @@ class CommMixin:
         async_op: bool = False,
         batch_size: int | None = None,
         split_fn: SplitFn = split_batch,
+        ranks: Collection[int] | None = None,
     ) -> list[Work] | None:
         """Sends this worker's share of a batch to a group of any size.
 
@@ -213,6 +215,8 @@ class CommMixin:
             batch_size: size of the whole batch, over all senders; by default this share's times the
                 number of senders.
             split_fn: cuts the data.
+            ranks: send to these only; the data then has no shares of the others, and `batch_size`
+                is needed.
 
         Raises:
             BatchError: the batch does not divide by the number of senders or of receivers.
@@ -221,6 +225,7 @@ class CommMixin:
         size, rank = self._world_size, self._rank
         total = infer_batch_size(data) * size if batch_size is None else batch_size
         plan = CommMapper.get_dst_ranks(total, size, others, rank)
+        plan = [entry for entry in plan if ranks is None or entry[0] in ranks]
         parts = split_fn(data, [count for _, count in plan])
         stream = self._runtime.exchange.tag(route_key, tag)
         works = []
@@ -248,6 +253,7 @@ class CommMixin:
         async_op: bool = False,
         batch_size: int | None = None,
         merge_fn: MergeFn = merge_batches,
+        ranks: Collection[int] | None = None,
     ) -> Any:
         """Receives this worker's share of a batch that another group holds; see `send_to`.
 
@@ -259,12 +265,14 @@ class CommMixin:
             async_op: return a handle at once.
             batch_size: size of the whole batch, checked against what comes.
             merge_fn: joins the parts.
+            ranks: receive from these only.
 
         Raises:
             BatchError: what comes is not the batch that was expected.
         """
         others = self._world_size_of(group_name)
         sources = partners(self._world_size, others, self._rank)
+        sources = [rank for rank in sources if ranks is None or rank in ranks]
         stream = self._runtime.exchange.tag(route_key, tag)
         works: list[Work] = []
         for source in sources:

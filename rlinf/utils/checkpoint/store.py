@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinf.utils.checkpoint.tree import write_durably
+from rlinf.utils.checkpoint.tree import load_tree, write_durably
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -49,6 +49,43 @@ class Checkpoint:
     def score(self) -> float | None:
         """How good the policy was, if that was known."""
         return self.manifest.get("score")
+
+    @property
+    def run_folder(self) -> Path:
+        """Folder of the run that wrote it; where it lies, if it was moved from there."""
+        parent = self.path.resolve().parent
+        return parent.parent if parent.name == "checkpoints" else parent
+
+    def runner_state(self) -> dict[str, Any]:
+        """What the runner remembers: steps and counters."""
+        return load_tree(self.path / "runner")
+
+    @classmethod
+    def find(cls, path: str | Path, verify: bool = True) -> Checkpoint:
+        """Opens a checkpoint, or the newest one of a run.
+
+        Args:
+            path: folder of the checkpoint, or of a run.
+            verify: as in `open`.
+
+        Raises:
+            CheckpointError: there is none, or it is not complete, or damaged.
+        """
+        path = Path(path)
+        folder = path if path.name == "checkpoints" else path / "checkpoints"
+        if folder.is_dir():
+            newest = CheckpointStore(folder).latest()
+            if newest is None:
+                raise CheckpointError(
+                    f"{folder} has no complete checkpoint: runner.save_interval makes a run save"
+                )
+            return newest
+        if path.is_dir() and not (path / MANIFEST).exists() and not _NAME.search(path.name):
+            raise CheckpointError(
+                f"{path} is not a checkpoint, which is called global_step_<N>, nor the folder of "
+                "a run with checkpoints"
+            )
+        return cls.open(path, verify)
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Checkpoint:

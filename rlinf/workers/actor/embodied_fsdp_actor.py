@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class EmbodiedFSDPActor(Checkpointed, Worker):
 
     def init_worker(self, env_spec: EnvSpec, total_steps: int = 0) -> None:
         """Builds the policy and its optimiser."""
+        self._env_spec = env_spec
         seed = self.cfg.actor.seed
         seed = self.cfg.runner.seed if seed is None else seed
         torch.manual_seed(seed)
@@ -148,8 +150,15 @@ class EmbodiedFSDPActor(Checkpointed, Worker):
         def write() -> None:
             self._tensors.write(tensors, folder / "actor" / "tensors")
             save_tree(folder / "actor" / f"rank_{self._rank}", state)
+            if self._rank == 0:
+                # Whoever uses the policy without the env has to know its sizes and ranges.
+                save_tree(folder / "actor" / "env_spec", asdict(self._env_spec))
 
         return write
+
+    def load_policy(self, folder: str) -> None:
+        """Takes the policy of a checkpoint, and nothing else of it."""
+        self._tensors.read(Path(folder) / "actor" / "tensors", only_model=True)
 
     def _restore(self, folder: Path) -> list[str]:
         self._tensors.read(folder / "actor" / "tensors")

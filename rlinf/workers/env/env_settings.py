@@ -15,7 +15,8 @@ def env_settings(cfg: Any, role: str) -> Any:
 
     Envs of a group start alike: without a `group_size` of their own, training envs have that of
     the algorithm. Seeds are those of the run, and a NaN does what `runner.on_nan` says, unless the
-    env says otherwise.
+    env says otherwise. Evaluations play whole episodes: where a rollout has a length and an episode
+    none, they are as long as a rollout.
 
     Args:
         cfg: the whole configuration, which is not changed.
@@ -24,6 +25,8 @@ def env_settings(cfg: Any, role: str) -> Any:
     inherited = {"on_nan": _ON_NAN[cfg.runner.on_nan], "seed": cfg.runner.seed}
     if role == "train":
         inherited["group_size"] = cfg.algorithm.group_size
+    else:
+        inherited["max_episode_steps"] = cfg.env.eval.max_steps_per_rollout_epoch
     section = copy.deepcopy(cfg.env[role])
     OmegaConf.set_readonly(section, False)
     for key, value in inherited.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.env_settings import env_settings
+from rlinf.workers.env.episode_player import EpisodePlayer, Played
 
 OBS, ACTIONS, TRAJECTORY = "obs", "actions", "env half"
+EVAL, EPISODES, OVER = "eval", "episodes", "over"
 
 
 class EnvWorker(Checkpointed, Worker):
@@ -61,7 +64,6 @@ class EnvWorker(Checkpointed, Worker):
             action_high=high,
             image_shape=image.shape if image is not None else None,
             train_steps=self._train[0].max_episode_steps if self._train else None,
-            eval_steps=self._eval[0].max_episode_steps if self._eval else None,
         )
 
     def _make_all(self) -> None:
@@ -71,6 +73,7 @@ class EnvWorker(Checkpointed, Worker):
         if self.cfg.env.eval is not None:
             settings = env_settings(self.cfg, "eval")
             self._eval = self._make(settings if self._video[0] else _without_video(settings), 1)
+            check_evaluation(self._eval[0])
         self._offload(self.cfg.env.train, self._train)
         self._offload(self.cfg.env.eval, self._eval)
 
@@ -211,63 +214,53 @@ class EnvWorker(Checkpointed, Worker):
 
     # -- evaluation -------------------------------------------------------------------------------
 
-    def _eval_chunks(self, env: Any) -> int:
-        return rollout_steps(self.cfg.env.eval, env.max_episode_steps) // self._chunk_len
-
     @Worker.timer("evaluate")
-    def evaluate(self, rounds: int) -> dict[str, Any]:
-        """Plays whole episodes without learning.
+    def evaluate(self, episodes: int) -> Played:
+        """Plays this rank's share of an evaluation, without learning.
 
         Args:
-            rounds: episodes per env.
-
-        Returns:
-            Metrics of the episodes: sums and counts.
+            episodes: those of all ranks together, numbered from 0.
         """
+        begin, end = (episodes * part // self._world_size for part in (self._rank, self._rank + 1))
+        return self._play(lambda player: player.play(range(begin, end)))
+
+    def record(self, numbers: list[int], folder: str) -> Played:
+        """Plays episodes of an evaluation once more, on rank 0, and writes a video of each.
+
+        Args:
+            numbers: which episodes.
+            folder: where the videos go.
+        """
+        able, reason = self._video
+        if self._rank != 0 or not able:
+            return self._play(lambda _: Played(reason=reason))
+        video = self.cfg.env.eval.video_cfg
+        stride = 2 if self._chunk_len == 1 else 1
+        return self._play(
+            lambda player: player.record(
+                numbers, Path(folder), video.fps, video.info_on_video, stride
+            )
+        )
+
+    def _play(self, play: Callable[[EpisodePlayer], Played]) -> Played:
+        """Lets a player play, with the policy at hand until it is done."""
         env = self._made(self._eval)[0]
         self._onload(self.cfg.env.eval, self._eval)
-        chunks = self._eval_chunks(env)
-        rollout = self.cfg.rollout.group_name
-        metrics = _EpisodeMetrics()
-        for _ in range(rounds):
-            env.update_reset_state_ids()
-            obs, infos = env.reset()
-            self._send_obs(rollout, "eval", obs, None)
-            for _ in range(chunks):
-                actions = self._recv_actions(rollout, "eval")
-                obs_list, _, _, _, infos = env.chunk_step(actions)
-                metrics.add(infos[-1])
-                self._send_obs(rollout, "eval", obs_list[-1], None)
+        played = play(EpisodePlayer(env, self._ask))
+        self._send_eval_obs(env.last_obs, over=True)
         self._offload(self.cfg.env.eval, self._eval)
-        return metrics.result()
+        return played
 
-    def record(self, path: str, fps: int) -> str:
-        """Plays one evaluation round and writes a video of env 0; returns its path or why not."""
-        able, reason = self._video
-        env, rollout = self._made(self._eval)[0], self.cfg.rollout.group_name
-        self._onload(self.cfg.env.eval, self._eval)
-        env.update_reset_state_ids()
-        obs, _ = env.reset()
-        self._send_obs(rollout, "eval", obs, None)
-        frames = []
-        for step in range(self._eval_chunks(env)):
-            actions = self._recv_actions(rollout, "eval")
-            obs_list, _, _, _, _ = env.chunk_step(actions)
-            self._send_obs(rollout, "eval", obs_list[-1], None)
-            if able and self._rank == 0 and step % 2 == 0:
-                try:
-                    frames.append(env.capture_image([0])[0])
-                except Exception as error:
-                    able, reason = False, f"{type(error).__name__}: {error}"
-        self._offload(self.cfg.env.eval, self._eval)
-        if self._rank != 0:
-            return ""
-        if not able:
-            return f"no video: {reason}"
-        import imageio.v2 as imageio
+    def _ask(self, obs: dict[str, Any]) -> torch.Tensor:
+        self._send_eval_obs(obs, over=False)
+        return self._recv_actions(self.cfg.rollout.group_name, EVAL)
 
-        imageio.mimsave(path, frames, fps=fps // 2)
-        return path
+    def _send_eval_obs(self, obs: dict[str, Any], over: bool) -> None:
+        """Sends observations and whose they are; after the last no actions are wanted any more."""
+        playing = self._eval[0].playing
+        numbers = torch.tensor([-1 if episode is None else episode.number for episode in playing])
+        more = {EPISODES: numbers, OVER: torch.full((len(playing),), over)}
+        self._send_obs(self.cfg.rollout.group_name, EVAL, {**obs, **more}, None)
 
     # -- checkpoints ----------------------------------------------------------------------------
 
@@ -276,7 +269,6 @@ class EnvWorker(Checkpointed, Worker):
             "layout": self._layout(),
             "fresh": list(self._fresh),
             "train": [env.get_state() for env in self._train],
-            "eval": [env.get_state() for env in self._eval],
         }
         return lambda: save_tree(folder / "env" / f"rank_{self._rank}", state)
 
@@ -302,13 +294,6 @@ class EnvWorker(Checkpointed, Worker):
                 f"{count} envs and now are {' x '.join(map(str, self._layout()))}: new episodes "
                 "begin"
             )
-        same_eval = len(state["eval"]) == len(self._eval) and all(
-            saved["num_envs"] == env.num_envs
-            for env, saved in zip(self._eval, state["eval"], strict=True)
-        )
-        if same_eval:
-            for env, saved in zip(self._eval, state["eval"], strict=True):
-                env.set_state(saved)
         return notes
 
     def on_shutdown(self) -> None:
@@ -324,6 +309,25 @@ def _without_video(settings: Any) -> Any:
     settings.video_cfg.save_video = False
     OmegaConf.set_readonly(settings, True)
     return settings
+
+
+def check_evaluation(env: Any) -> None:
+    """Sees to it, before training, that an env can be evaluated in.
+
+    Raises:
+        ValueError: its episodes cannot be chosen, or need not end.
+    """
+    name = env.options.env_type
+    if not env.chooses_starts:
+        raise ValueError(
+            f"env.eval.env_type {name} draws its initial states itself, so an evaluation cannot "
+            "have fixed episodes: use another env type there, such as metaworld or gymnasium"
+        )
+    if env.max_episode_steps is None:
+        raise ValueError(
+            f"nobody says how long an episode of an evaluation is: {name} has no step limit of its "
+            "own; set env.eval.max_episode_steps"
+        )
 
 
 def max_env_restarts(cfg: Any) -> int:

@@ -16,11 +16,12 @@ from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.scheduler import Worker
-from rlinf.scheduler.worker.routing import merge_batches
+from rlinf.scheduler.worker.routing import CommMapper, merge_batches
 from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.checkpointed import Checkpointed, Job
-from rlinf.workers.env.env_worker import ACTIONS, OBS
+from rlinf.workers.env.env_worker import ACTIONS, EPISODES, EVAL, OBS, OVER
+from rlinf.workers.rollout.episode_server import Clients, act_in_blocks
 from rlinf.workers.rollout.observation_guard import ObservationGuard
 
 HALF = "rollout half"
@@ -159,8 +160,8 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
             return {}
         return {"noise": self._noise[stage].at(step).to(self._device)}
 
-    def _recv_obs(self, env: str, stage: Any) -> dict[str, Any]:
-        return self.recv_from(env, None, route_key=stage, tag=OBS, merge_fn=merge_obs)
+    def _recv_obs(self, env: str, stage: Any, ranks: list[int] | None = None) -> dict[str, Any]:
+        return self.recv_from(env, None, route_key=stage, tag=OBS, merge_fn=merge_obs, ranks=ranks)
 
     def _inputs(self, obs: dict[str, Any]) -> dict[str, Any]:
         own = {k: v for k, v in obs.items() if not k.startswith("final_") and k != "done"}
@@ -186,20 +187,53 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
     def _chunks(self, cfg: Any, own_limit: int | None) -> int:
         return rollout_steps(cfg, own_limit) // self.cfg.actor.model.num_action_chunks
 
+    # -- evaluation -------------------------------------------------------------------------------
+
     @Worker.timer("evaluate")
-    def evaluate(self, rounds: int) -> None:
-        """Acts without noise for some episodes per env."""
+    def evaluate(self) -> None:
+        """Acts without noise, until the env workers have no episode left."""
         self._onload()
-        chunks = self._chunks(self.cfg.env.eval, self._env_spec.eval_steps)
-        env = self.cfg.env.group_name
-        (ids,) = self._env_ids(self.cfg.env.eval, 1)
-        for _ in range(rounds):
-            for chunk in range(chunks):
-                obs, _ = self._guard.check(self._recv_obs(env, "eval"), chunk, ids)
-                actions, _ = self.policy.predict_action_batch(self._inputs(obs), mode="eval")
-                self.send_to(env, None, actions.cpu(), route_key="eval", tag=ACTIONS)
-            self._recv_obs(env, "eval")
+        env, total = self.cfg.env.group_name, self.cfg.env.eval.total_num_envs
+        workers = self._world_size_of(env)
+        shares = CommMapper.get_src_ranks(total, workers, self._world_size, self._rank)
+        clients = Clients(shares, *self._env_ids(self.cfg.env.eval, 1))
+        noise, step = self._generator.get_state(), 0
+        while clients.ranks:
+            obs = self._recv_obs(env, EVAL, clients.ranks)
+            obs = clients.drop(obs, obs.pop(OVER))
+            if clients.ranks:
+                episodes = obs.pop(EPISODES).tolist()
+                obs, _ = self._guard.check(obs, step, clients.env_ids)
+                shape = len(episodes), self.policy.num_action_chunks, self.policy.action_dim
+                act_in_blocks(self._act, obs, episodes, actions := torch.zeros(shape))
+                self.send_to(
+                    env,
+                    None,
+                    actions,
+                    route_key=EVAL,
+                    tag=ACTIONS,
+                    batch_size=total,
+                    ranks=clients.ranks,
+                )
+            step += 1
+        # A policy that draws noise although it is evaluated must not change what is trained.
+        self._generator.set_state(noise)
         self._offload()
+
+    def _act(self, obs: dict[str, Any]) -> torch.Tensor:
+        return self.policy.predict_action_batch(self._inputs(obs), mode="eval")[0].cpu()
+
+    def keep_weights(self) -> None:
+        """Remembers the weights, until `restore_weights`."""
+        tensors = self.policy.state_dict()
+        kept = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        self._kept = self.version, kept
+
+    def restore_weights(self) -> None:
+        """Goes on with the weights of `keep_weights`."""
+        self.version, kept = self._kept
+        self.policy.load_state_dict(kept)
+        del self._kept
 
     # -- checkpoints ----------------------------------------------------------------------------
 

@@ -50,9 +50,9 @@ def test_speed_counts_training_alone(tmp_path: Path) -> None:
     assert found.steps_to_goal == 3200 and found.reached
 
 
-def test_evaluations_are_cheap_and_the_last_step_has_two_of_them() -> None:
+def test_evaluations_are_cheap_and_the_last_step_has_one() -> None:
     overrides = learning.evaluation_overrides("metaworld_ppo_mlp", [])
-    # 30 steps: the evaluation of the last one is followed by the final one.
+    # 30 steps: the last of the evaluations is the final one.
     assert "runner.val_check_interval=3" in overrides
     longer = learning.evaluation_overrides("metaworld_ppo_mlp", ["runner.max_epochs=200"])
     assert "runner.val_check_interval=20" in longer

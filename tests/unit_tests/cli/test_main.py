@@ -17,7 +17,7 @@ def test_help_names_every_command_and_is_fast() -> None:
         begin = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         times.append(time.perf_counter() - begin)
-    assert all(name in done.stdout for name in ("train", "eval", "check", "doctor"))
+    assert all(name in done.stdout for name in ("train", "eval", "export", "check", "doctor"))
     bare = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import argparse"], timeout=60, check=True)
     # The command's own share; the machine may be busy, so the interpreter's is measured too.

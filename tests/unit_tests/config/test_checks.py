@@ -2,6 +2,8 @@
 
 import pytest
 
+from rlinf.config import ConfigError, validate_cfg
+
 # Changes to a valid config (... deletes), and what the message must contain.
 EMBODIED = {
     "placement": (
@@ -36,7 +38,7 @@ EMBODIED = {
     "evaluation envs that do not divide": (
         {"env.eval.total_num_envs": 5},
         "env.eval.total_num_envs = 5",
-        "5 / 2 = 2.5 groups per worker and stage",
+        "5 / 2 = 2.5 groups per worker",
         "4 or 6 would do",
     ),
     "groups that actor workers would share": (
@@ -262,3 +264,15 @@ def test_wrong_keys_do_not_cause_complaints_about_others(reasoning, change, comp
     assert message.startswith("The config has 1 problem:"), message
     message = complaint(change(reasoning, {"data.rollout_batch_size": "many"}))
     assert message.startswith("The config has 2 problems:"), message
+
+
+def test_an_evaluation_does_not_mind_the_sizes_of_training(embodied, change):
+    wrong = {"env.train.total_num_envs": 17, "actor.global_batch_size": 13}
+    with pytest.raises(ConfigError):
+        validate_cfg(change(embodied, wrong))
+    validate_cfg(change(embodied, {**wrong, "runner.only_eval": True}))
+
+
+def test_evaluations_have_no_pipeline_stages(embodied, change):
+    sizes = {"rollout.pipeline_stage_num": 2, "env.eval.total_num_envs": 14}
+    validate_cfg(change(embodied, {**sizes, "env.train.total_num_envs": 32}))

@@ -148,3 +148,12 @@ def test_rotation_vectors():
     assert rotation_vector(np.array([0, 0, 0, 1])).tolist() == [0, 0, 0]
     half = rotation_vector(np.array([1, 0, 0, 0]))
     assert half == pytest.approx([np.pi, 0, 0])
+
+
+def test_an_evaluation_has_as_many_episodes_of_each_task(make):
+    env = make(4, settle_steps=0)
+    obs, _ = env.begin_episodes(range(4))
+    assert obs["task_descriptions"] == ["open it", "close it"] * 2
+    begun = obs["states"][:, 0].tolist()
+    assert set(begun[::2]) < {0, 1, 2} and set(begun[1::2]) == {10, 11}
+    assert [episode.task for episode in env.playing] == ["t0", "t1"] * 2

@@ -119,6 +119,14 @@ def test_groups_and_fixed_ids_begin_alike(make):
     assert torch.equal(first, again)
 
 
+def test_episodes_of_an_evaluation_begin_alike_in_any_slot(make):
+    one, two = make(seed=2), make(2, seed=2)
+    first = one.begin_episodes(range(4))[0]["states"]
+    second = two.begin_episodes([3, 1])[0]["states"]
+    assert torch.equal(first[[3, 1]], second) and len(first.unique(dim=0)) == 4
+    assert [episode.task for episode in two.playing] == ["FakePick-v1"] * 2
+
+
 def test_images(make):
     env = make(2, obs_mode="rgb", image_size=4)
     obs, _ = env.reset()

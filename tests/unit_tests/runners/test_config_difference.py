@@ -45,3 +45,17 @@ def test_the_length_counts_when_the_schedule_depends_on_it():
     cosine = {"actor": {"optim": {"lr": 1e-3, "lr_scheduler": "cosine"}}}
     found = differences(changed(**cosine), changed(runner={"max_steps": 20}, **cosine))
     assert [name for name, _, _ in found] == ["runner.max_steps"]
+
+
+def test_an_evaluation_asks_for_the_same_policy_and_no_more():
+    model = {"model": {"hidden_sizes": [8], "model_path": "/gone"}}
+    then = changed(actor={**BASE["actor"], **model})
+    now = changed(
+        runner={"seed": 2},
+        env={"train": {"task": "push-v3"}, "eval": {"seed": 2}},
+        actor={"optim": {"lr": 1.0}, "model": {"hidden_sizes": [8], "model_path": None}},
+    )
+    assert len(differences(then, now)) > 3
+    assert differences(then, now, only_model=True) == []
+    now["actor"]["model"]["hidden_sizes"] = [16]
+    assert differences(then, now, only_model=True) == [("actor.model.hidden_sizes", [8], [16])]

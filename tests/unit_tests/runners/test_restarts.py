@@ -22,6 +22,7 @@ def folder(tmp_path):
 def config(folder, restarts: int, resume_dir: str | None = None):
     logger = {"log_path": str(folder.parent), "experiment_name": folder.name}
     runner = {"max_restarts": restarts, "resume_dir": resume_dir, "logger": logger}
+    runner["only_eval"] = False
     cfg = OmegaConf.create({"runner": runner})
     OmegaConf.set_readonly(cfg, True)
     return cfg

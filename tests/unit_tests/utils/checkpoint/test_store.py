@@ -88,3 +88,19 @@ def test_a_step_that_is_saved_again_replaces_the_old_one(tmp_path):
     save(store, 1, text="old")
     save(store, 1, text="new")
     assert (store.latest().path / "actor" / "rank_0.json").read_text() == "new"
+
+
+def test_the_newest_one_of_a_run(tmp_path):
+    store = CheckpointStore(tmp_path / "checkpoints")
+    with pytest.raises(CheckpointError, match="is not a checkpoint, which is called global_step_"):
+        Checkpoint.find(tmp_path)
+    for step in (2, 10):
+        save(store, step)
+    for path in (tmp_path, store.folder, store.place(10)):
+        found = Checkpoint.find(str(path))
+        assert found.step == 10 and found.run_folder == tmp_path
+    assert Checkpoint.find(store.place(2)).step == 2
+    moved = tmp_path / "elsewhere" / "global_step_2"
+    moved.parent.mkdir()
+    os.rename(store.place(2), moved)
+    assert Checkpoint.find(moved).run_folder == moved.parent

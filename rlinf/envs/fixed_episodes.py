@@ -1,0 +1,170 @@
+"""Evaluation: numbered episodes, each of which always begins alike, played one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlinf.envs.errors import EnvError
+from rlinf.envs.options import VectorEnvOptions
+from rlinf.envs.reset_plan import Start, derive
+
+if TYPE_CHECKING:
+    from rlinf.envs.base import Obs, VectorEnv
+
+_SEED_OF_STATE, _SEED_OF_EPISODE, _ORDER = 1, 2, 3
+"""First numbers of the keys from which seeds are derived; `ResetPlan` has the first one, too."""
+
+
+class FixedEpisode(NamedTuple):
+    """One episode of an evaluation.
+
+    Attributes:
+        number: From 0.
+        task: Name of its task.
+        start: How it begins.
+    """
+
+    number: int
+    task: str
+    start: Start
+
+
+class EpisodePlan:
+    """How the numbered episodes of an evaluation begin.
+
+    Only the number of an episode, the seed of the config and the env's list of reset states decide
+    it. With `T` tasks, episode `e` is number `k = e // T` of task `e mod T`, so that tasks have
+    equally many of them. It begins
+
+        in state k of the task's, in an order that the seed gives, modulo their number
+        with seed hash(cfg.seed, e)       if there is no list of reset states
+        in state e                        with ordered reset ids
+        in the specific reset state       if there is one
+
+    With a group size `G`, `G` episodes in a row begin alike: `e // G` takes the place of `e`.
+    """
+
+    def __init__(
+        self,
+        options: VectorEnvOptions,
+        tasks: Sequence[str],
+        states_of: Callable[[int], Sequence[int]] | None,
+    ) -> None:
+        """Keeps what decides.
+
+        Args:
+            options: Of the env.
+            tasks: Names of its tasks.
+            states_of: Returns the reset states of a task; None when a seed is all there is.
+        """
+        self._options, self._names = options, list(tasks)
+        every = range(len(self._names))
+        self._states = None if states_of is None else {task: states_of(task) for task in every}
+        # With fewer reset states than tasks, some tasks have none.
+        self._tasks = [t for t in every if self._states is None or len(self._states[t])]
+        self._ordered: dict[int, list[int]] = {}
+
+    def episode(self, number: int) -> FixedEpisode:
+        """Returns an episode.
+
+        Args:
+            number: From 0.
+
+        Raises:
+            ValueError: Ordered reset states are used up before it.
+        """
+        options, index = self._options, number // self._options.group_size
+        if options.specific_reset_id is not None:
+            return self._in_state(number, options.specific_reset_id)
+        if self._states is None:
+            task = index % len(self._names)
+            reset_id = task if len(self._names) > 1 else -1
+            seed = derive(options.seed, _SEED_OF_EPISODE, index)[1]
+            return FixedEpisode(number, self._names[task], Start(reset_id, seed))
+        if options.ordered_reset_ids:
+            count = sum(map(len, self._states.values()))
+            if index >= count:
+                raise ValueError(
+                    f"there is no episode {number}: use_ordered_reset_state_ids plays each of the "
+                    f"{count} reset states once (group size {options.group_size}); set "
+                    f"runner.eval_episodes to at most {count * options.group_size}, or turn it off"
+                )
+            return self._in_state(number, index)
+        visit, place = divmod(index, len(self._tasks))
+        states = self._in_order(self._tasks[place])
+        return self._in_state(number, states[visit % len(states)])
+
+    def _in_state(self, number: int, state: int) -> FixedEpisode:
+        if self._states is None:
+            task = state % len(self._names)
+        else:
+            task = next(task for task, states in self._states.items() if state in states)
+        seed = derive(self._options.seed, _SEED_OF_STATE, state)[1]
+        return FixedEpisode(number, self._names[task], Start(state, seed))
+
+    def _in_order(self, task: int) -> list[int]:
+        if task not in self._ordered:
+            seed = self._options.seed
+            states = sorted(self._states[task], key=lambda state: derive(seed, _ORDER, state))
+            self._ordered[task] = states
+        return self._ordered[task]
+
+
+class FixedEpisodes:
+    """The part of a vector env that plays numbered episodes.
+
+    An episode is the same whichever slot of whichever env plays it, so an evaluation can be spread
+    over any number of slots and processes.
+    """
+
+    _episode_plan: EpisodePlan | None = None
+    _queue: deque[FixedEpisode] | None = None
+    _playing: list[FixedEpisode | None]
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether slots play numbered episodes; until the next `reset`."""
+        return self._queue is not None
+
+    @property
+    def playing(self: VectorEnv) -> list[FixedEpisode | None]:
+        """Which episode each slot plays; None where it rests."""
+        return list(self._playing) if self.evaluates else [None] * self.num_envs
+
+    def begin_episodes(self: VectorEnv, numbers: Iterable[int]) -> tuple[Obs, dict[str, Any]]:
+        """Begins numbered episodes, as many as there are slots.
+
+        A slot whose episode ends begins the next one that nobody plays; when none is left it rests.
+        Without `has_work` all of them have been played. An episode whose simulator failed is played
+        again; one with a NaN, where `on_nan` is `skip`, is not.
+
+        Args:
+            numbers: Which, each from 0.
+
+        Returns:
+            As `reset`.
+
+        Raises:
+            EnvError: The simulator cannot begin a given episode.
+            ValueError: There is no such episode.
+        """
+        if not self.chooses_starts:
+            raise EnvError(
+                f"{self.options.env_type} draws its initial states itself, so an evaluation cannot "
+                "have fixed episodes: use another env_type in env.eval"
+            )
+        if self._episode_plan is None:
+            states_of = None if self.num_reset_states is None else self.task_states
+            self._episode_plan = EpisodePlan(self.options, self.task_names, states_of)
+        self._queue = deque(self._episode_plan.episode(number) for number in numbers)
+        self._playing = [None] * self.num_envs
+        return self._begin_all(list(range(self.num_envs)))
+
+    def _next_start(self: VectorEnv, slot: int) -> Start | None:
+        """Returns how the next episode of a slot begins; None if there is no more work for it."""
+        if self._queue is None:
+            return self._plan.next(slot)
+        self._playing[slot] = episode = self._queue.popleft() if self._queue else None
+        return None if episode is None else episode.start

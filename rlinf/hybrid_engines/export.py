@@ -1,0 +1,61 @@
+"""Takes the policy out of a checkpoint and writes it into a folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlinf.hybrid_engines.fsdp.checkpoint import read_model
+from rlinf.models.export import PolicyExport, write_export
+from rlinf.utils.checkpoint import Checkpoint, CheckpointError, load_tree
+from rlinf.utils.env_spec import EnvSpec
+
+
+def export_checkpoint(path: str | Path, to: str, out: str | Path | None = None) -> Path:
+    """Writes the policy of a checkpoint into a folder that loads without this package.
+
+    Args:
+        path: Folder of a checkpoint, or of a run, whose newest one is taken.
+        to: `safetensors` or `hf`.
+        out: Where; absent or empty. None is `export/global_step_<N>-<format>` of the run.
+
+    Returns:
+        The folder.
+
+    Raises:
+        CheckpointError: It is not a checkpoint, or not complete, or damaged.
+        ValueError: The format is unknown or does not go with the model, or `out` is not empty.
+    """
+    checkpoint = Checkpoint.find(path)
+    if out is None:
+        out = checkpoint.run_folder / "export" / f"{checkpoint.path.name}-{to}"
+    return write_export(_policy_of(checkpoint), to, Path(out))
+
+
+def _policy_of(checkpoint: Checkpoint) -> PolicyExport:
+    actor, config = checkpoint.path / "actor", checkpoint.manifest["config"]
+    if not (actor / "tensors").is_dir():
+        raise CheckpointError(f"{checkpoint.path} has no policy: there is no {actor / 'tensors'}")
+    if not (actor / "env_spec.json").exists():
+        raise CheckpointError(
+            f"{checkpoint.path} does not say for which env its policy is (actor/env_spec.json is "
+            "missing): it was written by an earlier version; resume the run and save it again"
+        )
+    facts: dict[str, Any] = {
+        "step": checkpoint.step,
+        "time": checkpoint.manifest["time"],
+        "env": _env_name(config),
+        "versions": checkpoint.manifest["versions"],
+    }
+    return PolicyExport(
+        tensors=read_model(actor / "tensors"),
+        settings=config["actor"]["model"] | {"model_path": None},
+        env_spec=EnvSpec(**load_tree(actor / "env_spec")),
+        facts=facts,
+    )
+
+
+def _env_name(config: dict[str, Any]) -> str:
+    section = config["env"]["train"] or config["env"]["eval"]
+    name = section.get("task") or section.get("id")
+    return f"{section['env_type']} {name}" if name else section["env_type"]

@@ -1,0 +1,234 @@
+"""A policy that was trained with RLinf, as plain PyTorch: needs torch and safetensors alone.
+
+Shapes: B observations, C actions in a chunk, A numbers in an action.
+"""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+ACTIVATIONS = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "elu": functional.elu,
+    "silu": functional.silu,
+}
+
+
+class MLP(nn.Module):
+    """Linear layers with activations between them."""
+
+    def __init__(self, in_dim, hidden_sizes, out_dim, activation):
+        """Makes the layers; without `out_dim` the last one is activated, too."""
+        super().__init__()
+        sizes = [in_dim, *hidden_sizes]
+        self.activation = ACTIVATIONS[activation]
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.head = None if out_dim is None else nn.Linear(sizes[-1], out_dim)
+
+    def forward(self, x):
+        """Returns [B, out_dim] for x [B, in_dim]."""
+        for layer in self.hidden:
+            x = self.activation(layer(x))
+        return x if self.head is None else self.head(x)
+
+
+class Normalizer(nn.Module):
+    """Shifts and scales states by the mean and deviation that were seen in training."""
+
+    def __init__(self, dim, clip):
+        """Makes the buffers; `mean`, `var` and `count` are kept for training to go on."""
+        super().__init__()
+        self.clip = clip
+        self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(dim, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("shift", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
+
+    def forward(self, states):
+        """Returns states in units of their deviation, clipped, [B, S]."""
+        return ((states - self.shift) * self.scale).clamp(-self.clip, self.clip)
+
+
+class SpatialSoftmax(nn.Module):
+    """Where each channel of a feature map is strongest, as coordinates in [-1, 1]."""
+
+    def __init__(self):
+        """Makes the temperature."""
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        """Returns [B, 2*K] for a feature map [B, K, H, W]."""
+        height, width = x.shape[-2:]
+        rows, columns = torch.meshgrid(
+            torch.linspace(-1, 1, height, device=x.device),
+            torch.linspace(-1, 1, width, device=x.device),
+            indexing="ij",
+        )
+        weights = (x.flatten(2) * torch.exp(-self.log_temperature)).float().softmax(-1)
+        return torch.cat([weights @ rows.reshape(-1), weights @ columns.reshape(-1)], 1).to(x.dtype)
+
+
+class Encoder(nn.Module):
+    """Convolutions, then a projection to a few numbers."""
+
+    def __init__(self, in_channels, settings):
+        """Makes the layers."""
+        super().__init__()
+        layers, size, before = [], settings["image_size"], in_channels
+        for index, width in enumerate(settings["channels"]):
+            kernel, stride = (8, 4) if index == 0 else (4, 2)
+            padding = (kernel - stride) // 2
+            layers += [
+                nn.Conv2d(before, width, kernel, stride, padding, bias=False),
+                nn.GroupNorm(math.gcd(width, 8), width),
+                nn.ReLU(),
+            ]
+            size, before = size // stride, width
+        self.convolutions = nn.Sequential(*layers)
+        flat = settings["pooling"] == "flatten"
+        self.pool = nn.Flatten() if flat else SpatialSoftmax()
+        pooled = before * size * size if flat else 2 * before
+        self.projection = nn.Linear(pooled, settings["feature_dim"])
+        self.norm = nn.LayerNorm(settings["feature_dim"])
+        self.activation = ACTIVATIONS[settings["activation"]]
+
+    def forward(self, images):
+        """Returns [B, F] for images [B, H, W, channels] uint8."""
+        pixels = images.permute(0, 3, 1, 2).to(self.projection.weight.dtype)
+        x = self.convolutions(pixels * (2.0 / 255.0) - 1.0)
+        return self.activation(self.norm(self.projection(self.pool(x))))
+
+
+class PolicyLayers:
+    """The layers of a policy and what they compute; to be mixed with a module class."""
+
+    def build(self, config):
+        """Makes the layers that `config.json` describes."""
+        own = config["settings"]
+        self.settings, self.action_dim = own, config["action_dim"]
+        self.chunk = own["num_action_chunks"]
+        self.bounds = [config["action_low"], config["action_high"]]
+        is_cnn = config["architecture"] == "cnn_policy"
+        self.obs_dim = config["obs_dim"] if own.get("use_states", True) else None
+        self.normalizer = None
+        if own["normalize_obs"] and self.obs_dim is not None:
+            self.normalizer = Normalizer(self.obs_dim, own["obs_clip"])
+        self.views = {}
+        if is_cnn:
+            views = {"main_images": 1, "wrist_images": own["wrist_views"]}
+            views["extra_view_images"] = own["extra_views"]
+            self.views = {key: count for key, count in views.items() if count}
+            channels = config["image_channels"]
+            self.encoders = nn.ModuleDict({key: Encoder(channels, own) for key in self.views})
+        width = sum(self.views.values()) * own.get("feature_dim", 0) + (self.obs_dim or 0)
+        self._build_heads(width)
+
+    def _build_heads(self, width):
+        own, hidden = self.settings, list(self.settings["hidden_sizes"])
+        numbers = self.chunk * self.action_dim
+        self.trunk = self.value_head = self.log_std = None
+        if own["share_trunk"]:
+            self.trunk = MLP(width, hidden, None, own["activation"])
+            width, hidden = [width, *hidden][-1], []
+        outputs = 2 * numbers if own["state_dependent_std"] else numbers
+        self.policy_head = MLP(width, hidden, outputs, own["activation"])
+        if own["add_value_head"]:
+            values = 1 if own["value_type"] == "chunk_level" else self.chunk
+            self.value_head = MLP(width, hidden, values, own["activation"])
+        if not own["state_dependent_std"]:
+            self.log_std = nn.Parameter(torch.zeros(numbers))
+
+    def forward(self, states=None, **images):
+        """Returns the most likely actions, in the units of the env, [B, C, A].
+
+        Args:
+            states: [B, S], as the env gives them; None if the policy does not use them.
+            **images: `main_images`, `wrist_images`, `extra_view_images` that the policy uses,
+                [B, H, W, channels] or [B, views, H, W, channels] uint8.
+        """
+        mean = self.policy_head(self.features(states, **images)).float()
+        if self.log_std is None:
+            mean = mean.chunk(2, dim=-1)[0]
+        return self._in_range(mean.view(-1, self.chunk, self.action_dim))
+
+    def values(self, states=None, **images):
+        """Returns the values of observations, [B, 1] or [B, C]; None without a value function."""
+        if self.value_head is None:
+            return None
+        return self.value_head(self.features(states, **images)).float()
+
+    def features(self, states=None, **images):
+        """Returns what the heads see, [B, F]."""
+        parts = []
+        for key, views in self.views.items():
+            if images.get(key) is None:
+                raise ValueError(f"the policy needs '{key}'")
+            shown = _scaled(_with_views(images[key], views, key), self.settings["image_size"])
+            parts.append(self.encoders[key](shown.flatten(0, 1)).view(len(shown), -1))
+        if self.obs_dim is not None:
+            if states is None or states.shape[-1] != self.obs_dim:
+                raise ValueError(f"the policy needs 'states' of {self.obs_dim} numbers")
+            states = states.float()
+            states = states if self.normalizer is None else self.normalizer(states)
+            parts.append(states.to(self.policy_head_dtype))
+        features = torch.cat(parts, dim=1)
+        return features if self.trunk is None else self.trunk(features)
+
+    @property
+    def policy_head_dtype(self):
+        """Number format of the weights."""
+        return next(self.policy_head.parameters()).dtype
+
+    def _in_range(self, actions):
+        if None in self.bounds:
+            return actions
+        low = [-math.inf if bound is None else bound for bound in self.bounds[0]]
+        high = [math.inf if bound is None else bound for bound in self.bounds[1]]
+        low = torch.tensor(low, dtype=torch.float32, device=actions.device)
+        high = torch.tensor(high, dtype=torch.float32, device=actions.device)
+        if self.settings["squash_actions"]:
+            return torch.addcmul(low, actions.tanh() + 1.0, (high - low) / 2)
+        return actions.clamp(low, high) if self.settings["clip_actions"] else actions
+
+
+class RLinfPolicy(PolicyLayers, nn.Module):
+    """A policy."""
+
+    def __init__(self, config):
+        """Makes the layers that `config.json` describes."""
+        super().__init__()
+        self.build(config)
+
+
+def load_policy(folder="."):
+    """Returns the policy of a folder with `config.json` and `model.safetensors`."""
+    from safetensors.torch import load_file
+
+    policy = RLinfPolicy(json.loads((Path(folder) / "config.json").read_text()))
+    policy.load_state_dict(load_file(Path(folder) / "model.safetensors"))
+    return policy.eval().requires_grad_(False)
+
+
+def _with_views(images, views, key):
+    images = images.unsqueeze(1) if images.dim() == 4 else images
+    if images.dtype != torch.uint8 or images.shape[1] != views:
+        raise ValueError(f"'{key}' must be uint8 from {views} camera(s)")
+    return images
+
+
+def _scaled(images, size):
+    count, views, height, width, channels = images.shape
+    if (height, width) == (size, size):
+        return images
+    flat = images.reshape(-1, height, width, channels).permute(0, 3, 1, 2).float()
+    flat = functional.interpolate(flat, (size, size), mode="bilinear", antialias=True)
+    flat = flat.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    return flat.reshape(count, views, size, size, channels)

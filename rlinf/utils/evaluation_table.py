@@ -1,0 +1,76 @@
+"""An evaluation as a table for people, one row per task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlinf.utils.evaluation import Evaluation, Summary
+from rlinf.utils.intervals import Interval
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDTH = 120
+
+
+def show_evaluation(evaluation: Evaluation, console: Console | None = None) -> None:
+    """Prints the table.
+
+    Args:
+        evaluation: What to show.
+        console: Where; standard output by default.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = console or Console()
+    if not console.is_terminal:
+        # A file has no width; lines are not to be broken for the sake of a guess.
+        console.width = max(console.width, _WIDTH)
+    table = Table(title=f"evaluation after step {evaluation.step}", caption=evaluation.protocol)
+    table.add_column("task")
+    for name in ("episodes", "solved (95 % interval)", "at the end", "return", "steps"):
+        table.add_column(name, justify="right")
+    for name, summary in evaluation.tasks.items():
+        table.add_row(name, *_cells(summary))
+    if len(evaluation.tasks) > 1:
+        table.add_section()
+        table.add_row("all", *_cells(evaluation.overall))
+    console.print(table)
+    for note in _notes(evaluation):
+        console.print(note, highlight=False)
+
+
+def _cells(summary: Summary) -> list[str]:
+    count = f"{summary.episodes}"
+    if summary.starts != summary.episodes:
+        count += f" ({summary.starts} starts)"
+    rate = summary.success_once
+    return [
+        count,
+        f"{rate.value:.1%} ({rate.low:.1%} – {rate.high:.1%})",
+        f"{summary.success_at_end.value:.1%}",
+        _mean(summary.ret),
+        _mean(summary.length),
+    ]
+
+
+def _mean(interval: Interval) -> str:
+    half = (interval.high - interval.low) / 2
+    spread = f" ± {half:.2g}" if half < float("inf") else ""
+    return f"{interval.value:.4g}{spread}"
+
+
+def _notes(evaluation: Evaluation) -> list[str]:
+    notes = []
+    overall = evaluation.overall
+    if overall.starts != overall.episodes:
+        notes.append(
+            f"{overall.episodes} episodes begin in {overall.starts} different ways; those that "
+            "begin alike go alike, so intervals count each start once"
+        )
+    if evaluation.dropped:
+        shown = ", ".join(map(str, evaluation.dropped[:8]))
+        more = " ..." if len(evaluation.dropped) > 8 else ""
+        notes.append(f"episodes that had a NaN and do not count: {shown}{more}")
+    return notes

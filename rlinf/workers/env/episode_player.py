@@ -1,0 +1,172 @@
+"""How an env worker plays the episodes of an evaluation, and draws some of them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rlinf.envs import VectorEnv
+from rlinf.envs.video import VideoRecorder
+from rlinf.utils.evaluation import EpisodeRecord
+
+Ask = Callable[[dict[str, Any]], Tensor]
+"""Sends observations to the policy and returns its actions, `[B, C, A]`."""
+Watch = Callable[[dict[str, Any]], None]
+"""Looks at the infos of a chunk that was just played; those of the reset first."""
+
+COUNTERS = ("restarts", "nan_skipped")
+
+
+@dataclass
+class Played:
+    """What came of some episodes.
+
+    Attributes:
+        records: Those that count.
+        counters: Simulators that failed and episodes with a NaN.
+        videos: Path of the video by number of the episode.
+        reason: Why there are no videos, or not all; empty if there are.
+    """
+
+    records: list[EpisodeRecord] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    videos: dict[int, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+class EpisodePlayer:
+    """Plays numbered episodes in one vector env.
+
+    Args:
+        env: The env.
+        ask: Asks the policy.
+    """
+
+    def __init__(self, env: VectorEnv, ask: Ask) -> None:
+        self._env, self._ask = env, ask
+
+    def play(self, numbers: Iterable[int], watch: Watch | None = None) -> Played:
+        """Plays episodes to their end, each once.
+
+        Args:
+            numbers: Which.
+            watch: Looks on.
+        """
+        env, played = self._env, Played()
+        obs, infos = env.begin_episodes(numbers)
+        before = {name: infos[name] for name in COUNTERS}
+        if watch is not None:
+            watch(infos)
+        while env.has_work:
+            obs_list, *_, all_infos = env.chunk_step(self._ask(obs))
+            obs, infos = obs_list[-1], all_infos[-1]
+            played.records += _ended(infos)
+            if watch is not None:
+                watch(infos)
+        played.counters = {name: infos[name] - before[name] for name in COUNTERS}
+        return played
+
+    def record(
+        self, numbers: Sequence[int], folder: Path, fps: int, captions: bool, stride: int = 1
+    ) -> Played:
+        """Plays episodes and writes a video of each, `episode_<number>.mp4`.
+
+        A machine that cannot draw after all costs the videos and nothing else.
+
+        Args:
+            numbers: Which episodes.
+            folder: Where the videos go.
+            fps: Frames per second.
+            captions: Write step, return and success under the picture.
+            stride: Chunks per frame; drawing takes far longer than playing.
+        """
+        played = Played()
+        for begin in range(0, len(numbers), self._env.num_envs):
+            batch = numbers[begin : begin + self._env.num_envs]
+            try:
+                with _Film(self._env, batch, folder, fps, captions, stride) as film:
+                    played.records += self.play(batch, film.watch).records
+                played.videos |= film.paths
+            except _CannotDraw as error:
+                played.reason = str(error)
+                break
+        return played
+
+
+class _CannotDraw(Exception):
+    """Drawing failed; says how."""
+
+
+class _Film:
+    """Videos of episodes that are played at the same time, one slot each."""
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        numbers: Sequence[int],
+        folder: Path,
+        fps: int,
+        captions: bool,
+        stride: int,
+    ) -> None:
+        self.paths = {number: str(folder / f"episode_{number:04d}.mp4") for number in numbers}
+        self._stride, self._chunks = stride, 0
+        self._running = {
+            slot: _drawing(
+                VideoRecorder, env, path, [slot], max(1, fps // stride), captions, f"episode {n}"
+            )
+            for slot, (n, path) in enumerate(self.paths.items())
+        }
+        self._recorders = list(self._running.values())
+
+    def watch(self, infos: dict[str, Any]) -> None:
+        """Adds a frame to the video of each episode that runs, and of each that has just ended."""
+        ended = infos.get("_final_observation")
+        for slot, recorder in list(self._running.items()):
+            over = ended is not None and bool(ended[slot])
+            if over or self._chunks % self._stride == 0:
+                _drawing(recorder.capture, infos)
+            if over:
+                del self._running[slot]
+        self._chunks += 1
+
+    def __enter__(self) -> _Film:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for recorder in self._recorders:
+            recorder.close()
+
+
+def _drawing(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except Exception as error:
+        # Drivers, libraries and envs fail in their own ways; none of them may cost the run.
+        raise _CannotDraw(f"{type(error).__name__}: {error}") from error
+
+
+def _ended(infos: dict[str, Any]) -> list[EpisodeRecord]:
+    """The episodes that ended in a chunk and count."""
+    if "episode" not in infos:
+        return []
+    metrics, found = infos["episode"], []
+    for slot in infos["_episode"].nonzero().flatten().tolist():
+        episode = infos["fixed_episodes"][slot]
+        found.append(
+            EpisodeRecord(
+                id=episode.number,
+                task=episode.task,
+                reset_id=episode.start.reset_id,
+                seed=episode.start.seed,
+                success_once=bool(metrics["success_once"][slot]),
+                success_at_end=bool(metrics["success_at_end"][slot]),
+                ret=float(metrics["return"][slot]),
+                length=int(metrics["episode_len"][slot]),
+            )
+        )
+    return found

@@ -1,0 +1,90 @@
+"""How a rollout worker serves an evaluation: alike, however envs are spread over workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK = 8
+"""Observations that the policy sees at a time."""
+
+Act = Callable[[dict[str, Tensor]], Tensor]
+
+
+def act_in_blocks(act: Act, obs: dict[str, Tensor], episodes: list[int], actions: Tensor) -> None:
+    """Acts on observations in blocks of one size, in which each episode has its own place.
+
+    The last bits of a row of a matrix product depend on how many rows there are and on which of
+    them it is. So the policy always sees `BLOCK` observations, and that of episode `e` is number
+    `e mod BLOCK` of them: an episode goes alike however many envs and workers there are.
+
+    Args:
+        act: Acts on a batch of observations.
+        obs: `[B, ...]` each.
+        episodes: Number of the episode of each; -1 if none runs there.
+        actions: Gets the actions, `[B, C, A]`; those of envs without an episode stay.
+    """
+    for block in _blocks(episodes):
+        rows = [block.get(place, -1) for place in range(BLOCK)]
+        # What is in empty places does not matter. Copies begin where memory is aligned: that, too,
+        # may decide how is computed.
+        filled = torch.tensor([row if row >= 0 else next(iter(block.values())) for row in rows])
+        out = act({key: value[filled] for key, value in obs.items()})
+        actions[list(block.values())] = out[list(block)]
+
+
+def _blocks(episodes: list[int]) -> list[dict[int, int]]:
+    """As few blocks as it takes, each from places to rows of the batch."""
+    blocks: list[dict[int, int]] = []
+    for row, number in enumerate(episodes):
+        if number < 0:
+            continue
+        place = number % BLOCK
+        block = next((block for block in blocks if place not in block), None)
+        if block is None:
+            blocks.append(block := {})
+        block[place] = row
+    return blocks
+
+
+class Clients:
+    """The env workers that a rollout worker serves, of which some end before the others.
+
+    Args:
+        shares: Rank and number of envs of each, in order.
+        env_ids: Numbers, in the whole run, of the envs, in the same order.
+    """
+
+    def __init__(self, shares: list[tuple[int, int]], env_ids: list[int]) -> None:
+        self._left: dict[int, list[int]] = {}
+        for rank, count in shares:
+            self._left[rank], env_ids = env_ids[:count], env_ids[count:]
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those that have not ended."""
+        return list(self._left)
+
+    @property
+    def env_ids(self) -> list[int]:
+        """Numbers of their envs, in order."""
+        return [number for ids in self._left.values() for number in ids]
+
+    def drop(self, obs: dict[str, Any], over: Tensor) -> dict[str, Any]:
+        """Forgets those that have ended; returns the observations of the others.
+
+        Args:
+            obs: Of all that had not ended before, `[B, ...]` each.
+            over: Whether the worker of an env has ended, bool `[B]`.
+        """
+        if not over.any():
+            return obs
+        begin = 0
+        for rank, ids in list(self._left.items()):
+            if over[begin]:
+                del self._left[rank]
+            begin += len(ids)
+        return {key: value[~over] for key, value in obs.items()}

@@ -1,0 +1,82 @@
+"""`rlinf eval CHECKPOINT`: the config is that of the run, and the folder is where it lies now."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlinf.cli import main
+from rlinf.config import build_config, to_plain, validate_cfg
+from rlinf.utils.checkpoint import CheckpointStore
+
+
+@pytest.fixture
+def run(embodied: Path, tmp_path: Path) -> Path:
+    """A run with the checkpoints of steps 1 and 2, which knew another folder."""
+    cfg = validate_cfg(build_config(str(embodied), ["actor.model.model_path=/gone"]))
+    store = CheckpointStore(tmp_path / "runs" / "mine" / "checkpoints")
+    for step in (1, 2):
+        store.begin(step)
+        store.commit(step, {"versions": {}, "config": to_plain(cfg)})
+    return tmp_path / "runs" / "mine"
+
+
+def command_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Path, list[str]]:
+    assert main(["eval", *arguments, "--dry-run"]) == 0
+    words = capsys.readouterr().out.split()
+    folder, name = (words[words.index(option) + 1] for option in ("--config-path", "--config-name"))
+    return Path(folder) / f"{name}.yaml", words[words.index("--config-name") + 2 :]
+
+
+@pytest.mark.parametrize(
+    ("given", "step"), [(".", 2), ("checkpoints", 2), ("checkpoints/global_step_1", 1)]
+)
+def test_the_run_and_its_newest_checkpoint(
+    run: Path, capsys: pytest.CaptureFixture[str], given: str, step: int
+) -> None:
+    path, overrides = command_of(capsys, str(run / given), "runner.eval_episodes=7")
+    assert path.parent == run / f"eval_global_step_{step}"
+    assert overrides == ["++runner.eval_episodes=7", "++runner.only_eval=true"]
+    cfg = validate_cfg(build_config(str(path), ["runner.eval_episodes=7"]))
+    assert cfg.runner.resume_dir == str(run / "checkpoints" / f"global_step_{step}")
+    assert (cfg.runner.logger.log_path, cfg.runner.logger.experiment_name) == (
+        str(run.parent),
+        "mine",
+    )
+    # Weights that training began with may be gone, and are not needed.
+    assert cfg.actor.model.model_path is None and cfg.env.eval.id == "CartPole-v1"
+
+
+def test_a_checkpoint_that_was_moved(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "best" / "global_step_2"
+    shutil.copytree(run / "checkpoints" / "global_step_2", moved)
+    path, _ = command_of(capsys, str(moved))
+    assert path.parent == tmp_path / "best" / "eval_global_step_2"
+
+
+def test_what_is_no_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = run / "checkpoints" / "global_step_7"
+    assert main(["eval", str(missing)]) == 2
+    assert "in" in (said := capsys.readouterr().err) and "global_step_1, global_step_2" in said
+    (run / "checkpoints" / "global_step_2" / "manifest.json").unlink()
+    assert main(["eval", str(run / "checkpoints" / "global_step_2")]) == 2
+    assert "was not written to its end" in capsys.readouterr().err
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    assert main(["eval", str(run)]) == 2
+    assert "no complete checkpoint" in capsys.readouterr().err
+    assert main(["eval", str(run / "nothing")]) == 1
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_training_does_not_take_a_checkpoint_for_a_config(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(run / "checkpoints" / "global_step_1"), "--dry-run"]) == 1
+    assert "global_step_1" in capsys.readouterr().err
+    assert json.loads((run / "checkpoints/global_step_1/manifest.json").read_text())["step"] == 1
