@@ -17,12 +17,16 @@ def add_parser(commands: Any) -> None:
     """Adds `check` to the sub-commands."""
     parser = commands.add_parser(
         "check",
-        help="validate a config and print its placement and batch arithmetic",
+        help="validate a config and print its placement, batch arithmetic and memory",
         description="Validate a config; print which process of which component runs on which node "
-        "and device, and how samples become updates. Needs no cluster and no GPU.",
+        "and device, how samples become updates, and how much memory each process will take. "
+        "Needs no cluster and no GPU.",
     )
     add_config_arguments(parser, optional=True)
     parser.add_argument("--gpus-per-node", metavar="N", type=_count, help=_SIZES_HELP)
+    parser.add_argument(
+        "--no-memory", action="store_true", help="do not predict memory, which takes some seconds"
+    )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=run)
@@ -43,7 +47,13 @@ def run(args: argparse.Namespace) -> int:
         print("rlinf check: name a CONFIG, or ask for the --schema", file=sys.stderr)
         return 2
     try:
-        report = inspect_config(args.config, args.overrides, args.config_path, args.gpus_per_node)
+        report = inspect_config(
+            args.config,
+            args.overrides,
+            args.config_path,
+            args.gpus_per_node,
+            memory=not args.no_memory,
+        )
     except ConfigError as error:
         if args.json:
             problems = [asdict(problem) for problem in error.problems]
@@ -51,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(error, file=sys.stderr)
         return 1
+    memory = report.pop("memory_lines", [])
     if args.json:
         print(json.dumps({"ok": True, "problems": [], **report}, indent=2))
         return 0
@@ -60,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
     if report["arithmetic"]:
         print("\nbatch arithmetic")
         print("\n".join(f"  {line}" for line in report["arithmetic"]))
+    if memory:
+        print("\nmemory of each process at its peak")
+        print("\n".join(f"  {line}" for line in memory))
     return 0
 
 
@@ -68,6 +82,8 @@ def inspect_config(
     overrides: list[str],
     config_path: str | None = None,
     gpus_per_node: int | None = None,
+    *,
+    memory: bool = False,
 ) -> dict[str, Any]:
     """Validates a config and works out its placement.
 
@@ -76,10 +92,12 @@ def inspect_config(
         overrides: Hydra overrides.
         config_path: Folder of the config.
         gpus_per_node: Accelerators on each node; None is what the config or this machine has.
+        memory: Predict what each process will take.
 
     Returns:
         `task_type`, `placement` (per component one entry per process), `placement_map` (the same
-        as text) and `arithmetic` (lines of text).
+        as text) and `arithmetic` (lines of text); on request `memory` (bytes by component and
+        part) and `memory_lines` (the same as text, or why there is no prediction).
 
     Raises:
         rlinf.config.ConfigError: The config is not valid; holds every problem.
@@ -108,7 +126,19 @@ def inspect_config(
         sizes = {name: len(processes) for name, processes in report["placement"].items()}
         report["placement_map"] = format_placement_map(placement)
     report["arithmetic"] = batch_arithmetic(cfg, sizes)
+    if memory and {"actor", "rollout", "env"} <= report["placement"].keys():
+        report |= _memory(cfg, report["placement"])
     return report
+
+
+def _memory(cfg: Any, placement: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    from rlinf.cli import memory
+
+    try:
+        workers = memory.predict_memory(cfg, placement)
+    except memory.CannotPredict as error:
+        return {"memory": None, "memory_lines": [f"not predicted: {error}"]}
+    return {"memory": memory.as_data(workers), "memory_lines": memory.as_lines(workers)}
 
 
 def _placement_class(task_type: str) -> type:

@@ -24,6 +24,8 @@ class Adapter(abc.ABC):
     Attributes:
         env_type: Name in messages when the config has none.
         chooses_starts: A slot can be made to begin the episode that a `Start` says.
+        opens_quickly: One slot can be made in a second or so, without a GPU or a server; then
+            `rlinf check` makes one to ask it for its sizes.
         rendered_keys: Keys of the observation that `_draw_images` writes, once per chunk; the
             others are written in every step.
         cfg: `env.train` or `env.eval`.
@@ -33,6 +35,7 @@ class Adapter(abc.ABC):
 
     env_type: ClassVar[str] = "env"
     chooses_starts: ClassVar[bool] = True
+    opens_quickly: ClassVar[bool] = False
     rendered_keys: frozenset[str] = frozenset()
     cfg: Any
     options: VectorEnvOptions

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rlinf.runners.agreement import AgreementGate
 from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.evaluation import Evaluator
+from rlinf.runners.fingerprints import RunFingerprints
 from rlinf.runners.rollout_retry import RolloutRetry
 from rlinf.scheduler import WorkerGroup, wait_all
 from rlinf.utils.checkpoint import Checkpoint
@@ -37,6 +39,8 @@ class EmbodiedRunner(BaseRunner):
         self.env = env
         self.retry = RolloutRetry(env, [rollout, actor], max_env_restarts(cfg))
         self.evaluator = Evaluator(cfg, self.folder, env, rollout, self.retry)
+        self.agreement = AgreementGate(cfg, actor, rollout)
+        self.fingerprints = RunFingerprints(cfg, self.folder, actor)
         self.max_steps = min(limits, default=0)
         self.env_steps = 0
         self._rollout_seconds = 0.0
@@ -53,6 +57,16 @@ class EmbodiedRunner(BaseRunner):
         wait_all(
             self.rollout.init_worker(spec), self.actor.init_worker(spec, self._optimiser_steps())
         )
+
+    def init_workers(self) -> None:
+        """Builds simulators, policies and optimisers, or brings them back from a checkpoint."""
+        super().init_workers()
+        if self.cfg.runner.only_eval:
+            return
+        if self.global_step % self.cfg.runner.weight_sync_interval:
+            # Between two weight updates the rollout would act with weights of its own making.
+            self.update_rollout_weights()
+        self.fingerprints.start(self.global_step)
 
     def _optimiser_steps(self) -> int:
         if self.cfg.runner.only_eval:
@@ -71,7 +85,8 @@ class EmbodiedRunner(BaseRunner):
             self.update_rollout_weights()
         env_metrics, times = self.generate_rollouts()
         self._rollout_seconds += times["time/generate_rollouts"]
-        metrics = env_metrics | times | self.learn()
+        metrics = env_metrics | times | self.agreement.check(self.global_step) | self.learn()
+        self.fingerprints.note(self.global_step + 1)
         metrics["env/steps_per_second"] = self.steps_per_rollout / (time.perf_counter() - begin)
         metrics["env/total_steps"] = float(self.env_steps)
         return metrics

@@ -63,8 +63,11 @@ class AgreementConfig(Section):
     interval: Int = Field(
         50, ge=-1, description="Steps between checks; 0 only before the first update, -1 never."
     )
-    tolerance: Float = Field(
-        1e-3, gt=0, description="Mean difference of log-probabilities that stops the run (nats)."
+    tolerance: Float | None = Field(
+        None,
+        gt=0,
+        description="Mean difference of log-probabilities that stops the run (nats), as does a "
+        "single one a hundred times as large; null is 1e-3 in fp32 and 0.05 with 16 bits.",
     )
 
 
@@ -119,7 +122,9 @@ class RunnerConfig(Section):
         0, ge=0, description="Restarts of the whole run from its last checkpoint after a failure."
     )
     deterministic: bool = Field(
-        False, description="Ordered routing and fixed kernels: two runs give equal fingerprints."
+        False,
+        description="Seeds by name and fixed kernels: two runs give equal fingerprints, which are "
+        "written for `rlinf bisect`.",
     )
     agreement: AgreementConfig = Field(
         default_factory=AgreementConfig,

@@ -40,6 +40,7 @@ class GymnasiumEnv(SlotVectorEnv):
     """
 
     env_type = "gymnasium"
+    opens_quickly = True
     factory: Callable[..., Any] | None = None
     own_keys: tuple[str, ...] = ()
 
@@ -251,6 +252,7 @@ def env_cls_for(
             "factory": staticmethod(factory),
             "own_keys": own_keys,
             "env_type": name,
+            "opens_quickly": False,
             "__module__": __name__,
         }
         _classes[key] = type(f"GymnasiumEnv_{name}", (GymnasiumEnv,), content)

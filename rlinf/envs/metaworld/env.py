@@ -42,6 +42,7 @@ class MetaWorldEnv(SlotVectorEnv):
     """
 
     env_type = "metaworld"
+    opens_quickly = True
     replays = False
 
     def _open(self) -> None:

@@ -24,16 +24,51 @@ _MODULUS = 1 << 64
 
 def checksum(tensor: Tensor) -> int:
     """Returns a number of 64 bits over the bytes of a tensor, whatever device it is on."""
+    return (int(share_of_checksum(tensor)) + tensor.nbytes) % _MODULUS
+
+
+def share_of_checksum(tensor: Tensor, first: int = 0) -> Tensor:
+    """What a contiguous part of a tensor adds to the checksum of the whole, int64 `[]`.
+
+    The shares of all parts and the number of bytes of the whole add up to its checksum, modulo
+    2^64.
+
+    Args:
+        tensor: the part.
+        first: number of 32-bit words of the whole that come before it.
+    """
     words = _words(tensor.detach())
     in_row, of_row = _weights(words.device)
+    if first % _ROW:
+        words = torch.nn.functional.pad(words, (first % _ROW, 0))
     whole = len(words) // _ROW
     rest = words[whole * _ROW :]
     sums = (rest * in_row[: len(rest)]).sum().unsqueeze(0)
     if whole:
         sums = torch.cat([*_row_sums(words[: whole * _ROW].view(whole, _ROW), in_row), sums])
     # The weights of rows begin anew after 16 GiB.
-    places = torch.arange(len(sums), device=words.device) % _ROW
-    return (int((sums * of_row[places]).sum()) + tensor.nbytes) % _MODULUS
+    places = (torch.arange(len(sums), device=words.device) + first // _ROW) % _ROW
+    return (sums * of_row[places]).sum()
+
+
+def checksums_of_rows(tensor: Tensor) -> Tensor:
+    """Returns the checksum of each `tensor[i]` of a tensor `[n, ...]`, int64 `[n]` on the host.
+
+    They are those of `checksum`, read as signed numbers.
+    """
+    count = len(tensor)
+    if not tensor.numel():
+        return torch.zeros(count, dtype=torch.int64)
+    size = tensor[0].nbytes
+    data = tensor.detach().reshape(count, -1).contiguous().view(torch.uint8)
+    if size % 4 or data.storage_offset() % 4:
+        data = torch.nn.functional.pad(data, (0, -size % 4))
+    words = data.view(torch.int32)
+    in_row, of_row = _weights(words.device)
+    sums = torch.full((count,), size, dtype=torch.int64, device=words.device)
+    for place, part in enumerate(words.split(_ROW, dim=1)):
+        sums += (part * in_row[: part.shape[1]]).sum(1) * of_row[place % _ROW]
+    return sums.cpu()
 
 
 def _row_sums(rows: Tensor, weights: Tensor) -> Iterator[Tensor]:

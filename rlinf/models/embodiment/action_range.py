@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -53,14 +54,16 @@ class ActionRange(PreciseBuffers):
         for name, bounds in (("low", low), ("high", high)):
             if known and len(bounds) != action_dim:
                 raise ValueError(f"action_{name} has {len(bounds)} numbers, not {action_dim}")
-        lows = torch.tensor(low if known else [-torch.inf] * action_dim, dtype=torch.float32)
-        highs = torch.tensor(high if known else [torch.inf] * action_dim, dtype=torch.float32)
+        # Plain numbers are asked, not tensors: those of a model on the meta device have no values.
+        numbers = [*low, *high] if known else [math.inf]
+        lows = torch.tensor(low if known else [-math.inf] * action_dim, dtype=torch.float32)
+        highs = torch.tensor(high if known else [math.inf] * action_dim, dtype=torch.float32)
         radius = (highs - lows) / 2
-        if squash and not torch.isfinite(radius).all():
+        if squash and not all(map(math.isfinite, numbers)):
             raise ValueError(
                 f"squash_actions needs finite bounds of the actions; the env says {low} to {high}"
             )
-        bounded = bool(torch.isfinite(lows).any() or torch.isfinite(highs).any())
+        bounded = any(map(math.isfinite, numbers))
         self.convention = ActionConvention(
             tuple(low) if known else None,
             tuple(high) if known else None,

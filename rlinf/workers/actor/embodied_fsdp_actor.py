@@ -16,8 +16,10 @@ from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
 from rlinf.scheduler import Worker
 from rlinf.utils.checkpoint import load_tree, save_tree
+from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
+from rlinf.workers.agreement import Evidence, Finding
 from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.env_worker import TRAJECTORY
 from rlinf.workers.rollout.multi_step_rollout_worker import HALF
@@ -28,6 +30,8 @@ class EmbodiedFSDPActor(Checkpointed, Worker):
 
     def __init__(self, cfg: Any) -> None:
         super().__init__()
+        if cfg.runner.deterministic:
+            be_deterministic(cfg.runner.seed, "actor", self._rank)
         self.cfg = cfg
         self._device = torch.device(self.torch_device_type)
         self._batch: EmbodiedBatch | None = None
@@ -126,6 +130,34 @@ class EmbodiedFSDPActor(Checkpointed, Worker):
         if self._batch is None:
             raise RuntimeError("there is no rollout to learn from: call recv_rollout_batch first")
         return self._batch
+
+    # -- agreement and fingerprints -------------------------------------------------------------
+
+    @Worker.timer("agreement")
+    def agreement(self) -> tuple[dict[str, float], torch.dtype]:
+        """Compares the rollout with what the policy makes of it; see `EmbodiedLearner`."""
+        return self.learner.agreement(self._require_batch())
+
+    def find_differences(self, evidence: list[Evidence]) -> list[Finding]:
+        """Says what differs between this rank and the rollout workers."""
+        return self.learner.find_differences(self._require_batch(), self._env_ids(), evidence)
+
+    def fingerprints(self) -> dict[str, Any]:
+        """Hashes of what the last update did; see `rlinf.utils.fingerprints`."""
+        self.engine.onload(optimizer=False)
+        record = self.learner.fingerprints.take()
+        self._offload()
+        return record
+
+    def fingerprint_facts(self) -> tuple[dict[str, Any], dict[str, list[str]]]:
+        """What hashes may depend on besides the config, and the names of the tensors."""
+        name = torch.cuda.get_device_name() if self._device.type == "cuda" else "cpu"
+        facts = {
+            "device": name,
+            "actor_ranks": self._world_size,
+            "threads": torch.get_num_threads(),
+        }
+        return facts, self.learner.fingerprints.names()
 
     # -- learning -------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from rlinf.algorithms.registry import advantage_registry, policy_loss_registry
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.utils.determinism import named_seed
+from rlinf.workers.actor.agreement import compute_format, embodied_agreement
 from rlinf.workers.actor.embodied_credit import Credit, EmbodiedCredit
 from rlinf.workers.actor.embodied_samples import (
     EmbodiedSamples,
@@ -19,7 +21,17 @@ from rlinf.workers.actor.embodied_samples import (
     LossSettings,
     recompute_logprobs,
 )
+from rlinf.workers.actor.fingerprints import StepFingerprints, embodied_tensors
 from rlinf.workers.actor.update_loop import UpdateLoop
+from rlinf.workers.agreement import (
+    Evidence,
+    Finding,
+    SeenInputs,
+    compare_formats,
+    compare_inputs,
+    compare_tensors,
+    sampled_steps,
+)
 
 
 class EmbodiedLearner:
@@ -40,6 +52,7 @@ class EmbodiedLearner:
         credit: what turns rewards into advantages.
         updates: what makes the optimiser steps.
         version: of the weights: updates made so far.
+        fingerprints: hashes of what each update did; None unless `runner.deterministic`.
     """
 
     def __init__(
@@ -64,12 +77,14 @@ class EmbodiedLearner:
             world_size,
             total_steps,
             on_nan=cfg.runner.on_nan,
-            keep_reference=_needs_reference(cfg.algorithm),
+            keep_reference=needs_reference(cfg.algorithm),
         )
         if self.engine.precision.note:
             self._warn_once(self.engine.precision.note)
         self.credit = EmbodiedCredit(cfg, self.engine.all_reduce, device, warn)
-        self.updates = UpdateLoop(cfg, self.engine, seed * 7_919 + rank)
+        self.updates = UpdateLoop(cfg, self.engine, named_seed(seed, "actor", "shuffle", rank))
+        self.fingerprints = StepFingerprints(self.engine) if cfg.runner.deterministic else None
+        self.updates.watch = self.fingerprints
         self._loss = LossSettings.of(cfg)
         self._prepared: tuple[EmbodiedBatch, Credit, Tensor | None] | None = None
 
@@ -102,6 +117,8 @@ class EmbodiedLearner:
             ref_logprobs=reference,
             proximal_logprobs=proximal,
         )
+        if self.fingerprints is not None:
+            self.fingerprints.batch(embodied_tensors(batch, credit))
         task = EmbodiedTask(self._loss, self.engine, samples, self.version + 1)
         metrics = self.updates.run(task)
         self._tell_what_was_left_out(metrics)
@@ -114,6 +131,48 @@ class EmbodiedLearner:
         self._prepared = None
         metrics["nan_skipped"] = float(self.credit.nan_skipped + self.engine.skipped)
         return metrics
+
+    # -- agreement with the rollout ---------------------------------------------------------------
+
+    def agreement(self, batch: EmbodiedBatch) -> tuple[dict[str, float], torch.dtype]:
+        """Compares a rollout with what the policy makes of it now; see `embodied_agreement`.
+
+        Returns:
+            The differences over all ranks, and the number format that they were computed in.
+        """
+        self.engine.onload(optimizer=False)
+        numbers = embodied_agreement(
+            self.engine,
+            batch,
+            self.version,
+            self._forward_size(batch),
+            values=self.cfg.actor.model.add_value_head,
+        )
+        return numbers, compute_format(self.engine)
+
+    def find_differences(
+        self, batch: EmbodiedBatch, env_ids: Sequence[int], evidence: Sequence[Evidence]
+    ) -> list[Finding]:
+        """Says what differs between this rank and whoever acted; all ranks call it.
+
+        Args:
+            batch: this rank's share of the rollout.
+            env_ids: number, in the whole run, of each column's env; again for each epoch.
+            evidence: of all rollout workers.
+        """
+        received = SeenInputs()
+        epochs = self.cfg.env.train.rollout_epoch
+        width = len(env_ids) // epochs
+        for step in sampled_steps(batch.prev_logprobs.shape[0]):
+            for epoch in range(epochs):
+                own = slice(epoch * width, (epoch + 1) * width)
+                inputs = {key: value[step, own] for key, value in batch.forward_inputs.items()}
+                received.note(epoch, step, env_ids[own], inputs)
+        return [
+            *compare_tensors(self.engine.full_tensors(), self.version, evidence),
+            *compare_inputs(received.table(), evidence),
+            *compare_formats(compute_format(self.engine), evidence),
+        ]
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -152,8 +211,12 @@ class EmbodiedLearner:
     # -- plumbing -------------------------------------------------------------------------------
 
     def _recompute(self, batch: EmbodiedBatch, reference: bool = False) -> Tensor:
-        size = self.cfg.actor.micro_batch_size or self.updates.share(batch.num_samples)
+        size = self._forward_size(batch)
         return recompute_logprobs(self.engine, batch, size, reference=reference)
+
+    def _forward_size(self, batch: EmbodiedBatch) -> int:
+        """Samples per forward pass."""
+        return self.cfg.actor.micro_batch_size or self.updates.share(batch.num_samples)
 
     def _tell_what_was_left_out(self, metrics: dict[str, float]) -> None:
         not_finite, empty = metrics["actor/updates_not_finite"], metrics["actor/updates_empty"]
@@ -170,7 +233,7 @@ class EmbodiedLearner:
             self._warn(message)
 
 
-def _needs_reference(algorithm: Any) -> bool:
+def needs_reference(algorithm: Any) -> bool:
     """Whether the policy is compared with the one it began as."""
     in_loss = "kl_beta" in policy_loss_registry.arguments(algorithm.loss_type)
     in_advantage = "reinpp_kl_beta" in advantage_registry.arguments(algorithm.adv_type)

@@ -27,6 +27,18 @@ class TrainingTask(Protocol):
         ...
 
 
+class UpdateWatch(Protocol):
+    """Looks at every optimiser step."""
+
+    def before_step(self, rows: Tensor) -> None:
+        """The gradient on some samples is complete and not used yet."""
+        ...
+
+    def after_step(self) -> None:
+        """The weights have changed."""
+        ...
+
+
 class UpdateLoop:
     """Makes the optimiser steps of one rollout.
 
@@ -37,6 +49,10 @@ class UpdateLoop:
         cfg: the configuration.
         engine: what is trained.
         seed: of the shuffle, differing between ranks.
+
+    Attributes:
+        shuffle: where the order of samples comes from.
+        watch: looks at every optimiser step; None is nobody.
     """
 
     def __init__(self, cfg: Any, engine: TrainEngine, seed: int) -> None:
@@ -49,6 +65,7 @@ class UpdateLoop:
         self._target_kl: float | None = algorithm.target_kl
         self._engine = engine
         self.shuffle = torch.Generator().manual_seed(seed)
+        self.watch: UpdateWatch | None = None
 
     def share(self, samples: int) -> int:
         """Samples of a minibatch that a rank has."""
@@ -110,7 +127,12 @@ class UpdateLoop:
             loss, of_piece = task.loss(piece, norm)
             self._engine.backward(loss, last=index == len(pieces) - 1)
             metrics.append(of_piece)
-        return metrics, self._engine.step()
+        if self.watch is None:
+            return metrics, self._engine.step()
+        self.watch.before_step(rows)
+        step = self._engine.step()
+        self.watch.after_step()
+        return metrics, step
 
     def _too_far(self, metrics: list[dict[str, Metric]]) -> bool:
         """Whether the policy has left the old one by more than `algorithm.target_kl`."""

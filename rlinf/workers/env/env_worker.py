@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rlinf.envs import can_render, get_env_cls
 from rlinf.envs.rendering import choose_backend
 from rlinf.scheduler import Worker
 from rlinf.utils.checkpoint import load_tree, save_tree
+from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.env_settings import env_settings
@@ -35,6 +36,8 @@ class EnvWorker(Checkpointed, Worker):
     def __init__(self, cfg: Any) -> None:
         super().__init__()
         torch.set_num_threads(1)
+        if cfg.runner.deterministic:
+            be_deterministic(cfg.runner.seed, "env", self._rank)
         self.cfg = cfg
         self.stages = cfg.rollout.pipeline_stage_num
         self._train: list[Any] = []
@@ -53,18 +56,7 @@ class EnvWorker(Checkpointed, Worker):
         """Makes the simulators, unless they are there, and describes them."""
         if not (self._train or self._eval):
             self._make_all()
-        env = (self._train or self._eval)[0]
-        image = env.obs_spec.get("main_images")
-        states = env.obs_spec.get("states")
-        low, high = env.action_spec.low, env.action_spec.high
-        return EnvSpec(
-            obs_dim=states.shape[-1] if states is not None else None,
-            action_dim=env.action_spec.dim,
-            action_low=low,
-            action_high=high,
-            image_shape=image.shape if image is not None else None,
-            train_steps=self._train[0].max_episode_steps if self._train else None,
-        )
+        return describe_envs(self._train, self._eval)
 
     def _make_all(self) -> None:
         self._video = self._prepare_video()
@@ -300,6 +292,25 @@ class EnvWorker(Checkpointed, Worker):
         """Closes the simulators."""
         for env in [*self._train, *self._eval]:
             env.close()
+
+
+def describe_envs(train: Sequence[Any], evaluation: Sequence[Any]) -> EnvSpec:
+    """What a policy has to know of envs, which are all alike.
+
+    Args:
+        train: vector envs for training; may be empty.
+        evaluation: vector envs for evaluation; may be empty if there are others.
+    """
+    env = (train or evaluation)[0]
+    image, states = env.obs_spec.get("main_images"), env.obs_spec.get("states")
+    return EnvSpec(
+        obs_dim=states.shape[-1] if states is not None else None,
+        action_dim=env.action_spec.dim,
+        action_low=env.action_spec.low,
+        action_high=env.action_spec.high,
+        image_shape=image.shape if image is not None else None,
+        train_steps=train[0].max_episode_steps if train else None,
+    )
 
 
 def _without_video(settings: Any) -> Any:

@@ -18,7 +18,9 @@ from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.scheduler import Worker
 from rlinf.scheduler.worker.routing import CommMapper, merge_batches
 from rlinf.utils.checkpoint import load_tree, save_tree
+from rlinf.utils.determinism import be_deterministic, named_seed
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
+from rlinf.workers.agreement import Evidence, SeenInputs, sampled_steps
 from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.env_worker import ACTIONS, EPISODES, EVAL, OBS, OVER
 from rlinf.workers.rollout.episode_server import Clients, act_in_blocks
@@ -37,6 +39,8 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
     def __init__(self, cfg: Any) -> None:
         super().__init__()
         torch.set_num_threads(1)
+        if cfg.runner.deterministic:
+            be_deterministic(cfg.runner.seed, "rollout", self._rank)
         self.cfg = cfg
         self.stages = cfg.rollout.pipeline_stage_num
         self.version = -1
@@ -44,11 +48,13 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
 
     def init_worker(self, env_spec: EnvSpec) -> None:
         """Builds the policy."""
-        policy = get_model(self.cfg.actor.model, env_spec, self._number_format())
+        self._format = self._number_format()
+        policy = get_model(self.cfg.actor.model, env_spec, self._format)
         self.policy = policy.to(self._device).eval()
         seed = self.cfg.rollout.seed
         seed = self.cfg.runner.seed if seed is None else seed
-        generator = torch.Generator(self._device).manual_seed(seed * 1_000_003 + self._rank)
+        own = named_seed(seed, "rollout", "policy", self._rank)
+        generator = torch.Generator(self._device).manual_seed(own)
         self.policy.set_generator(generator)
         self._generator = generator
         self._noise = self._noise_of_envs(seed)
@@ -56,6 +62,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         self._env_spec = env_spec
         self._receiver = WeightReceiver(self, self.cfg)
         self._guard = ObservationGuard(self.cfg.runner.on_nan, self.log_warning)
+        self._seen = SeenInputs()
         self._offload()
 
     def _number_format(self) -> torch.dtype:
@@ -123,6 +130,8 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         env, actor = self.cfg.env.group_name, self.cfg.actor.group_name
         ids = self._env_ids(cfg, self.stages)
         step = self._steps
+        compared = sampled_steps(chunks) if self.cfg.runner.agreement.interval >= 0 else ()
+        self._seen.clear()
         for epoch in range(cfg.rollout_epoch):
             records = [_Record(self.version) for _ in range(self.stages)]
             for chunk in range(chunks):
@@ -133,6 +142,8 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
                         actions, result = self.policy.predict_action_batch(
                             self._inputs(obs), **self._sampling(stage, step)
                         )
+                    if chunk in compared:
+                        self._seen.note(epoch, chunk, ids[stage], result["forward_inputs"])
                     self.send_to(env, None, actions.cpu(), route_key=stage, tag=ACTIONS)
                     record.add(final, result, bad)
                 step += 1
@@ -234,6 +245,17 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         self.version, kept = self._kept
         self.policy.load_state_dict(kept)
         del self._kept
+
+    # -- agreement with the actor ---------------------------------------------------------------
+
+    def number_format(self) -> torch.dtype:
+        """The format that the policy is meant to compute in."""
+        return self._format
+
+    def evidence(self) -> Evidence:
+        """What the policy acted with in the last rollout, as checksums."""
+        name = f"{self.group_name}:{self._rank}"
+        return Evidence.of(name, self.version, self.policy, self._seen.table())
 
     # -- checkpoints ----------------------------------------------------------------------------
 

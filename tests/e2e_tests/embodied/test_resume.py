@@ -16,6 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlinf.utils.fingerprints import FILE
+
 STEPS = 6
 SHORT = [
     "env.train.id=Pendulum-v1",
@@ -25,6 +27,7 @@ SHORT = [
     "runner.eval_episodes=4",
     "runner.save_interval=1",
     "runner.progress=off",
+    "runner.deterministic=true",
     "actor.global_batch_size=80",
     "algorithm.update_epoch=2",
     "actor.optim.lr_scheduler=cosine",
@@ -81,6 +84,7 @@ def start_and_await_step_2(folder: Path, arguments: list[str]) -> subprocess.Pop
 
 def assert_same_run(one: Path, two: Path) -> None:
     assert metrics(one) == metrics(two)
+    assert (one / FILE).read_text() == (two / FILE).read_text()
     ours, theirs = tensors(one, STEPS), tensors(two, STEPS)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

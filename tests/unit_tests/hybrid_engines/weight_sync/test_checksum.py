@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf.hybrid_engines.weight_sync.checksum import checksum
+from rlinf.hybrid_engines.weight_sync.checksum import (
+    checksum,
+    checksums_of_rows,
+    share_of_checksum,
+)
 from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch, load_tensor
 
 MANY = 3 * (1 << 16) + 5
@@ -49,6 +53,32 @@ def samples():
 def test_it_is_the_sum_of_weighted_words(name):
     tensor = samples()[name]
     assert checksum(tensor) == slow(tensor)
+
+
+@pytest.mark.parametrize("name", [n for n in samples() if n not in ("scalar", "several rows")])
+def test_rows_have_the_checksums_that_they_have_alone(name):
+    tensor = samples()[name]
+    for rows in (tensor, tensor[1:], tensor[:, None] if len(tensor) else tensor):
+        each = [checksum(row) for row in rows]
+        assert [number % (1 << 64) for number in checksums_of_rows(rows).tolist()] == each
+
+
+def test_rows_may_be_longer_than_the_weights_of_a_row():
+    tensor = samples()["several rows"].repeat(2).view(2, MANY)
+    each = [number % (1 << 64) for number in checksums_of_rows(tensor).tolist()]
+    assert each == [slow(tensor[0])] * 2
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 70_000])
+def test_shares_of_the_parts_add_up_to_the_checksum_of_the_whole(parts):
+    tensor = samples()["several rows"]
+    size = -(-len(tensor) // parts)
+    pieces = list(tensor.split(size))[:4] + [tensor[4 * size :]]
+    total, first = tensor.nbytes, 0
+    for piece in pieces:
+        total += int(share_of_checksum(piece, first))
+        first += len(piece)
+    assert first == len(tensor) and total % (1 << 64) == checksum(tensor)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,353 @@
+"""How much memory each worker of a config will take, worked out without starting one."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
+from rlinf.utils.env_spec import EnvSpec, rollout_steps
+
+MIB = 1 << 20
+BASE_PROCESS = {"actor": 440 * MIB, "rollout": 360 * MIB, "env": 360 * MIB}
+"""Python, Ray and torch in a worker of a tiny job; resident memory, with the CPU build on Linux."""
+DEVICE_CONTEXT = 500 * MIB
+"""What CUDA itself takes of a device for each process that uses it."""
+
+_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+Observations = dict[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape of one env's observation and its format, by name."""
+
+
+class CannotPredict(ValueError):
+    """Something that memory depends on is not known before the run starts."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that takes memory.
+
+    Attributes:
+        name: what.
+        bytes: how much.
+        exact: whether that is counted; False is an estimate.
+        on_device: whether it lies in the memory of an accelerator, if the worker has one.
+    """
+
+    name: str
+    bytes: int
+    exact: bool = True
+    on_device: bool = True
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """What each worker of a component takes.
+
+    Attributes:
+        component: its name.
+        count: workers of it.
+        accelerator: whether they have one.
+        parts: what takes memory.
+    """
+
+    component: str
+    count: int
+    accelerator: bool
+    parts: tuple[Part, ...]
+
+    def total(self, on_device: bool) -> int:
+        """Bytes on the accelerator, or in the memory of the machine."""
+        return sum(p.bytes for p in self.parts if (self.accelerator and p.on_device) == on_device)
+
+
+def predict_memory(
+    cfg: Any, placement: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> list[WorkerMemory]:
+    """Predicts what actor, rollout and env workers take at their peak.
+
+    Args:
+        cfg: what `validate_cfg` returned.
+        placement: processes by component, as in the report of `rlinf check`.
+
+    Raises:
+        CannotPredict: the model, or the size of an observation, is not known; says what to do.
+    """
+    if cfg.runner.task_type != "embodied" or cfg.env.train is None:
+        raise CannotPredict(f"there is no model of it for task type {cfg.runner.task_type}")
+    spec, observations = _sizes(cfg)
+    model = _meta_model(cfg, spec)
+    rollout = _Rollout.of(cfg, spec, model, observations)
+    return [
+        _worker(name, placement[name], parts)
+        for name, parts in (
+            ("actor", lambda ranks, gpu: _actor(cfg, model, rollout, ranks, gpu)),
+            ("rollout", lambda ranks, gpu: _acting(cfg, model, rollout, ranks, gpu)),
+            ("env", lambda ranks, gpu: _simulating(rollout, ranks, gpu)),
+        )
+    ]
+
+
+def _worker(name: str, processes: Sequence[Mapping[str, Any]], parts: Any) -> WorkerMemory:
+    accelerator = any(process["kind"] == "accelerator" for process in processes)
+    found = [*parts(len(processes), accelerator), Part("process", BASE_PROCESS[name], False, False)]
+    return WorkerMemory(name, len(processes), accelerator, tuple(p for p in found if p.bytes))
+
+
+# -- what a rollout is ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rollout:
+    """Sizes of one rollout.
+
+    Attributes:
+        samples: chunk steps of all envs, over all epochs.
+        epochs: rollouts that are played one after the other.
+        envs: of the run.
+        inputs: what the policy keeps of a sample, `[2, ...]` on the meta device.
+        of_policy: bytes per sample of what the policy knows.
+        of_env: bytes per sample of what the envs know.
+        value: bytes of one value.
+        seen: bytes of one observation.
+    """
+
+    samples: int
+    epochs: int
+    envs: int
+    inputs: dict[str, Tensor]
+    of_policy: int
+    of_env: int
+    value: int
+    seen: int
+
+    @classmethod
+    def of(cls, cfg: Any, spec: EnvSpec, model: nn.Module, observations: Observations) -> _Rollout:
+        train, chunks = cfg.env.train, cfg.actor.model.num_action_chunks
+        try:
+            steps = rollout_steps(train, spec.train_steps) // chunks
+        except ValueError as error:
+            raise CannotPredict(str(error)) from error
+        rows = 2
+        obs = {
+            key: torch.empty((rows, *shape), dtype=dtype, device="meta")
+            for key, (shape, dtype) in observations.items()
+        }
+        with torch.device("meta"):
+            _, result = model.predict_action_batch(obs)
+        inputs = result["forward_inputs"]
+        value = result["prev_values"].nbytes // rows
+        kept = sum(tensor.nbytes for tensor in inputs.values()) // rows
+        logprobs = result["prev_logprobs"].nbytes // rows
+        versions, finite, valid = 8, 1, 1
+        return cls(
+            samples=steps * train.total_num_envs * train.rollout_epoch,
+            epochs=train.rollout_epoch,
+            envs=train.total_num_envs,
+            inputs=inputs,
+            # The value of a step, and that of an observation in which an episode ended.
+            of_policy=kept + logprobs + 2 * value + versions + finite,
+            # Reward, termination and truncation of each action.
+            of_env=chunks * (4 + 1 + 1) + valid,
+            value=value,
+            seen=sum(math.prod(shape) * dtype.itemsize for shape, dtype in observations.values()),
+        )
+
+    def batch(self, ranks: int) -> int:
+        """Bytes of the batch of one actor rank."""
+        last = self.envs * self.epochs // ranks * self.value
+        return self.samples // ranks * (self.of_policy + self.of_env) + last
+
+
+# -- what each component takes --------------------------------------------------------------------
+
+
+def _actor(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool) -> list[Part]:
+    from rlinf.workers.actor.embodied_learner import needs_reference
+
+    own = TrainingBytes.of(model, ranks)
+    parts = [
+        Part("weights", own.parameters + own.buffers),
+        Part("gradients", own.gradients),
+        Part("optimiser", own.optimizer),
+    ]
+    if needs_reference(cfg.algorithm):
+        parts.append(Part("reference policy", own.parameters + own.buffers))
+    if ranks > 1:
+        fully = sum(parameter.nbytes for parameter in model.parameters())
+        parts.append(Part("gathered weights", fully, exact=False))
+    parts.append(Part("batch", rollout.batch(ranks), on_device=False))
+    if gpu:
+        parts.append(Part("batch on the device", rollout.batch(ranks), exact=False))
+        parts.append(Part("context", DEVICE_CONTEXT, exact=False))
+    share = (cfg.actor.global_batch_size or rollout.samples) // ranks
+    micro = min(cfg.actor.micro_batch_size or share, share)
+    parts.append(Part("activations", activation_bytes(model, rollout.inputs, micro), exact=False))
+    return parts
+
+
+def _acting(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool) -> list[Part]:
+    name = cfg.rollout.model.precision or cfg.actor.model.precision
+    # A CPU has no arithmetic of 16 bits and uses fp32 instead.
+    size = _FORMATS[name].itemsize if gpu else 4
+    weights = sum(p.numel() * size for p in model.parameters())
+    weights += sum(buffer.nbytes for buffer in model.buffers())
+    kept = rollout.samples // rollout.epochs // ranks * rollout.of_policy
+    parts = [
+        Part("weights", weights),
+        # When a rollout ends, its steps are joined: for a moment it is there twice.
+        Part("batch", 2 * kept, exact=False, on_device=False),
+    ]
+    return [*parts, Part("context", DEVICE_CONTEXT, exact=False)] if gpu else parts
+
+
+def _simulating(rollout: _Rollout, ranks: int, gpu: bool) -> list[Part]:
+    kept = rollout.samples // rollout.epochs // ranks * rollout.of_env
+    seen = rollout.envs // ranks * rollout.seen
+    parts = [Part("batch", 2 * kept + 2 * seen, exact=False, on_device=False)]
+    return [*parts, Part("context", DEVICE_CONTEXT, exact=False)] if gpu else parts
+
+
+def activation_bytes(model: nn.Module, inputs: Mapping[str, Tensor], rows: int) -> int:
+    """What a forward pass keeps for its backward pass, in fp32.
+
+    Args:
+        model: on the meta device, or any other.
+        inputs: of some samples, `[n, ...]` each, on the same device.
+        rows: samples of a micro-batch.
+    """
+    part = {key: tensor.new_zeros((rows, *tensor.shape[1:])) for key, tensor in inputs.items()}
+    return saved_bytes(
+        model,
+        lambda: model(
+            forward_type="default", forward_inputs=part, compute_entropy=True, compute_values=True
+        ),
+    )
+
+
+# -- sizes of observations and the model ----------------------------------------------------------
+
+
+def _sizes(cfg: Any) -> tuple[EnvSpec, Observations]:
+    """Sizes that the env says, if it can be made in no time, or else that the config says."""
+    from rlinf.envs import get_env_cls
+    from rlinf.envs.errors import EnvError
+    from rlinf.workers.env.env_settings import env_settings
+    from rlinf.workers.env.env_worker import describe_envs
+
+    model = cfg.actor.model
+    known = {name: model.get(name) for name in ("obs_dim", "action_dim")}
+    settings = env_settings(cfg, "train")
+    OmegaConf.set_readonly(settings, False)
+    settings.group_size = 1
+    try:
+        env_cls = get_env_cls(settings.env_type, settings)
+        if env_cls.opens_quickly:
+            env = env_cls(settings, 1)
+            try:
+                spec = describe_envs([env], [])
+                return spec, {
+                    key: (tuple(one.shape), torch.from_numpy(np.empty(0, one.dtype)).dtype)
+                    for key, one in env.obs_spec.items()
+                }
+            finally:
+                env.close()
+        missing = f"{settings.env_type} says its sizes only when it is started"
+    except (EnvError, ImportError, ValueError) as error:
+        missing = str(error)
+    if known["action_dim"] is None or (known["obs_dim"] is None and model.get("use_states", True)):
+        raise CannotPredict(
+            f"{missing}; set actor.model.obs_dim and actor.model.action_dim to have a prediction"
+        )
+    return _of_config(model, known)
+
+
+def _of_config(model: Any, known: Mapping[str, int | None]) -> tuple[EnvSpec, Observations]:
+    observations: Observations = {}
+    if known["obs_dim"] is not None:
+        observations["states"] = ((known["obs_dim"],), torch.float32)
+    size = model.get("image_size")
+    image = None if size is None else (size, size, 3)
+    if image is not None:
+        observations["main_images"] = (image, torch.uint8)
+        for key, count in (("wrist_images", "wrist_views"), ("extra_view_images", "extra_views")):
+            if model.get(count):
+                observations[key] = ((model.get(count), *image), torch.uint8)
+    return EnvSpec(known["obs_dim"], known["action_dim"], image_shape=image), observations
+
+
+def _meta_model(cfg: Any, spec: EnvSpec) -> nn.Module:
+    """The model without memory."""
+    from rlinf.models import get_model
+
+    section = copy.deepcopy(cfg.actor.model)
+    OmegaConf.set_readonly(section, False)
+    # Sizes do not depend on the weights that are loaded.
+    section.model_path = None
+    OmegaConf.set_readonly(section, True)
+    try:
+        with torch.device("meta"):
+            return get_model(section, spec, torch.float32)
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise CannotPredict(
+            f"{section.model_type} cannot be built on the meta device: {first}"
+        ) from error
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def as_data(workers: Sequence[WorkerMemory]) -> dict[str, Any]:
+    """The same for programs: bytes by component and part."""
+    return {
+        worker.component: {
+            "workers": worker.count,
+            "parts": {part.name: part.bytes for part in worker.parts},
+            "estimated": [part.name for part in worker.parts if not part.exact],
+            "device_bytes": worker.total(on_device=True),
+            "host_bytes": worker.total(on_device=False),
+        }
+        for worker in workers
+    }
+
+
+def as_lines(workers: Sequence[WorkerMemory]) -> list[str]:
+    """A table for people, and what it leaves out."""
+    lines = []
+    width = max(len(_title(worker)) for worker in workers)
+    for worker in workers:
+        sums = [f"{readable(worker.total(on_device=False))} of the machine's memory"]
+        if worker.accelerator:
+            sums.insert(0, f"{readable(worker.total(on_device=True))} of its device's")
+        lines.append(f"{_title(worker):<{width}}  {', '.join(sums)}")
+        parts = [
+            f"{part.name} {'' if part.exact else '~'}{readable(part.bytes)}"
+            for part in worker.parts
+        ]
+        lines.append(f"{'':<{width}}    {', '.join(parts)}")
+    lines.append("~ is an estimate; what simulators take is not in it")
+    return lines
+
+
+def _title(worker: WorkerMemory) -> str:
+    return f"{worker.component} ({worker.count})" if worker.count > 1 else worker.component
+
+
+def readable(count: int) -> str:
+    """Bytes in a unit that gives a short number."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB" if size < 1000 else f"{size:.0f} GiB"

@@ -1,0 +1,61 @@
+"""The learner's side of train/rollout agreement: recompute what the rollout computed."""
+
+from __future__ import annotations
+
+import torch
+
+from rlinf.algorithms.agreement import logprob_gap, value_gap
+from rlinf.algorithms.metrics import Metric, MetricSum, merge_metrics, reduce_metrics
+from rlinf.data.embodied import EmbodiedBatch
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.workers.agreement import sampled_steps
+
+
+def embodied_agreement(
+    engine: TrainEngine, batch: EmbodiedBatch, version: int, size: int, *, values: bool
+) -> dict[str, float]:
+    """Recomputes the sampled steps of a rollout; all ranks call it, before the first update on it.
+
+    Samples of other versions of the weights are not compared: the learner no longer has, or never
+    had, what made them.
+
+    Args:
+        engine: the policy.
+        batch: this rank's share of the rollout.
+        version: of the policy's weights.
+        size: samples per forward pass.
+        values: compare values, too.
+
+    Returns:
+        Over all ranks: `compared`, the part of the sampled rows that are of this version; if there
+        are any, `logprob_max`, `logprob_mean` and, on request, `value_max` and `value_mean`.
+    """
+    if (batch.versions < 0).any():
+        raise RuntimeError(
+            "the rollout acted before weights of the actor had reached it: call "
+            "update_rollout_weights first"
+        )
+    steps = sampled_steps(batch.prev_logprobs.shape[0])
+    inputs = {key: value[steps].flatten(0, 1) for key, value in batch.forward_inputs.items()}
+    logprobs = batch.prev_logprobs[steps].flatten(0, 1)
+    old_values = batch.prev_values[steps].flatten(0, 1)
+    ours = batch.versions[steps].flatten() == version
+    parts: list[dict[str, Metric]] = []
+    for rows in torch.arange(len(logprobs)).split(size):
+        out = engine.infer(
+            forward_type="default",
+            forward_inputs={key: value[rows].to(engine.device) for key, value in inputs.items()},
+            compute_values=values,
+        )
+        mask = ours[rows]
+        part = logprob_gap(out["logprobs"], logprobs[rows], mask)
+        if values:
+            part |= value_gap(out["values"], old_values[rows], mask)
+        part["compared"] = MetricSum.of(mask.double().sum().to(engine.device), float(len(rows)))
+        parts.append(part)
+    return reduce_metrics(merge_metrics(parts), engine.all_reduce, engine.all_reduce_max)
+
+
+def compute_format(engine: TrainEngine) -> torch.dtype:
+    """The number format in which the learner multiplies."""
+    return engine.precision.autocast or engine.precision.params or torch.float32
