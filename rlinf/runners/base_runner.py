@@ -117,6 +117,7 @@ class BaseRunner(ABC):
             if final and self._evaluated_at != self.global_step:
                 self.logger.log(final, self.global_step)
         except BaseException as error:
+            self.checkpoints.settle()
             said = f"{type(error).__name__}: {error}"
             self.summary.write(status="failed", error=said, **self._counts())
             raise

@@ -15,6 +15,8 @@ from rlinf.scheduler import WaitTimeout, WorkerDied, WorkerGroup, wait_all
 from rlinf.utils.checkpoint import Checkpoint, CheckpointError, CheckpointStore
 from rlinf.utils.checkpoint.tree import save_tree
 
+_SETTLE_SECONDS = 2.0
+
 
 class RunCheckpoints:
     """The checkpoints of one run.
@@ -76,18 +78,38 @@ class RunCheckpoints:
                 answers = wait_all(*(group.checkpoint_written(wait) for group in self._groups))
                 if not all(all(answer) for answer in answers):
                     return
-                facts = {
-                    "versions": versions(),
-                    "config": to_plain(self._cfg),
-                    "seconds": round(time.perf_counter() - begin, 3),
-                }
-                self._commit = _Commit(self.store, step, facts, score)
+                self._begin_commit(step, score, begin)
             if self._commit.done(wait):
                 self._pending = self._commit = None
         except (WorkerDied, WaitTimeout):
             raise
         except Exception as error:
             self._give_up(step, error)
+
+    def settle(self) -> None:
+        """Completes, when a run fails, the checkpoint that all workers have written already."""
+        if self._pending is None:
+            return
+        step, score, begin = self._pending
+        try:
+            if self._commit is None:
+                calls = [group.checkpoint_written(False) for group in self._groups]
+                answers = wait_all(*calls, timeout=_SETTLE_SECONDS)
+                if not all(all(answer) for answer in answers):
+                    return
+                self._begin_commit(step, score, begin)
+            self._commit.done(wait=True)
+        except Exception as error:
+            # The failure that ends the run is the one to tell; this only costs a checkpoint.
+            print(f"step {step} could not be saved any more: {error}", file=sys.stderr, flush=True)
+
+    def _begin_commit(self, step: int, score: float | None, begin: float) -> None:
+        facts = {
+            "versions": versions(),
+            "config": to_plain(self._cfg),
+            "seconds": round(time.perf_counter() - begin, 3),
+        }
+        self._commit = _Commit(self.store, step, facts, score)
 
     def _give_up(self, step: int, error: Exception) -> None:
         self._pending = self._commit = None

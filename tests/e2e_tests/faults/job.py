@@ -132,6 +132,8 @@ class Loop(BaseRunner):
         self._team.init_worker().wait()
 
     def train_step(self) -> dict[str, float]:
+        # What was saved before the fault is there, however busy the machine is.
+        self.checkpoints.poll(wait=True)
         calls = self._team.play(*self._channels)
         self._reach("rollout")
         self.totals_seen.append(calls.wait()[-1])
