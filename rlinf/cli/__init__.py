@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from rlinf import __version__
-from rlinf.cli import check, check_env, doctor, trace, train, verify
+from rlinf.cli import check, check_env, doctor, logs, report, trace, train, verify
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,4 +48,6 @@ def build_parser() -> argparse.ArgumentParser:
     check_env.add_parser(commands)
     doctor.add_parser(commands)
     trace.add_parser(commands)
+    report.add_parser(commands)
+    logs.add_parser(commands)
     return parser
