@@ -44,10 +44,8 @@ def find_videos(record: RunRecord, page: Path, most_bytes: int) -> list[Video]:
         if episode.get("video"):
             path = _locate(record.folder, episode["video"])
             wanted.append((path, title(episode), _truth(episode.get("success_once"))))
-    listed = {path for path, _, _ in wanted}
-    policy = record.folder / "policy.mp4"
-    if policy.resolve() not in {path.resolve() for path in listed}:
-        wanted.append((policy, "an episode of the final policy", None))
+    if not wanted:
+        wanted = [(record.folder / "policy.mp4", "an episode of the final policy", None)]
     out: list[Video] = []
     room = most_bytes
     for path, name, success in wanted:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf.cli.report.run_record import RunRecord
-from rlinf.utils.intervals import wilson_interval
+from rlinf.utils.intervals import wilson
 from rlinf.utils.progress import span
 
 STATUS_WORDS = {
@@ -88,7 +88,10 @@ def _evaluation_tiles(record: RunRecord) -> list[Tile]:
     out = []
     rate = found.get("eval/success_once")
     if rate is not None and count:
-        low, high = wilson_interval(min(count, rate * count), count)
+        _, low, high = wilson(rate, count)
+        # The run knows which of its episodes began alike, and so say nothing new.
+        low = found.get("eval/success_once_low", low)
+        high = found.get("eval/success_once_high", high)
         note = f"95 % interval {low:.1%} – {high:.1%}, n = {count}{when}"
         out.append(Tile("evaluated success", f"{rate:.1%}", note))
     if found.get("eval/return") is not None and count:

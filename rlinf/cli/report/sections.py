@@ -129,11 +129,12 @@ def episode_section(record: RunRecord, videos: Sequence[Video]) -> str:
             f"<details><summary>All {len(played):,} episodes of the last evaluation</summary>"
             f"{table(keys, body)}{note}</details>"
         )
-    if not parts:
-        told = str(record.summary.get("video") or "")
-        why = told if told.startswith("no video") else "none were recorded"
-        parts.append(f"<p>{escape(why)}.</p>")
-    return "".join(parts)
+    notes = [(record.evaluation or {}).get(key) for key in ("protocol", "video_note")]
+    told = str(record.summary.get("video") or "")
+    if not videos and not notes[1]:
+        notes.append(told if told.startswith("no video") else "no video was recorded")
+    words = "; ".join(str(note) for note in notes if note)
+    return "".join(parts) + (f'<p class="note">{escape(words)}</p>' if words else "")
 
 
 def _video(video: Video) -> str:
@@ -219,11 +220,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: Any) -> str:
-    """A number or a word of a result, for people."""
+    """A number, a word or an interval of a result, for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict) and value.keys() >= {"value", "low", "high"}:
+        return f"{number(value['value'])} ({number(value['low'])} – {number(value['high'])})"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -279,17 +279,29 @@ def test_episodes_are_in_the_page_or_beside_it(tmp_path):
     ]
     for episode in episodes[:2]:
         episode["video"] = f"videos/{episode['id']}.mp4"
-    tasks = {"reach": {"episodes": 1, "success_once": 1.0}, "push": {"episodes": 2}}
-    evaluation = {"episodes": episodes, "tasks": tasks}
+    rate = {"value": 0.5, "low": 0.0945, "high": 0.9055}
+    tasks = {"reach": {"episodes": 1}, "push": {"episodes": 2, "success_once": rate}}
+    evaluation = {"episodes": episodes, "tasks": tasks, "protocol": "MT10, seed 3"}
     (folder / "evaluation.json").write_text(json.dumps(evaluation))
     page = report(folder, "--max-video-mb", "0.006")
     inside = [ref for ref in page.references if ref.startswith("data:video/mp4;base64,")]
     decoded = [base64.b64decode(ref.partition(",")[2]) for ref in inside]
-    assert decoded == [videos["videos/0.mp4"], videos["policy.mp4"]]
+    assert decoded == [videos["videos/0.mp4"]]
     assert "videos/1.mp4" in page.references, "the one that is too large"
     shown = page.text("episodes")
     for text in ("success", "episode 0, reach", "failure", "episode 1, push", "10.5", "All 3"):
         assert text in shown
+    assert "0.5 (0.0945 – 0.9055)" in shown and "MT10, seed 3" in shown
+    # Without a list of episodes there is still the video of the final policy.
+    (folder / "evaluation.json").unlink()
+    (only,) = [ref for ref in report(folder).references if ref.startswith("data:")]
+    assert base64.b64decode(only.partition(",")[2]) == videos["policy.mp4"]
+
+
+def test_the_run_knows_its_interval_best(tmp_path):
+    known = {"eval/success_once_low": 0.5, "eval/success_once_high": 0.93}
+    page = report(make_run(tmp_path / "run", evaluation=EVALUATION | known))
+    assert "95 % interval 50.0% – 93.0%, n = 20" in page.text("tiles")
 
 
 def test_what_is_no_run_is_said(tmp_path, capsys):
