@@ -77,6 +77,8 @@ def tiles(record: RunRecord) -> list[Tile]:
         *_steps(record),
         *_speed(record),
         *_of(record.wall_seconds, "wall time", lambda value: span(value), _time_note(record)),
+        *_of(record.summary.get("restarts") or None, "restarts", str, "from a checkpoint"),
+        *_of(record.summary.get("env_restarts") or None, "env restarts", str, "after crashes"),
         *_of(record.summary.get("seed"), "seed", str),
     ]
 

@@ -27,7 +27,7 @@ class RunRecord:
         config: `config.yaml`; empty if there is none.
         metrics: the lines of `metrics.jsonl`, whole ones only.
         failure: the failure card; None if there is none.
-        failure_is_old: whether the card is of an earlier start of the run.
+        earlier: failure cards of earlier starts and of attempts before a restart.
         evaluation: `evaluation.json`, each episode of the last evaluation; None if there is none.
         log: the end of the workers' logs, merged: (level, text).
     """
@@ -37,7 +37,7 @@ class RunRecord:
     config: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     failure: dict[str, Any] | None = None
-    failure_is_old: bool = False
+    earlier: list[dict[str, Any]] = field(default_factory=list)
     evaluation: dict[str, Any] | None = None
     log: list[tuple[str, str]] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class RunRecord:
     def status(self) -> str:
         """`finished`, `evaluated`, `failed`, `running`, `stopped` (without a word) or `unknown`."""
         status = self.summary.get("status", "unknown")
-        if status in ("running", "unknown") and self.failure and not self.failure_is_old:
+        if status in ("running", "unknown") and self.failure:
             return "failed"
         if status == "running" and not self._is_alive():
             return "stopped"
@@ -128,14 +128,17 @@ def read_run(folder: Path) -> RunRecord:
             "`rlinf train` prints the right one at its end"
         )
     summary = _read_json(folder / "summary.json") or {}
-    card = folder / "workers" / "failure.json"
+    cards = sorted(folder.glob("workers.failed_*/failure.json"))
+    last = folder / "workers" / "failure.json"
+    is_old = last.exists() and last.stat().st_mtime < summary.get("began", 0.0)
+    cards += [last] if is_old else []
     return RunRecord(
         folder=folder,
         summary=summary,
         config=_read_config(folder / "config.yaml"),
         metrics=_read_metrics(folder),
-        failure=_read_json(card),
-        failure_is_old=card.exists() and card.stat().st_mtime < summary.get("began", 0.0),
+        failure=None if is_old else _read_json(last),
+        earlier=[card for path in cards if (card := _read_json(path))],
         evaluation=_read_json(folder / "evaluation.json"),
         log=_read_log(folder),
     )

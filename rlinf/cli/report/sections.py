@@ -49,22 +49,27 @@ def headline(record: RunRecord) -> str:
 
 
 def failure(record: RunRecord) -> str:
-    """The failure card, open if it is why the run ended."""
-    card = record.failure
-    if not card:
-        return ""
+    """Why the run ended, if it failed; folded, what it recovered from."""
+    out = ""
+    if record.failure:
+        out = f'<section id="failure"><h2>Failure</h2>{_card(record.failure)}</section>'
+    for card in record.earlier:
+        what = f"{card.get('who')}: {card.get('what')}"
+        out += (
+            "<section><details><summary>An earlier attempt failed: "
+            f"{escape(what)}</summary>{_card(card)}</details></section>"
+        )
+    return out
+
+
+def _card(card: dict[str, Any]) -> str:
     rows = [(label, str(card.get(key, ""))) for key, label in _CARD_ROWS if card.get(key)]
     followers = card.get("followers") or []
     if followers:
         rows.append(("also", f"{len(followers)} stopped because of this: {', '.join(followers)}"))
     evidence = "\n".join(card.get("evidence") or [])
     body = definition_list(rows) + (f"<pre>{escape(evidence)}</pre>" if evidence else "")
-    if record.failure_is_old or record.status in ("finished", "evaluated"):
-        return (
-            "<section><details><summary>An earlier start of this run failed</summary>"
-            f'<div class="card failed">{body}</div></details></section>'
-        )
-    return f'<section id="failure"><h2>Failure</h2><div class="card failed">{body}</div></section>'
+    return f'<div class="card failed">{body}</div>'
 
 
 def bottleneck(section: TimelineSection) -> str:

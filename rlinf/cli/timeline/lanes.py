@@ -111,7 +111,9 @@ def load_timeline(folder: str | Path, last: int | None = None) -> Timeline:
         ValueError: there are none.
     """
     folder = Path(folder)
-    found = sorted(p for p in folder.rglob("*.trace*") if p.is_file())
+    # Attempts that failed before a restart have their own folders beside this one.
+    root = folder / "workers" if (folder / "workers").is_dir() else folder
+    found = sorted(p for p in root.rglob("*.trace*") if p.is_file())
     if not found:
         raise ValueError(
             f"{folder} has no traces: is it the folder of a run (`rlinf train` prints it at its "

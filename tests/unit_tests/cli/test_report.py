@@ -253,8 +253,21 @@ def test_a_card_of_an_earlier_start_is_told_apart(tmp_path):
     path.write_text(json.dumps(CARD))
     os.utime(path, (time.time() - 1000,) * 2)
     page = report(folder)
-    assert "failure" not in page.texts and "An earlier start" in page.text("summary")
+    assert "failure" not in page.texts
+    assert "An earlier attempt failed: EnvGroup:3: the process was" in page.text("summary")
     assert page.data["status"] == "running"
+
+
+def test_a_run_that_recovered_tells_from_what(tmp_path):
+    folder = make_run(tmp_path / "run", restarts=1)
+    (folder / "workers").rename(folder / "workers.failed_1")
+    (folder / "workers.failed_1" / "failure.json").write_text(json.dumps(CARD))
+    write_traces(folder, steps=3, begin=500.0)
+    page = report(folder)
+    assert page.data["status"] == "finished" and "failure" not in page.texts
+    assert "An earlier attempt failed: EnvGroup:3" in page.text("summary")
+    assert "restarts 1" in page.text("tiles")
+    assert [name for name, *_ in page.data["timeline"]["steps"]] == ["step 2", "step 3"]
 
 
 def test_a_run_that_ended_before_it_began(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import warnings
@@ -31,14 +32,15 @@ class Talker(Worker):
         return self._rank
 
 
-def test_a_worker_logs_prints_and_raises_into_its_file(cluster):
+def test_a_worker_logs_prints_and_raises_into_its_file(shared_cluster):
+    cluster = shared_cluster
     group = Talker.create_group().launch(
         cluster, placement_strategy=PackedPlacementStrategy(0, 1), name="Talker"
     )
     group.talk().wait()
     with pytest.raises(ValueError, match="a reason"):
         group.execute_on(1).fail().wait()
-    found = find_logs(cluster.log_dir)
+    found = find_logs(cluster.log_dir, "Talker")
     assert list(found) == ["Talker:0", "Talker:1"]
     entries = list(merged([LogFile(*item) for item in found.items()], Selection()))
     assert entries == sorted(entries, key=lambda entry: entry.time)
@@ -56,12 +58,10 @@ def test_a_worker_logs_prints_and_raises_into_its_file(cluster):
     assert text.endswith("ValueError: a reason\nof two lines")
 
 
-def test_what_is_waited_for_can_be_asked(cluster, tmp_path):
-    import os
-
+def test_what_is_waited_for_can_be_asked(shared_cluster, tmp_path):
     one, two = (
         Talker.create_group().launch(
-            cluster, placement_strategy=PackedPlacementStrategy(0, 0), name=name
+            shared_cluster, placement_strategy=PackedPlacementStrategy(0, 0), name=name
         )
         for name in ("One", "Two")
     )
