@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlinf.utils.progress import RunState, span
+from rlinf.utils.progress import RunState, ask, span
 
 _REDRAWS_PER_SECOND = 2
 _QUEUE_SECONDS = 1.0
@@ -63,7 +63,7 @@ class LiveView:
     def _look_at_queues(self) -> None:
         """Apart from drawing: a keeper that is slow to answer must not stop the view."""
         while not self._ended.wait(_QUEUE_SECONDS):
-            self._filled = _ask(self._queues)
+            self._filled = ask(self._queues)
 
     # -- drawing --------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class LiveView:
 
         lines = [self._bar(), self._facts()]
         if not self._ended.is_set():
-            what = _ask(self._waiting)
+            what = ask(self._waiting)
             lines.append(_line("waiting for", ", ".join(what) or "nobody: the driver is busy"))
             if self._filled:
                 lines.append(_line("queues", ", ".join(self._filled)))
@@ -115,11 +115,3 @@ def _line(label: str, text: str) -> Any:
     from rich.text import Text
 
     return Text(no_wrap=True, overflow="ellipsis").append(f"{label} ", style="dim").append(text)
-
-
-def _ask(source: Callable[[], Sequence[str]]) -> Sequence[str]:
-    """What a source says; one that fails is shown as such, since the run does not depend on it."""
-    try:
-        return source()
-    except Exception as error:
-        return [f"not known ({type(error).__name__}: {error})"]

@@ -133,9 +133,12 @@ class _PlainLines:
     def _break_silence(self) -> None:
         while not self._ended.wait(max(0.1, self._spoke + _SILENCE_SECONDS - time.monotonic())):
             if time.monotonic() - self._spoke >= _SILENCE_SECONDS:
-                done = self._state.step or 0
-                what = ", ".join(self._waiting()) or "nobody: the driver itself is busy"
-                self._say(f"{done}/{self._state.total} steps are done  waiting for {what}")
+                what = ", ".join(ask(self._waiting)) or "nobody: the driver itself is busy"
+                self._say(f"{self._place()}  waiting for {what}")
+
+    def _place(self) -> str:
+        step = self._state.step
+        return f"step {step}/{self._state.total} is done" if step else "in the first step"
 
     def _say(self, text: str) -> None:
         self._spoke = time.monotonic()
@@ -143,6 +146,14 @@ class _PlainLines:
 
     def close(self) -> None:
         self._ended.set()
+
+
+def ask(source: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """What a source says; one that fails is shown as such, since the run does not depend on it."""
+    try:
+        return source()
+    except Exception as error:
+        return [f"not known ({type(error).__name__}: {error})"]
 
 
 def span(seconds: float) -> str:

@@ -87,7 +87,7 @@ def test_a_silent_run_says_what_it_waits_for(monkeypatch, capsys):
         if said:
             break
         threading.Event().wait(0.01)
-    assert "0/30 steps are done  waiting for EnvGroup.interact() 3 s" in said
+    assert "in the first step  waiting for EnvGroup.interact() 3 s" in said
 
 
 def test_off_is_silent(capsys):
