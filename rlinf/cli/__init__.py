@@ -11,7 +11,18 @@ import sys
 from collections.abc import Sequence
 
 from rlinf import __version__
-from rlinf.cli import bisect, check, check_env, doctor, export, trace, train, verify
+from rlinf.cli import (
+    bisect,
+    check,
+    check_env,
+    doctor,
+    export,
+    logs,
+    report,
+    trace,
+    train,
+    verify,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,4 +61,6 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_parser(commands)
     trace.add_parser(commands)
     bisect.add_parser(commands)
+    report.add_parser(commands)
+    logs.add_parser(commands)
     return parser

@@ -173,15 +173,25 @@ def make_band(env_steps: Sequence[int], curves: Iterable[Sequence[float]]) -> Ba
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's `metrics.jsonl`.
+    """The lines of a run's `metrics.jsonl`; one that is in the middle of being written is not.
 
     Raises:
         NoCurve: the run has none.
+        ValueError: a line is damaged.
     """
     path = folder / "metrics.jsonl"
     if not path.is_file():
         raise NoCurve(f"{path} is not there: the run ended early, or does not log to jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    text = path.read_text()
+    lines = text.splitlines()
+    out = []
+    for number, line in enumerate(lines, 1):
+        try:
+            out.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines) or text.endswith("\n"):
+                raise ValueError(f"{path}, line {number}, is not JSON: {error}") from error
+    return out
 
 
 def read_curve(folder: Path) -> Curve:

@@ -26,5 +26,6 @@ ADVICE = {
     "rollout.recompute_logprobs": "set algorithm.recompute_logprobs",
     "rollout.sampling_params": "set algorithm.sampling_params",
     "runner.experiment_name": "set runner.logger.experiment_name",
+    "runner.per_worker_log": "remove it: every worker has a log of its own, see rlinf logs",
 }
 """Key path to what a user should do about it."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlinf.runners.checkpoints import RunCheckpoints
 from rlinf.runners.run_folder import RunSummary, run_folder, training_folder
+from rlinf.runners.run_progress import run_progress
 from rlinf.scheduler import WorkerGroup
 from rlinf.scheduler.trace import mark_step
 from rlinf.utils.checkpoint import Checkpoint
@@ -133,7 +134,7 @@ class BaseRunner(ABC):
         return self.summary.facts
 
     def _train(self) -> None:
-        progress = Progress(self.max_steps, self.cfg.runner.progress)
+        progress = run_progress(self.max_steps, self.cfg.runner.progress)
         try:
             while self.global_step < self.max_steps:
                 begin = time.perf_counter()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
+import sys
 import time
 from importlib import metadata
 from pathlib import Path
@@ -67,8 +69,14 @@ class RunSummary:
         self.facts: dict[str, Any] = {
             "status": "running",
             "seed": cfg.runner.seed,
+            "command": sys.argv,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "began": self._begin,
             "versions": versions(),
         }
+        # Whoever looks at the folder meanwhile must not see the summary of an earlier run.
+        self.write()
 
     def write(self, **facts: Any) -> Path:
         """Adds facts and writes the file, whole or not at all."""

@@ -1,55 +1,168 @@
-"""What a run shows while it works: a live line on a terminal, plain lines elsewhere."""
+"""What a run shows while it works: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+_PACE_STEPS = 20
+"""Steps that the time left is estimated from."""
+
+_LINE_SECONDS = 2.0
+_SILENCE_SECONDS = 60.0
+"""How often plain lines come at most, and at least."""
+
+
+@dataclass
+class RunState:
+    """How far a run is.
+
+    Attributes:
+        total: steps of the run.
+        step: steps that are done; None before the first one.
+        facts: what to tell of the last step, in words, by name.
+        began: when the run began, by `time.monotonic`.
+    """
+
+    total: int
+    step: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    began: float = field(default_factory=lambda: time.monotonic())
+    _ends: deque[tuple[float, int]] = field(
+        default_factory=lambda: deque(maxlen=_PACE_STEPS + 1), repr=False
+    )
+
+    def advance(self, step: int, facts: Mapping[str, str]) -> None:
+        """Notes that a step is done."""
+        now = time.monotonic()
+        if self.step is None:
+            # The run may have been resumed, so what came before the first step was not this run.
+            self._ends.append((self.began, step - 1))
+        self._ends.append((now, step))
+        self.step, self.facts = step, facts
+
+    @property
+    def passed(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds per step of late, with all that happens between steps."""
+        if len(self._ends) < 2:
+            return None
+        (begin, first), (end, last) = self._ends[0], self._ends[-1]
+        return (end - begin) / (last - first) if last > first else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the steps to come will take, at the pace of late."""
+        pace = self.step_seconds
+        if pace is None or self.step is None:
+            return None
+        return max(0.0, pace * (self.total - self.step))
 
 
 class Progress:
-    """Shows how far a run is.
+    """Shows how far a run is, what it waits for and how full its queues are.
+
+    Nothing of it needs the workers: the facts come with each step, the rest is looked up in this
+    process, at most twice a second, in a thread.
 
     Args:
         total: steps of the run.
-        mode: "auto", "plain" or "off".
+        mode: "auto" (a live view on a terminal, else plain lines), "plain" or "off".
+        waiting: tells what the run waits for, in words, the longest wait first.
+        queues: tells how full the queues are, in words.
     """
 
-    def __init__(self, total: int, mode: str = "auto"):
-        self._total = total
-        self._begin = time.monotonic()
-        self._bar = None
-        self._plain = mode == "plain" or (mode == "auto" and not sys.stderr.isatty())
-        self._last = 0.0
-        if mode != "off" and not self._plain:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
+    def __init__(
+        self,
+        total: int,
+        mode: str = "auto",
+        waiting: Callable[[], Sequence[str]] = tuple,
+        queues: Callable[[], Sequence[str]] = tuple,
+    ):
+        self._state = RunState(total)
+        self._view = None
+        self._lines = None
+        if mode == "plain" or (mode == "auto" and not sys.stderr.isatty()):
+            self._lines = _PlainLines(self._state, waiting)
+        elif mode != "off":
+            from rlinf.utils.live_view import LiveView
 
-            self._bar = Bar(
-                TextColumn("[bold]{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
-                console=Console(stderr=True),
-            )
-            self._bar.start()
-            self._task = self._bar.add_task("training", total=total, note="")
+            self._view = LiveView(self._state, waiting, queues)
 
     def show(self, step: int, facts: Mapping[str, str]) -> None:
         """Shows the state after a step."""
-        note = "  ".join(f"{name} {value}" for name, value in facts.items())
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step, note=note)
-        elif self._plain and (step == self._total or time.monotonic() - self._last > 2.0):
-            self._last = time.monotonic()
-            passed = time.monotonic() - self._begin
-            print(
-                f"[{passed:6.1f} s] step {step}/{self._total}  {note}", file=sys.stderr, flush=True
-            )
+        self._state.advance(step, facts)
+        if self._lines is not None:
+            self._lines.show()
 
     def close(self) -> None:
-        """Ends the display."""
-        if self._bar is not None:
-            self._bar.stop()
+        """Ends the display; a second time does nothing."""
+        for part in (self._view, self._lines):
+            if part is not None:
+                part.close()
+
+
+class _PlainLines:
+    """Lines for files and batch systems; a run that is silent for long says what it waits for."""
+
+    def __init__(self, state: RunState, waiting: Callable[[], Sequence[str]]):
+        self._state = state
+        self._waiting = waiting
+        self._last = 0.0
+        self._spoke = time.monotonic()
+        self._ended = threading.Event()
+        threading.Thread(target=self._break_silence, name="progress", daemon=True).start()
+
+    def show(self) -> None:
+        state, now = self._state, time.monotonic()
+        if state.step != state.total and now - self._last <= _LINE_SECONDS:
+            return
+        self._last = now
+        note = "  ".join(f"{name} {value}" for name, value in state.facts.items())
+        left = f"  left {span(state.left)}" if state.left else ""
+        self._say(f"step {state.step}/{state.total}  {note}{left}")
+
+    def _break_silence(self) -> None:
+        while not self._ended.wait(max(0.1, self._spoke + _SILENCE_SECONDS - time.monotonic())):
+            if time.monotonic() - self._spoke >= _SILENCE_SECONDS:
+                what = ", ".join(ask(self._waiting)) or "nobody: the driver itself is busy"
+                self._say(f"{self._place()}  waiting for {what}")
+
+    def _place(self) -> str:
+        step = self._state.step
+        return f"step {step}/{self._state.total} is done" if step else "in the first step"
+
+    def _say(self, text: str) -> None:
+        self._spoke = time.monotonic()
+        print(f"[{self._state.passed:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        self._ended.set()
+
+
+def ask(source: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """What a source says; one that fails is shown as such, since the run does not depend on it."""
+    try:
+        return source()
+    except Exception as error:
+        return [f"not known ({type(error).__name__}: {error})"]
+
+
+def span(seconds: float) -> str:
+    """A length of time for people: `7 s`, `2:05 min`, `3:10 h`, `2 d 4 h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    if whole < 86400:
+        return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"

@@ -100,25 +100,47 @@ class Timeline:
         return [lane for lane in self.lanes.values() if lane.name != DRIVER]
 
 
-def load_timeline(folder: str | Path) -> Timeline:
-    """Reads the traces under a run's folder.
+def load_timeline(folder: str | Path, last: int | None = None) -> Timeline:
+    """Reads the traces under a run's folder; of a run that was started again, of its last start.
+
+    Args:
+        folder: of the run.
+        last: read only the last so many steps and what came after them; all by default.
 
     Raises:
         ValueError: there are none.
     """
     folder = Path(folder)
-    found = sorted(p for p in folder.rglob("*.trace*") if p.is_file())
+    # Attempts that failed before a restart have their own folders beside this one.
+    root = folder / "workers" if (folder / "workers").is_dir() else folder
+    found = sorted(p for p in root.rglob("*.trace*") if p.is_file())
     if not found:
         raise ValueError(
             f"{folder} has no traces: is it the folder of a run (`rlinf train` prints it at its "
             "end), and was runner.trace on?"
         )
+    own = [path for path in found if _lane_name(path) == DRIVER]
+    driver = read_spans(max(own, key=_start_number)) if own else []
+    steps = sorted((s for s in driver if s.kind == STEP), key=lambda span: span.begin)
+    since = min((span.begin for span in driver), default=0)
+    if last is not None and len(steps) > last:
+        steps = steps[-last:]
+        since = steps[0].begin
     spans: dict[str, list[Span]] = {}
     for path in found:
-        spans.setdefault(_lane_name(path), []).extend(read_spans(path))
+        if path not in own:
+            # Also those of a worker that was started again within the run.
+            spans.setdefault(_lane_name(path), []).extend(read_spans(path, since))
+    if own:
+        spans[DRIVER] = [span for span in driver if span.end >= since]
     lanes = {name: _lane(name, of_lane) for name, of_lane in sorted(spans.items())}
-    steps = [s for s in spans.get(DRIVER, []) if s.kind == STEP]
-    return Timeline(lanes, sorted(steps, key=lambda span: span.begin))
+    return Timeline(lanes, steps)
+
+
+def _start_number(path: Path) -> int:
+    """How often a process of this name had been started: `x.trace`, then `x.trace.2`."""
+    number = path.name.rpartition(".trace")[2].lstrip(".")
+    return int(number) if number.isdigit() else 1
 
 
 def _lane_name(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,20 @@ _COLOURS = {
     "sync_weights": "#8e5bb0",
     "advantages": "#d99a2b",
 }
-_MORE = ("#5b8c8c", "#a66a8b", "#7a7f3a", "#4d5f8f", "#94623c", "#3f7f6f")
+_MORE = (
+    "#5b8c8c",
+    "#a66a8b",
+    "#7a7f3a",
+    "#4d5f8f",
+    "#94623c",
+    "#3f7f6f",
+    "#b58a5a",
+    "#6f6fb8",
+    "#8a9a5b",
+    "#a8576b",
+    "#4f94a8",
+    "#7d6b5d",
+)
 _WAIT, _IDLE, _INK = "#e3e3e3", "#ffffff", "#222222"
 _ROW, _GAP, _LEFT, _TOP = 20, 6, 150, 34
 
@@ -23,6 +37,18 @@ _ROW, _GAP, _LEFT, _TOP = 20, 6, 150, 34
 def colour_of(name: str) -> str:
     """The same colour for the same name, in every picture."""
     return _COLOURS.get(name) or _MORE[zlib.crc32(name.encode()) % len(_MORE)]
+
+
+def colours_of(names: Sequence[str]) -> list[str]:
+    """A colour for each name, differing as long as there are enough of them."""
+    taken = {_COLOURS[name] for name in names if name in _COLOURS}
+    out = []
+    for name in names:
+        first = _MORE.index(colour_of(name)) if name not in _COLOURS else 0
+        free = [c for c in (*_MORE[first:], *_MORE[:first]) if c not in taken]
+        out.append(_COLOURS.get(name) or (free or [colour_of(name)])[0])
+        taken.add(out[-1])
+    return out
 
 
 def draw(

@@ -143,7 +143,6 @@ class RunnerConfig(Section):
     )
     trace: bool = Field(True, description="Record the timeline of every worker.")
     log_interval: Int = Field(1, gt=0, description="Steps between lines of metrics.")
-    per_worker_log: bool = Field(False, description="Also write one log file per worker rank.")
     weight_sync_interval: Int = Field(
         1, gt=0, description="Steps between weight updates of the rollout."
     )

@@ -418,7 +418,7 @@ class Cluster:
     def channel_stats(self) -> dict[str, dict[str, float]]:
         """Counters of all channels, by name."""
         stats: dict[str, dict[str, float]] = {}
-        for names in self._keepers.values():
+        for names in list(self._keepers.values()):
             spec = ChannelSpec("", keepers=tuple(names))
             for work in self._runtime.channels.ask_all(spec, "q.ask", "", "channels", None):
                 for name, counters in work.wait().items():

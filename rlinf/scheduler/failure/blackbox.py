@@ -158,6 +158,16 @@ def examine(path: str, log_file: str, pid: int | None = None, lines: int = 20) -
     return remains
 
 
+def activity_of(path: str) -> str:
+    """What a worker is doing now, with its age; empty if its box is not on this machine."""
+    try:
+        data = Path(path).read_bytes()
+        _, since, size = _HEAD.unpack_from(data)
+    except (OSError, struct.error):
+        return ""
+    return describe(data[_HEAD.size : _HEAD.size + size].decode("utf8", "replace"), since)
+
+
 def _read(path: Path) -> Remains:
     remains = Remains(oom_kills=oom_kills())
     try:

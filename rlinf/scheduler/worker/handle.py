@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler import trace
 from rlinf.scheduler.errors import CallCancelled, WaitTimeout, WorkerDied
+from rlinf.scheduler.worker.pending import waiting
 from rlinf.scheduler.worker.remote_error import WorkerRaised
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class WorkerGroupFuncResult:
                 timeout = self._group.default_timeout
             begin = time.perf_counter()
             try:
-                self._outcomes = ray.get(self._refs, timeout=timeout)
+                with waiting(lambda: (self,)):
+                    self._outcomes = ray.get(self._refs, timeout=timeout)
                 _record(self, begin)
             except ray.exceptions.GetTimeoutError:
                 raise self._timeout(timeout) from None
@@ -82,7 +84,9 @@ class WorkerGroupFuncResult:
             if timeout is None:
                 timeout = self._group.default_timeout
             try:
-                self._outcomes = list(await asyncio.wait_for(asyncio.gather(*self._refs), timeout))
+                with waiting(lambda: (self,)):
+                    outcomes = await asyncio.wait_for(asyncio.gather(*self._refs), timeout)
+                self._outcomes = list(outcomes)
             except (asyncio.TimeoutError, TimeoutError):
                 raise self._timeout(timeout) from None
             except ray.exceptions.RayError as error:
@@ -237,17 +241,18 @@ def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> l
     last: WorkerGroupFuncResult | None = None
     owner = {ref: handle for handle in handles for ref in handle._refs}
     left = list(owner)
-    while left:
-        room = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready, left = ray.wait(left, num_returns=1, timeout=room)
-        if not ready:
-            raise owner[left[0]]._timeout(limit)
-        for ref in ready:
-            last = owner[ref]
-            try:
-                ray.get(ref)
-            except ray.exceptions.RayError:
-                owner[ref].wait()
+    with waiting(lambda: dict.fromkeys(owner[ref] for ref in left)):
+        while left:
+            room = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, left = ray.wait(left, num_returns=1, timeout=room)
+            if not ready:
+                raise owner[left[0]]._timeout(limit)
+            for ref in ready:
+                last = owner[ref]
+                try:
+                    ray.get(ref)
+                except ray.exceptions.RayError:
+                    owner[ref].wait()
     if last is not None:
         _record(last, begin)
     return [handle.wait() for handle in handles]

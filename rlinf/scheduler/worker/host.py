@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import ctypes
 import inspect
+import logging
 import pickle
 import signal
 import threading
@@ -19,6 +20,7 @@ from rlinf.scheduler import trace
 from rlinf.scheduler.errors import CallCancelled
 from rlinf.scheduler.net import doorbell
 from rlinf.scheduler.worker import timers
+from rlinf.scheduler.worker.logs import note
 from rlinf.scheduler.worker.remote_error import WorkerRaised, pack
 from rlinf.scheduler.worker.runtime import WorkerRuntime, set_current_call
 from rlinf.scheduler.worker.spec import WorkerSpec
@@ -116,6 +118,11 @@ class WorkerHost:
             )
         envelope = pack(error, self._spec.name, method)
         if self._runtime is not None and not isinstance(error, CallCancelled):
+            note(
+                self._spec.name,
+                logging.ERROR,
+                f"{method}() raised\n{envelope.traceback_text.rstrip()}",
+            )
             self._runtime.report(method, error, envelope.traceback_text)
         return envelope
 

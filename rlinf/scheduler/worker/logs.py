@@ -1,27 +1,114 @@
-"""A worker's log: one line format, on standard output and in the worker's own file."""
+"""A worker's log: its messages go to standard output and to its file, its prints and errors, too.
+
+Lines of the file tell the date and milliseconds, so that the logs of a run can be merged.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
+from typing import Any, TextIO
 
 FORMAT = "[%(levelname)s %(asctime)s {who}][%(filename)s:%(lineno)d] %(message)s"
+FILE_FORMAT = "[%(levelname)s %(asctime)s.%(msecs)03d {who}][%(filename)s:%(lineno)d] %(message)s"
+
+_LONGEST_LINE = 65_536
+_OF_RAY = (":actor_name:", ":task_name:", ":job_id:")
+"""What Ray prints in a worker to tell its own log monitor who speaks."""
 
 
 def worker_logger(name: str, who: str, log_file: str | None) -> logging.Logger:
-    """Logger that writes lines such as `[INFO 12:00:00 Actor-Rank-0][worker.py:12] text`."""
+    """The logger of a worker; also lets what the process prints go to its file.
+
+    Standard output gets lines such as `[INFO 12:00:00 Actor-Rank-0][worker.py:12] text`; in the
+    file the time is `2025-03-02 12:00:00.512`.
+    """
     logger = logging.getLogger(f"rlinf.worker.{name}")
     logger.handlers.clear()
     logger.propagate = False
     logger.setLevel(os.environ.get("RLINF_LOG_LEVEL", "INFO").upper())
-    formatter = logging.Formatter(FORMAT.format(who=who), datefmt="%H:%M:%S")
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout)]
+    shown = logging.StreamHandler(_Tee.original(sys.stdout))
+    shown.setFormatter(logging.Formatter(FORMAT.format(who=who), datefmt="%H:%M:%S"))
+    shown.addFilter(lambda record: not getattr(record, "file_only", False))
+    logger.addHandler(shown)
     if log_file:
         Path(log_file).parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(log_file))
-    for handler in handlers:
-        handler.setFormatter(formatter)
-        logger.addHandler(handler)
+        file = logging.FileHandler(log_file)
+        file.setFormatter(
+            logging.Formatter(FILE_FORMAT.format(who=who), datefmt="%Y-%m-%d %H:%M:%S")
+        )
+        logger.addHandler(file)
+        sys.stdout = _Tee(_Tee.original(sys.stdout), file, "stdout", logging.INFO)
+        sys.stderr = _Tee(_Tee.original(sys.stderr), file, "stderr", logging.WARNING)
     return logger
+
+
+def note(name: str, level: int, text: str) -> None:
+    """Writes something to a worker's file alone, where it does not disturb the terminal."""
+    logger = logging.getLogger(f"rlinf.worker.{name}")
+    if logger.handlers:
+        logger.log(level, text, extra={"file_only": True}, stacklevel=2)
+
+
+class _Tee:
+    """A standard stream whose lines also go to the worker's file.
+
+    Args:
+        stream: where everything goes as before.
+        handler: of the file.
+        source: what stands in the place of a source file in the log.
+        level: of the lines.
+    """
+
+    def __init__(self, stream: TextIO, handler: logging.Handler, source: str, level: int):
+        self._stream = stream
+        self._handler = handler
+        self._source = source
+        self._level = level
+        self._rest = ""
+        self._lock = threading.RLock()
+        self._recording = False
+
+    @staticmethod
+    def original(stream: Any) -> TextIO:
+        """The stream beneath."""
+        return stream._stream if isinstance(stream, _Tee) else stream
+
+    def write(self, text: str) -> int:
+        """Writes text on."""
+        count = self._stream.write(text)
+        with self._lock:
+            # A handler that fails reports to this very stream.
+            if not self._recording:
+                self._recording = True
+                try:
+                    self._record(text)
+                finally:
+                    self._recording = False
+        return count
+
+    def _record(self, text: str) -> None:
+        *lines, rest = (self._rest + text).split("\n")
+        self._rest = rest[-_LONGEST_LINE:]
+        for line in lines:
+            # Of a bar that was drawn over and over, the last state.
+            line = line.rstrip("\r").rpartition("\r")[2]
+            if line.strip() and not line.startswith(_OF_RAY):
+                record = logging.LogRecord(
+                    "print", self._level, self._source, 0, line, args=None, exc_info=None
+                )
+                self._handler.handle(record)
+
+    def writelines(self, lines: Any) -> None:
+        """Writes several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __iter__(self) -> Any:
+        return iter(self._stream)

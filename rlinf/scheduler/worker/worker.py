@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +13,7 @@ from rlinf.scheduler.worker import timers
 from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.comm import CommMixin
 from rlinf.scheduler.worker.locks import DeviceLock
-from rlinf.scheduler.worker.logs import worker_logger
+from rlinf.scheduler.worker.logs import note, worker_logger
 from rlinf.scheduler.worker.runtime import (
     WorkerRuntime,
     current_call,
@@ -72,6 +73,11 @@ class Worker(CommMixin):
         self._device_lock = DeviceLock(runtime, spec.lock_keys)
         who = f"{self._group_name}-Rank-{spec.address.rank_path}"
         self._logger = worker_logger(spec.name, who, spec.log_file)
+        note(
+            spec.name,
+            logging.INFO,
+            f"{cls.__name__} starts, pid {os.getpid()} on node {spec.node_rank} ({spec.node_ip})",
+        )
         self.global_accelerator_ids = list(spec.accelerators)
         self.accelerator_type = spec.accelerator_type
         self.torch_device_type = os.environ.get("RLINF_TORCH_DEVICE", "cpu")

@@ -9,42 +9,15 @@ import pytest
 from rlinf.cli import main
 from rlinf.cli.timeline.critical_path import critical_path
 from rlinf.cli.timeline.lanes import load_timeline
-from rlinf.cli.timeline.picture import draw
+from rlinf.cli.timeline.picture import colour_of, colours_of, draw
 from rlinf.cli.timeline.summary import summarise
-from rlinf.scheduler.trace import BLOCK, CALL, STEP, WAIT, Recorder
+from tests.unit_tests.cli.traces import write_traces
 
 
 @pytest.fixture
 def run(tmp_path):
     """Ten seconds: env steps for 6 s, asks the policy for 1 s; then 3 s of training."""
-    spans = {
-        "driver.trace": [
-            ("EnvGroup.interact()", WAIT, 0.01, 7.01),
-            ("ActorGroup.run_training()", WAIT, 7.02, 10.0),
-            ("step 1", STEP, 0.0, 10.0),
-        ],
-        "EnvGroup/rank_0.trace": [
-            ("interact", CALL, 0.0, 7.0),
-            ("env_step", BLOCK, 0.0, 3.0),
-            ("a message from RolloutGroup:0 (actions)", WAIT, 3.0, 4.0),
-            ("env_step", BLOCK, 4.0, 7.0),
-        ],
-        "RolloutGroup/rank_0.trace": [
-            ("generate", CALL, 0.0, 7.0),
-            ("a message from EnvGroup:0 (obs)", WAIT, 0.0, 3.0),
-            ("predict", BLOCK, 3.0, 4.0),
-            ("a message from EnvGroup:0 (obs)", WAIT, 4.0, 7.0),
-        ],
-        "ActorGroup/rank_0.trace": [
-            ("run_training", CALL, 7.03, 9.99),
-            ("training", BLOCK, 7.03, 9.99),
-        ],
-    }
-    for name, of_process in spans.items():
-        recorder = Recorder(str(tmp_path / "workers" / name))
-        for span in of_process:
-            recorder.add(*span)
-        recorder.close()
+    write_traces(tmp_path)
     return tmp_path
 
 
@@ -97,3 +70,27 @@ def test_a_picture_shows_each_worker(run):
 def test_a_folder_without_traces_says_so(tmp_path, capsys):
     assert main(["trace", str(tmp_path)]) == 1
     assert "has no traces" in capsys.readouterr().err
+
+
+def test_of_a_run_that_was_started_again_the_last_start_is_explained(tmp_path):
+    write_traces(tmp_path, steps=3)
+    write_traces(tmp_path, steps=2, begin=100.0, first=2)
+    timeline = load_timeline(tmp_path)
+    assert [step.name for step in timeline.steps] == ["step 2", "step 3"]
+    assert len(timeline.lanes["EnvGroup:0"].calls) == 2
+    assert summarise(timeline).lanes["EnvGroup:0"].busy["env_step"] == pytest.approx(12.0, abs=1e-3)
+
+
+def test_the_last_steps_can_be_read_alone(tmp_path):
+    write_traces(tmp_path, steps=5)
+    whole, end = load_timeline(tmp_path), load_timeline(tmp_path, last=2)
+    assert [step.name for step in end.steps] == ["step 4", "step 5"]
+    assert len(end.lanes["EnvGroup:0"].calls) == 2
+    one, other = summarise(whole, first=3), summarise(end)
+    assert one.sentence == other.sentence and one.path == pytest.approx(other.path)
+
+
+def test_names_have_colours_of_their_own():
+    names = ["env_step", "evaluate", "interact", "generate", "sync_model_from_actor", "training"]
+    assert len(set(colours_of(names))) == len(names)
+    assert colours_of(["predict"]) == [colour_of("predict")]

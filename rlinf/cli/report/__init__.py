@@ -1,0 +1,42 @@
+"""`rlinf report RUN`: one page that shows a run, for the browser and without the network."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Adds the sub-command."""
+    parser = commands.add_parser(
+        "report",
+        help="write one HTML page that shows a run",
+        description="Write one self-contained HTML page that shows a run: result, curves, "
+        "timeline, bottleneck, episodes, configuration, failure. Also of a run that is still "
+        "going, or that failed.",
+    )
+    parser.add_argument("folder", help="folder of the run")
+    parser.add_argument("--out", metavar="FILE", help="page to write; RUN/report.html by default")
+    parser.add_argument(
+        "--max-video-mb",
+        metavar="MB",
+        type=float,
+        default=20.0,
+        help="videos to put into the page, together; others are linked (default: %(default)g)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the page and says where it is."""
+    from rlinf.cli.report.page import write_report
+
+    try:
+        path = Path(args.out) if args.out else Path(args.folder) / "report.html"
+        size = write_report(Path(args.folder), path, int(args.max_video_mb * 1e6))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{path} ({size / 1e6:.1f} MB); open it in a browser")
+    return 0

@@ -1,0 +1,139 @@
+"""What one wants to know of a run first: how it ended, how good it is, how much it took."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+from rlinf.cli.report.run_record import RunRecord
+from rlinf.utils.intervals import wilson
+from rlinf.utils.progress import span
+
+STATUS_WORDS = {
+    "finished": "finished",
+    "evaluated": "evaluated",
+    "failed": "failed",
+    "running": "still running",
+    "stopped": "stopped without a word: the driver is gone, so it was probably killed",
+    "unknown": "status unknown: there is no summary.json",
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number with its name.
+
+    Attributes:
+        label: what it is.
+        value: the number, for people.
+        note: how sure it is, or out of what.
+    """
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def subtitle(record: RunRecord) -> str:
+    """Task, recipe and place of a run, in one line."""
+    parts = [task_of(record.config), record.recipe and f"recipe {record.recipe}"]
+    algorithm = record.config.get("algorithm") or {}
+    if algorithm.get("loss_type"):
+        parts.append(f"{algorithm.get('adv_type')} + {algorithm['loss_type']}")
+    if record.began:
+        began = datetime.datetime.fromtimestamp(record.began)
+        parts.append(f"started {began:%Y-%m-%d %H:%M:%S}")
+    if record.summary.get("host"):
+        parts.append(f"on {record.summary['host']}")
+    return " · ".join(part for part in parts if part)
+
+
+def task_of(config: dict[str, Any]) -> str | None:
+    """What the run learns, in a few words."""
+    envs = config.get("env") or {}
+    env = envs.get("train") or envs.get("eval") or {}
+    for key in ("task", "id", "task_suite_name"):
+        if env.get(key):
+            return f"{env[key]} ({env.get('env_type')})"
+    return env.get("env_type") or (config.get("runner") or {}).get("task_type")
+
+
+def last_evaluation(record: RunRecord) -> dict[str, float]:
+    """The final evaluation; of a run without one, the last of those on the way."""
+    final = record.summary.get("evaluation")
+    if final:
+        return final
+    for line in reversed(record.metrics):
+        if line.get("eval/episodes"):
+            return line
+    return {}
+
+
+def tiles(record: RunRecord) -> list[Tile]:
+    """The numbers at the top of the page."""
+    return [
+        *_evaluation_tiles(record),
+        *_steps(record),
+        *_speed(record),
+        *_of(record.wall_seconds, "wall time", lambda value: span(value), _time_note(record)),
+        *_of(record.summary.get("restarts") or None, "restarts", str, "from a checkpoint"),
+        *_of(record.summary.get("env_restarts") or None, "env restarts", str, "after crashes"),
+        *_of(record.summary.get("seed"), "seed", str),
+    ]
+
+
+def _evaluation_tiles(record: RunRecord) -> list[Tile]:
+    found = last_evaluation(record)
+    count = int(found.get("eval/episodes", 0))
+    when = "" if record.summary.get("evaluation") else f", step {found.get('step')}"
+    out = []
+    rate = found.get("eval/success_once")
+    if rate is not None and count:
+        _, low, high = wilson(rate, count)
+        # The run knows which of its episodes began alike, and so say nothing new.
+        low = found.get("eval/success_once_low", low)
+        high = found.get("eval/success_once_high", high)
+        note = f"95 % interval {low:.1%} – {high:.1%}, n = {count}{when}"
+        out.append(Tile("evaluated success", f"{rate:.1%}", note))
+    if found.get("eval/return") is not None and count:
+        out.append(Tile("evaluated return", f"{found['eval/return']:,.1f}", f"n = {count}{when}"))
+    if not out and record.latest("env/success_once") is not None:
+        value = record.latest("env/success_once")
+        out.append(Tile("success in training", f"{value:.1%}", "last step, with noise"))
+    return out
+
+
+def _steps(record: RunRecord) -> list[Tile]:
+    done = record.summary.get("global_step")
+    done = record.metrics[-1]["step"] if done is None and record.metrics else done
+    runner = record.config.get("runner") or {}
+    limits = [n for n in (runner.get("max_epochs"), runner.get("max_steps")) if n and n > 0]
+    out = []
+    if done is not None:
+        out.append(Tile("steps", f"{done:,}", f"of {min(limits):,}" if limits else ""))
+    env_steps = record.summary.get("env_steps", record.latest("env/total_steps"))
+    return out + _of(env_steps, "env steps", lambda value: f"{int(value):,}")
+
+
+def _speed(record: RunRecord) -> list[Tile]:
+    """Over the whole training; of a run that is under way, of its last steps."""
+    whole = record.summary.get("env_steps_per_second")
+    if whole is not None:
+        rollout = record.summary.get("env_steps_per_second_in_rollout")
+        note = "" if rollout is None else f"{rollout:,.0f}/s in rollouts"
+        return [Tile("env steps / s", f"{whole:,.0f}", note)]
+    name = "env/steps_per_second"
+    late = [line[name] for line in record.metrics if name in line][-10:]
+    if not late:
+        return []
+    return [Tile("env steps / s", f"{sum(late) / len(late):,.0f}", "of the last steps")]
+
+
+def _time_note(record: RunRecord) -> str:
+    training = record.summary.get("training_seconds")
+    return "" if training is None else f"{span(training)} of it training"
+
+
+def _of(value: Any, label: str, words: Any, note: str = "") -> list[Tile]:
+    return [] if value is None else [Tile(label, words(value), note)]
