@@ -95,7 +95,7 @@ def test_a_run_that_tells_no_curve(tree: Path, capfd: pytest.CaptureFixture[str]
 def test_a_recipe_without_a_curve_file(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "other"]) == 2
     said = capsys.readouterr().err
-    assert "recipes that have one: mine" in said
+    assert "recipes that have one: metaworld_ppo_mlp, mine." in said
     assert "benchmarks.learning --recipe other --write" in said
 
 
