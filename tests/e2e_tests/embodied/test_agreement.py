@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlinf.config import build_config, validate_cfg
 from rlinf.runners.agreement import PolicyDisagreement
-from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import HybridComponentPlacement
-from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import HALF, MultiStepRolloutWorker
-from tests.e2e_tests.embodied.test_embodied import CONFIGS, InspectableActor
 
 OVERRIDES = [
     "cluster.component_placement={actor:0-1,rollout:0-1,env:0-1}",
@@ -69,23 +64,9 @@ def other(predict: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.timeout(180)
-def test_a_real_job_agrees_and_what_was_tampered_with_is_named(cluster, tmp_path):
-    paths = [f"runner.logger.log_path={tmp_path}", "runner.progress=off"]
-    cfg = build_config("gymnasium_ppo_mlp", overrides=[*OVERRIDES, *paths], config_path=CONFIGS)
-    cfg = validate_cfg(cfg)
-    placement = HybridComponentPlacement(cfg, cluster)
-    groups = {
-        role: cls.create_group(cfg).launch(
-            cluster, placement.get_strategy(role), name=cfg[role].group_name
-        )
-        for role, cls in (
-            ("actor", InspectableActor),
-            ("rollout", TamperedRollout),
-            ("env", EnvWorker),
-        )
-    }
-    runner = EmbodiedRunner(cfg, **groups)
-    runner.init_workers()
+def test_a_real_job_agrees_and_what_was_tampered_with_is_named(troupe, tmp_path):
+    tampered = {"rollout": (TamperedRollout, ())}
+    runner = troupe.runner(tmp_path, "gymnasium_ppo_mlp", OVERRIDES, tampered)
     told = {}
     for part in ("weights", "normaliser", "inputs", "dtype", "computation"):
         runner.rollout.tamper(part).wait()

@@ -8,7 +8,6 @@ import pytest
 
 from rlinf.cli import main
 from rlinf.utils.fingerprints import FILE, read_fingerprints
-from tests.e2e_tests.embodied.test_embodied import make_runner
 
 OVERRIDES = [
     "cluster.component_placement={actor:0-1,rollout:2,env:0-1}",
@@ -25,20 +24,18 @@ OVERRIDES = [
 ]
 
 
-def run(cluster, tmp_path: Path, name: str, *overrides: str) -> Path:
+def run(troupe, tmp_path: Path, name: str, *overrides: str) -> Path:
     more = [*OVERRIDES, *overrides, f"runner.logger.experiment_name={name}"]
-    runner = make_runner(cluster, tmp_path, "gymnasium_ppo_mlp", more)
+    runner = troupe.runner(tmp_path, "gymnasium_ppo_mlp", more)
     runner.run()
-    for group in (runner.actor, runner.rollout, runner.env):
-        group._close()
     return runner.folder
 
 
 @pytest.mark.timeout(180)
-def test_two_ranks_and_two_stages_do_the_same_until_something_is_changed(cluster, tmp_path, capsys):
+def test_two_ranks_and_two_stages_do_the_same_until_something_is_changed(troupe, tmp_path, capsys):
     # Both rates rise in steps 1 and 2 and are at their height in step 3; then one of them falls.
-    one = run(cluster, tmp_path, "one")
-    two = run(cluster, tmp_path, "two", "actor.optim.lr_scheduler=linear")
+    one = run(troupe, tmp_path, "one")
+    two = run(troupe, tmp_path, "two", "actor.optim.lr_scheduler=linear")
     first, second = ((folder / FILE).read_text().splitlines() for folder in (one, two))
     assert first[:5] == second[:5] and first[5] != second[5]
     found = read_fingerprints(one)

@@ -7,7 +7,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e_tests.embodied.test_embodied import make_runner
+from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
+from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
 
 STEPS, WARM = 1000, 300
 GROWTH = 8 << 20
@@ -43,8 +45,10 @@ class Memory:
 
 
 @pytest.mark.timeout(180)
-def test_resident_memory_is_flat_over_a_thousand_steps(cluster, tmp_path):
-    runner = make_runner(cluster, tmp_path, "metaworld_ppo_mlp", SMALL)
+def test_resident_memory_is_flat_over_a_thousand_steps(troupe, tmp_path):
+    plain = {"actor": EmbodiedFSDPActor, "rollout": MultiStepRolloutWorker, "env": EnvWorker}
+    cast = {role: (cls, ()) for role, cls in plain.items()}
+    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", SMALL, cast)
     memory = Memory(runner)
     summary = runner.run()
     assert summary["global_step"] == STEPS and summary["env_steps"] == STEPS * 2 * 2

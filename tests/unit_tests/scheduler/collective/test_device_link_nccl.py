@@ -168,16 +168,18 @@ def lose_sender(side: Side, rank: int) -> str:
     side.send(nest(1))
     payload = side.receive()
     begin = side.note_death(True)
-    return outcome(SimpleNamespace(wait=lambda timeout: payload.load()), begin)
+    return outcome(side, SimpleNamespace(wait=lambda timeout: payload.load()), begin)
 
 
-def outcome(work: Any, begin: float) -> str:
+def outcome(side: Side, work: Any, begin: float) -> str:
     try:
         work.wait(timeout=20)
         return "no error"
     except WorkerDied as error:
         text = str(error).splitlines()[0]
     late = time.monotonic() - begin > 5
+    # Sooner or later every process is told of a death, and then no link is left.
+    side.links.peer_gone(side.peer, side.death)
     deadline = time.monotonic() + 5
     while links_alive() and time.monotonic() < deadline:
         time.sleep(0.05)
