@@ -152,7 +152,7 @@ def lose_receiver(side: Side, rank: int, told: bool) -> str:
     side.send(nest(0))
     assert same(side.receive().load(), nest(1))
     works = side.send(huge, copy=False)
-    return outcome(works[0], side.note_death(told))
+    return outcome(side, works[0], side.note_death(told))
 
 
 def lose_sender(side: Side, rank: int) -> str:
