@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlinf.algorithms.plugin_table import FunctionTable
+from rlinf.config.plugin_table import FunctionTable
 
 if TYPE_CHECKING:
     import torch

@@ -1,15 +1,18 @@
-"""Finds reward classes by the names that the config uses."""
+"""Finds reward classes by the names that the config uses; `base` says what such a class is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlinf.algorithms.plugin_table import PluginTable
+from rlinf.config.plugin_table import PluginTable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-_BUILTIN: dict[str, str] = {}
+_BUILTIN = {
+    name: f"rlinf.algorithms.rewards.{name}"
+    for name in ("arithmetic", "code", "math", "reasoning_gym", "searchr1", "vqa")
+}
 """For each built-in reward the module that defines and registers it when imported."""
 
 reward_registry: PluginTable[type] = PluginTable("reward", _BUILTIN)
@@ -26,7 +29,7 @@ def register_reward(
 
     Args:
         name: What the user writes; case does not matter.
-        cls: The class that the reward worker makes.
+        cls: A class with a method `score`: see `Reward` in `rlinf.algorithms.rewards.base`.
         schema: A pydantic model of further keys of the `reward` section.
         replaces: Take the place of whoever has the name.
 

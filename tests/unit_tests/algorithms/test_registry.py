@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 
 from rlinf.algorithms import registry
-from rlinf.algorithms.plugin_table import FunctionTable, PluginTable
 from rlinf.algorithms.rewards import get_reward_class, register_reward, reward_registry
 from rlinf.config import Float, Section
+from rlinf.config.plugin_table import FunctionTable, PluginTable
 from rlinf.config.plugins import get_schema, known_names
 
 

@@ -1,0 +1,72 @@
+"""What reasoning workers hand each other: prompts, samples, and groups of samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+FINISH_REASONS = ("stop", "length", "abort")
+"""How a response may end: with the end token, at the length limit, or because it was stopped."""
+
+
+@dataclass
+class Prompt:
+    """One question.
+
+    Attributes:
+        index: running number over the whole run, `epoch * len(dataset) + position`; unique, and
+            what the seeds of its samples are made of.
+        token_ids: `[P]` tokens, with the chat template if there is one.
+        text: the same as text.
+        answer: what the reward compares with.
+        task: name of the dataset or task; metrics are per task.
+        metadata: whatever else the reward needs, plain data.
+    """
+
+    index: int
+    token_ids: list[int]
+    text: str
+    answer: Any
+    task: str
+    metadata: dict
+
+
+@dataclass
+class Sample:
+    """One response to a prompt.
+
+    Attributes:
+        prompt_index: `index` of the prompt.
+        sample_index: 0 to group_size - 1.
+        prompt_ids: `[P]` tokens of the prompt.
+        response_ids: `[R]` tokens; the last one is the end token when `finish_reason` is "stop".
+        logprobs: `[R]` log-probability of each response token under the distribution it was drawn
+            from: with temperature, before top-k and top-p cut it.
+        versions: `[R]` version of the weights that drew each token.
+        finish_reason: "stop", "length" or "abort".
+        reward: what the response is worth; None until it is known.
+        reward_info: how the reward came about, plain data.
+    """
+
+    prompt_index: int
+    sample_index: int
+    prompt_ids: list[int]
+    response_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish_reason: str
+    reward: float | None = None
+    reward_info: dict = field(default_factory=dict)
+
+
+@dataclass
+class SampleGroup:
+    """All responses to one prompt: what travels from rollout to reward to actor.
+
+    Attributes:
+        prompt: the question.
+        samples: its responses, in the order of `sample_index`.
+    """
+
+    prompt: Prompt
+    samples: list[Sample]
