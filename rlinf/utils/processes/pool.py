@@ -1,0 +1,246 @@
+"""Processes that do jobs, one after the other; a job that hangs or crashes costs itself only."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rlinf.utils.processes.child import ChildFailed, ChildProcess, ChildTimeout, ChildTooLoud
+from rlinf.utils.processes.lifetime import kill_family
+
+Status = Literal["ok", "error", "timeout", "crash", "output"]
+
+
+class PoolFailed(RuntimeError):
+    """The processes of a pool cannot be started."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job.
+
+    Attributes:
+        status: "ok"; "error" when the function raised; "timeout" when it took too long, or raised
+            `TimeoutError`; "crash" when its process died; "output" when it printed too much.
+        value: what the function returned, as JSON has it.
+        message: what went wrong, in words.
+        seconds: how long it took.
+    """
+
+    status: Status
+    value: Any = None
+    message: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Servant:
+    """What the processes of a pool are.
+
+    Attributes:
+        target: `package.module:function`, which makes the function that does the jobs; an attribute
+            `about` of it is told by `wait_ready`.
+        args: what `target` is called with, once per process.
+        confined: take network, processes, signals and files from the process once the function is
+            made.
+        memory_mb: address space (MiB); 0 is no limit.
+    """
+
+    target: str
+    args: tuple[Any, ...] = ()
+    confined: bool = True
+    memory_mb: int = 0
+
+
+class ProcessPool:
+    """Does jobs in processes of its own.
+
+    A process serves many jobs. It is killed, with all it has started, when a job takes too long or
+    prints too much, and replaced when it is gone; other jobs do not notice. In each process jobs
+    run in the main thread, where signals work.
+
+    Args:
+        servant: what the processes are.
+        processes: how many.
+        timeout: seconds for one job.
+        start_timeout: seconds for a process to become ready.
+        max_output: bytes that a job may print.
+    """
+
+    def __init__(
+        self,
+        servant: Servant,
+        *,
+        processes: int = 1,
+        timeout: float = 10.0,
+        start_timeout: float = 120.0,
+        max_output: int = 1 << 20,
+    ):
+        self._jobs: queue.SimpleQueue[tuple[Future[Outcome], bytes] | None] = queue.SimpleQueue()
+        self._closed = False
+        self._masters = [
+            _Master(servant, self._jobs, timeout, start_timeout, max_output)
+            for _ in range(processes)
+        ]
+        for master in self._masters:
+            master.start()
+
+    def wait_ready(self) -> str:
+        """Waits until all processes are ready; returns how they are confined, in words.
+
+        Raises:
+            PoolFailed: one of them could not start; says why.
+        """
+        words = [master.ready.result() for master in self._masters]
+        return words[0]
+
+    def submit(self, *args: Any) -> Future[Outcome]:
+        """Begins a job; its outcome never is an exception.
+
+        Args:
+            *args: What the function is called with; anything that can be pickled.
+        """
+        if self._closed:
+            raise PoolFailed("the pool is closed")
+        future: Future[Outcome] = Future()
+        self._jobs.put((future, pickle.dumps(args)))
+        return future
+
+    def map(self, jobs: Sequence[tuple[Any, ...]]) -> list[Outcome]:
+        """Does some jobs and waits for them; outcomes are in their order."""
+        futures = [self.submit(*job) for job in jobs]
+        return [future.result() for future in futures]
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the processes that are alive now."""
+        return [master.pid for master in self._masters if master.pid]
+
+    def close(self) -> None:
+        """Ends all processes; jobs that have not begun are cancelled, running ones are killed."""
+        if self._closed:
+            return
+        self._closed = True
+        for master in self._masters:
+            master.stop()
+        try:
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    job[0].cancel()
+        except queue.Empty:
+            pass
+        for _ in self._masters:
+            self._jobs.put(None)
+        for master in self._masters:
+            master.join()
+
+
+class _Master(threading.Thread):
+    """One process and the thread that feeds it; the process dies with the thread."""
+
+    def __init__(
+        self,
+        servant: Servant,
+        jobs: queue.SimpleQueue[tuple[Future[Outcome], bytes] | None],
+        timeout: float,
+        start_timeout: float,
+        max_output: int,
+    ):
+        super().__init__(name="rlinf-pool", daemon=True)
+        self.ready: Future[str] = Future()
+        self._servant = servant
+        self._jobs = jobs
+        self._timeout, self._start_timeout = timeout, start_timeout
+        self._max_output = max_output
+        self._child: ChildProcess | None = None
+        self._stopped = False
+        self._ending = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        child = self._child
+        return child.pid if child is not None else 0
+
+    def stop(self) -> None:
+        self._stopped = True
+        with self._ending:
+            if self._child is not None:
+                # The thread may be waiting for it; it closes the rest itself.
+                kill_family(self._child.pid)
+
+    def run(self) -> None:
+        try:
+            self._start()
+        except (ChildFailed, PoolFailed, OSError) as error:
+            self.ready.set_exception(PoolFailed(str(error)))
+        while (job := self._jobs.get()) is not None:
+            future, question = job
+            if future.set_running_or_notify_cancel():
+                future.set_result(self._do(question))
+        self._drop()
+
+    def _do(self, question: bytes) -> Outcome:
+        if self._stopped:
+            return Outcome("crash", message="the pool was closed")
+        try:
+            if self._child is None:
+                self._start()
+        except (ChildFailed, PoolFailed, OSError) as error:
+            return Outcome("crash", message=f"no process could be started: {error}")
+        child = self._child
+        assert child is not None
+        begin = time.monotonic()
+        try:
+            told = json.loads(child.ask(question, self._timeout))
+        except (ChildFailed, ValueError) as error:
+            self._drop()
+            return self._failed(error, child.last_words, time.monotonic() - begin)
+        if told.pop("leaving", False):
+            self._drop()
+        return Outcome(**told, seconds=time.monotonic() - begin)
+
+    def _failed(self, error: Exception, words: str, seconds: float) -> Outcome:
+        status: Status = "crash"
+        if isinstance(error, ChildTimeout):
+            status = "timeout"
+        elif isinstance(error, ChildTooLoud):
+            status = "output"
+        message = str(error)
+        if status == "crash" and words:
+            message += f"; its last words: {words}"
+        return Outcome(status, message=message, seconds=seconds)
+
+    def _start(self) -> None:
+        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            env[name] = "1"
+        self._child = ChildProcess(
+            "rlinf.utils.processes.servant", env=env, max_output=self._max_output
+        )
+        try:
+            hello = pickle.dumps(self._servant)
+            told = json.loads(self._child.ask(hello, self._start_timeout))
+        except ChildFailed as error:
+            words = self._child.last_words
+            self._drop()
+            raise PoolFailed(f"{self._servant.target}: {error}. {words}") from error
+        if "failed" in told:
+            self._drop()
+            raise PoolFailed(told["failed"])
+        if not self.ready.done():
+            self.ready.set_result(told["enforced"])
+
+    def _drop(self) -> None:
+        with self._ending:
+            if self._child is not None:
+                self._child.kill()
+                self._child = None

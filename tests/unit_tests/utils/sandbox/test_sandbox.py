@@ -1,0 +1,209 @@
+"""Programs that attack: each layer of the sandbox holds alone, and nothing survives."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlinf.utils.processes.lifetime import descendants
+from rlinf.utils.sandbox.confine import LAYERS
+from rlinf.utils.sandbox.sandbox import Limits, Sandbox, SandboxUnavailable
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
+    reason="programs are confined on Linux only",
+)
+
+ROOT = Path(__file__).resolve().parents[4]
+QUICK = Limits(seconds=1.0, memory_mb=256, output_bytes=1 << 16)
+WITHOUT_NAMESPACES = ("user", "landlock", "seccomp")
+FILTER_ALONE = ("seccomp",)
+
+FORBIDDEN = {
+    "socket": "import socket; socket.socket()",
+    "unix socket": "import socket; socket.socket(socket.AF_UNIX)",
+    "fork": "import os; os.fork()",
+    "fork bomb": "import os\nwhile True: os.fork()",
+    "subprocess": "import subprocess; subprocess.run(['true'])",
+    "exec": "import os; os.execv('/bin/true', ['true'])",
+    "kills its parent": "import os; os.kill(os.getppid(), 9)",
+    "kills everybody": "import os; os.kill(-1, 9)",
+    "writes a file": "open({path!r}, 'w').write('x')",
+    "appends to a file": "open({path!r}, 'a').write('x')",
+    "makes a file": "open({path!r} + '2', 'w').write('x' * 10**9)",
+    "removes a file": "import os; os.unlink({path!r})",
+    "renames a file": "import os; os.rename({path!r}, {path!r} + '2')",
+    "makes a folder": "import os; os.mkdir({path!r} + '2')",
+    "changes a file": "import os; os.chmod({path!r}, 0)",
+    "reads another process": "import os; open(f'/proc/{{os.getppid()}}/mem', 'r+b')",
+    "lifts its limits": "import resource as r; r.setrlimit(r.RLIMIT_AS, (-1, -1))",
+    "limits others": "import os, resource as r; r.prlimit(os.getppid(), r.RLIMIT_CPU, (1, 1))",
+    "shared memory": "from multiprocessing import shared_memory as s; "
+    "s.SharedMemory(create=True, size=1 << 30)",
+    "fills memory that is no file": "import os; fd = os.memfd_create('x'); "
+    "os.write(fd, b'x' * 1000)",
+}
+
+STOPPED = {
+    "infinite loop": ("while True: pass", "timeout"),
+    "ignores signals": (
+        "import signal, time\n"
+        "for n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
+        "time.sleep(60)",
+        "timeout",
+    ),
+    "asks for memory": ("x = bytearray(10**10)", "memory"),
+    "hogs memory": ("x = []\nwhile True: x.append(bytearray(1 << 20))", "memory"),
+    "prints forever": ("while True: print('x' * 1000)", "output"),
+    "complains forever": ("import sys\nwhile True: sys.stderr.write('x' * 1000)", "output"),
+    "crashes": ("import ctypes; ctypes.string_at(0)", "error"),
+    "fails": ("raise SystemExit(3)", "error"),
+    "threads forever": (
+        "import threading, time\n"
+        "while True: threading.Thread(target=time.sleep, args=(60,)).start()",
+        "error",
+    ),
+}
+
+
+@pytest.fixture
+def kept(tmp_path):
+    path = tmp_path / "kept"
+    path.write_text("mine")
+    path.chmod(0o666)
+    tmp_path.chmod(0o777)
+    yield path
+    assert path.read_text() == "mine" and os.listdir(tmp_path) == ["kept"]
+    assert path.stat().st_mode & 0o777 == 0o666
+
+
+@pytest.mark.parametrize("layers", [LAYERS, WITHOUT_NAMESPACES, FILTER_ALONE], ids="+".join)
+def test_what_is_forbidden_is_refused(kept, layers):
+    for name, code in FORBIDDEN.items():
+        code = code.format(path=str(kept))
+        with Sandbox(code, QUICK, layers=layers) as sandbox:
+            for _ in range(2):
+                result = sandbox.run()
+                assert result.status == "error", (name, result)
+                assert "Error" in result.stderr, (name, result)
+
+
+@pytest.mark.parametrize("attack", STOPPED)
+def test_what_does_not_end_is_ended(attack):
+    code, status = STOPPED[attack]
+    with Sandbox(code, QUICK) as sandbox:
+        before = descendants(sandbox._keeper.pid)
+        result = sandbox.run()
+        assert result.status == status, result
+        assert len(result.stdout) <= QUICK.output_bytes + (1 << 16)
+        assert descendants(sandbox._keeper.pid) == before
+
+
+SURVIVORS = """
+import os, time
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(60)
+        os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("layers", [("namespaces",), ()], ids=["namespaces", "none"])
+def test_survivors_of_double_forks_are_killed(layers):
+    with Sandbox(SURVIVORS, QUICK, layers=layers, require=()) as sandbox:
+        before = descendants(sandbox._keeper.pid)
+        assert sandbox.run().status == "ok"
+        assert descendants(sandbox._keeper.pid) == before
+        family = {sandbox._keeper.pid, *before}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in family)
+
+
+def test_programs_do_what_programs_do():
+    code = "import sys, threading\nprint(input()[::-1], file=sys.stdout)\n"
+    code += "threading.Thread(target=lambda: print('from a thread')).start()\n"
+    with Sandbox(code) as sandbox:
+        for text in ("abc", "xyz"):
+            result = sandbox.run(text)
+            assert (result.status, result.stdout) == ("ok", f"{text[::-1]}\nfrom a thread\n")
+        assert sandbox.run().status == "error"
+        assert "EOFError" in sandbox.run().stderr
+
+
+def test_functions_can_be_called_and_checked():
+    code = "class Solution:\n    def add(self, a, b): return a + b\ndef pair(a): return a, {1: a}\n"
+    with Sandbox(code) as sandbox:
+        assert sandbox.run(call="add", arguments=[1, 2]).value == 3
+        assert sandbox.run(call="pair", arguments=["x"]).value == ["x", {"1": "x"}]
+        assert sandbox.run(call="none").status == "error"
+        assert sandbox.run(check="assert pair(1)[0] == 1").value is True
+        wrong = sandbox.run(check="assert pair(1)[0] == 2")
+        assert (wrong.status, wrong.value) == ("error", None)
+
+
+@pytest.mark.parametrize(
+    "code", ["import sys; sys.exit(0)", "import os; os._exit(0)", "quit()", "raise SystemExit"]
+)
+def test_a_program_that_leaves_early_passes_no_check(code):
+    with Sandbox(f"def f(): return 1\ntry:\n    {code}\nexcept NameError:\n    pass") as sandbox:
+        result = sandbox.run(check="assert False")
+        assert result.value is None
+
+
+def test_what_is_not_enforced_is_said_and_refused():
+    with pytest.raises(SandboxUnavailable, match="nothing keeps a program from: network, proc"):
+        Sandbox("", layers=("landlock",))
+    with Sandbox("print(1)", layers=(), require=()) as sandbox:
+        assert sandbox.enforced.missing == ["network", "processes", "signals", "files"]
+        assert "NOT enforced: no network" in str(sandbox.enforced)
+        assert sandbox.run().stdout == "1\n"
+    with Sandbox("", layers=FILTER_ALONE) as sandbox:
+        assert set(map(tuple, sandbox.enforced.by.values())) == {("seccomp",)}
+
+
+PROBE = """
+import os, sys
+sys.path.insert(0, {root!r})
+if {drop}:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+from rlinf.utils.sandbox.sandbox import Limits, Sandbox
+code = "import os; print(os.getuid()); os.kill(os.getppid(), 9)"
+with Sandbox(code, Limits(seconds=5), layers={layers}, require=()) as sandbox:
+    before = sandbox.run()
+    print(sandbox.enforced.by.get("signals"), sandbox.enforced.by.get("network"))
+    print(before.stdout.strip(), before.status)
+with Sandbox({survivors!r}, Limits(seconds=5), layers={layers}, require=()) as sandbox:
+    print(sandbox.run().status)
+"""
+
+
+@pytest.mark.parametrize("drop", [True, False], ids=["as a user", "as root"])
+def test_other_users(drop):
+    """Root becomes nobody for a program; users have namespaces of users."""
+    python = "/usr/bin/python3"
+    if os.geteuid() != 0 or not os.access(python, os.X_OK) or not _readable(ROOT):
+        pytest.skip("needs root, a Python that everybody can read, and such a source tree")
+    layers = ("namespaces",) if drop else ("user",)
+    program = PROBE.format(root=str(ROOT), drop=drop, layers=layers, survivors=SURVIVORS)
+    done = subprocess.run(
+        [python, "-c", program], capture_output=True, text=True, cwd="/", timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    if drop and lines[0] == "None None":
+        pytest.skip("users may not have namespaces here")
+    # Process 1 of a namespace does not even notice; nobody may not kill root.
+    assert lines[1] == ("65534 ok" if drop else "65534 error")
+    expected = "['namespaces'] ['namespaces']" if drop else "['user'] None"
+    assert lines[0] == expected
+    assert lines[2] == "ok"
+
+
+def _readable(path: Path) -> bool:
+    return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))

@@ -1,0 +1,91 @@
+"""The filter says what its rules say: each instruction is played by hand."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlinf.utils.sandbox import seccomp
+
+X86, ARM = (0, 0xC000003E), (1, 0xC00000B7)
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+
+
+def play(program: bytes, data: bytes) -> int:
+    """A slow machine for filters; returns the verdict."""
+    code = [struct.unpack_from("HBBI", program, i) for i in range(0, len(program), 8)]
+    at = value = 0
+    for _ in range(len(code) + 1):
+        operation, if_true, if_false, k = code[at]
+        at += 1
+        if operation == 0x20:
+            value = struct.unpack_from("I", data, k)[0]
+        elif operation == 0x06:
+            return k
+        else:
+            met = {0x15: value == k, 0x35: value >= k, 0x45: bool(value & k)}[operation]
+            at += if_true if met else if_false
+    raise AssertionError("the filter does not end")
+
+
+def verdict(machine, call: int, arguments=(), files=True, mark=None) -> int:
+    column, own = machine
+    program = seccomp.assemble(seccomp.rules(files), column, own)
+    arguments = [*arguments, 0, 0, 0, 0, 0, 0][:6]
+    return play(program, struct.pack("IIQ6Q", call, own if mark is None else mark, 0, *arguments))
+
+
+def expected(rule, arguments) -> int:
+    if rule.argument is not None:
+        value = arguments[rule.argument] & 0xFFFFFFFF
+        refused = {
+            "any": bool(value & rule.value),
+            "none": not value & rule.value,
+            "equal": value == rule.value,
+        }[rule.when]
+        if not refused:
+            return ALLOW
+    return 0x50000 | rule.error
+
+
+@pytest.mark.parametrize("machine", [X86, ARM], ids=["x86_64", "aarch64"])
+@given(arguments=st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6))
+def test_each_rule_is_kept(machine, arguments):
+    for rule in seccomp.rules(files=True):
+        number = seccomp.NUMBERS[rule.call][machine[0]]
+        if number is not None:
+            assert verdict(machine, number, arguments) == expected(rule, arguments), rule
+
+
+@pytest.mark.parametrize("machine", [X86, ARM], ids=["x86_64", "aarch64"])
+def test_other_calls_are_allowed_and_other_machines_are_not(machine):
+    known = {numbers[machine[0]] for numbers in seccomp.NUMBERS.values()}
+    for call in set(range(500)) - known:
+        assert verdict(machine, call) == ALLOW
+    assert verdict(machine, 0, mark=0x40000003) == KILL
+    if machine is X86:
+        assert verdict(machine, 0x40000000 | 41) == KILL
+
+
+def test_threads_are_allowed_and_processes_are_not():
+    thread, process = 0x3D0F00, 0x1200011
+    assert verdict(X86, 56, [thread]) == ALLOW
+    assert verdict(X86, 56, [process]) == 0x50000 | errno.EPERM
+
+
+def test_files_are_left_alone_unless_asked_for():
+    assert verdict(X86, 257, [0, 0, os.O_WRONLY], files=False) == ALLOW
+    assert verdict(X86, 257, [0, 0, os.O_WRONLY]) == 0x50000 | errno.EACCES
+    assert verdict(X86, 257, [0, 0, os.O_RDONLY | os.O_CLOEXEC]) == ALLOW
+    assert verdict(X86, 87, files=False) == ALLOW
+
+
+def test_no_number_is_there_twice():
+    for column in (0, 1):
+        numbers = [n[column] for n in seccomp.NUMBERS.values() if n[column] is not None]
+        assert len(numbers) == len(set(numbers))
