@@ -75,6 +75,14 @@ def reasoning_global_batch(cfg: Any) -> int:
     return total // cfg.algorithm.n_minibatches
 
 
+def response_limit(cfg: Any) -> int | None:
+    """Returns the most tokens of a training response to the longest prompt; None if unknown."""
+    longest = cfg.algorithm.sampling_params.max_new_tokens
+    if longest is None and cfg.runner.seq_length is not None:
+        longest = cfg.runner.seq_length - cfg.data.max_prompt_length
+    return longest
+
+
 def batch_arithmetic(cfg: Any, world_sizes: Mapping[str, int]) -> list[str]:
     """Says how samples become updates.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlinf.config.arithmetic import reasoning_global_batch
+from rlinf.config.arithmetic import reasoning_global_batch, response_limit
 from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
 from rlinf.config.errors import ABSENT, Problem
 
 REASONING = ("reasoning", "reasoning_eval")
+_GENERATED = "or set data.type to a dataset that is generated"
 
 
 @cross_check(REASONING)
@@ -131,12 +132,35 @@ def responses_have_a_reward(context: CheckContext) -> Iterator[Problem]:
 def prompts_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
     """There are prompts for what the run does."""
     runner, data = context.cfg.runner, context.cfg.data
-    if data.dataset_name is not None:
+    if data.type.lower() != "files":
         return
     evaluates = runner.task_type == "reasoning_eval" or runner.only_eval
     if not evaluates and not data.train_data_paths:
         message = "is missing: there are no training prompts"
-        yield Problem("data.train_data_paths", ABSENT, message, "or name a data.dataset_name")
+        yield Problem("data.train_data_paths", ABSENT, message, _GENERATED)
     if (evaluates or runner.val_check_interval > 0) and not data.val_data_paths:
         message = "is missing: there are no prompts to evaluate on"
-        yield Problem("data.val_data_paths", ABSENT, message, "or name a data.dataset_name")
+        yield Problem("data.val_data_paths", ABSENT, message, _GENERATED)
+
+
+@cross_check(REASONING)
+def prompts_can_be_written(context: CheckContext) -> Iterator[Problem]:
+    """Templates have a place for the prompt, and a system prompt has a template."""
+    data = context.cfg.data
+    if "{prompt}" not in data.prompt_template:
+        message = "has no `{prompt}`: all prompts would be the same"
+        yield Problem("data.prompt_template", data.prompt_template, message)
+    if data.system_prompt is not None and not data.apply_chat_template:
+        message = "is a message of the chat template, but data.apply_chat_template is false"
+        hint = "set it to true, or put the text into data.prompt_template"
+        yield Problem("data.system_prompt", data.system_prompt, message, hint)
+
+
+@cross_check(("reasoning",))
+def overlong_buffer_fits(context: CheckContext) -> Iterator[Problem]:
+    """Responses may be longer than the part of them that is punished."""
+    cfg = context.cfg
+    buffer, longest = cfg.algorithm.overlong_buffer_length, response_limit(cfg)
+    if longest is not None and buffer > longest:
+        message = f"is more than a whole response, which has at most {longest} tokens"
+        yield Problem("algorithm.overlong_buffer_length", buffer, message)

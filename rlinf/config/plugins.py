@@ -1,4 +1,4 @@
-"""Registry of the schemas that envs, models, rewards and algorithms bring for their own keys."""
+"""Registry of the schemas that envs, models, rewards, datasets and algorithms bring along."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlinf.config.suggest import did_you_mean, listed
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-KINDS = ("env", "model", "reward", "advantage", "loss", "agent")
+KINDS = ("env", "model", "reward", "dataset", "advantage", "loss", "agent")
 EXT_VARIABLE = "RLINF_EXT_MODULE"
 
 _schemas: dict[str, dict[str, type[BaseModel] | None]] = {kind: {} for kind in KINDS}
@@ -39,8 +39,8 @@ def register_schema(
 
     Args:
         kind: One of `KINDS`.
-        name: What the user writes as `env_type`, `model_type`, `reward_type`, `adv_type`,
-            `loss_type` or `agent_type`; case does not matter.
+        name: What the user writes as `env_type`, `model_type`, `reward_type`, `data.type`,
+            `adv_type`, `loss_type` or `agent_type`; case does not matter.
         model_cls: A pydantic model with the plug-in's own keys (the common ones are added), or
             None when there are no further keys.
         replaces: Take the place of whoever has the name, now or later.

@@ -19,7 +19,17 @@ _MODULES = {
         "rlinf.models.embodiment.mlp_policy.config": ("mlp_policy",),
     },
     "reward": {
-        "rlinf.config.builtin.rewards": ("math", "code", "searchr1", "vqa", "reasoning_gym"),
+        "rlinf.config.builtin.rewards": (
+            "arithmetic",
+            "code",
+            "math",
+            "reasoning_gym",
+            "searchr1",
+            "vqa",
+        ),
+    },
+    "dataset": {
+        "rlinf.config.builtin.datasets": ("files", "reasoning_gym", "arithmetic"),
     },
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -10,24 +10,33 @@ from rlinf.config.schema.base import Int, Section
 
 
 class DataConfig(Section):
-    """Prompts for training and validation."""
+    """Prompts for training and validation; the schema registered for `type` adds its own keys."""
 
-    type: str = Field("math", description="Kind of dataset; decides how records are read.")
-    dataset_name: str | None = Field(
-        None, description="Name of a generated dataset; null reads files."
-    )
-    dataset_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="Passed to the dataset as they are."
+    plugin_selectors: ClassVar[dict[str, str]] = {"dataset": "type"}
+
+    type: str = Field(
+        "files", description="Registered dataset: files, reasoning_gym, arithmetic, ..."
     )
     train_data_paths: list[str] | None = Field(
-        None, description="Files (JSONL, parquet) with training prompts."
+        None, description="Files (JSONL, parquet) with training prompts; for type files."
     )
     val_data_paths: list[str] | None = Field(
-        None, description="Files (JSONL, parquet) with validation prompts."
+        None, description="Files (JSONL, parquet) with validation prompts; for type files."
     )
-    prompt_key: str = Field("prompt", description="Field of a record that holds the prompt.")
-    answer_key: str = Field("answer", description="Field of a record that holds the answer.")
+    prompt_key: str = Field(
+        "prompt", description="Field of a record with the prompt: a text, or a list of messages."
+    )
+    answer_key: str = Field("answer", description="Field of a record with the answer.")
+    solution_key: str | None = Field(
+        None, description="Field of a record with a worked solution, for supervised training."
+    )
     apply_chat_template: bool = Field(False, description="Wrap prompts in the chat template.")
+    system_prompt: str | None = Field(
+        None, description="First message of every prompt; needs the chat template."
+    )
+    prompt_template: str = Field(
+        "{prompt}", description="What becomes of a text: `{prompt}` in it is replaced."
+    )
     max_prompt_length: Int = Field(256, gt=0, description="Most tokens of a prompt.")
     filter_prompt_by_length: bool = Field(
         False, description="Leave out longer prompts; false makes them an error."
@@ -37,6 +46,6 @@ class DataConfig(Section):
         None, gt=0, description="Prompts per validation batch; null is all of them."
     )
     shuffle: bool = Field(True, description="Shuffle training prompts, anew every epoch.")
-    validation_shuffle: bool = Field(False, description="Shuffle validation prompts.")
-    seed: Int | None = Field(None, ge=0, description="Seed of the order; null is runner.seed.")
-    num_workers: Int = Field(0, ge=0, description="Processes that load records.")
+    seed: Int | None = Field(
+        None, ge=0, description="Seed of order and generated prompts; null is runner.seed."
+    )

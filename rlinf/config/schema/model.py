@@ -66,8 +66,7 @@ class TokenizerConfig(Section):
     """Text to tokens and back."""
 
     tokenizer_model: str | None = Field(
-        None, description="Folder with the tokenizer; null is the model's own folder."
+        None,
+        description="Folder with the tokenizer, or `characters`; null is the model's own folder.",
     )
-    use_fast: bool = Field(True, description="Use the compiled tokenizer where there is one.")
     trust_remote_code: bool = Field(False, description="Run Python code found in that folder.")
-    padding_side: Literal["left", "right"] = Field("right", description="Where padding goes.")

@@ -17,19 +17,23 @@ class RewardConfig(Section):
 
     group_name: str = Field("RewardGroup", description="Name of the group of reward workers.")
     reward_type: str | None = Field(
-        None, description="Registered reward: math, code, ...; null is the env's own reward."
+        None,
+        description="Registered reward: math, code, searchr1, vqa, reasoning_gym, arithmetic, ...; "
+        "null is the env's own reward.",
     )
-    reward_scale: Float = Field(1.0, description="Factor on the reward.")
+    reward_scale: Float = Field(1.0, description="Factor on the score.")
     reward_min_val: Float | None = Field(None, description="Least reward; null is no bound.")
     reward_max_val: Float | None = Field(None, description="Greatest reward; null is no bound.")
-    use_prompt: bool = Field(False, description="Also hand the prompt to the reward.")
     tokenizer: TokenizerConfig = Field(
         default_factory=TokenizerConfig, description="Turns responses into text."
     )
     timeout: Float = Field(
-        10.0, gt=0, description="Time for one sample (s); past it the sample gets its least reward."
+        10.0, gt=0, description="Time for one sample (s); past it the sample scores 0."
     )
-    num_processes: Int = Field(1, gt=0, description="Processes per reward worker.")
+    num_processes: Int = Field(
+        1, gt=0, description="Processes per reward worker, each with one sample at a time."
+    )
+    process_memory_mb: Int = Field(4096, gt=0, description="Address space of such a process (MiB).")
     use_reward_model: bool = reserved(False, "Score observations with a network.")
     worker_type: str | None = reserved(None, "Where that network runs.")
     reward_mode: str | None = reserved(None, "When that network is asked.")

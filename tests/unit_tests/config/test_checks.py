@@ -223,6 +223,40 @@ REASONING = {
         "data.train_data_paths\n",
         "is missing: there are no training prompts",
     ),
+    "generated prompts need no files": (
+        {
+            "data.train_data_paths": ...,
+            "data.type": "arithmetic",
+            "data.digits": 4,
+        },
+        "data.digits = 4",
+        "must be a whole number, at least 1 and at most 3",
+    ),
+    "unknown dataset": (
+        {"data.type": "arithmetics"},
+        'data.type = "arithmetics"',
+        "did you mean 'arithmetic'?",
+    ),
+    "template without a place": (
+        {"data.prompt_template": "Solve:"},
+        'data.prompt_template = "Solve:"',
+        "has no `{prompt}`",
+    ),
+    "system prompt without a chat": (
+        {"data.system_prompt": "Think."},
+        'data.system_prompt = "Think."',
+        "data.apply_chat_template is false",
+    ),
+    "overlong buffer": (
+        {"algorithm.overlong_buffer_length": 300},
+        "algorithm.overlong_buffer_length = 300",
+        "more than a whole response, which has at most 256 tokens",
+    ),
+    "key of another dataset": (
+        {"data.num_workers": 2},
+        "data.num_workers",
+        "only data.type reasoning_gym has it",
+    ),
     "dynamic batches without a budget": (
         {"runner.enable_dynamic_batch_size": True},
         "runner.max_tokens_per_mbs\n",

@@ -1,0 +1,53 @@
+"""Keys that the built-in datasets add to `data`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from rlinf.config.plugins import register_schema
+from rlinf.config.schema.base import Float, Int, Section
+
+
+class GymTask(Section):
+    """One task of reasoning-gym."""
+
+    name: str = Field(..., description="Its name there: leg_counting, countdown, ...")
+    weight: Float = Field(1.0, gt=0, description="Share of the prompts, relative to the others.")
+    config: dict[str, Any] = Field(
+        default_factory=dict, description="Its own settings; seed and size come from `data`."
+    )
+
+
+class ReasoningGymKeys(Section):
+    """Keys of generated prompts of reasoning-gym."""
+
+    tasks: list[GymTask] = Field(..., min_length=1, description="Which tasks, and how often.")
+    size: Int = Field(10000, gt=0, description="Training prompts of an epoch.")
+    val_size: Int = Field(
+        256, ge=0, description="Validation prompts; none of them occurs in training."
+    )
+    num_workers: Int = Field(
+        1, ge=0, description="Processes that generate ahead; 0 generates when a prompt is needed."
+    )
+    cache_dir: str | None = Field(
+        None, description="Folder for prompts that are slow to make; null is ~/.cache/rlinf."
+    )
+
+
+class ArithmeticKeys(Section):
+    """Keys of additions."""
+
+    digits: Int = Field(2, ge=1, le=3, description="Digits of both numbers.")
+    held_out: Float = Field(
+        0.1, gt=0, lt=1, description="Share of the problems that only validation uses."
+    )
+    val_size: Int | None = Field(
+        None, gt=0, description="Most validation prompts; null is all that are held out."
+    )
+
+
+register_schema("dataset", "reasoning_gym", ReasoningGymKeys)
+register_schema("dataset", "arithmetic", ArithmeticKeys)
+register_schema("dataset", "files", None)

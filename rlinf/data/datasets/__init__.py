@@ -1,0 +1,59 @@
+"""Finds datasets by the names that the config uses; `base` says what a dataset is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlinf.config.plugin_table import PluginTable
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from rlinf.data.datasets.base import PromptDataset, Split
+
+Dataset = TypeVar("Dataset", bound=type)
+
+dataset_registry: PluginTable[type] = PluginTable(
+    "dataset",
+    {
+        "files": "rlinf.data.datasets.files",
+        "reasoning_gym": "rlinf.data.datasets.reasoning_gym",
+        "arithmetic": "rlinf.data.datasets.arithmetic",
+    },
+)
+
+
+def register_dataset(
+    name: str, *, schema: type[BaseModel] | None = None, replaces: bool = False
+) -> Callable[[Dataset], Dataset]:
+    """Registers a dataset for `data.type`.
+
+    Args:
+        name: What the user writes; case does not matter.
+        schema: A pydantic model of further keys of the `data` section.
+        replaces: Take the place of whoever has the name.
+
+    Returns:
+        A decorator for subclasses of `rlinf.data.datasets.base.PromptDataset`.
+    """
+
+    def register(cls: Dataset) -> Dataset:
+        dataset_registry.register(name, cls, schema=schema, replaces=replaces)
+        return cls
+
+    return register
+
+
+def make_dataset(cfg: Any, split: Split, seed: int) -> PromptDataset:
+    """Makes the dataset that `data.type` names.
+
+    Args:
+        cfg: The `data` section.
+        split: "train" or "val".
+        seed: Seed of prompts that are generated.
+
+    Raises:
+        ValueError: Nobody registered the name, or the dataset cannot be made.
+    """
+    return dataset_registry.lookup(cfg.type)(cfg, split, seed)

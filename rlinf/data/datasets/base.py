@@ -1,0 +1,79 @@
+"""What a dataset is: numbered records, each a question with its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+Split = Literal["train", "val"]
+Message = dict[str, Any]
+
+
+@dataclass
+class Record:
+    """One question, before it is tokens.
+
+    Attributes:
+        prompt: a text, or messages with `role` and `content`.
+        answer: what the reward compares with.
+        task: name of the task; metrics are per task.
+        metadata: whatever else the reward needs, plain data.
+        solution: a worked solution for supervised training; None without one.
+    """
+
+    prompt: str | list[Message]
+    answer: Any
+    task: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+    solution: str | None = None
+
+
+class PromptDataset:
+    """Base class of datasets; register subclasses with `register_dataset`.
+
+    Record i is a function of config, split and seed alone, so that a resumed run, on any machine
+    and with any number of processes, sees the same.
+
+    Attributes:
+        generated: whether records are made when they are asked for, and may be made anew.
+
+    Args:
+        cfg: The `data` section.
+        split: "train" or "val".
+        seed: Seed of what is generated.
+    """
+
+    generated: ClassVar[bool] = False
+
+    def __init__(self, cfg: Any, split: Split, seed: int) -> None:
+        self.cfg = cfg
+        self.split = split
+        self.seed = seed
+
+    def __len__(self) -> int:
+        """Number of records."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Record:
+        """Record `index`, from 0 to `len(self) - 1`."""
+        raise NotImplementedError
+
+    def redraw(self, index: int, attempt: int) -> Record:
+        """Another record in the place of one that does not fit; for generated datasets.
+
+        Args:
+            index: Place of the record.
+            attempt: 1 for the first other record, 2 for the next.
+        """
+        raise NotImplementedError
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Says which records are needed soon, in this order; a dataset that is slow begins now."""
+
+    def fingerprint(self) -> str:
+        """Text that differs when the records do, as far as is cheap to tell."""
+        return f"{type(self).__name__} {len(self)}"
+
+    def close(self) -> None:
+        """Ends what works in the background."""

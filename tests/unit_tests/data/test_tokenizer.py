@@ -1,0 +1,61 @@
+"""Characters as tokens, in a folder like any other; and folders that are not there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("transformers")
+
+from rlinf.data.tokenizer import (  # noqa: E402
+    PRINTABLE,
+    character_tokenizer,
+    load_tokenizer,
+    tokenizer_of_run,
+)
+
+TOKENIZER = character_tokenizer()
+
+
+@given(st.text(alphabet=PRINTABLE, max_size=40))
+def test_a_character_is_a_token(text):
+    ids = TOKENIZER.encode(text)
+    assert len(ids) == len(text) and all(i >= 2 for i in ids)
+    assert TOKENIZER.decode(ids) == text
+    ended = [*ids, TOKENIZER.eos_token_id]
+    assert TOKENIZER.decode(ended, skip_special_tokens=True) == text
+
+
+def test_a_saved_folder_is_an_ordinary_one(tmp_path):
+    from transformers import AutoTokenizer
+
+    character_tokenizer("01+=").save_pretrained(tmp_path)
+    for loaded in (AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(str(tmp_path))):
+        assert loaded.encode("1+0=") == [3, 4, 2, 5]
+        assert loaded.decode([3, 4, 2, 5]) == "1+0="
+        assert (loaded.eos_token_id, loaded.pad_token_id, len(loaded)) == (0, 1, 6)
+        with pytest.raises(Exception, match="UNK"):
+            loaded.encode("x")
+
+
+def test_names_lead_to_tokenizers(tmp_path):
+    assert len(load_tokenizer("characters")) == len(PRINTABLE) + 2
+    assert len(load_tokenizer("characters:abc")) == 5
+    section = SimpleNamespace(tokenizer_model=None, trust_remote_code=False)
+    assert len(load_tokenizer(section, "characters:ab")) == 4
+    run = SimpleNamespace(
+        actor=SimpleNamespace(
+            tokenizer=SimpleNamespace(tokenizer_model="characters:a", trust_remote_code=False),
+            model=SimpleNamespace(model_path="/not/used"),
+        )
+    )
+    assert len(tokenizer_of_run(run)) == 3
+    with pytest.raises(ValueError, match="there is no tokenizer: set tokenizer.tokenizer_model"):
+        load_tokenizer(section)
+    with pytest.raises(ValueError, match=r"nowhere' is not a folder"):
+        load_tokenizer(str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="each of its characters once"):
+        load_tokenizer("characters:aa")
