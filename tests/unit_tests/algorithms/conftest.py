@@ -25,6 +25,7 @@ def forgetful_registries(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in functions:
         table.load_builtin()
         monkeypatch.setattr(table, "_arguments", dict(table._arguments))
+    reward_registry.load_builtin()
     for table in (*functions, reward_registry):
         monkeypatch.setattr(table, "_items", dict(table._items))
     monkeypatch.setattr(registry, "_own_scale", set(registry._own_scale))
