@@ -1,0 +1,1 @@
+"""Workers that say what responses are worth."""

@@ -1,0 +1,150 @@
+"""`RewardWorker`: takes groups of responses as they come, scores them, and hands them on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from rlinf.algorithms.rewards.shaping import overlong_penalty, scaled
+from rlinf.data.reasoning import Sample, SampleGroup
+from rlinf.data.tokenizer import load_tokenizer, tokenizer_of_run
+from rlinf.scheduler import Channel, ChannelClosed, Worker
+from rlinf.utils.processes.pool import Outcome
+from rlinf.workers.reward.scorer import Scorer
+from rlinf.workers.reward.tally import RewardTally
+
+
+class RewardWorker(Worker):
+    """Scores responses. Several of them may share their channels; each takes what it has room for.
+
+    Args:
+        cfg: checked configuration.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        self.cfg = cfg
+
+    def init_worker(self) -> None:
+        """Makes the reward and its processes.
+
+        Raises:
+            ValueError: The reward or the tokenizer cannot be made.
+        """
+        own = self.cfg.reward.tokenizer
+        self._tokenizer = load_tokenizer(own) if own.tokenizer_model else tokenizer_of_run(self.cfg)
+        self._scorer = Scorer(self.cfg.reward)
+        where = self._scorer.wait_ready()
+        self.log_on_first_rank(f"reward '{self.cfg.reward.reward_type}' is computed {where}")
+
+    async def compute_rewards(
+        self,
+        input_channel: Channel,
+        output_channel: Channel,
+        *,
+        num_groups: int | None = None,
+        validation: bool = False,
+    ) -> RewardTally:
+        """Scores groups until there are no more.
+
+        A group is put as soon as all its samples are scored, so groups may overtake each other. The
+        call ends when the input channel is closed, when it takes `None` from it (the producer puts
+        one for each worker), or after `num_groups` groups.
+
+        Args:
+            input_channel: `SampleGroup`s, or None.
+            output_channel: The same groups, with rewards.
+            num_groups: Groups that this worker takes; None is no limit.
+            validation: Give the score alone: no scale, no bounds, no penalty for length.
+
+        Returns:
+            What rewards were given and what went wrong.
+        """
+        tally = RewardTally()
+        scoring: dict[asyncio.Task[None], int] = {}
+        taking: asyncio.Task[SampleGroup | None] | None = None
+        taken, ended = 0, num_groups == 0
+        try:
+            while True:
+                if taking is None and not ended and sum(scoring.values()) < self._scorer.room:
+                    taking = asyncio.ensure_future(_take(input_channel))
+                waiting = {*scoring, *([taking] if taking else [])}
+                if not waiting:
+                    break
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {taking}:
+                    del scoring[task]
+                    task.result()
+                if taking in done:
+                    group, taking = taking.result(), None
+                    if group is not None:
+                        task = asyncio.ensure_future(
+                            self._score_group(group, output_channel, tally, validation)
+                        )
+                        scoring[task] = len(group.samples)
+                        taken += 1
+                    ended = group is None or taken == num_groups
+        finally:
+            for task in {*scoring, *([taking] if taking else [])}:
+                task.cancel()
+        for name, message in tally.complaints.items():
+            count = tally.counts[name]
+            self.log_warning(f"reward: {count} {name}, the first of them: {message[:1000]}")
+        return tally
+
+    def on_shutdown(self) -> None:
+        """Ends the processes of the reward."""
+        if hasattr(self, "_scorer"):
+            self._scorer.close()
+
+    async def _score_group(
+        self, group: SampleGroup, channel: Channel, tally: RewardTally, validation: bool
+    ) -> None:
+        texts = [self._text(sample) for sample in group.samples]
+        outcomes = await asyncio.gather(*(self._scorer.score(text, group.prompt) for text in texts))
+        for sample, outcome in zip(group.samples, outcomes, strict=True):
+            self._reward(sample, outcome, validation)
+            tally.add(group.prompt.task, sample, outcome)
+        tally.groups += 1
+        await channel.put(group, async_op=True)
+
+    def _text(self, sample: Sample) -> str:
+        if sample.finish_reason == "abort":
+            raise ValueError(
+                f"sample {sample.sample_index} of prompt {sample.prompt_index} was aborted; only "
+                "responses that are complete, or were cut at the length limit, have a reward"
+            )
+        return self._tokenizer.decode(sample.response_ids, skip_special_tokens=True)
+
+    def _reward(self, sample: Sample, outcome: Outcome, validation: bool) -> None:
+        """Fills in the reward of a sample; one that could not be scored scores 0."""
+        section = self.cfg.reward
+        score = outcome.value["score"] if outcome.status == "ok" else 0.0
+        sample.reward_info = {"score": score, "outcome": outcome.status}
+        if outcome.status == "ok":
+            sample.reward_info |= outcome.value["info"]
+        if validation:
+            sample.reward = score
+            return
+        bounds = section.reward_min_val, section.reward_max_val
+        sample.reward = scaled(score, section.reward_scale, *bounds)
+        algorithm = self.cfg.algorithm
+        if algorithm is not None and algorithm.overlong_buffer_length:
+            limit = algorithm.sampling_params.max_new_tokens
+            if limit is None:
+                limit = self.cfg.runner.seq_length - len(sample.prompt_ids)
+            penalty = overlong_penalty(
+                len(sample.response_ids),
+                limit,
+                algorithm.overlong_buffer_length,
+                algorithm.overlong_penalty,
+            )
+            sample.reward_info["overlong"] = penalty
+            sample.reward += penalty
+
+
+async def _take(channel: Channel) -> SampleGroup | None:
+    try:
+        return await channel.get(async_op=True)
+    except ChannelClosed:
+        return None

@@ -1,0 +1,116 @@
+"""Groups stream through reward workers; a bad response costs itself and is counted."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from omegaconf import OmegaConf  # noqa: E402
+
+from rlinf.config.schema.algorithm import AlgorithmConfig  # noqa: E402
+from rlinf.config.schema.reward import RewardConfig  # noqa: E402
+from rlinf.data.reasoning import Prompt, Sample, SampleGroup  # noqa: E402
+from rlinf.data.tokenizer import character_tokenizer  # noqa: E402
+from rlinf.scheduler import Channel, FlexiblePlacementStrategy  # noqa: E402
+from rlinf.workers.reward.reward_worker import RewardWorker  # noqa: E402
+from rlinf.workers.reward.tally import merge_tallies  # noqa: E402
+
+TOKENIZER = character_tokenizer()
+
+
+def config(reward_type: str, algorithm=None, **reward):
+    algorithm = AlgorithmConfig(adv_type="grpo", loss_type="actor", **(algorithm or {}))
+    tokenizer = {"tokenizer_model": "characters"}
+    section = RewardConfig(reward_type=reward_type, tokenizer=tokenizer, **reward)
+    return OmegaConf.create(
+        {
+            "runner": {"seq_length": 24},
+            "algorithm": algorithm.model_dump(),
+            "reward": section.model_dump(),
+        }
+    )
+
+
+def group(index: int, answer: str, *responses: str, finish: str = "stop") -> SampleGroup:
+    prompt = Prompt(index, TOKENIZER.encode("1+1="), "1+1=", answer, "sums", {})
+    samples = []
+    for number, text in enumerate(responses):
+        ids = [*TOKENIZER.encode(text), TOKENIZER.eos_token_id]
+        zeros = [0] * len(ids)
+        sample = Sample(index, number, prompt.token_ids, ids, zeros, zeros, finish)
+        samples.append(sample)
+    return SampleGroup(prompt, samples)
+
+
+def launch(cluster, cfg, count: int = 1, name: str = "reward"):
+    strategy = FlexiblePlacementStrategy([[i] for i in range(count)])
+    workers = RewardWorker.create_group(cfg).launch(cluster, strategy, name=name)
+    workers.init_worker().wait()
+    return workers
+
+
+@pytest.fixture
+def obedient(monkeypatch):
+    """Lets clusters that are made from now on know the reward `obedient`."""
+    monkeypatch.setenv("RLINF_EXT_MODULE", "tests.unit_tests.workers.reward.rewards")
+
+
+def test_bad_responses_cost_themselves_and_groups_overtake(obedient, cluster):
+    cfg = config("obedient", timeout=1.0, num_processes=2, reward_scale=2.0, reward_max_val=1.5)
+    workers = launch(cluster, cfg)
+    groups, scored = Channel.create("groups"), Channel.create("scored")
+    running = workers.compute_rewards(groups, scored)
+    groups.put(group(0, "", "hang", "1"))
+    groups.put(group(1, "", "0.5", "1"))
+    # As soon as it is scored, while the first one hangs and the channel is open.
+    first = scored.get(timeout=30)
+    assert first.prompt.index == 1
+    assert [sample.reward for sample in first.samples] == [1.0, 1.5]
+    assert first.samples[0].reward_info == {"score": 0.5, "outcome": "ok", "length": 3.0}
+    groups.put(group(2, "", "crash", "print", "words", "0"))
+    groups.put(None)
+    (tally,) = running.wait()
+    by_index = {item.prompt.index: item for item in (scored.get(), scored.get())}
+    outcomes = [sample.reward_info["outcome"] for sample in by_index[2].samples]
+    assert outcomes == ["crash", "output", "error", "ok"]
+    assert [sample.reward for sample in by_index[2].samples] == [0.0] * 4
+    assert [sample.reward for sample in by_index[0].samples] == [0.0, 1.5]
+    metrics = tally.metrics()
+    failures = {"timeouts": 1, "crashes": 1, "errors": 1, "floods": 1, "groups": 3}
+    assert {name: metrics[f"reward/{name}"] for name in failures} == failures
+    assert "could not convert string to float: 'words'" in tally.complaints["errors"]
+    groups.put(group(3, "", "1"))
+    (again,) = workers.compute_rewards(groups, scored, num_groups=1, validation=True).wait()
+    assert scored.get().samples[0].reward == 1.0, "validation knows no scale"
+    assert again.metrics()["reward/timeouts"] == 0
+
+
+def test_several_workers_share_a_channel_and_long_responses_are_punished(cluster):
+    algorithm = {"overlong_buffer_length": 10, "overlong_penalty": 0.5}
+    workers = launch(cluster, config("arithmetic", algorithm), count=2)
+    groups, scored = Channel.create("groups"), Channel.create("scored")
+    for index in range(20):
+        groups.put(group(index, "2", "2", "1+1=2;2", "1+1=2;1+1=2;2", "3"))
+    groups.close()
+    tally = merge_tallies(workers.compute_rewards(groups, scored).wait())
+    found = sorted((scored.get() for _ in range(20)), key=lambda item: item.prompt.index)
+    assert [item.prompt.index for item in found] == list(range(20))
+    for item in found:
+        # A response may have 24 - 4 tokens; past 10 of them it loses.
+        assert [s.reward for s in item.samples] == pytest.approx([1.0, 1.0, 1.0 - 0.2, 0.0])
+        assert item.samples[2].reward_info["overlong"] == pytest.approx(-0.2)
+    assert tally.metrics()["reward/score/sums"] == 0.75
+    assert tally.groups == 20
+
+
+def test_wrong_rewards_and_aborted_samples_are_errors(obedient, cluster):
+    with pytest.raises(ValueError, match="'impossible' cannot be made: (.|\n)*not installed"):
+        launch(cluster, config("impossible"), name="impossible")
+    with pytest.raises(ValueError, match="did you mean 'math'"):
+        launch(cluster, config("maths"), name="wrong")
+    workers = launch(cluster, config("arithmetic"), name="right")
+    groups, scored = Channel.create("groups"), Channel.create("scored")
+    groups.put(group(5, "2", "2", finish="abort"))
+    with pytest.raises(ValueError, match="sample 0 of prompt 5 was aborted"):
+        workers.compute_rewards(groups, scored).wait()
