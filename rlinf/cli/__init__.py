@@ -17,6 +17,7 @@ from rlinf.cli import (
     check_env,
     doctor,
     export,
+    fetch,
     logs,
     report,
     trace,
@@ -63,4 +64,5 @@ def build_parser() -> argparse.ArgumentParser:
     bisect.add_parser(commands)
     report.add_parser(commands)
     logs.add_parser(commands)
+    fetch.add_parser(commands)
     return parser
