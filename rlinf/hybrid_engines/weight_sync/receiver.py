@@ -35,11 +35,13 @@ class WeightReceiver:
         groups = [(self._actor, [0]), (worker.group_name, list(range(worker.world_size)))]
         own = _tensors(model)
         missing = set(own)
+        places = _by_memory(own)
         while True:
             version, last, bucket, sums = worker.broadcast(None, groups, (self._actor, 0))
             for name, tensor in bucket.items():
                 load_tensor(own, name, tensor, sums.get(name))
-                missing.discard(name)
+                # What is tied here arrives under one of its names.
+                missing -= places[own[name].data_ptr()]
             if last:
                 break
         if missing:
@@ -49,6 +51,14 @@ class WeightReceiver:
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in model.state_dict(keep_vars=True).items()}
+
+
+def _by_memory(tensors: dict[str, Tensor]) -> dict[int, set[str]]:
+    """Names of tensors by the memory that holds them."""
+    places: dict[int, set[str]] = {}
+    for name, tensor in tensors.items():
+        places.setdefault(tensor.data_ptr(), set()).add(name)
+    return places
 
 
 def load_tensor(own: dict[str, Tensor], name: str, tensor: Tensor, expected: int | None) -> None:
