@@ -43,7 +43,7 @@ class DynamicSampler(Generic[Group]):
 
     A step is `begin`, then `offer` for the groups of each draw while `wanted` is not 0, then
     `take`. More groups than needed are kept for the next step, where they are taken first, unless
-    they have become older than `max_age`: with 0, training is on-policy and nothing is carried over.
+    they have become older than `max_age`. With 0 nothing is carried over: training is on-policy.
 
     Args:
         target: Groups of a step.
