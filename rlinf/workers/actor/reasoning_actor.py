@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
 from rlinf.models.causal_lm.model import CausalLM
 from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler.channel.channel import DEFAULT_KEY
 from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.workers.actor.reasoning_learner import Examples, ReasoningLearner
 from rlinf.workers.checkpointed import Checkpointed, Job
@@ -137,14 +138,17 @@ class ReasoningActor(Checkpointed, Worker):
 
     # -- responses ------------------------------------------------------------------------------
 
-    def recv_rollout_batch(self, input_channel: Channel, num_groups: int | None = None) -> int:
+    def recv_rollout_batch(
+        self, input_channel: Channel, num_groups: int | None = None, key: Hashable = DEFAULT_KEY
+    ) -> int:
         """Takes this rank's share of the groups of a step; returns the number of sequences in it.
 
         Args:
             input_channel: where groups come from, one or a list of them per item, at any rank.
             num_groups: groups of this step over all ranks; None is `data.rollout_batch_size`.
+            key: what they wait under.
         """
-        self._groups = list(self._arriving(input_channel, self._share(num_groups)))
+        self._groups = list(self._arriving(input_channel, self._share(num_groups), key))
         return sum(len(group.samples) for group in self._groups)
 
     def _share(self, num_groups: int | None) -> int:
@@ -154,10 +158,10 @@ class ReasoningActor(Checkpointed, Worker):
     def _total(self, num_groups: int | None) -> int:
         return self.cfg.data.rollout_batch_size if num_groups is None else num_groups
 
-    def _arriving(self, channel: Channel, count: int) -> Iterator[SampleGroup]:
+    def _arriving(self, channel: Channel, count: int, key: Hashable) -> Iterator[SampleGroup]:
         """Groups as they come."""
         while count > 0:
-            item = channel.get()
+            item = channel.get(key=key)
             groups = item if isinstance(item, list) else [item]
             if len(groups) > count:
                 raise ValueError(
@@ -179,13 +183,17 @@ class ReasoningActor(Checkpointed, Worker):
 
     @Worker.timer("training")
     def run_training(
-        self, input_channel: Channel | None = None, num_groups: int | None = None
+        self,
+        input_channel: Channel | None = None,
+        num_groups: int | None = None,
+        key: Hashable = DEFAULT_KEY,
     ) -> dict[str, float] | tuple[dict[str, float], dict[str, float]]:
         """Updates the policy.
 
         Args:
             input_channel: where groups come from; None trains on what was received and prepared.
             num_groups: groups of this step over all ranks; None is `data.rollout_batch_size`.
+            key: what they wait under.
 
         Returns:
             Metrics of the update over all ranks; with a channel, those of the batch before them.
@@ -193,10 +201,10 @@ class ReasoningActor(Checkpointed, Worker):
         if input_channel is None:
             metrics = self.learner.update()
         elif self.cfg.actor.stream_groups:
-            arriving = self._arriving(input_channel, self._share(num_groups))
+            arriving = self._arriving(input_channel, self._share(num_groups), key)
             metrics = self.learner.stream(arriving, self._total(num_groups))
         else:
-            self.recv_rollout_batch(input_channel, num_groups)
+            self.recv_rollout_batch(input_channel, num_groups, key)
             metrics = self.compute_advantages_and_returns(), self.learner.update()
         self._offload()
         return metrics
