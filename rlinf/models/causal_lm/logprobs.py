@@ -115,8 +115,9 @@ class _TokenLogProbs(torch.autograd.Function):
                 grad.add_(entropy[part, None]).mul_(p).mul_(-of_entropy[part, None])
             if of_logprobs is not None:
                 # d log p_target / dz = 1[target] - p
-                own = of_logprobs[part, None]
-                grad.sub_(p.mul_(own)).scatter_add_(1, targets[part, None], own)
+                own = of_logprobs[part]
+                grad.sub_(p.mul_(own[:, None]))
+                grad[torch.arange(len(own), device=own.device), targets[part]] += own
             if ctx.temperature != 1.0:
                 grad.div_(ctx.temperature)
             if wants_bias:

@@ -18,6 +18,7 @@ from rlinf.models.causal_lm.model import CausalLM
 from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
 from rlinf.utils.checkpoint import load_tree, save_tree
+from rlinf.utils.determinism import be_deterministic
 from rlinf.workers.actor.reasoning_learner import Examples, ReasoningLearner
 from rlinf.workers.checkpointed import Checkpointed, Job
 
@@ -37,6 +38,8 @@ class ReasoningActor(Checkpointed, Worker):
 
     def __init__(self, cfg: Any) -> None:
         super().__init__()
+        if cfg.runner.deterministic:
+            be_deterministic(cfg.runner.seed, "actor", self._rank)
         self.cfg = cfg
         self._device = torch.device(self.torch_device_type)
         self._groups: list[SampleGroup] | None = None
@@ -223,6 +226,25 @@ class ReasoningActor(Checkpointed, Worker):
         metrics = self.learner.supervise(examples)
         self._offload()
         return metrics
+
+    # -- fingerprints ---------------------------------------------------------------------------
+
+    def fingerprints(self) -> dict[str, Any]:
+        """Hashes of what the last update did; see `rlinf.utils.fingerprints`."""
+        self.engine.onload(optimizer=False)
+        record = self.learner.fingerprints.take()
+        self._offload()
+        return record
+
+    def fingerprint_facts(self) -> tuple[dict[str, Any], dict[str, list[str]]]:
+        """What hashes may depend on besides the config, and the names of the tensors."""
+        name = torch.cuda.get_device_name() if self._device.type == "cuda" else "cpu"
+        facts = {
+            "device": name,
+            "actor_ranks": self._world_size,
+            "threads": torch.get_num_threads(),
+        }
+        return facts, self.learner.fingerprints.names()
 
     # -- checkpoints ----------------------------------------------------------------------------
 

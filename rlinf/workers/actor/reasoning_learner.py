@@ -12,7 +12,9 @@ from rlinf.algorithms.metrics import Metric, merge_metrics, reduce_metrics
 from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.embodied_learner import needs_reference
+from rlinf.workers.actor.fingerprints import StepFingerprints
 from rlinf.workers.actor.reasoning_batches import MicroBatches, deal
 from rlinf.workers.actor.reasoning_credit import ReasoningCredit
 from rlinf.workers.actor.reasoning_critic import ReasoningCritic
@@ -51,6 +53,7 @@ class ReasoningLearner:
         critic: the value function and its optimiser, or None.
         credit: what turns rewards into advantages.
         version: of the weights: calls so far that trained them.
+        fingerprints: hashes of what each update did; None unless `runner.deterministic`.
     """
 
     def __init__(
@@ -96,7 +99,11 @@ class ReasoningLearner:
             shuffles=algorithm.shuffle_rollout,
             target_kl=algorithm.target_kl,
         )
-        self.updates = UpdateLoop(cfg, self.engine, seed * 7_919 + rank, shape)
+        self.updates = UpdateLoop(
+            cfg, self.engine, named_seed(seed, "actor", "shuffle", rank), shape
+        )
+        self.fingerprints = StepFingerprints(self.engine) if cfg.runner.deterministic else None
+        self.updates.watch = self.fingerprints
         examples = UpdateShape(global_batch=actor.supervised.batch_size, shuffles=False)
         self._supervised = UpdateLoop(cfg, self.engine, seed, examples)
         agree = self.engine.agree
@@ -114,7 +121,7 @@ class ReasoningLearner:
                 cfg,
                 critic,
                 device,
-                seed=seed * 7_919 + rank,
+                seed=named_seed(seed, "critic", "shuffle", rank),
                 world_size=world_size,
                 total_steps=total_steps,
             )
@@ -141,6 +148,8 @@ class ReasoningLearner:
         if self._samples is None:
             raise RuntimeError("there are no advantages: call compute_advantages_and_returns first")
         samples, self._samples = self._samples, None
+        if self.fingerprints is not None:
+            self.fingerprints.batch(samples.by_sequence())
         metrics: dict[str, float] = {}
         waits = False
         if self.critic is not None:

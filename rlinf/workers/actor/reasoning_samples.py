@@ -14,7 +14,7 @@ from rlinf.algorithms.aggregation import Aggregator, LossNorm
 from rlinf.algorithms.importance import truncated_importance_weights
 from rlinf.algorithms.metrics import Metric, MetricMax, MetricSum
 from rlinf.algorithms.registry import policy_loss, policy_loss_registry
-from rlinf.data.token_batch import TokenBatch, ragged_index
+from rlinf.data.token_batch import TokenBatch, pad_ragged, ragged_index
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.workers.actor.reasoning_batches import MicroBatches
 
@@ -63,6 +63,26 @@ class TokenSamples:
             ref_logprobs=cut(self.ref_logprobs),
             old_values=cut(self.old_values),
         )
+
+    def by_sequence(self) -> dict[str, Tensor | None]:
+        """What is known, one row per sequence, in causal order: seen, said, got, made of it."""
+        batch = self.batch
+
+        def rows(flat: Tensor | None) -> Tensor | None:
+            return None if flat is None else pad_ragged(flat, batch.responses)
+
+        return {
+            "tokens": pad_ragged(batch.tokens, batch.lengths),
+            "logprobs": rows(batch.logprobs),
+            "versions": rows(batch.versions),
+            "rewards": batch.rewards,
+            "old_logprobs": rows(self.old_logprobs),
+            "ref_logprobs": rows(self.ref_logprobs),
+            "old_values": rows(self.old_values),
+            "advantages": rows(self.advantages),
+            "returns": rows(self.returns),
+            "mask": rows(self.mask),
+        }
 
     def counts(self) -> Tensor:
         """Response tokens of each sequence that count, int64 `[n]`."""

@@ -160,7 +160,7 @@ class UpdateLoop:
                 engine.drop_gradients()
             else:
                 engine.scale_gradients(task.rescale(assumed, seen))
-                done.count(metrics, engine.step())
+                done.count(metrics, self._step(rows))
             metrics, seen, assumed = [], LossNorm(0.0, 0.0), None
         return self._summary(done)
 
@@ -192,12 +192,16 @@ class UpdateLoop:
     ) -> tuple[list[dict[str, Metric]], dict[str, float] | None]:
         """One optimiser step on some samples, in micro-batches."""
         metrics = self._add_up(task, rows, norm, last=True)
+        return metrics, self._step(rows)
+
+    def _step(self, rows: Tensor) -> dict[str, float] | None:
+        """One optimiser step with the gradient of some samples."""
         if self.watch is None:
-            return metrics, self._engine.step()
+            return self._engine.step()
         self.watch.before_step(rows)
         step = self._engine.step()
         self.watch.after_step()
-        return metrics, step
+        return step
 
     def _add_up(
         self, task: TrainingTask, rows: Tensor, norm: LossNorm, *, last: bool

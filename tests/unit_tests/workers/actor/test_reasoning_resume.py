@@ -81,3 +81,20 @@ def test_another_number_of_ranks_is_told():
     state = learner.state() | {"world_size": 4}
     (note,) = learner.load_state(state)
     assert "there were 4 actor ranks and now are 1" in note
+
+
+def test_fingerprints_tell_runs_apart():
+    """Two runs are alike until a reward differs; then the reward is what differs first."""
+    records = []
+    for changed in (False, False, True):
+        learner = make_learner(make_cfg({"runner.deterministic": True, **STEPS}))
+        groups = make_groups(learner.engine.model)
+        if changed:
+            groups[1].samples[1].reward += 0.5
+        learn(learner, groups)
+        records.append(learner.fingerprints.take())
+    one, same, other = records
+    assert one == same and len(one["updates"]) == 4
+    assert one["weights"] == one["updates"][-1]["weights"] != other["weights"]
+    differ = [name for name in one["batch"] if one["batch"][name] != other["batch"][name]]
+    assert differ == ["rewards", "advantages"]
