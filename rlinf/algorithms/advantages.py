@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from rlinf.algorithms.kl import kl_penalty
-from rlinf.algorithms.masks import episode_scores, in_groups, last_valid, until_first_done
+from rlinf.algorithms.masks import (
+    episode_scores,
+    groups_unequal,
+    in_groups,
+    last_valid,
+    until_first_done,
+)
 from rlinf.algorithms.registry import register_advantage
 
 AllReduce = Callable[[Tensor], "Tensor | None"]
@@ -108,35 +114,48 @@ def compute_grpo_advantages(
     group_size: int,
     dones: Tensor | None = None,
     loss_mask: Tensor | None = None,
+    group_baseline: str = "mean",
+    group_scale: str = "std",
 ) -> tuple[Tensor, None]:
     """Group-relative advantages (Shao et al. 2024).
 
-    A = (s − mean_G s) / (std_G s + 1e-6), the same at all steps of an episode, where s is the
-    return of the first episode in the window and std the unbiased one of its group. A group whose
-    scores are equal says nothing: zero. Steps after the first episode have no score: zero.
+    A = (s − b) / c, the same at all steps of an episode, where s is the return of the first episode
+    in the window. The baseline b is the mean of the group, the episode itself included, or with
+    `leave_one_out` the mean of the others (RLOO, Ahmadian et al. 2024), which makes s − b greater
+    by G / (G − 1). The scale c is the unbiased deviation of the group plus 1e-6, or with `none` it
+    is 1 (Dr. GRPO, Liu et al. 2025). A group whose scores are equal says nothing: zero. Steps after
+    the first episode have no score: zero.
 
     Args:
         rewards: `[n, B]`, groups of envs side by side.
         group_size: G, at least 2.
         dones: `[n, B]`; None when the window is one episode.
         loss_mask: `[n, B]`, steps that the policy decided; None is all.
+        group_baseline: `mean` or `leave_one_out`.
+        group_scale: `std` or `none`.
 
     Returns:
         Advantages `[n, B]`, and None.
 
     Raises:
-        ValueError: B does not divide into groups, or a group has one member.
+        ValueError: B does not divide into groups, a group has one member, or a name is unknown.
     """
     _check_shapes(rewards, dones=dones, loss_mask=loss_mask)
     if group_size < 2:
         raise ValueError(
             f"grpo compares the members of a group: group_size is {group_size}, at least 2 needed"
         )
+    if group_baseline not in ("mean", "leave_one_out"):
+        raise ValueError(f"group_baseline is '{group_baseline}'; allowed: mean, leave_one_out")
+    if group_scale not in ("std", "none"):
+        raise ValueError(f"group_scale is '{group_scale}'; allowed: std, none")
     scores = in_groups(episode_scores(rewards, dones), group_size)
-    relative = (scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-6)
-    # Rounding makes equal returns differ in the last digit, and the division would make that 1.
-    spread = scores.amax(1, keepdim=True) - scores.amin(1, keepdim=True)
-    unequal = spread > 1e-6 * scores.abs().amax(1, keepdim=True)
+    relative = scores - scores.mean(1, keepdim=True)
+    if group_baseline == "leave_one_out":
+        relative = relative * (group_size / (group_size - 1))
+    if group_scale == "std":
+        relative = relative / (scores.std(1, keepdim=True) + 1e-6)
+    unequal = groups_unequal(scores, group_size).unsqueeze(1)
     advantages = torch.where(unequal, relative, 0.0).reshape(-1)
     return torch.where(_valid(rewards, dones, loss_mask), advantages, 0.0), None
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlinf.algorithms.metrics import MetricSum
 from rlinf.config.suggest import listed
 
-MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,12 @@ class LossNorm:
         entries, sequences = counts.tolist()
         return cls(entries, sequences)
 
+    def factor_to(self, other: LossNorm, loss_agg_func: str) -> float:
+        """Returns what turns a loss over these counts into the loss over other ones."""
+        if loss_agg_func == "token-mean":
+            return self.entries / other.entries
+        return self.sequences / other.sequences
+
 
 class Aggregator:
     """Sums over the valid entries of one micro-batch.
@@ -72,8 +78,10 @@ class Aggregator:
         loss_mask: `[n, ...]`; None is all.
         loss_mask_sum: See `LossNorm.count`.
         loss_agg_func: `token-mean`: Σ l / entries. `seq-mean-token-sum`: Σ l / sequences.
-            `seq-mean-token-mean`: Σ_b (Σ_t l / length_b) / sequences. Empty sequences count 0.
+            `seq-mean-token-mean`: Σ_b (Σ_t l / length_b) / sequences. `seq-mean-token-sum-norm`:
+            Σ l / (sequences · loss_length). Empty sequences count 0.
         norm: Counts of the global batch; None when this micro-batch is all of it.
+        loss_length: The constant of `seq-mean-token-sum-norm`.
     """
 
     def __init__(
@@ -85,10 +93,17 @@ class Aggregator:
         loss_mask_sum: Tensor | None = None,
         loss_agg_func: str = "token-mean",
         norm: LossNorm | None = None,
+        loss_length: float | None = None,
     ) -> None:
         if loss_agg_func not in MODES:
             raise ValueError(f"loss_agg_func is '{loss_agg_func}'; allowed: {listed(MODES)}")
+        if loss_agg_func == "seq-mean-token-sum-norm" and not loss_length:
+            raise ValueError(
+                "loss_agg_func seq-mean-token-sum-norm divides by a constant length, but "
+                f"loss_length is {loss_length}; set it to the most tokens of a sequence"
+            )
         self.mode = loss_agg_func
+        self.loss_length = loss_length
         self.norm = norm
         self.ndim = ndim
         if loss_mask is None and loss_agg_func != "token-mean":
@@ -155,6 +170,8 @@ class Aggregator:
     ) -> Tensor | float:
         if self.mode == "seq-mean-token-sum":
             return sequences
+        if self.mode == "seq-mean-token-sum-norm":
+            return sequences * self.loss_length
         return (entries if self.mode == "token-mean" else sequences) * self._finer(term)
 
     def _sum(self, term: Tensor, weights: Tensor | None) -> Tensor:

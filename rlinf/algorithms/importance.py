@@ -37,6 +37,7 @@ def truncated_importance_weights(
     clip: float,
     level: str = "token",
     mask: Tensor | None = None,
+    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """Corrects for an engine that sampled with slightly other probabilities than the trainer's.
 
@@ -44,14 +45,15 @@ def truncated_importance_weights(
     summed over its valid tokens.
 
     Args:
-        logprobs: log π_trainer, `[B, L]`.
-        sampled_logprobs: log π_engine, `[B, L]`.
+        logprobs: log π_trainer, `[B, L]`; or `[R]`, the tokens of all sequences end to end.
+        sampled_logprobs: log π_engine, same shape.
         clip: Greatest weight.
         level: `token` or `sequence`.
-        mask: Valid tokens, `[B, L]`; None is all.
+        mask: Valid tokens, same shape; None is all.
+        sequence_ids: Number of the sequence of each token, `[R]`; None when rows are sequences.
 
     Returns:
-        Weights `[B, L]` without gradient, 1 at masked tokens.
+        Weights of the same shape without gradient, 1 at masked tokens.
 
     Raises:
         ValueError: Unknown level.
@@ -61,7 +63,10 @@ def truncated_importance_weights(
     log_ratio = (logprobs - sampled_logprobs).detach()
     if mask is not None:
         log_ratio = torch.where(mask.bool(), log_ratio, 0.0)
-    if level == "sequence":
+    if level == "sequence" and sequence_ids is not None:
+        totals = log_ratio.new_zeros(int(sequence_ids.max()) + 1 if len(sequence_ids) else 0)
+        log_ratio = totals.index_add(0, sequence_ids, log_ratio)[sequence_ids]
+    elif level == "sequence":
         log_ratio = log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)
     weights = log_ratio.exp().clamp(max=clip)
     return weights if mask is None else torch.where(mask.bool(), weights, 1.0)

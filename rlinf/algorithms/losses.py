@@ -36,6 +36,7 @@ def compute_ppo_actor_loss(
     loss_mask_sum: Tensor | None = None,
     norm: LossNorm | None = None,
     loss_agg_func: str = "token-mean",
+    loss_length: float | None = None,
     ratio_clip_eps: float = 0.2,
     clip_ratio_low: float | None = None,
     clip_ratio_high: float | None = None,
@@ -65,6 +66,7 @@ def compute_ppo_actor_loss(
         loss_mask_sum: Valid entries of the episode of each entry, where rows are not sequences.
         norm: Counts of the global batch.
         loss_agg_func: See `rlinf.algorithms.aggregation.Aggregator`.
+        loss_length: See there.
         ratio_clip_eps: ε_low and ε_high where these are None.
         clip_ratio_low: ε_low.
         clip_ratio_high: ε_high.
@@ -88,7 +90,9 @@ def compute_ppo_actor_loss(
     """
     _check_precision(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
     tensors = (logprobs, old_logprobs, advantages, importance_weights, entropy, ref_logprobs)
-    aggregator = _aggregator(tensors, advantages, loss_mask, loss_mask_sum, loss_agg_func, norm)
+    aggregator = _aggregator(
+        tensors, advantages, loss_mask, loss_mask_sum, loss_agg_func, norm, loss_length
+    )
     logprobs = aggregator.clean(logprobs, "logprobs")
     advantages = aggregator.clean(advantages, "advantages")
     if importance_weights is not None:
@@ -140,6 +144,7 @@ compute_grpo_actor_loss_fn = compute_ppo_actor_loss
 """GRPO's loss is PPO's: the difference lies in the advantages and in the aggregation."""
 
 
+@register_policy_loss("decoupled_actor", forwards=(compute_ppo_actor_loss,))
 def compute_decoupled_actor_loss(
     *,
     logprobs: Tensor,
@@ -182,7 +187,7 @@ def compute_decoupled_actor_loss(
         proximal = aggregator.clean(proximal_logprobs.detach(), "proximal_logprobs")
     elif versions is None or current_version is None:
         raise ValueError(
-            "decoupled_actor_critic needs proximal_logprobs, or versions and current_version"
+            "a decoupled loss needs proximal_logprobs, or versions and current_version"
         )
     else:
         proximal = interpolate_proximal(
@@ -286,6 +291,7 @@ def _with_critic(
         actor.get("loss_mask_sum"),
         actor.get("loss_agg_func", "token-mean"),
         actor.get("norm"),
+        actor.get("loss_length"),
     )
     loss, metrics = compute_critic_loss(
         aggregator=aggregator,
@@ -309,6 +315,7 @@ def _aggregator(
     loss_mask_sum: Tensor | None = None,
     loss_agg_func: str = "token-mean",
     norm: LossNorm | None = None,
+    loss_length: float | None = None,
 ) -> Aggregator:
     return Aggregator(
         advantages,
@@ -317,6 +324,7 @@ def _aggregator(
         loss_mask_sum=loss_mask_sum,
         loss_agg_func=loss_agg_func,
         norm=norm,
+        loss_length=loss_length,
     )
 
 

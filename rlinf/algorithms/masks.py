@@ -100,6 +100,23 @@ def in_groups(scores: Tensor, group_size: int) -> Tensor:
     return scores.reshape(-1, group_size)
 
 
+def groups_unequal(scores: Tensor, group_size: int) -> Tensor:
+    """Marks the groups whose members have different scores: only these say what is better.
+
+    Rounding makes equal scores differ in their last digit; such a difference is none.
+
+    Args:
+        scores: `[B]`, one per episode, groups side by side; or `[B / group_size, group_size]`.
+        group_size: Members of a group.
+
+    Returns:
+        Bool `[B / group_size]`.
+    """
+    groups = in_groups(scores.reshape(-1), group_size)
+    spread = groups.amax(1) - groups.amin(1)
+    return spread > 1e-6 * groups.abs().amax(1)
+
+
 def groups_within(
     scores: Tensor, *, group_size: int, lower: float | None = None, upper: float | None = None
 ) -> Tensor:

@@ -22,7 +22,8 @@ advantage_registry = FunctionTable(
     "advantage", dict.fromkeys(("gae", "grpo", "reinpp", "raw"), _ADVANTAGES)
 )
 policy_loss_registry = FunctionTable(
-    "loss", dict.fromkeys(("actor", "actor_critic", "decoupled_actor_critic"), _LOSSES)
+    "loss",
+    dict.fromkeys(("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"), _LOSSES),
 )
 _own_scale: set[str] = set()
 

@@ -209,6 +209,17 @@ def groups_have_members(context: CheckContext) -> Iterator[Problem]:
 
 
 @cross_check(TRAINING)
+def constant_length_is_known(context: CheckContext) -> Iterator[Problem]:
+    """An aggregation that divides by a constant length has one."""
+    cfg = context.cfg
+    needs = cfg.algorithm.loss_agg_func == "seq-mean-token-sum-norm"
+    if needs and cfg.algorithm.loss_length is None and cfg.runner.task_type == "embodied":
+        message = "is missing: loss_agg_func seq-mean-token-sum-norm divides by it"
+        hint = "the most steps of an episode"
+        yield Problem("algorithm.loss_length", ABSENT, message, hint)
+
+
+@cross_check(TRAINING)
 def reward_bounds_are_ordered(context: CheckContext) -> Iterator[Problem]:
     """Filtering of groups has bounds, the lower below the upper."""
     algorithm = context.cfg.algorithm

@@ -99,6 +99,10 @@ def logprobs_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
     if not recompute and not returned:
         message = "old log-probabilities have no source: rollout.return_logprobs is false as well"
         yield Problem("algorithm.recompute_logprobs", False, message, "set one of them to true")
+    if cfg.algorithm.loss_type.lower().startswith("decoupled") and not returned:
+        message = "weighs samples by the engine's log-probabilities, but there are none"
+        hint = "set rollout.return_logprobs to true"
+        yield Problem("algorithm.loss_type", cfg.algorithm.loss_type, message, hint)
     if cfg.algorithm.importance_sampling_fix and not (recompute and returned):
         off = "rollout.return_logprobs" if recompute else "algorithm.recompute_logprobs"
         message = f"compares the log-probabilities of engine and trainer, but {off} is false"
@@ -108,16 +112,77 @@ def logprobs_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
 
 @cross_check(("reasoning",))
 def value_loss_has_a_critic(context: CheckContext) -> Iterator[Problem]:
-    """GAE needs a value network, and a value network a model."""
+    """GAE needs a value function: a network of its own, or a head of the policy."""
     cfg = context.cfg
-    used = cfg.critic is not None and cfg.critic.use_critic_model
-    if cfg.algorithm.adv_type.lower() == "gae" and not used:
-        message = "gae needs values, but there is no critic"
-        hint = "set critic.use_critic_model to true and describe critic.model, or use grpo"
-        yield Problem("algorithm.adv_type", cfg.algorithm.adv_type, message, hint)
-    if used and cfg.critic.model is None:
+    own = cfg.critic is not None and cfg.critic.use_critic_model
+    head, loss = cfg.actor.model.add_value_head, cfg.algorithm.loss_type.lower()
+    if own and cfg.critic.model is None:
         message = "is missing: critic.use_critic_model is true"
         yield Problem("critic.model", ABSENT, message)
+    if own and head:
+        message = "there is a critic with a network of its own as well"
+        hint = "keep one: this head, or critic.use_critic_model"
+        yield Problem("actor.model.add_value_head", True, message, hint)
+    elif cfg.algorithm.adv_type.lower() == "gae" and not own and not head:
+        message = "gae needs values, but there is no critic"
+        hint = (
+            "set critic.use_critic_model to true and describe critic.model; or set "
+            "actor.model.add_value_head to true with loss_type actor_critic; or use grpo"
+        )
+        yield Problem("algorithm.adv_type", cfg.algorithm.adv_type, message, hint)
+    if loss.endswith("actor_critic") != head:
+        if head:
+            message = f"nothing would train it: loss_type is {cfg.algorithm.loss_type}"
+            yield Problem("actor.model.add_value_head", True, message, "use actor_critic")
+        else:
+            message = "trains a value head, which the policy does not have"
+            hint = "set actor.model.add_value_head to true; with critic.use_critic_model, use actor"
+            yield Problem("algorithm.loss_type", cfg.algorithm.loss_type, message, hint)
+
+
+@cross_check(("reasoning",))
+def models_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
+    """A language model has a folder, or sizes to be made from."""
+    cfg = context.cfg
+    for section in ("actor", "critic"):
+        model = (cfg[section] or {}).get("model")
+        if model is None or "hf_config" not in model:
+            continue
+        if model.model_path is None and not model.hf_config:
+            message = "is missing: there are neither weights nor the sizes of a fresh model"
+            hint = "a folder as save_pretrained writes it; or give the sizes in hf_config"
+            yield Problem(f"{section}.model.model_path", ABSENT, message, hint)
+
+
+@cross_check(("reasoning",))
+def adapters_have_a_base(context: CheckContext) -> Iterator[Problem]:
+    """Adapters alone are of use only to a rollout that has the base weights."""
+    cfg = context.cfg
+    model = cfg.actor.model
+    if cfg.weight_syncer.lora != "adapters":
+        return
+    if not model.is_lora:
+        message = "there are no adapters: actor.model.is_lora is false"
+        yield Problem("weight_syncer.lora", "adapters", message, "leave it out")
+    elif model.model_path is None:
+        message = "a rollout cannot have the base weights: actor.model.model_path is null"
+        yield Problem("weight_syncer.lora", "adapters", message, "use merged")
+
+
+@cross_check(("reasoning",))
+def examples_divide(context: CheckContext) -> Iterator[Problem]:
+    """A supervised step has as many examples on every actor worker."""
+    supervised, workers = context.cfg.actor.supervised, context.workers("actor")
+    if supervised.steps:
+        size = supervised.batch_size
+        yield from divides(
+            "actor.supervised.batch_size",
+            size,
+            workers,
+            f"{size} examples",
+            f"{workers} actor workers",
+            "examples per worker",
+        )
 
 
 @cross_check(REASONING)

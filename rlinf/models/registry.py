@@ -23,6 +23,10 @@ _builders: dict[str, Builder] = {}
 _lazy: dict[str, str] = {
     "mlp_policy": "rlinf.models.embodiment.mlp_policy.mlp_policy:build_mlp_policy",
     "cnn_policy": "rlinf.models.embodiment.cnn_policy.cnn_policy:build_cnn_policy",
+    **dict.fromkeys(
+        ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
+        "rlinf.models.causal_lm.model:build_causal_lm",
+    ),
 }
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 

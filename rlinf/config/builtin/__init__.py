@@ -14,7 +14,7 @@ _MODULES = {
         "rlinf.envs.libero.config": ("libero",),
     },
     "model": {
-        "rlinf.config.builtin.models": ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
+        "rlinf.models.causal_lm.config": ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
         "rlinf.models.embodiment.cnn_policy.config": ("cnn_policy",),
         "rlinf.models.embodiment.mlp_policy.config": ("mlp_policy",),
     },
@@ -36,7 +36,7 @@ _MODULES = {
 # All their keys are in the algorithm section itself.
 _WITHOUT_KEYS = {
     "advantage": ("gae", "grpo", "reinpp", "raw"),
-    "loss": ("actor", "actor_critic", "decoupled_actor_critic"),
+    "loss": ("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"),
 }
 
 for _kind, _by_module in _MODULES.items():

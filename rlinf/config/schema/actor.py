@@ -128,7 +128,8 @@ class TrainedConfig(Section):
     micro_batch_size: Int | None = Field(
         None,
         gt=0,
-        description="Samples per forward and backward pass of a rank; null is its whole share.",
+        description="Samples per forward and backward pass of a rank; null is its whole share "
+        "(reasoning: as many as make a fitting number of tokens).",
     )
     global_batch_size: Int | None = Field(
         None,
@@ -140,8 +141,12 @@ class TrainedConfig(Section):
     enable_offload: bool = Field(
         False, description="Keep weights and optimiser in host memory while others use the device."
     )
+    offload_reference: bool = Field(
+        False,
+        description="Keep the reference policy in host memory except while it is asked.",
+    )
     enable_dp_load_balance: bool = Field(
-        False, description="Deal sequences to ranks by length (reasoning)."
+        False, description="Deal groups to ranks by number of tokens (reasoning)."
     )
     compile_model: bool = Field(False, description="Compile the network with torch.compile.")
     optim: OptimConfig = Field(default_factory=OptimConfig, description="The optimiser.")
@@ -159,11 +164,31 @@ class TrainedConfig(Section):
     calculate_flops: bool = reserved(False, "Report the arithmetic rate of training.")
 
 
+class SupervisedConfig(Section):
+    """Learning from given responses before reinforcement begins (reasoning)."""
+
+    steps: Int = Field(0, ge=0, description="Optimiser steps; 0 leaves it out.")
+    batch_size: Int = Field(64, gt=0, description="Examples per step over all ranks.")
+    optim: OptimConfig = Field(
+        default_factory=OptimConfig, description="The optimiser of these steps."
+    )
+
+
 class ActorConfig(TrainedConfig):
     """The policy that is trained."""
 
     group_name: str = Field("ActorGroup", description="Name of the group of actor workers.")
     model: ModelConfig = Field(..., description="The network.")
+    stream_groups: Int = Field(
+        0,
+        ge=0,
+        description="Groups that a rank trains on as soon as they have arrived, while others are "
+        "generated; 0 waits for all (reasoning).",
+    )
+    supervised: SupervisedConfig = Field(
+        default_factory=SupervisedConfig,
+        description="Learning from given responses before reinforcement begins (reasoning).",
+    )
 
 
 class CriticConfig(TrainedConfig):

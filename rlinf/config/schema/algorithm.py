@@ -38,7 +38,7 @@ class AlgorithmConfig(Section):
 
     adv_type: str = Field(..., description="Registered advantage: gae, grpo, reinpp, raw, ...")
     loss_type: str = Field(
-        ..., description="Registered policy loss: actor, actor_critic, decoupled_actor_critic, ..."
+        ..., description="Registered policy loss: actor, actor_critic, decoupled_actor, ..."
     )
     group_size: Int = Field(
         1, gt=0, description="Samples that share a start (prompt or reset state) and a baseline."
@@ -60,6 +60,13 @@ class AlgorithmConfig(Section):
     )
     bootstrap_type: Literal["standard", "always"] = Field(
         "standard", description="Which ends of episodes add the value of the next state."
+    )
+    group_baseline: Literal["mean", "leave_one_out"] = Field(
+        "mean",
+        description="What grpo subtracts from a reward: the mean of its group, or of the others.",
+    )
+    group_scale: Literal["std", "none"] = Field(
+        "std", description="What grpo divides by: the deviation of the group, or nothing."
     )
     use_reinpp_baseline: bool = Field(False, description="Subtract the group mean in reinpp.")
     reinpp_kl_beta: Float = Field(0.0, ge=0, description="KL weight in the reward of reinpp.")
@@ -90,10 +97,18 @@ class AlgorithmConfig(Section):
     clip_log_ratio_max: Float | None = Field(
         None, ge=0, description="Greatest log-ratio before it is exponentiated; null is no bound."
     )
-    loss_agg_func: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = Field(
+    loss_agg_func: Literal[
+        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ] = Field(
         "token-mean",
         description="How losses per token become one number; embodied: a token is a step, a "
         "sequence an episode.",
+    )
+    loss_length: Int | None = Field(
+        None,
+        gt=0,
+        description="What seq-mean-token-sum-norm divides by; null is the most tokens of a "
+        "response (reasoning).",
     )
     target_kl: Float | None = Field(
         None, gt=0, description="Stop the update past this divergence from the old policy (nats)."
@@ -140,13 +155,21 @@ class AlgorithmConfig(Section):
         1.0, ge=0, description="Penalty at the length limit, growing over the buffer."
     )
 
+    mask_truncated: bool = Field(
+        False,
+        description="Learn nothing from responses that were cut at the length limit; their "
+        "rewards still count in the baseline (reasoning).",
+    )
     recompute_logprobs: bool = Field(
         True,
         description="Recompute old log-probabilities in the trainer (reasoning), or those of the "
         "policy before the update (decoupled losses; false interpolates them).",
     )
-    logprob_forward_micro_batch_size: Int = Field(
-        1, gt=0, description="Sequences per forward pass when log-probabilities are recomputed."
+    logprob_forward_micro_batch_size: Int | None = Field(
+        None,
+        gt=0,
+        description="Sequences per forward pass when log-probabilities are recomputed; null is as "
+        "in training.",
     )
     importance_sampling_fix: bool = Field(
         False, description="Correct for differences between generation engine and trainer."

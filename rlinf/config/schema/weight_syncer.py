@@ -32,6 +32,11 @@ class WeightSyncerConfig(Section):
         "bucket", "Send all weights, or only what changed.", reserved_values=("patch",)
     )
     verify: bool = Field(True, description="Compare checksums after every update.")
+    lora: Literal["merged", "adapters"] = Field(
+        "merged",
+        description="What goes to the rollout of a model with adapters: whole weights with the "
+        "adapters merged into them, or the adapters alone.",
+    )
     bucket: BucketConfig = Field(default_factory=BucketConfig, description="For type bucket.")
     patch: dict[str, Any] | None = reserved(None, "For type patch.")
     use_ring_sync: bool = reserved(False, "Pass weights from rank to rank.")

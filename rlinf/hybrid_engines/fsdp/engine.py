@@ -73,40 +73,86 @@ class TrainEngine:
             if self.reference is not None:
                 self.reference = shard(self.reference, cfg.fsdp_config, self.precision)
         self.model = model
-        optim = cfg.optim
-        self._clip_grad: float | None = optim.clip_grad
-        heads = [p for n, p in model.named_parameters() if "value" in n or "critic" in n]
+        is_head = getattr(model, "is_value_parameter", _sounds_like_a_value)
+        heads = [p for n, p in model.named_parameters() if is_head(n)]
         chosen = {id(p) for p in heads}
         rest = [p for p in model.parameters() if id(p) not in chosen]
-        groups = [{"params": rest, "lr": optim.lr}]
-        if heads:
-            groups.append({"params": heads, "lr": optim.value_lr or optim.lr})
-        self.optimizer = torch.optim.AdamW(
-            groups,
-            betas=(optim.adam_beta1, optim.adam_beta2),
-            eps=optim.adam_eps,
-            weight_decay=optim.weight_decay,
-            fused=world_size == 1,
-        )
+        groups = [{"params": rest}, {"params": heads}] if heads else [{"params": rest}]
+        self.optimizer = torch.optim.AdamW(groups, fused=world_size == 1)
+        self._follow(cfg.optim, total_steps)
+        self._optimizer_memory = OptimizerMemory(self.optimizer)
+        self._model_here = self._optimizer_here = True
+        self._reference_waits = bool(cfg.offload_reference) and self.reference is not None
+        if self._reference_waits:
+            self.reference.to("cpu")
+
+    def _follow(self, optim: Any, total_steps: int) -> None:
+        """Takes learning rates and the like from an `optim` section."""
+        rates = (optim.lr, optim.value_lr or optim.lr)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+            group |= {
+                "lr": rate,
+                "betas": (optim.adam_beta1, optim.adam_beta2),
+                "eps": optim.adam_eps,
+                "weight_decay": optim.weight_decay,
+            }
+            group.pop("initial_lr", None)
+        self._clip_grad: float | None = optim.clip_grad
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, learning_rate_factor(optim, total_steps)
         )
-        self._optimizer_memory = OptimizerMemory(self.optimizer)
-        self._model_here = self._optimizer_here = True
+
+    def begin_phase(self, optim: Any, total_steps: int, *, forget: bool = True) -> None:
+        """Goes on with the same weights as another training.
+
+        Args:
+            optim: its `optim` section.
+            total_steps: its optimiser steps, for schedules.
+            forget: begin with a fresh optimiser, and with the present weights as reference.
+        """
+        self._follow(optim, total_steps)
+        if not forget:
+            return
+        self.optimizer.state.clear()
+        self.steps = 0
+        if self.reference is not None:
+            own = self.model.state_dict()
+            with torch.no_grad():
+                for name, tensor in self.reference.state_dict().items():
+                    tensor.copy_(own[name])
 
     # -- ranks ----------------------------------------------------------------------------------
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """Sums a tensor over ranks, in place."""
-        if self.world_size > 1:
-            dist.all_reduce(tensor)
-        return tensor
+        return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def all_reduce_max(self, tensor: Tensor) -> Tensor:
         """Takes the greatest over ranks, in place."""
+        return self._reduce(tensor, dist.ReduceOp.MAX)
+
+    def _reduce(self, tensor: Tensor, op: Any) -> Tensor:
         if self.world_size > 1:
-            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+            # NCCL has no access to tensors of the host.
+            moved = tensor.to(self.device)
+            dist.all_reduce(moved, op)
+            if moved is not tensor:
+                tensor.copy_(moved)
         return tensor
+
+    def agree(self, number: int) -> int:
+        """The greatest of the numbers that ranks pass; all ranks call it."""
+        if self.world_size == 1:
+            return number
+        return int(self.all_reduce_max(torch.tensor([number], dtype=torch.int64)))
+
+    def gather_objects(self, item: Any) -> list[Any]:
+        """What each rank has, in the order of ranks; all ranks call it."""
+        if self.world_size == 1:
+            return [item]
+        items: list[Any] = [None] * self.world_size
+        dist.all_gather_object(items, item)
+        return items
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -126,6 +172,17 @@ class TrainEngine:
             model.reshard()
         return out
 
+    @contextlib.contextmanager
+    def reference_at_hand(self) -> Iterator[None]:
+        """Holds the frozen copy on the device, if the config keeps it on the host otherwise."""
+        if self._reference_waits:
+            self.reference.to(self.device)
+        try:
+            yield
+        finally:
+            if self._reference_waits:
+                self.reference.to("cpu")
+
     def _autocast(self) -> contextlib.AbstractContextManager:
         if self.precision.autocast is None:
             return contextlib.nullcontext()
@@ -142,6 +199,16 @@ class TrainEngine:
             self.model.set_requires_gradient_sync(last)
             loss = loss * self.world_size
         loss.backward()
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiplies the gradient that has been added up."""
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def drop_gradients(self) -> None:
+        """Forgets the gradient that has been added up."""
+        self.optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> dict[str, float] | None:
         """Clips the gradient and makes an optimiser step.
@@ -172,7 +239,7 @@ class TrainEngine:
             self.steps += 1
         else:
             self.skipped += 1
-        self.optimizer.zero_grad(set_to_none=True)
+        self.drop_gradients()
         return {"grad_norm": size, "lr": self.scheduler.get_last_lr()[0]} if finite else None
 
     def _not_finite(self) -> list[str]:
@@ -208,9 +275,14 @@ class TrainEngine:
             optimizer: whether the optimiser is needed too, or only the weights.
         """
         if not self._model_here:
-            for model in filter(None, (self.model, self.reference)):
+            reference = None if self._reference_waits else self.reference
+            for model in filter(None, (self.model, reference)):
                 model.to(self.device)
             self._model_here = True
         if optimizer and not self._optimizer_here:
             self._optimizer_memory.onload(self.device)
             self._optimizer_here = True
+
+
+def _sounds_like_a_value(name: str) -> bool:
+    return "value" in name or "critic" in name

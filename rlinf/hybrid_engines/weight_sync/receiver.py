@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,24 +32,54 @@ class WeightReceiver:
         Raises:
             WeightMismatch: a tensor is unknown, missing, of another shape, or arrived changed.
         """
-        worker = self._worker
-        groups = [(self._actor, [0]), (worker.group_name, list(range(worker.world_size)))]
         own = _tensors(model)
         missing = set(own)
-        while True:
-            version, last, bucket, sums = worker.broadcast(None, groups, (self._actor, 0))
+        places = _by_memory(own)
+        for version, bucket, sums in self._buckets():  # noqa: B007 - the last one is returned
             for name, tensor in bucket.items():
                 load_tensor(own, name, tensor, sums.get(name))
-                missing.discard(name)
-            if last:
-                break
+                # What is tied here arrives under one of its names.
+                missing -= places[own[name].data_ptr()]
         if missing:
             raise WeightMismatch(f"no weights arrived for {', '.join(sorted(missing))}")
         return version
 
+    def collect(self) -> tuple[dict[str, Tensor], int]:
+        """Receives the next version of the weights for somebody else to load.
+
+        Returns:
+            The weights by name, and their number.
+
+        Raises:
+            WeightMismatch: a tensor arrived changed.
+        """
+        found: dict[str, Tensor] = {}
+        for version, bucket, sums in self._buckets():  # noqa: B007 - the last one is returned
+            for name, tensor in bucket.items():
+                if sums.get(name) is not None and checksum(tensor) != sums[name]:
+                    raise _changed(name)
+                found[name] = tensor.clone()
+        return found, version
+
+    def _buckets(self) -> Iterator[tuple[int, dict[str, Tensor], dict[str, int]]]:
+        worker = self._worker
+        groups = [(self._actor, [0]), (worker.group_name, list(range(worker.world_size)))]
+        last = False
+        while not last:
+            version, last, bucket, sums = worker.broadcast(None, groups, (self._actor, 0))
+            yield version, bucket, sums
+
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in model.state_dict(keep_vars=True).items()}
+
+
+def _by_memory(tensors: dict[str, Tensor]) -> dict[int, set[str]]:
+    """Names of tensors by the memory that holds them."""
+    places: dict[int, set[str]] = {}
+    for name, tensor in tensors.items():
+        places.setdefault(tensor.data_ptr(), set()).add(name)
+    return places
 
 
 def load_tensor(own: dict[str, Tensor], name: str, tensor: Tensor, expected: int | None) -> None:
@@ -65,6 +96,8 @@ def load_tensor(own: dict[str, Tensor], name: str, tensor: Tensor, expected: int
     # Weights that are cast cannot be compared after it: then what arrived is.
     loaded = target if target.dtype == tensor.dtype else tensor
     if expected is not None and checksum(loaded) != expected:
-        raise WeightMismatch(
-            f"{name!r} arrived changed: its checksum here is not that of the actor"
-        )
+        raise _changed(name)
+
+
+def _changed(name: str) -> WeightMismatch:
+    return WeightMismatch(f"{name!r} arrived changed: its checksum here is not that of the actor")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,7 @@ class LossSettings:
         chunks: actions per chunk.
         critic: whether the loss takes values, and the policy has them.
         critic_warmup_steps: optimiser steps that train the critic alone.
+        micro_batch: samples of a micro-batch; None is all.
         arguments: further arguments of the loss.
     """
 
@@ -109,6 +110,7 @@ class LossSettings:
     chunks: int
     critic: bool
     critic_warmup_steps: int
+    micro_batch: int | None
     arguments: dict[str, Any]
 
     @classmethod
@@ -129,6 +131,7 @@ class LossSettings:
             chunks=model.num_action_chunks,
             critic="values" in names and model.add_value_head,
             critic_warmup_steps=algorithm.critic_warmup_steps,
+            micro_batch=cfg.actor.micro_batch_size,
             arguments=arguments,
         )
 
@@ -157,6 +160,10 @@ class EmbodiedTask:
         samples = self._samples
         lengths = None if samples.lengths is None else samples.lengths[rows]
         return LossNorm.count(samples.mask[rows], loss_mask_sum=lengths, all_reduce=all_reduce)
+
+    def split(self, rows: Tensor) -> Sequence[Tensor]:
+        """See `rlinf.workers.actor.update_loop.TrainingTask`."""
+        return rows.split(self._settings.micro_batch or len(rows))
 
     def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -25,6 +26,37 @@ class TrainingTask(Protocol):
     def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
         """A micro-batch's share of the loss of its minibatch, and metrics."""
         ...
+
+    def split(self, rows: Tensor) -> Iterable[Tensor]:
+        """The micro-batches of a minibatch, as many on each rank."""
+        ...
+
+
+class StreamedTask(TrainingTask, Protocol):
+    """Samples that come before the count of their minibatch is known."""
+
+    def rescale(self, assumed: LossNorm, actual: LossNorm) -> float:
+        """The factor that turns a loss over one count into that over another."""
+        ...
+
+
+@dataclass(frozen=True)
+class UpdateShape:
+    """How samples become optimiser steps.
+
+    Attributes:
+        global_batch: samples of a minibatch over all ranks; None is all of them.
+        minibatches: instead of that, the number of minibatches of an epoch.
+        epochs: passes over the samples.
+        shuffles: whether each pass has an order of its own.
+        target_kl: divergence from the old policy past which to stop; None is never.
+    """
+
+    global_batch: int | None = None
+    minibatches: int | None = None
+    epochs: int = 1
+    shuffles: bool = True
+    target_kl: float | None = None
 
 
 class UpdateWatch(Protocol):
@@ -49,27 +81,33 @@ class UpdateLoop:
         cfg: the configuration.
         engine: what is trained.
         seed: of the shuffle, differing between ranks.
+        shape: how samples become optimiser steps; None is what the configuration says.
 
     Attributes:
         shuffle: where the order of samples comes from.
         watch: looks at every optimiser step; None is nobody.
     """
 
-    def __init__(self, cfg: Any, engine: TrainEngine, seed: int) -> None:
+    def __init__(
+        self, cfg: Any, engine: TrainEngine, seed: int, shape: UpdateShape | None = None
+    ) -> None:
         # Read once: the loop comes by very often.
-        actor, algorithm = cfg.actor, cfg.algorithm
-        self._global_batch: int | None = actor.global_batch_size
-        self._micro_batch: int | None = actor.micro_batch_size
-        self._epochs: int = algorithm.update_epoch
-        self._shuffles: bool = algorithm.shuffle_rollout
-        self._target_kl: float | None = algorithm.target_kl
+        if shape is None:
+            algorithm = cfg.algorithm
+            shape = UpdateShape(
+                global_batch=cfg.actor.global_batch_size,
+                epochs=algorithm.update_epoch,
+                shuffles=algorithm.shuffle_rollout,
+                target_kl=algorithm.target_kl,
+            )
+        self._shape = shape
         self._engine = engine
         self.shuffle = torch.Generator().manual_seed(seed)
         self.watch: UpdateWatch | None = None
 
     def share(self, samples: int) -> int:
         """Samples of a minibatch that a rank has."""
-        batch = self._global_batch
+        batch = self._shape.global_batch
         return samples if batch is None else batch // self._engine.world_size
 
     def run(self, task: TrainingTask) -> dict[str, float]:
@@ -79,41 +117,73 @@ class UpdateLoop:
         without a sample that counts, and `actor/updates_not_finite` those whose gradient was not
         finite; neither of the latter changes the model.
         """
-        parts: list[dict[str, Metric]] = []
-        steps: list[dict[str, float]] = []
-        empty = not_finite = 0
+        done = _Done()
         stopped = False
         for rows in self._minibatches(task.num_samples):
             norm = task.norm(rows, self._engine.all_reduce if self._engine.world_size > 1 else None)
             if norm.entries == 0:
-                empty += 1
+                done.empty += 1
                 continue
             metrics, step = self._update(task, rows, norm)
-            if step is None:
-                not_finite += 1
-                continue
-            parts += metrics
-            steps.append(step)
-            if self._too_far(metrics):
+            if done.count(metrics, step) and self._too_far(metrics):
                 stopped = True
                 break
-        reduced = self._reduce(parts)
-        for key in steps[0] if steps else ():
-            reduced[f"actor/{key}"] = sum(step[key] for step in steps) / len(steps)
-        reduced["actor/updates"] = float(len(steps))
-        reduced["actor/updates_empty"] = float(empty)
-        reduced["actor/updates_not_finite"] = float(not_finite)
+        reduced = self._summary(done)
         reduced["actor/stopped_by_kl"] = float(stopped)
+        return reduced
+
+    def stream(self, rounds: Iterable[tuple[StreamedTask, bool]]) -> dict[str, float]:
+        """Updates the model on samples as they come; returns metrics over all ranks.
+
+        Losses are linear in what they are divided by. So each round adds up its gradient over an
+        assumed count, and when the minibatch is complete, it is scaled to the actual one.
+
+        Args:
+            rounds: samples of this rank, and whether they complete a minibatch; each rank has as
+                many rounds, and they complete minibatches together.
+        """
+        engine = self._engine
+        done = _Done()
+        metrics: list[dict[str, Metric]] = []
+        seen, assumed = LossNorm(0.0, 0.0), None
+        for task, complete in rounds:
+            rows = torch.arange(task.num_samples)
+            count = task.norm(rows, engine.all_reduce if engine.world_size > 1 else None)
+            # Any number would do; the first count is about right, and the same on all ranks.
+            assumed = assumed or LossNorm(max(count.entries, 1.0), max(count.sequences, 1.0))
+            seen = LossNorm(seen.entries + count.entries, seen.sequences + count.sequences)
+            metrics += self._add_up(task, rows, assumed, last=complete)
+            if not complete:
+                continue
+            if seen.entries == 0:
+                done.empty += 1
+                engine.drop_gradients()
+            else:
+                engine.scale_gradients(task.rescale(assumed, seen))
+                done.count(metrics, self._step(rows))
+            metrics, seen, assumed = [], LossNorm(0.0, 0.0), None
+        return self._summary(done)
+
+    def _summary(self, done: _Done) -> dict[str, float]:
+        reduced = self._reduce(done.parts)
+        for key in done.steps[0] if done.steps else ():
+            reduced[f"actor/{key}"] = sum(step[key] for step in done.steps) / len(done.steps)
+        reduced["actor/updates"] = float(len(done.steps))
+        reduced["actor/updates_empty"] = float(done.empty)
+        reduced["actor/updates_not_finite"] = float(done.not_finite)
         return reduced
 
     def _minibatches(self, samples: int) -> Any:
         share = self.share(samples)
-        for _ in range(self._epochs):
+        for _ in range(self._shape.epochs):
             order = (
                 torch.randperm(samples, generator=self.shuffle)
-                if self._shuffles
+                if self._shape.shuffles
                 else torch.arange(samples)
             )
+            if self._shape.minibatches is not None:
+                yield from order.tensor_split(self._shape.minibatches)
+                continue
             for start in range(0, samples - share + 1, share):
                 yield order[start : start + share]
 
@@ -121,24 +191,53 @@ class UpdateLoop:
         self, task: TrainingTask, rows: Tensor, norm: LossNorm
     ) -> tuple[list[dict[str, Metric]], dict[str, float] | None]:
         """One optimiser step on some samples, in micro-batches."""
-        metrics = []
-        pieces = rows.split(self._micro_batch or len(rows))
-        for index, piece in enumerate(pieces):
-            loss, of_piece = task.loss(piece, norm)
-            self._engine.backward(loss, last=index == len(pieces) - 1)
-            metrics.append(of_piece)
+        metrics = self._add_up(task, rows, norm, last=True)
+        return metrics, self._step(rows)
+
+    def _step(self, rows: Tensor) -> dict[str, float] | None:
+        """One optimiser step with the gradient of some samples."""
         if self.watch is None:
-            return metrics, self._engine.step()
+            return self._engine.step()
         self.watch.before_step(rows)
         step = self._engine.step()
         self.watch.after_step()
-        return metrics, step
+        return step
+
+    def _add_up(
+        self, task: TrainingTask, rows: Tensor, norm: LossNorm, *, last: bool
+    ) -> list[dict[str, Metric]]:
+        """Adds the gradient of some samples, in micro-batches; returns their metrics."""
+        metrics = []
+        pieces = list(task.split(rows))
+        for index, piece in enumerate(pieces):
+            loss, of_piece = task.loss(piece, norm)
+            self._engine.backward(loss, last=last and index == len(pieces) - 1)
+            metrics.append(of_piece)
+        return metrics
 
     def _too_far(self, metrics: list[dict[str, Metric]]) -> bool:
         """Whether the policy has left the old one by more than `algorithm.target_kl`."""
-        limit = self._target_kl
+        limit = self._shape.target_kl
         return limit is not None and self._reduce(metrics).get("actor/approx_kl", 0.0) > limit
 
     def _reduce(self, parts: list[dict[str, Metric]]) -> dict[str, float]:
         engine = self._engine
         return reduce_metrics(merge_metrics(parts), engine.all_reduce, engine.all_reduce_max)
+
+
+class _Done:
+    """What a number of minibatches came to."""
+
+    def __init__(self) -> None:
+        self.parts: list[dict[str, Metric]] = []
+        self.steps: list[dict[str, float]] = []
+        self.empty = self.not_finite = 0
+
+    def count(self, metrics: list[dict[str, Metric]], step: dict[str, float] | None) -> bool:
+        """Notes an optimiser step; returns whether it was made."""
+        if step is None:
+            self.not_finite += 1
+            return False
+        self.parts += metrics
+        self.steps.append(step)
+        return True

@@ -4,6 +4,9 @@ import math
 
 import torch
 
+LENGTH = 11
+"""The constant of seq-mean-token-sum-norm."""
+
 
 def clip(x, low, high):
     return max(low, min(high, x))
@@ -35,6 +38,8 @@ def aggregate(rows, mode):
         return sum(map(sum, full)) / sum(map(len, full))
     if mode == "seq-mean-token-sum":
         return sum(map(sum, full)) / len(full)
+    if mode == "seq-mean-token-sum-norm":
+        return sum(map(sum, full)) / len(full) / LENGTH
     return sum(sum(row) / len(row) for row in full) / len(full)
 
 

@@ -10,7 +10,7 @@ from rlinf.algorithms.metrics import merge_metrics, reduce_metrics
 from rlinf.algorithms.registry import policy_loss
 
 D = torch.float64
-MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 LOSSES = ["actor", "actor_critic", "decoupled_actor_critic"]
 
 
@@ -58,6 +58,7 @@ def learn(parts, loss_type, mode, norm):
         loss, metric = policy_loss(
             loss_type=loss_type,
             loss_agg_func=mode,
+            loss_length=11,
             norm=norm,
             entropy_bonus=0.05,
             kl_beta=0.1,

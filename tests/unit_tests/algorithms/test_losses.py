@@ -8,10 +8,17 @@ import torch
 from rlinf.algorithms.losses import compute_decoupled_actor_loss
 from rlinf.algorithms.metrics import reduce_metrics
 from rlinf.algorithms.registry import policy_loss
-from tests.unit_tests.algorithms.slow import aggregate, huber, rows_of, surrogate, value_term
+from tests.unit_tests.algorithms.slow import (
+    LENGTH,
+    aggregate,
+    huber,
+    rows_of,
+    surrogate,
+    value_term,
+)
 
 D = torch.float64
-MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 
 def tokens(seed=0, rows=5, length=7, spread=0.4):
@@ -34,6 +41,7 @@ def tokens(seed=0, rows=5, length=7, spread=0.4):
         "values": (old_values + spread * draw()).requires_grad_(),
         "old_values": old_values,
         "returns": draw() * 3,
+        "loss_length": LENGTH,
     }
 
 
@@ -233,7 +241,7 @@ def test_masked_entries_may_hold_anything(loss_type, mode):
         batch = tokens()
         hidden = ~batch["loss_mask"]
         for name, tensor in batch.items():
-            if name != "loss_mask":
+            if name not in ("loss_mask", "loss_length"):
                 batch[name] = tensor.detach().masked_fill(hidden, garbage)
         learned = [batch[name].requires_grad_() for name in ("logprobs", "entropy", "values")]
         loss, metrics = policy_loss(

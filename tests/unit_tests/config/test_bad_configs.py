@@ -23,7 +23,7 @@ MISTAKES = {
         {"runner.lr": 1e-3},
         "runner.lr = 0.001",
         "unknown key: 'runner' has no 'lr'",
-        "the key exists as actor.optim.lr and critic.optim.lr",
+        "the key exists as actor.optim.lr and actor.supervised.optim.lr",
     ),
     "unknown and far from everything": (
         {"cluster.timeouts.zzz": 1},

@@ -18,6 +18,11 @@ EMBODIED = {
         "has no place for env; this task needs actor, env, rollout",
         'add them, for instance "actor,env,rollout: all"',
     ),
+    "a constant length that nobody knows": (
+        {"algorithm.loss_agg_func": "seq-mean-token-sum-norm"},
+        "algorithm.loss_length\n",
+        "is missing: loss_agg_func seq-mean-token-sum-norm divides by it",
+    ),
     "no end": (
         {"runner.max_steps": -1},
         "runner.max_steps = -1",
@@ -202,6 +207,57 @@ REASONING = {
         'algorithm.adv_type = "gae"',
         "gae needs values, but there is no critic",
         "set critic.use_critic_model to true",
+    ),
+    "two critics": (
+        {
+            "algorithm.adv_type": "gae",
+            "algorithm.loss_type": "actor_critic",
+            "critic": {
+                "use_critic_model": True,
+                "model": {"model_type": "qwen3", "model_path": "m"},
+            },
+            "actor.model.add_value_head": True,
+        },
+        "actor.model.add_value_head = true",
+        "there is a critic with a network of its own as well",
+    ),
+    "a value head that nothing trains": (
+        {"actor.model.add_value_head": True},
+        "actor.model.add_value_head = true",
+        "nothing would train it: loss_type is actor",
+    ),
+    "a value loss without a head": (
+        {"algorithm.loss_type": "actor_critic"},
+        'algorithm.loss_type = "actor_critic"',
+        "trains a value head, which the policy does not have",
+    ),
+    "a model from nowhere": (
+        {"actor.model.model_path": ...},
+        "actor.model.model_path\n",
+        "is missing: there are neither weights nor the sizes of a fresh model",
+    ),
+    "adapters that are not there": (
+        {"weight_syncer.lora": "adapters"},
+        'weight_syncer.lora = "adapters"',
+        "there are no adapters: actor.model.is_lora is false",
+    ),
+    "adapters without a base": (
+        {
+            "weight_syncer.lora": "adapters",
+            "actor.model": {"model_type": "qwen3", "is_lora": True, "hf_config": {"vocab_size": 9}},
+        },
+        'weight_syncer.lora = "adapters"',
+        "a rollout cannot have the base weights: actor.model.model_path is null",
+    ),
+    "examples that do not divide": (
+        {"actor.supervised": {"steps": 1, "batch_size": 6}},
+        "actor.supervised.batch_size = 6",
+        "6 examples cannot be divided by 4 actor workers: 6 / 4 = 1.5 examples per worker",
+    ),
+    "a decoupled loss without the engine": (
+        {"algorithm.loss_type": "decoupled_actor", "rollout.return_logprobs": False},
+        'algorithm.loss_type = "decoupled_actor"',
+        "weighs samples by the engine's log-probabilities, but there are none",
     ),
     "critic without a model": (
         {"critic.use_critic_model": True},

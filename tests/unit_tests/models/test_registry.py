@@ -105,7 +105,7 @@ def test_unknown_types_list_near_ones():
     ):
         get_model({"model_type": "mlp_polcy"}, SPEC)
     SupportedModel.register("announced", "embodied")
-    with pytest.raises(ValueError, match="nothing builds it here; .* cnn_policy, mlp_policy"):
+    with pytest.raises(ValueError, match="nothing builds it here; .* cnn_policy, .*mlp_policy"):
         get_model({"model_type": "announced"}, SPEC)
 
 

@@ -1,0 +1,1 @@
+"""Language models of transformers, as trainer and critic use them."""

@@ -1,0 +1,109 @@
+"""How sequences lie in the input of a language model: end to end, or as padded rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LAYOUTS = ("packed", "padded")
+
+
+@dataclass(frozen=True)
+class PackedRow:
+    """Where the sequences of a row lie that holds them end to end.
+
+    Attributes:
+        bounds: beginnings of the sequences and the end of the last, int32 `[n + 1]`.
+        longest: tokens of the longest.
+        to_rows: for each place of `[n, longest]`, its token's place in the row (behind the end of
+            a sequence, its last token's), int64 `[n * longest]`; None if all are equally long.
+        from_rows: for each token, its place in `[n, longest]`, int64 `[N]`; None likewise.
+    """
+
+    bounds: Tensor
+    longest: int
+    to_rows: Tensor | None
+    from_rows: Tensor | None
+
+    @property
+    def count(self) -> int:
+        """Number of sequences."""
+        return len(self.bounds) - 1
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What a language model gets, and where its answers are.
+
+    Attributes:
+        input_ids: int64 `[1, N]`, or `[n, L]` with zeros after each sequence.
+        position_ids: of the same shape, from 0 in each sequence.
+        places: of the tokens before each response token, in the flattened input, int64 `[R]`.
+        targets: response tokens, int64 `[R]`.
+        packed: where sequences lie in a packed input; None if it is padded.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    places: Tensor
+    targets: Tensor
+    packed: PackedRow | None
+
+
+def model_input(
+    tokens: Tensor, prompts: Tensor, responses: Tensor, layout: str, device: torch.device
+) -> ModelInput:
+    """Lays sequences out.
+
+    The last token of a sequence predicts nothing and is left out. Nothing stands between the
+    sequences of a packed row; padding is on the right, where causal attention does not see it.
+
+    Args:
+        tokens: prompt and response of each sequence, end to end, int64 `[N]` on the host.
+        prompts: tokens of each prompt, at least 1, int64 `[n]` on the host.
+        responses: tokens of each response, int64 `[n]` on the host.
+        layout: one of `LAYOUTS`.
+        device: where the model is.
+    """
+    # FSDP moves what it is given to the device; here sizes are needed as numbers.
+    tokens, prompts, responses = tokens.cpu(), prompts.cpu(), responses.cpu()
+    lengths = prompts + responses
+    inputs = (lengths - 1).clamp(min=1)
+    starts = lengths.cumsum(0) - lengths
+    count, longest = len(lengths), int(inputs.max())
+    row = torch.repeat_interleave(torch.arange(count), inputs)
+    first = inputs.cumsum(0) - inputs
+    position = torch.arange(len(row)) - first[row]
+    ids = tokens[starts[row] + position]
+
+    of = torch.repeat_interleave(torch.arange(count), responses)
+    number = torch.arange(len(of)) - (responses.cumsum(0) - responses)[of]
+    before = (prompts - 1)[of] + number
+    targets = tokens[starts[of] + before + 1]
+    if layout == "padded":
+        input_ids = torch.zeros(count, longest, dtype=torch.int64)
+        input_ids[row, position] = ids
+        position_ids = torch.arange(longest).expand(count, longest)
+        places, packed = of * longest + before, None
+    else:
+        input_ids, position_ids = ids.unsqueeze(0), position.unsqueeze(0)
+        places = first[of] + before
+        packed = _packed_row(inputs, first, row * longest + position, longest, device)
+
+    def there(tensor: Tensor) -> Tensor:
+        return tensor.to(device, non_blocking=True)
+
+    return ModelInput(there(input_ids), there(position_ids), there(places), there(targets), packed)
+
+
+def _packed_row(
+    inputs: Tensor, first: Tensor, from_rows: Tensor, longest: int, device: torch.device
+) -> PackedRow:
+    bounds = torch.cat([first, inputs.sum().unsqueeze(0)]).to(torch.int32)
+    if int(inputs.min()) == longest:
+        return PackedRow(bounds.to(device), longest, None, None)
+    columns = torch.minimum(torch.arange(longest), (inputs - 1).unsqueeze(1))
+    to_rows = (first.unsqueeze(1) + columns).flatten()
+    return PackedRow(bounds.to(device), longest, to_rows.to(device), from_rows.to(device))

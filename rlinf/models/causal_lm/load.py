@@ -1,0 +1,132 @@
+"""Loads a language model from a folder of Hugging Face layout, or makes a fresh one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from rlinf.config.suggest import did_you_mean, listed
+from rlinf.models.causal_lm.config import HF_MODEL_TYPES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+_CHANGES_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+
+
+def load_causal_lm(
+    cfg: Any, dtype: torch.dtype, *, attn_implementation: str | None = None
+) -> PreTrainedModel:
+    """Builds the network that a model section describes, as transformers knows it.
+
+    Args:
+        cfg: a model section, complete.
+        dtype: number format of the weights.
+        attn_implementation: attention to use instead of the section's.
+
+    Returns:
+        The model, on the CPU, in training mode, without dropout. A fresh one is random: seed torch
+        before.
+
+    Raises:
+        ValueError: the folder is none, or of another architecture; or sizes are missing or unknown.
+    """
+    attention = attn_implementation or cfg.attn_implementation
+    if cfg.model_path is None:
+        model = _fresh(cfg, dtype, attention)
+    else:
+        model = _from_folder(cfg, dtype, attention)
+    without_dropout(model)
+    return model.train()
+
+
+def check_logits(config: PreTrainedConfig) -> None:
+    """Refuses architectures whose logits are not the output of their last layer.
+
+    Raises:
+        ValueError: names what the architecture does to its logits.
+    """
+    for name in _CHANGES_LOGITS:
+        value = getattr(config, name, None)
+        if value not in (None, 1, 1.0):
+            raise ValueError(
+                f"models of type {config.model_type} change their logits by {name} {value}, which "
+                "the trainer does not compute; use another architecture"
+            )
+
+
+def without_dropout(model: nn.Module) -> None:
+    """Turns dropout off: log-probabilities must be those of the model that generates."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout", "attn_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+
+
+def transformers_module() -> Any:
+    """Imports transformers, or says which extra it is part of."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            "language models need transformers: install it with pip install 'rlinf[reasoning]'"
+        ) from error
+    return transformers
+
+
+def _fresh(cfg: Any, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+    transformers = transformers_module()
+    sizes = dict(cfg.hf_config)
+    kind = HF_MODEL_TYPES[cfg.model_type.lower()] or sizes.pop("model_type", None)
+    if not sizes or kind is None:
+        raise ValueError(
+            f"{cfg.model_type} has neither model_path nor "
+            f"{'hf_config' if kind else 'hf_config.model_type'}: name a folder with weights, or "
+            "give the sizes of a fresh model in hf_config, such as vocab_size, hidden_size and "
+            "num_hidden_layers"
+        )
+    known = transformers.AutoConfig.for_model(kind)
+    for name in sizes:
+        if not hasattr(known, name):
+            hint = did_you_mean(name, [key for key in vars(known) if not key.startswith("_")])
+            raise ValueError(f"hf_config.{name}: {kind} of transformers has no such key; {hint}")
+    config = transformers.AutoConfig.for_model(kind, **sizes)
+    return transformers.AutoModelForCausalLM.from_config(
+        config, dtype=dtype, attn_implementation=attention
+    )
+
+
+def _from_folder(cfg: Any, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+    transformers = transformers_module()
+    folder = Path(cfg.model_path).expanduser()
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"model_path is '{cfg.model_path}', where there is no config.json; it must be a folder "
+            "as save_pretrained of transformers writes it"
+        )
+    if cfg.hf_config:
+        raise ValueError(
+            f"hf_config gives sizes of a fresh model ({listed(cfg.hf_config)}), but model_path "
+            "names a folder that has its own; keep one of the two"
+        )
+    config = transformers.AutoConfig.from_pretrained(
+        folder, trust_remote_code=cfg.trust_remote_code
+    )
+    wanted = HF_MODEL_TYPES[cfg.model_type.lower()]
+    if wanted is not None and config.model_type != wanted:
+        raise ValueError(
+            f"model_type is {cfg.model_type}, but the folder {folder} holds a {config.model_type}; "
+            "set model_type to hf_causal_lm, which takes any"
+        )
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=config,
+        dtype=dtype,
+        attn_implementation=attention,
+        trust_remote_code=cfg.trust_remote_code,
+    )

@@ -1,0 +1,158 @@
+"""Low-rank adapters through peft, and the weights they make together with the base.
+
+W = W_0 + s B A with s = lora_alpha / lora_rank. Tensors go to the rollout merged, under the names
+of the plain model, or as adapters alone, under the names of peft's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+_ADAPTER = "default"
+_PREFIX = "base_model.model."
+
+Whole = Callable[[Tensor], Tensor]
+"""Makes a whole tensor of a shard."""
+
+
+def add_adapters(lm: nn.Module, cfg: Any) -> PeftModel:
+    """Freezes a language model and gives it adapters to train.
+
+    Args:
+        lm: the model.
+        cfg: its section: `lora_rank`, `lora_alpha`, `lora_target_modules`, `lora_path`.
+
+    Raises:
+        ValueError: peft is not there, no module has such a name, or `lora_path` is no adapter.
+    """
+    peft = _peft()
+    if cfg.lora_path is None:
+        model = peft.get_peft_model(lm, lora_config(cfg))
+    else:
+        lora_config(cfg)
+        model = peft.PeftModel.from_pretrained(lm, cfg.lora_path, is_trainable=True)
+    if isinstance(model.get_base_model().get_output_embeddings(), peft.tuners.lora.LoraLayer):
+        raise ValueError(
+            "lora_target_modules names the last layer, which gives the logits; leave it out"
+        )
+    return model
+
+
+def lora_config(cfg: Any) -> Any:
+    """Peft's config of the adapters that a model section describes.
+
+    Raises:
+        ValueError: `lora_path` is no adapter.
+    """
+    peft = _peft()
+    if cfg.lora_path is None:
+        return peft.LoraConfig(
+            r=cfg.lora_rank,
+            lora_alpha=cfg.lora_alpha or cfg.lora_rank,
+            target_modules=list(cfg.lora_target_modules) or "all-linear",
+            task_type="CAUSAL_LM",
+        )
+    if not (Path(cfg.lora_path) / "adapter_config.json").is_file():
+        raise ValueError(
+            f"lora_path is '{cfg.lora_path}', where there is no adapter_config.json; it must be a "
+            "folder as save_pretrained of peft writes it"
+        )
+    return peft.PeftConfig.from_pretrained(cfg.lora_path)
+
+
+def merged_tensors(lm: nn.Module, whole: Whole) -> Iterator[tuple[str, Tensor]]:
+    """Weights and buffers of a language model under the names of the plain model, adapters merged.
+
+    A tensor that has several names, such as a tied last layer, comes once, under the first.
+
+    Args:
+        lm: a plain model, or one with adapters.
+        whole: makes a whole tensor of a shard; every rank has to iterate.
+    """
+    tensors = lm.state_dict(keep_vars=True)
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        if ".lora_" in name or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        layer = name.removesuffix(".base_layer.weight")
+        tensor = whole(tensor).detach()
+        if layer != name:
+            a = whole(tensors[f"{layer}.lora_A.{_ADAPTER}.weight"]).detach()
+            b = whole(tensors[f"{layer}.lora_B.{_ADAPTER}.weight"]).detach()
+            module = lm.get_submodule(layer)
+            tensor = _merge(tensor, a, b, module.scaling[_ADAPTER], module.fan_in_fan_out)
+        yield name.removeprefix(_PREFIX).replace(".base_layer.", "."), tensor
+
+
+def adapter_tensors(lm: nn.Module, whole: Whole) -> Iterator[tuple[str, Tensor]]:
+    """Adapters of a language model under the names of peft's files; as `merged_tensors`."""
+    for name, tensor in lm.state_dict().items():
+        if ".lora_" in name:
+            yield name.replace(f".{_ADAPTER}.", "."), whole(tensor).detach()
+
+
+class AdapterStore(nn.Module):
+    """The rollout's side of adapters: receives them, and merges them into a plain model.
+
+    It has a parameter for every tensor of `adapter_tensors`, under the same name, so that weights
+    can be received into it as into a model. It keeps the base weights of the layers concerned, and
+    merging begins from them each time: nothing adds up.
+
+    Args:
+        lm: the plain model that generates, with the base weights.
+        cfg: the model section of the actor.
+    """
+
+    def __init__(self, lm: nn.Module, cfg: Any) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            shell = _peft().get_peft_model(type(lm)(lm.config), lora_config(cfg))
+        self._layers: dict[str, tuple[nn.Module, Tensor, float, bool]] = {}
+        for name, module in shell.named_modules():
+            if not hasattr(module, "lora_A") or _ADAPTER not in module.lora_A:
+                continue
+            own = lm.get_submodule(name.removeprefix(_PREFIX))
+            base = own.weight.detach().clone()
+            scaling, turned = module.scaling[_ADAPTER], module.fan_in_fan_out
+            self._layers[name] = own, base, scaling, turned
+        self._tensors = {
+            name: torch.zeros(tensor.shape, dtype=tensor.dtype)
+            for name, tensor in adapter_tensors(shell, lambda tensor: tensor)
+        }
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """The adapters by name."""
+        return dict(self._tensors)
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Brings the model to the adapters that were received."""
+        for name, (module, base, scaling, turned) in self._layers.items():
+            a = self._tensors[f"{name}.lora_A.weight"].to(base.device)
+            b = self._tensors[f"{name}.lora_B.weight"].to(base.device)
+            module.weight.copy_(_merge(base, a, b, scaling, turned))
+
+
+def _merge(base: Tensor, a: Tensor, b: Tensor, scaling: float, turned: bool) -> Tensor:
+    """W_0 + s B A, in float32 and then in the format of the base."""
+    delta = (b.float() @ a.float()) * scaling
+    return (base.float() + (delta.T if turned else delta)).to(base.dtype)
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ValueError(
+            "model.is_lora needs peft: install it with pip install 'rlinf[reasoning]'"
+        ) from error
+    return peft

@@ -1,0 +1,196 @@
+"""A language model as the trainer uses it: sequences in, one number per response token out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlinf.models.causal_lm import attention
+from rlinf.models.causal_lm.layout import ModelInput, model_input
+from rlinf.models.causal_lm.load import check_logits, load_causal_lm
+from rlinf.models.causal_lm.logprobs import token_logprobs
+from rlinf.models.causal_lm.lora import Whole, adapter_tensors, add_adapters, merged_tensors
+from rlinf.models.causal_lm.quick_norm import quicken_norms
+
+
+class CausalLM(nn.Module):
+    """Wraps a language model of transformers, with or without adapters and value head.
+
+    Args:
+        lm: the model; one of peft if it has adapters.
+        layout: `packed` or `padded`, see `rlinf.models.causal_lm.layout`.
+        chunk_tokens: tokens whose logits exist at a time; None picks by memory.
+        value_head: whether to add a value function on the last hidden states. It begins as zero.
+
+    Attributes:
+        lm: the model.
+        value_head: the value function, or None.
+        has_adapters: whether only adapters are trained.
+    """
+
+    def __init__(
+        self,
+        lm: nn.Module,
+        *,
+        layout: str = "packed",
+        chunk_tokens: int | None = None,
+        value_head: bool = False,
+    ) -> None:
+        super().__init__()
+        self.lm = lm
+        self.has_adapters = hasattr(lm, "get_base_model")
+        plain = self.plain
+        check_logits(plain.config)
+        self._layout, self._chunk = layout, chunk_tokens
+        self._no_split_modules = list(plain._no_split_modules or ())
+        self.value_head: nn.Linear | None = None
+        if value_head:
+            self.add_value_head()
+
+    def add_value_head(self) -> None:
+        """Adds a value function that begins as zero, if there is none yet."""
+        if self.value_head is None:
+            self.value_head = nn.Linear(self.plain.config.hidden_size, 1, dtype=torch.float32)
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+
+    @property
+    def plain(self) -> nn.Module:
+        """The model of transformers, whose layers may have adapters in them."""
+        return self.lm.get_base_model() if self.has_adapters else self.lm
+
+    @staticmethod
+    def is_value_parameter(name: str) -> bool:
+        """Whether a parameter of this name belongs to the value head."""
+        return name.startswith("value_head.")
+
+    def enable_gradient_checkpointing(self, use_reentrant: bool = False) -> None:
+        """Lets layers recompute their activations in the backward pass."""
+        self.plain.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+        if self.has_adapters and use_reentrant:
+            # That form passes gradients on only if the input of a layer has one.
+            self.plain.enable_input_require_grads()
+
+    def forward(
+        self,
+        *,
+        tokens: Tensor,
+        prompts: Tensor,
+        responses: Tensor,
+        temperature: float = 1.0,
+        compute_logprobs: bool = True,
+        compute_entropy: bool = False,
+        compute_values: bool = False,
+        use_adapters: bool = True,
+    ) -> dict[str, Tensor]:
+        """Computes what is asked for each of the R response tokens of n sequences.
+
+        Args:
+            tokens: prompt and response of each sequence, end to end, int64 `[N]` on the host.
+            prompts: tokens of each prompt, at least 1, int64 `[n]` on the host.
+            responses: tokens of each response, int64 `[n]` on the host.
+            temperature: divides the logits.
+            compute_logprobs: whether to compute log-probabilities.
+            compute_entropy: whether to compute the entropy of each token's distribution.
+            compute_values: whether to compute the value of the state before each token.
+            use_adapters: false is the model without what its adapters have learnt.
+
+        Returns:
+            `logprobs`, `entropy`, `values`, as asked for, float32 `[R]` each.
+        """
+        plain = self.plain
+        head = plain.get_output_embeddings()
+        inputs = model_input(tokens, prompts, responses, self._layout, head.weight.device)
+        with self._adapters(use_adapters):
+            hidden = self._hidden(plain, inputs)
+        out: dict[str, Tensor] = {}
+        if compute_logprobs or compute_entropy:
+            logprobs, entropy = token_logprobs(
+                hidden,
+                head.weight,
+                inputs.targets,
+                bias=getattr(head, "bias", None),
+                temperature=temperature,
+                compute_entropy=compute_entropy,
+                chunk_tokens=self._chunk,
+            )
+            out["logprobs"] = logprobs
+            if entropy is not None:
+                out["entropy"] = entropy
+        if compute_values:
+            if self.value_head is None:
+                raise ValueError("values were asked of a model without a value head")
+            with torch.autocast(hidden.device.type, enabled=False):
+                weight, bias = self.value_head.weight, self.value_head.bias
+                out["values"] = (hidden.float() @ weight.float().T).squeeze(-1) + bias.float()
+        return out
+
+    def _hidden(self, plain: nn.Module, inputs: ModelInput) -> Tensor:
+        """The last hidden states before each response token, `[R, H]`."""
+        packed = {} if inputs.packed is None else {"packed": inputs.packed}
+        out = plain.base_model(
+            input_ids=inputs.input_ids,
+            position_ids=inputs.position_ids,
+            use_cache=False,
+            **packed,
+        )
+        return out.last_hidden_state.flatten(0, 1).index_select(0, inputs.places)
+
+    def _adapters(self, use: bool) -> contextlib.AbstractContextManager:
+        if use or not self.has_adapters:
+            return contextlib.nullcontext()
+        return self.lm.disable_adapter()
+
+    # -- weights --------------------------------------------------------------------------------
+
+    def policy_tensors(self, whole: Whole, adapters: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """What an engine needs to generate, under the names of the plain model.
+
+        Args:
+            whole: makes a whole tensor of a shard; every rank has to iterate.
+            adapters: adapters alone, under the names of peft's files, instead of merged weights.
+        """
+        return adapter_tensors(self.lm, whole) if adapters else merged_tensors(self.lm, whole)
+
+    def save_folder(self, folder: str | Path, tensors: dict[str, Tensor]) -> None:
+        """Writes a model folder of Hugging Face layout.
+
+        Args:
+            folder: made if absent.
+            tensors: of `policy_tensors`, whole and merged.
+        """
+        plain = self.plain
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        with torch.device("meta"):
+            shell = type(plain)(plain.config)
+        shell.generation_config = plain.generation_config
+        # Names that are absent are tied to others.
+        shell.load_state_dict(state, strict=False, assign=True)
+        shell.tie_weights()
+        shell.save_pretrained(folder)
+
+
+def build_causal_lm(cfg: Any, torch_dtype: torch.dtype) -> CausalLM:
+    """Builds the model that a section describes.
+
+    Args:
+        cfg: the model section, complete.
+        torch_dtype: number format of the weights.
+    """
+    packed = cfg.sequence_layout == "packed" and cfg.attn_implementation == "sdpa"
+    name = attention.register() if packed else cfg.attn_implementation
+    lm = load_causal_lm(cfg, torch_dtype, attn_implementation=name)
+    quicken_norms(lm)
+    if cfg.is_lora:
+        lm = add_adapters(lm, cfg)
+    return CausalLM(
+        lm,
+        layout="packed" if packed else "padded",
+        chunk_tokens=cfg.logits_chunk_tokens,
+        value_head=cfg.add_value_head,
+    )

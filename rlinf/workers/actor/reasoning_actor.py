@@ -1,0 +1,268 @@
+"""The actor of language models: receives groups of responses, learns, and sends the weights on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.hybrid_engines.fsdp.sharding import whole
+from rlinf.hybrid_engines.weight_sync.sender import WeightSender
+from rlinf.models import get_model
+from rlinf.models.causal_lm.model import CausalLM
+from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler.channel.channel import DEFAULT_KEY
+from rlinf.utils.checkpoint import load_tree, save_tree
+from rlinf.utils.determinism import be_deterministic
+from rlinf.workers.actor.reasoning_learner import Examples, ReasoningLearner
+from rlinf.workers.checkpointed import Checkpointed, Job
+
+if TYPE_CHECKING:
+    from rlinf.data.reasoning import SampleGroup
+
+_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class ReasoningActor(Checkpointed, Worker):
+    """Trains a language model on groups of responses that have their rewards.
+
+    One step is `recv_rollout_batch`, `compute_advantages_and_returns`, `run_training`; or
+    `run_training` with a channel, which does all three and, with `actor.stream_groups`, begins
+    before the last group has been generated.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        if cfg.runner.deterministic:
+            be_deterministic(cfg.runner.seed, "actor", self._rank)
+        self.cfg = cfg
+        self._device = torch.device(self.torch_device_type)
+        self._groups: list[SampleGroup] | None = None
+
+    def init_worker(self, total_steps: int = 0) -> None:
+        """Builds the policy, a critic if there is one, and their optimisers.
+
+        Args:
+            total_steps: optimiser steps of the whole run, for schedules.
+        """
+        cfg = self.cfg
+        seed = cfg.runner.seed if cfg.actor.seed is None else cfg.actor.seed
+        torch.manual_seed(seed)
+        policy = get_model(cfg.actor.model, dtype=torch.float32)
+        critic = None
+        if cfg.critic is not None and cfg.critic.use_critic_model:
+            critic = get_model(cfg.critic.model, dtype=torch.float32)
+            critic.add_value_head()
+        self.learner = ReasoningLearner(
+            cfg,
+            policy,
+            self._device,
+            seed=seed,
+            critic=critic,
+            rank=self._rank,
+            world_size=self._world_size,
+            total_steps=total_steps,
+            warn=self.log_warning,
+        )
+        if cfg.actor.stream_groups and (problem := self.learner.why_not_stream()):
+            raise ValueError(f"actor.stream_groups is {cfg.actor.stream_groups}, but {problem}")
+        self._sender = WeightSender(self, cfg)
+        self._tensors = {"actor": EngineCheckpoint(self.engine)}
+        if self.learner.critic is not None:
+            self._tensors["critic"] = EngineCheckpoint(self.learner.critic.engine)
+        self._offload()
+
+    @property
+    def engine(self) -> TrainEngine:
+        """The policy and its optimiser."""
+        return self.learner.engine
+
+    @property
+    def policy(self) -> CausalLM:
+        """The policy."""
+        return self.engine.model
+
+    @property
+    def version(self) -> int:
+        """Version of the weights: calls so far that trained them."""
+        return self.learner.version
+
+    # -- weights --------------------------------------------------------------------------------
+
+    @Worker.timer("sync_weights")
+    def sync_model_to_rollout(self) -> int:
+        """Sends the weights to all rollout workers; returns the number of bytes.
+
+        They have the names of the plain model of transformers; those that share their memory, such
+        as a tied last layer, go once. With adapters, `weight_syncer.lora` says what goes.
+        """
+        self.engine.onload(optimizer=False)
+        adapters = self.cfg.weight_syncer.lora == "adapters"
+        tensors = self._on_the_way(self.policy.policy_tensors(whole, adapters))
+        size = 0
+        if self._rank == 0:
+            size = self._sender.send(tensors, self.version)
+        else:
+            for _ in tensors:
+                pass
+        self._offload()
+        return size
+
+    def _on_the_way(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Tensors in the number format of messages."""
+        name = self.cfg.weight_syncer.bucket.bucket_dtype
+        for key, tensor in tensors:
+            if name is not None and tensor.is_floating_point():
+                tensor = tensor.to(_FORMATS[name])
+            yield key, tensor
+
+    def save_model(self, folder: str) -> None:
+        """Writes the policy as a model folder of Hugging Face layout, adapters merged."""
+        self.engine.onload(optimizer=False)
+        tensors = dict(self.policy.policy_tensors(whole))
+        if self._rank == 0:
+            self.policy.save_folder(folder, tensors)
+        self._offload()
+
+    def _offload(self) -> None:
+        """Leaves the device to others, if the config says so."""
+        for section, learner in (
+            (self.cfg.actor, self.learner),
+            (self.cfg.critic, self.learner.critic),
+        ):
+            if learner is not None and section.enable_offload:
+                with self.worker_timer("offload"):
+                    learner.engine.offload()
+
+    # -- responses ------------------------------------------------------------------------------
+
+    def recv_rollout_batch(
+        self, input_channel: Channel, num_groups: int | None = None, key: Hashable = DEFAULT_KEY
+    ) -> int:
+        """Takes this rank's share of the groups of a step; returns the number of sequences in it.
+
+        Args:
+            input_channel: where groups come from, one or a list of them per item, at any rank.
+            num_groups: groups of this step over all ranks; None is `data.rollout_batch_size`.
+            key: what they wait under.
+        """
+        self._groups = list(self._arriving(input_channel, self._share(num_groups), key))
+        return sum(len(group.samples) for group in self._groups)
+
+    def _share(self, num_groups: int | None) -> int:
+        total = self._total(num_groups)
+        return total // self._world_size + (self._rank < total % self._world_size)
+
+    def _total(self, num_groups: int | None) -> int:
+        return self.cfg.data.rollout_batch_size if num_groups is None else num_groups
+
+    def _arriving(self, channel: Channel, count: int, key: Hashable) -> Iterator[SampleGroup]:
+        """Groups as they come."""
+        while count > 0:
+            item = channel.get(key=key)
+            groups = item if isinstance(item, list) else [item]
+            if len(groups) > count:
+                raise ValueError(
+                    f"actor rank {self._rank} got {len(groups)} groups in one item, but only "
+                    f"{count} are missing from its share; put groups into the channel one by one"
+                )
+            count -= len(groups)
+            yield from groups
+
+    # -- learning -------------------------------------------------------------------------------
+
+    @Worker.timer("advantages")
+    def compute_advantages_and_returns(self) -> dict[str, float]:
+        """Computes all that training needs to know of tokens; returns metrics over all ranks."""
+        if self._groups is None:
+            raise RuntimeError("there are no samples to learn from: call recv_rollout_batch first")
+        groups, self._groups = self._groups, None
+        return self.learner.prepare(groups)
+
+    @Worker.timer("training")
+    def run_training(
+        self,
+        input_channel: Channel | None = None,
+        num_groups: int | None = None,
+        key: Hashable = DEFAULT_KEY,
+    ) -> dict[str, float] | tuple[dict[str, float], dict[str, float]]:
+        """Updates the policy.
+
+        Args:
+            input_channel: where groups come from; None trains on what was received and prepared.
+            num_groups: groups of this step over all ranks; None is `data.rollout_batch_size`.
+            key: what they wait under.
+
+        Returns:
+            Metrics of the update over all ranks; with a channel, those of the batch before them.
+        """
+        if input_channel is None:
+            metrics = self.learner.update()
+        elif self.cfg.actor.stream_groups:
+            arriving = self._arriving(input_channel, self._share(num_groups), key)
+            metrics = self.learner.stream(arriving, self._total(num_groups))
+        else:
+            self.recv_rollout_batch(input_channel, num_groups, key)
+            metrics = self.compute_advantages_and_returns(), self.learner.update()
+        self._offload()
+        return metrics
+
+    @Worker.timer("supervised")
+    def run_supervised(self, examples: Examples) -> dict[str, float]:
+        """Learns given responses, before the first step; see `ReasoningLearner.supervise`.
+
+        Args:
+            examples: token ids of prompt and response of each, the same on all ranks; a multiple
+                of `actor.supervised.batch_size`.
+
+        Returns:
+            Metrics over all ranks.
+        """
+        metrics = self.learner.supervise(examples)
+        self._offload()
+        return metrics
+
+    # -- fingerprints ---------------------------------------------------------------------------
+
+    def fingerprints(self) -> dict[str, Any]:
+        """Hashes of what the last update did; see `rlinf.utils.fingerprints`."""
+        self.engine.onload(optimizer=False)
+        record = self.learner.fingerprints.take()
+        self._offload()
+        return record
+
+    def fingerprint_facts(self) -> tuple[dict[str, Any], dict[str, list[str]]]:
+        """What hashes may depend on besides the config, and the names of the tensors."""
+        name = torch.cuda.get_device_name() if self._device.type == "cuda" else "cpu"
+        facts = {
+            "device": name,
+            "actor_ranks": self._world_size,
+            "threads": torch.get_num_threads(),
+        }
+        return facts, self.learner.fingerprints.names()
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def _snapshot(self, folder: Path) -> Job:
+        tensors = {name: checkpoint.snapshot() for name, checkpoint in self._tensors.items()}
+        state = self.learner.state()
+
+        def write() -> None:
+            for name, snapshot in tensors.items():
+                self._tensors[name].write(snapshot, folder / name / "tensors")
+            save_tree(folder / "actor" / f"rank_{self._rank}", state)
+
+        return write
+
+    def _restore(self, folder: Path) -> list[str]:
+        for name, checkpoint in self._tensors.items():
+            checkpoint.read(folder / name / "tensors")
+        own = folder / "actor" / f"rank_{self._rank}"
+        same = own.with_name(own.name + ".json").exists()
+        state = load_tree(own if same else own.with_name("rank_0"))
+        return self.learner.load_state(state)

@@ -1,0 +1,144 @@
+"""Deals sequences to ranks, and cuts a rank's share into micro-batches by number of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlinf.data.token_batch import TokenBatch
+
+_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+"""Tokens of a micro-batch where the config says nothing: a CPU is quickest with about this many."""
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """How many sequences go through the model at a time.
+
+    Attributes:
+        tokens: most tokens of a micro-batch; a longer sequence goes alone.
+        sequences: instead of that, sequences of a micro-batch.
+        padded: whether padding counts as tokens.
+        agree: the greatest of the numbers that all ranks pass, so that each has as many
+            micro-batches; they exchange weights in each.
+    """
+
+    tokens: int
+    sequences: int | None = None
+    padded: bool = False
+    agree: Callable[[int], int] = int
+
+    @classmethod
+    def of(
+        cls,
+        cfg: Any,
+        model: Any,
+        device: torch.device,
+        agree: Callable[[int], int],
+        sequences: int | None = None,
+    ) -> MicroBatches:
+        """Reads a configuration.
+
+        Args:
+            cfg: the configuration.
+            model: the model section.
+            device: of the learner.
+            agree: see the attributes.
+            sequences: sequences of a micro-batch, unless the config forms them by tokens.
+        """
+        budget = _TOKENS.get(device.type, _TOKENS["cuda"])
+        if cfg.runner.enable_dynamic_batch_size:
+            budget, sequences = cfg.runner.max_tokens_per_mbs, None
+        padded = model.sequence_layout == "padded" or model.attn_implementation != "sdpa"
+        return cls(budget, sequences, padded, agree)
+
+    def split(self, lengths: Tensor, rows: Tensor) -> list[Tensor]:
+        """Cuts some sequences into micro-batches; all ranks call it.
+
+        Sequences of like length come together, which saves padding. The order of sequences has no
+        effect on their loss.
+
+        Args:
+            lengths: tokens of all sequences of this rank, int64 `[n]`.
+            rows: which ones, int64 `[k]`.
+
+        Returns:
+            Parts of `rows`, in number the same on each rank; some are empty where a rank has less.
+        """
+        rows = rows[lengths[rows].argsort(descending=True, stable=True)]
+        pieces = self._pieces(lengths[rows].tolist())
+        wanted = self.agree(max(1, len(pieces)))
+        pieces = _cut_further(pieces, wanted)
+        return list(rows.split(pieces))
+
+    def _pieces(self, lengths: list[int]) -> list[int]:
+        """Sizes of the fewest parts, lengths falling, that keep within the budget."""
+        if self.sequences is not None:
+            full, rest = divmod(len(lengths), self.sequences)
+            return [self.sequences] * full + [rest] * bool(rest)
+        pieces: list[int] = []
+        used = longest = 0
+        for length in lengths:
+            cost = longest if self.padded else length
+            if pieces and used + cost <= self.tokens:
+                pieces[-1] += 1
+                used += cost
+            else:
+                pieces.append(1)
+                # Lengths fall: the first of a part is its longest.
+                used = longest = length
+        return pieces
+
+
+def _cut_further(pieces: list[int], wanted: int) -> list[int]:
+    """Halves the largest parts until there are as many as wanted, at last with empty ones."""
+    pieces = list(pieces)
+    while pieces and len(pieces) < wanted and max(pieces) > 1:
+        place = pieces.index(max(pieces))
+        half = pieces[place] // 2
+        pieces[place : place + 1] = [pieces[place] - half, half]
+    return pieces + [0] * (wanted - len(pieces))
+
+
+def deal(
+    shares: list[TokenBatch], group_size: int, rank: int, *, balance: bool = False
+) -> TokenBatch:
+    """Deals the groups of a step anew, so that what a rank gets does not depend on chance.
+
+    Groups arrive in any order at any rank. Here they are put into the order of their prompts and
+    dealt out, whole; each rank gets as many, up to one.
+
+    Args:
+        shares: what each rank has received.
+        group_size: sequences of a group.
+        rank: whose groups to return.
+        balance: give each rank about as many tokens, the longest groups first, instead of runs of
+            neighbours.
+    """
+    batch = TokenBatch.join(shares) if len(shares) > 1 else shares[0]
+    order = batch.indices.argsort(stable=True)
+    groups = order.view(-1, group_size)
+    if len(shares) > 1:
+        sizes = [len(part) for part in torch.arange(len(groups)).tensor_split(len(shares))]
+        if balance:
+            chosen = _balanced(batch.lengths[groups].sum(1).tolist(), sizes)[rank]
+        else:
+            chosen = list(range(sum(sizes[:rank]), sum(sizes[: rank + 1])))
+        groups = groups[torch.tensor(chosen, dtype=torch.int64)]
+    return batch.select(groups.flatten())
+
+
+def _balanced(weights: list[int], sizes: list[int]) -> list[list[int]]:
+    """Gives each place as many items as `sizes` says, the heaviest first to the lightest place."""
+    places: list[list[int]] = [[] for _ in sizes]
+    totals = [0] * len(sizes)
+    for item in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):
+        open_places = [p for p, size in enumerate(sizes) if len(places[p]) < size]
+        lightest = min(open_places, key=lambda p: (totals[p], p))
+        places[lightest].append(item)
+        totals[lightest] += weights[item]
+    return [sorted(place) for place in places]

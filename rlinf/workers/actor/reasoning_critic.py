@@ -1,0 +1,151 @@
+"""A value function of token sequences with a network of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlinf.algorithms.aggregation import Aggregator, LossNorm
+from rlinf.algorithms.critic import compute_critic_loss
+from rlinf.algorithms.metrics import Metric
+from rlinf.data.token_batch import TokenBatch
+from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.workers.actor.reasoning_batches import MicroBatches
+from rlinf.workers.actor.reasoning_samples import (
+    SequenceTask,
+    TokenSamples,
+    forward,
+    longest_response,
+    recompute,
+)
+from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
+
+
+class ValueTask(SequenceTask):
+    """The loss of a value function; see `rlinf.algorithms.critic.compute_critic_loss`.
+
+    Args:
+        engine: the value function.
+        samples: what to train on, with returns.
+        micro_batches: how many go through the model at a time.
+        algorithm: the `algorithm` section.
+        loss_length: see `rlinf.algorithms.aggregation.Aggregator`.
+    """
+
+    def __init__(
+        self,
+        engine: TrainEngine,
+        samples: TokenSamples,
+        micro_batches: MicroBatches,
+        algorithm: Any,
+        loss_length: float,
+    ) -> None:
+        super().__init__(engine, samples, micro_batches)
+        self._clip, self._delta = algorithm.value_clip, algorithm.huber_delta
+        self._mode, self._loss_length = algorithm.loss_agg_func, loss_length
+
+    def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
+        """See `rlinf.workers.actor.update_loop.TrainingTask`."""
+        part, there = self._samples.select(rows), self._there
+        out = forward(self._engine, part.batch, compute_logprobs=False, compute_values=True)
+        aggregator = Aggregator(
+            out["values"],
+            ndim=1,
+            loss_mask=there(part.mask),
+            loss_mask_sum=there(part.counts()[part.batch.sequence_ids()]),
+            loss_agg_func=self._mode,
+            norm=norm,
+            loss_length=self._loss_length,
+        )
+        return compute_critic_loss(
+            aggregator=aggregator,
+            values=out["values"],
+            returns=there(part.returns),
+            old_values=there(part.old_values),
+            value_clip=self._clip,
+            huber_delta=self._delta,
+        )
+
+
+class ReasoningCritic:
+    """Trains a value function beside the policy, on the same ranks.
+
+    Args:
+        cfg: the configuration; `critic` and `algorithm` are read.
+        model: the network, with a value head, on the CPU and equal on each rank.
+        device: where to train.
+        seed: of the shuffle.
+        world_size: number of ranks.
+        total_steps: optimiser steps of the whole run, for schedules.
+
+    Attributes:
+        engine: the value function and its optimiser.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        model: nn.Module,
+        device: torch.device,
+        *,
+        seed: int,
+        world_size: int,
+        total_steps: int,
+    ) -> None:
+        self._algorithm = cfg.algorithm
+        self._loss_length = cfg.algorithm.loss_length or longest_response(cfg)
+        fsdp = cfg.critic.fsdp_config
+        if fsdp.gradient_checkpointing:
+            model.enable_gradient_checkpointing(fsdp.gradient_checkpointing_use_reentrant)
+        self.engine = TrainEngine(
+            model, cfg.critic, device, world_size, total_steps, on_nan=cfg.runner.on_nan
+        )
+        self._micro_batches = MicroBatches.of(
+            cfg, cfg.critic.model, device, self.engine.agree, cfg.critic.micro_batch_size
+        )
+        shape = UpdateShape(
+            minibatches=cfg.algorithm.n_minibatches,
+            epochs=cfg.algorithm.update_epoch,
+            shuffles=cfg.algorithm.shuffle_rollout,
+        )
+        self._updates = UpdateLoop(cfg, self.engine, seed, shape)
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the policy has to wait for the value function."""
+        return self.engine.steps < self._algorithm.critic_warmup_steps
+
+    def values(self, batch: TokenBatch) -> Tensor:
+        """Values of the state before each response token, `[R]`; all ranks call it."""
+        self.engine.onload(optimizer=False)
+        return recompute(
+            self.engine,
+            batch,
+            self._micro_batches,
+            "values",
+            compute_logprobs=False,
+            compute_values=True,
+        )
+
+    def update(self, samples: TokenSamples) -> dict[str, float]:
+        """Makes the optimiser steps of one batch; returns metrics over all ranks."""
+        self.engine.onload()
+        task = ValueTask(
+            self.engine, samples, self._micro_batches, self._algorithm, self._loss_length
+        )
+        metrics = self._updates.run(task)
+        # The loop counts for the actor; here it is the critic that is trained.
+        return {name.replace("actor/", "critic/", 1): value for name, value in metrics.items()}
+
+    def state(self) -> dict[str, Any]:
+        """What this rank remembers besides the weights and the optimiser, plain data."""
+        return {"engine": counters(self.engine), "shuffle": self._updates.shuffle.get_state()}
+
+    def load_state(self, state: dict[str, Any], same_ranks: bool) -> None:
+        """Goes on from a state; the order of samples only with as many ranks."""
+        set_counters(self.engine, state["engine"])
+        if same_ranks:
+            self._updates.shuffle.set_state(state["shuffle"])

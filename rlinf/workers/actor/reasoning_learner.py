@@ -1,0 +1,404 @@
+"""What the actor does with responses, whoever brings them: assign credit, then update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rlinf.algorithms.metrics import Metric, merge_metrics, reduce_metrics
+from rlinf.data.token_batch import TokenBatch
+from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.utils.determinism import named_seed
+from rlinf.workers.actor.embodied_learner import needs_reference
+from rlinf.workers.actor.fingerprints import StepFingerprints
+from rlinf.workers.actor.reasoning_batches import MicroBatches, deal
+from rlinf.workers.actor.reasoning_credit import ReasoningCredit
+from rlinf.workers.actor.reasoning_critic import ReasoningCritic
+from rlinf.workers.actor.reasoning_samples import (
+    PolicyTask,
+    SupervisedTask,
+    TokenLoss,
+    TokenSamples,
+    recompute,
+)
+from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
+
+if TYPE_CHECKING:
+    from rlinf.data.reasoning import SampleGroup
+
+Examples = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""Token ids of prompt and response of each example."""
+
+
+class ReasoningLearner:
+    """Learns from groups of responses, on one rank of several.
+
+    Args:
+        cfg: the configuration.
+        model: the policy, on the CPU and equal on each rank, its weights in float32.
+        device: where to train.
+        seed: of the shuffle, equal on all ranks.
+        critic: a value function with a network of its own, likewise; None without one.
+        rank: this one.
+        world_size: number of ranks.
+        total_steps: optimiser steps of the whole run, for schedules.
+        warn: tells the user something.
+
+    Attributes:
+        engine: the policy and its optimiser.
+        critic: the value function and its optimiser, or None.
+        credit: what turns rewards into advantages.
+        version: of the weights: calls so far that trained them.
+        fingerprints: hashes of what each update did; None unless `runner.deterministic`.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        model: nn.Module,
+        device: torch.device,
+        *,
+        seed: int,
+        critic: nn.Module | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        total_steps: int = 0,
+        warn: Callable[[str], None] = print,
+    ) -> None:
+        self.cfg = cfg
+        self.version = 0
+        algorithm, actor = cfg.algorithm, cfg.actor
+        self._rank, self._world_size, self._warn = rank, world_size, warn
+        self._total_steps = total_steps
+        self._phase = "start"
+        fsdp = actor.fsdp_config
+        if fsdp.gradient_checkpointing:
+            model.enable_gradient_checkpointing(fsdp.gradient_checkpointing_use_reentrant)
+        self._compares = needs_reference(algorithm)
+        self.engine = TrainEngine(
+            model,
+            actor,
+            device,
+            world_size,
+            total_steps,
+            on_nan=cfg.runner.on_nan,
+            # A model with adapters is its own reference when they are off.
+            keep_reference=self._compares and not model.has_adapters,
+        )
+        if self.engine.precision.note and rank == 0:
+            warn(self.engine.precision.note)
+        self._loss = TokenLoss.of(cfg)
+        self.credit = ReasoningCredit(cfg, self.engine.all_reduce, device, warn)
+        shape = UpdateShape(
+            minibatches=algorithm.n_minibatches,
+            epochs=algorithm.update_epoch,
+            shuffles=algorithm.shuffle_rollout,
+            target_kl=algorithm.target_kl,
+        )
+        self.updates = UpdateLoop(
+            cfg, self.engine, named_seed(seed, "actor", "shuffle", rank), shape
+        )
+        self.fingerprints = StepFingerprints(self.engine) if cfg.runner.deterministic else None
+        self.updates.watch = self.fingerprints
+        examples = UpdateShape(global_batch=actor.supervised.batch_size, shuffles=False)
+        self._supervised = UpdateLoop(cfg, self.engine, seed, examples)
+        agree = self.engine.agree
+        self._training = MicroBatches.of(cfg, actor.model, device, agree, actor.micro_batch_size)
+        self._inference = MicroBatches.of(
+            cfg,
+            actor.model,
+            device,
+            agree,
+            algorithm.logprob_forward_micro_batch_size or actor.micro_batch_size,
+        )
+        self.critic: ReasoningCritic | None = None
+        if critic is not None:
+            self.critic = ReasoningCritic(
+                cfg,
+                critic,
+                device,
+                seed=named_seed(seed, "critic", "shuffle", rank),
+                world_size=world_size,
+                total_steps=total_steps,
+            )
+        self._single = shape.minibatches * shape.epochs == 1
+        self._samples: TokenSamples | None = None
+
+    # -- reinforcement --------------------------------------------------------------------------
+
+    def prepare(self, groups: Sequence[SampleGroup]) -> dict[str, float]:
+        """Assigns credit to the groups of a step; returns metrics over all ranks.
+
+        Args:
+            groups: those that this rank has received; ranks exchange them.
+        """
+        size = self.cfg.algorithm.group_size
+        shares = self.engine.gather_objects(TokenBatch.of(groups, size))
+        balance = self.cfg.actor.enable_dp_load_balance
+        batch = deal(shares, size, self._rank, balance=balance)
+        self._samples, metrics = self._with_credit(batch)
+        return self._reduce([metrics])
+
+    def update(self) -> dict[str, float]:
+        """Updates the policy on what was prepared; returns metrics over all ranks."""
+        if self._samples is None:
+            raise RuntimeError("there are no advantages: call compute_advantages_and_returns first")
+        samples, self._samples = self._samples, None
+        if self.fingerprints is not None:
+            self.fingerprints.batch(samples.by_sequence())
+        metrics: dict[str, float] = {}
+        waits = False
+        if self.critic is not None:
+            waits = self.critic.warming_up
+            metrics |= self.critic.update(samples)
+        if not waits:
+            self.engine.onload()
+            metrics |= self.updates.run(self._task(samples))
+        return self._finish(metrics)
+
+    def stream(
+        self, arriving: Iterable[SampleGroup], total: int
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Updates the policy on groups as they arrive.
+
+        Args:
+            arriving: groups that this rank receives, read as they are needed.
+            total: groups of all ranks.
+
+        Returns:
+            Metrics of the batch and of the update, over all ranks.
+
+        Raises:
+            ValueError: the algorithm needs the whole batch, or ranks have not as many groups.
+        """
+        problem = self.why_not_stream()
+        if problem:
+            raise ValueError(f"actor.stream_groups is set, but {problem}")
+        if total % self._world_size:
+            raise ValueError(
+                f"{total} groups cannot be streamed to {self._world_size} actor ranks alike; set "
+                "actor.stream_groups to 0, or use a multiple"
+            )
+        self.engine.onload()
+        of_batch: list[dict[str, Metric]] = []
+        metrics = self.updates.stream(
+            self._rounds(iter(arriving), total // self._world_size, of_batch)
+        )
+        return self._reduce(of_batch), self._finish(metrics)
+
+    def why_not_stream(self) -> str:
+        """Why training cannot begin before all groups are there, in words; empty if it can."""
+        algorithm = self.cfg.algorithm
+        if algorithm.update_epoch > 1:
+            return f"algorithm.update_epoch is {algorithm.update_epoch}: each pass needs all groups"
+        if self.credit.looks_at_whole_batch:
+            return (
+                f"advantages of {algorithm.adv_type} are normalised over the whole batch; set "
+                "algorithm.normalize_advantages to false or use grpo"
+            )
+        if self.critic is not None or self._loss.critic:
+            return "a value function is trained on whole batches"
+        if algorithm.n_minibatches > 1 and algorithm.recompute_logprobs:
+            return (
+                f"there are {algorithm.n_minibatches} minibatches and old log-probabilities are "
+                "recomputed: after the first one the old weights are gone; set "
+                "algorithm.recompute_logprobs to false"
+            )
+        if algorithm.target_kl is not None:
+            return "algorithm.target_kl looks at minibatches that are complete"
+        return ""
+
+    def _rounds(
+        self, arriving: Iterator[SampleGroup], share: int, of_batch: list[dict[str, Metric]]
+    ) -> Iterator[tuple[PolicyTask, bool]]:
+        """Tasks of a few groups each, and whether they complete a minibatch."""
+        algorithm = self.cfg.algorithm
+        at_a_time = self.cfg.actor.stream_groups or share
+        for minibatch in torch.arange(share).tensor_split(algorithm.n_minibatches):
+            left = len(minibatch)
+            while left:
+                count = min(at_a_time, left)
+                groups = [next(arriving) for _ in range(count)]
+                left -= count
+                batch = deal([TokenBatch.of(groups, algorithm.group_size)], algorithm.group_size, 0)
+                samples, metrics = self._with_credit(batch)
+                of_batch.append(metrics)
+                yield self._task(samples), left == 0
+
+    def _with_credit(self, batch: TokenBatch) -> tuple[TokenSamples, dict[str, Metric]]:
+        """Computes what training needs to know of each token; all ranks call it."""
+        self._begin("reinforcement")
+        loss = self._loss
+        if batch.logprobs.isnan().any() and (loss.engine_logprobs or not loss.recomputes):
+            raise ValueError(
+                "the engine gave no log-probabilities for some samples; set "
+                "rollout.return_logprobs to true, or to false with "
+                "algorithm.recompute_logprobs: true"
+            )
+        self.engine.onload(optimizer=False)
+        reference = self._reference_logprobs(batch) if self._compares else None
+        old = None
+        if loss.recomputes and not (self._single and not self._compares_in_credit):
+            old = self._logprobs(batch)
+        values = None
+        if self.critic is not None:
+            values = self.critic.values(batch)
+        elif loss.critic:
+            values = recompute(
+                self.engine,
+                batch,
+                self._inference,
+                "values",
+                compute_logprobs=False,
+                compute_values=True,
+            )
+        credit = self.credit.assign(
+            batch,
+            logprobs=batch.logprobs if old is None else old,
+            ref_logprobs=reference,
+            values=values,
+        )
+        samples = TokenSamples(
+            batch=batch,
+            mask=credit.mask,
+            advantages=credit.advantages,
+            returns=credit.returns,
+            old_logprobs=old,
+            ref_logprobs=reference,
+            old_values=values,
+        )
+        return samples, credit.metrics
+
+    @property
+    def _compares_in_credit(self) -> bool:
+        """Whether divergence from the reference is a part of advantages."""
+        algorithm = self.cfg.algorithm
+        in_reward = algorithm.kl_in == "reward" and algorithm.kl_beta > 0
+        return self._compares and (in_reward or algorithm.reinpp_kl_beta > 0)
+
+    def _logprobs(self, batch: TokenBatch) -> Tensor:
+        return recompute(self.engine, batch, self._inference, temperature=self._loss.temperature)
+
+    def _reference_logprobs(self, batch: TokenBatch) -> Tensor:
+        kwargs: dict[str, Any] = {"temperature": self._loss.temperature}
+        if self.engine.reference is None:
+            kwargs["use_adapters"] = False
+        else:
+            kwargs["reference"] = True
+        with self.engine.reference_at_hand():
+            return recompute(self.engine, batch, self._inference, **kwargs)
+
+    def _task(self, samples: TokenSamples) -> PolicyTask:
+        return PolicyTask(self._loss, self.engine, samples, self._training, self.version + 1)
+
+    def _finish(self, metrics: dict[str, float]) -> dict[str, float]:
+        self.version += 1
+        not_finite, empty = (
+            metrics.get(f"actor/updates_{kind}", 0.0) for kind in ("not_finite", "empty")
+        )
+        if not_finite and self._rank == 0:
+            self._warn(f"updates left out, since a gradient was not finite: {not_finite:.0f}")
+        if empty and not metrics["actor/updates"] and self._rank == 0:
+            self._warn(
+                "no update was made: nothing of this batch counts, since all groups are outside of "
+                "algorithm.rewards_lower_bound and rewards_upper_bound, all responses were cut and "
+                "algorithm.mask_truncated is true, or rewards were NaN"
+            )
+        lost = torch.tensor([float(self.credit.nan_skipped)], dtype=torch.float64)
+        metrics["nan_skipped"] = float(self.engine.all_reduce(lost)) + self.engine.skipped
+        return metrics
+
+    # -- supervision ----------------------------------------------------------------------------
+
+    def supervise(self, examples: Examples) -> dict[str, float]:
+        """Learns given responses, in steps of `actor.supervised.batch_size` examples.
+
+        Must come before the first batch of reinforcement, which begins with a fresh optimiser and,
+        where it is compared with a reference, with the policy that supervision has made as that.
+
+        Args:
+            examples: of all ranks; each takes its share.
+
+        Returns:
+            Metrics over all ranks.
+
+        Raises:
+            ValueError: the examples are no whole number of steps, or do not divide among ranks.
+        """
+        size = self.cfg.actor.supervised.batch_size
+        if not examples or len(examples) % size or size % self._world_size:
+            raise ValueError(
+                f"{len(examples)} examples cannot be learnt in steps of "
+                f"actor.supervised.batch_size {size} on {self._world_size} ranks: the first must "
+                "be a multiple of the second, and that of the third"
+            )
+        self._begin("supervised")
+        self.engine.onload()
+        own = [examples[i] for i in range(self._rank, len(examples), self._world_size)]
+        batch = TokenBatch.of_examples(own)
+        mask = torch.ones(len(batch.logprobs), dtype=torch.bool)
+        task = SupervisedTask(self.engine, TokenSamples(batch, mask), self._training)
+        metrics = self._supervised.run(task)
+        self.version += 1
+        return metrics
+
+    def _begin(self, phase: str) -> None:
+        """Goes from one kind of training to the next, once."""
+        if phase == self._phase:
+            return
+        if phase == "supervised":
+            if self._phase != "start":
+                raise RuntimeError("examples come before reinforcement: it has begun already")
+            supervised = self.cfg.actor.supervised
+            self.engine.begin_phase(supervised.optim, supervised.steps)
+        elif self._phase == "supervised":
+            self.engine.onload()
+            self.engine.begin_phase(self.cfg.actor.optim, self._total_steps)
+        self._phase = phase
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What this rank remembers besides the weights and the optimiser, plain data."""
+        return {
+            "version": self.version,
+            "world_size": self._world_size,
+            "phase": self._phase,
+            "engine": counters(self.engine),
+            "critic": None if self.critic is None else self.critic.state(),
+            "nan_skipped": self.credit.nan_skipped,
+            "shuffle": self.updates.shuffle.get_state(),
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> list[str]:
+        """Goes on from a state; returns, in words, what does not carry over.
+
+        Args:
+            state: of this rank, or of rank 0 of another number of ranks.
+        """
+        self.version, self._phase = state["version"], state["phase"]
+        if self._phase == "supervised":
+            supervised = self.cfg.actor.supervised
+            self.engine.begin_phase(supervised.optim, supervised.steps, forget=False)
+        set_counters(self.engine, state["engine"])
+        same = state["world_size"] == self._world_size
+        if self.critic is not None:
+            self.critic.load_state(state["critic"], same)
+        if same:
+            self.credit.nan_skipped = state["nan_skipped"]
+            self.updates.shuffle.set_state(state["shuffle"])
+            torch.set_rng_state(state["random"])
+            return []
+        return [
+            f"the order of samples within a batch, as there were {state['world_size']} actor ranks "
+            f"and now are {self._world_size}"
+        ]
+
+    def _reduce(self, parts: list[dict[str, Metric]]) -> dict[str, float]:
+        engine = self.engine
+        return reduce_metrics(merge_metrics(parts), engine.all_reduce, engine.all_reduce_max)

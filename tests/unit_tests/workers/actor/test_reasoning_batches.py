@@ -1,0 +1,92 @@
+"""Sequences are dealt to ranks and cut into micro-batches, none lost and none twice."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf.data.token_batch import TokenBatch
+from rlinf.workers.actor.reasoning_batches import MicroBatches, deal
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), max_size=20),
+    budget=st.integers(1, 60),
+    padded=st.booleans(),
+    others=st.integers(0, 25),
+)
+def test_micro_batches_keep_within_the_budget(lengths, budget, padded, others):
+    plan = MicroBatches(budget, padded=padded, agree=lambda n: max(n, others))
+    lengths = torch.tensor(lengths, dtype=torch.int64)
+    rows = torch.randperm(len(lengths))[: max(0, len(lengths) - 2)]
+    pieces = plan.split(lengths, rows)
+    assert sorted(torch.cat(pieces).tolist()) == sorted(rows.tolist())
+    assert len(pieces) >= max(1, others)
+    for piece in pieces:
+        own = lengths[piece]
+        cost = len(own) * int(own.max()) if padded and len(own) else int(own.sum())
+        assert cost <= budget or len(own) == 1
+    if others > len(rows):
+        assert len(pieces) == others and min(map(len, pieces)) == 0
+
+
+def test_fewest_micro_batches_are_made():
+    plan = MicroBatches(10)
+    lengths = torch.tensor([4, 6, 5, 5, 1])
+    pieces = plan.split(lengths, torch.arange(5))
+    assert [lengths[piece].tolist() for piece in pieces] == [[6], [5, 5], [4, 1]]
+
+
+def test_micro_batches_by_number_of_sequences():
+    plan = MicroBatches(1, sequences=4)
+    pieces = plan.split(torch.arange(1, 11), torch.arange(10))
+    assert [len(piece) for piece in pieces] == [4, 4, 2]
+
+
+def share(indices, size=2, length=3):
+    count = len(indices) * size
+    batch = TokenBatch.of_examples(
+        [([i], [1] * (length + i)) for i in indices for _ in range(size)]
+    )
+    return TokenBatch(
+        **vars(batch)
+        | {"indices": torch.tensor(indices).repeat_interleave(size), "rewards": torch.rand(count)}
+    )
+
+
+def test_one_rank_gets_all_in_the_order_of_prompts():
+    batch = deal([share([5, 2, 9])], 2, 0)
+    assert batch.indices.tolist() == [2, 2, 5, 5, 9, 9]
+
+
+@pytest.mark.parametrize("balance", [False, True])
+def test_what_a_rank_gets_does_not_depend_on_where_groups_arrived(balance):
+    numbers = list(range(10))
+    arrivals = ([[3, 9, 0], [7, 1, 2, 8], [4, 6, 5]], [[0, 1, 2, 3], [9, 8, 7], [4, 5, 6]])
+    for rank in range(3):
+        one, other = (
+            deal([share(part) for part in arrival], 2, rank, balance=balance)
+            for arrival in arrivals
+        )
+        assert one.indices.tolist() == other.indices.tolist()
+        assert one.tokens.tolist() == other.tokens.tolist()
+        groups = one.indices.view(-1, 2)
+        assert (groups[:, 0] == groups[:, 1]).all() and len(groups) == (4 if rank == 0 else 3)
+        for index in groups[:, 0].tolist():
+            numbers.remove(index)
+    assert numbers == []
+
+
+def test_balance_gives_ranks_about_as_many_tokens():
+    parts = [share(list(range(30))), share(list(range(30, 60)))]
+    plain = [int(deal(parts, 2, rank).lengths.sum()) for rank in range(2)]
+    even = [int(deal(parts, 2, rank, balance=True).lengths.sum()) for rank in range(2)]
+    assert plain[1] > 2 * plain[0]
+    assert abs(even[1] - even[0]) <= 2 * 60
+
+
+def test_ranks_may_get_nothing():
+    parts = [share([4]), TokenBatch.of([])]
+    assert deal(parts, 2, 0).num_sequences == 2
+    assert deal(parts, 2, 1).num_sequences == 0
