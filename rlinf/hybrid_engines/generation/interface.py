@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, Union
 from torch import Tensor
 
 from rlinf.hybrid_engines.generation.requests import GenerationRequest, GenerationResult, require
+from rlinf.hybrid_engines.generation.settings import EngineSettings
 
 KeptWeights = Literal["keep", "offload", "discard"]
 NamedTensors: TypeAlias = Union[Mapping[str, Tensor], Iterable[tuple[str, Tensor]]]  # noqa: UP007
@@ -36,6 +37,15 @@ class GenerationEngine(ABC):
         self._unfinished = 0
         self._asleep = False
         self._weights_lost = False
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: EngineSettings) -> GenerationEngine:
+        """Builds the engine.
+
+        Raises:
+            ValueError: A setting is not for this engine.
+        """
 
     # -- what a caller uses ------------------------------------------------------------------------
 

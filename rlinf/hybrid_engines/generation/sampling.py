@@ -90,7 +90,7 @@ def cut(weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     Returns:
         `[B, V]`.
     """
-    ordered, order = weights.sort(-1, descending=True, stable=True)
+    ordered, order = weights.sort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(weights.shape[1], device=weights.device)
     ordered = ordered.where((ranks < top_k[:, None]) | (top_k <= 0)[:, None], 0.0)
     ends = ordered.cumsum(-1, dtype=torch.float64)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
-from rlinf.hybrid_engines.generation.hf.kv_cache import BlockedCache, KVCache, SdpaCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import KVCache, NativeCache, SdpaCache
 from rlinf.hybrid_engines.generation.hf.lean import (
     LeanModel,
     cache_shape,
@@ -19,12 +20,16 @@ from rlinf.hybrid_engines.generation.hf.model import DecoderModel, check_against
 from rlinf.hybrid_engines.generation.hf.native import NativeKernels, NoNativeKernels
 from rlinf.hybrid_engines.generation.hf.native_model import NativeModel
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
+from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
 
 logger = logging.getLogger(__name__)
 
+_STRIDE = 16
+"""Capacities are multiples of it: kernels work on whole vectors."""
+
 KERNELS = ("auto", "native", "flash", "torch", "transformers")
 _CACHES: dict[str, type[KVCache]] = {
-    "native": BlockedCache,
+    "native": NativeCache,
     "flash": FlashCache,
     "torch": SdpaCache,
 }
@@ -74,7 +79,7 @@ def build_model(
         model.slots = _rows_that_fit(slots, tokens, model.bytes_per_row(), device, memory)
     else:
         kind = _CACHES[path]
-        shape = cache_shape(module, slots, tokens + -tokens % kind.stride)
+        shape = cache_shape(module, slots, tokens + -tokens % _STRIDE)
         room = kind.bytes_per_slot(shape, dtype)
         slots = _rows_that_fit(slots, tokens, room, device, memory)
         cache = kind(cache_shape(module, slots, shape.capacity), device, dtype)
@@ -87,6 +92,26 @@ def build_model(
     model.allocate()
     check_against_module(model)
     return model
+
+
+def load_model(settings: EngineSettings) -> nn.Module:
+    """Loads the model of a folder.
+
+    Raises:
+        ValueError: There is no such folder.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if not Path(settings.model_path).is_dir():
+        raise ValueError(
+            f"model_path is {settings.model_path!r}: there is no such folder; set "
+            "rollout.model.model_path or actor.model.model_path"
+        )
+    return AutoModelForCausalLM.from_pretrained(
+        settings.model_path,
+        dtype=getattr(torch, PRECISIONS[settings.precision]),
+        trust_remote_code=settings.trust_remote_code,
+    )
 
 
 def end_tokens(module: nn.Module) -> tuple[int, ...]:

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinf.hybrid_engines.generation.hf.build import build_model, end_tokens
+from rlinf.hybrid_engines.generation.hf.build import build_model, end_tokens, load_model
 from rlinf.hybrid_engines.generation.hf.graphs import CapturedSteps
 from rlinf.hybrid_engines.generation.hf.rows import Rows
 from rlinf.hybrid_engines.generation.hf.sequences import Lanes, Pack, Response, batches, packs_of
 from rlinf.hybrid_engines.generation.interface import GenerationEngine, KeptWeights, NamedTensors
 from rlinf.hybrid_engines.generation.requests import GenerationRequest, GenerationResult
+from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class HFEngine(GenerationEngine):
         )
         if max_running < 1:
             raise ValueError(f"max_running is {max_running}: at least 1 is needed")
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._device = torch.device(device or _default_device())
         # One more than max_length: a row whose end the host has not seen yet goes on for a step.
         self._decoder = build_model(
             model,
@@ -130,10 +131,41 @@ class HFEngine(GenerationEngine):
             ("prefills", "steps", "prompt_tokens", "shared_tokens", "new_tokens", "row_steps"), 0
         )
 
+    @classmethod
+    def from_settings(cls, settings: EngineSettings) -> HFEngine:
+        """See the base."""
+        if settings.tensor_parallel_size != 1:
+            raise ValueError(
+                f"rollout.tensor_parallel_size is {settings.tensor_parallel_size}: rollout_backend "
+                "hf runs on one device; use more rollout workers, or vllm or sglang"
+            )
+        device = torch.device(settings.device or _default_device())
+        dtype = getattr(torch, PRECISIONS[settings.precision])
+        if device.type == "cpu" and dtype != torch.float32:
+            logger.warning("a CPU would emulate %s, slowly: it generates in fp32", dtype)
+            dtype = torch.float32
+        return cls(
+            settings.model or load_model(settings),
+            max_length=settings.max_length,
+            max_running=settings.max_running,
+            device=device,
+            dtype=dtype,
+            seed=settings.seed,
+            cuda_graphs=not settings.enforce_eager,
+            cuda_graph_max_rows=settings.cuda_graph_max_bs,
+            compiled=settings.compiled,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+        )
+
     @property
     def model(self) -> nn.Module:
         """The module whose parameters are the weights of this engine."""
         return self._decoder.module
+
+    @property
+    def path(self) -> str:
+        """How it computes: `native`, `flash`, `torch` or `transformers`."""
+        return self._decoder.path
 
     def weights_changed(self, version: int, recompute: bool = False) -> None:
         """Says that somebody wrote new weights into the parameters of `model`.
@@ -190,6 +222,9 @@ class HFEngine(GenerationEngine):
 
     @torch.inference_mode()
     def _step(self) -> list[GenerationResult]:
+        if self._parked:
+            self._state.park(self._parked)
+            self._parked = []
         self._admit()
         if self._running:
             self._decode()
@@ -228,9 +263,6 @@ class HFEngine(GenerationEngine):
             self._counts["shared_tokens"] += len(pack.prefix) * (len(pack.responses) - 1)
 
     def _decode(self) -> None:
-        if self._parked:
-            self._state.park(self._parked)
-            self._parked = []
         taken = self._row_lanes != self._lanes.trash
         count = self._bucket(self._slots - int(taken[::-1].argmax()))
         span = self._span(1 + int(self._positions[:count].max()))
@@ -377,6 +409,10 @@ class HFEngine(GenerationEngine):
             self._decoder.weights.restore()
             self._weights_away = False
         self._decoder.allocate()
+
+
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _pinned(shape: tuple[int, int]) -> Tensor:

@@ -109,9 +109,9 @@ class FlashCache(KVCache):
         )
         return out.flatten(1)
 
-    def _sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        s = self.shape
-        return ((s.slots * s.capacity, s.kv_heads, s.head_dim),) * 2
+    def _size(self) -> tuple[int, ...]:
+        shape = self.shape
+        return (shape.slots * shape.capacity, shape.kv_heads, shape.head_dim)
 
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """See the base."""

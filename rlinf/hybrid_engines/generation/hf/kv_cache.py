@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlinf.hybrid_engines.generation.hf.native import LANES, ModelPointers, NativeKernels
+from rlinf.hybrid_engines.generation.hf.native import ModelPointers, NativeKernels
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,6 @@ class KVCache(ABC):
     """Whether prefills come packed instead of padded."""
     fixed_span = False
     """Whether a decoding step does not depend on the length of the longest row."""
-    stride = 16
-    """What the capacity must be a multiple of."""
 
     def __init__(self, shape: CacheShape, device: torch.device, dtype: torch.dtype):
         self.shape = shape
@@ -110,11 +108,10 @@ class KVCache(ABC):
 
     def allocate(self) -> None:
         """Takes the memory."""
-        keys, values = self._sizes()
         # Zeros, since 0 * NaN is NaN where a kernel masks by multiplying.
-        for _ in range(self.shape.layers):
-            self.keys.append(torch.zeros(keys, dtype=self._dtype, device=self._device))
-            self.values.append(torch.zeros(values, dtype=self._dtype, device=self._device))
+        for layers in (self.keys, self.values):
+            for _ in range(self.shape.layers):
+                layers.append(torch.zeros(self._size(), dtype=self._dtype, device=self._device))
 
     def free(self) -> None:
         """Gives the memory back."""
@@ -185,8 +182,8 @@ class KVCache(ABC):
         """
 
     @abstractmethod
-    def _sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of keys and values of a layer, rows first."""
+    def _size(self) -> tuple[int, ...]:
+        """Shape of the keys of a layer, and of its values."""
 
     @abstractmethod
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
@@ -222,9 +219,8 @@ class SdpaCache(KVCache):
         )
         return out.reshape(rows, -1)
 
-    def _sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        size = (self.shape.slots, self.shape.kv_heads, self.shape.capacity, self.shape.head_dim)
-        return size, size
+    def _size(self) -> tuple[int, ...]:
+        return (self.shape.slots, self.shape.kv_heads, self.shape.capacity, self.shape.head_dim)
 
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """See the base."""
@@ -236,11 +232,10 @@ class SdpaCache(KVCache):
             own[:, :, : batch.longest].index_copy_(0, batch.rows, new[batch.source])
 
 
-class BlockedCache(KVCache):
-    """The layout of `native.c`, whose kernels read and write it."""
+class NativeCache(SdpaCache):
+    """Rows of the same layout, read and written by the kernels of `native.c`."""
 
     fixed_span = True
-    stride = LANES
 
     def __init__(self, shape: CacheShape, device: torch.device, dtype: torch.dtype):
         super().__init__(shape, device, dtype)
@@ -261,11 +256,6 @@ class BlockedCache(KVCache):
     def decode(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: Decode) -> Tensor:
         """Not here: `NativeKernels.step` decodes all layers."""
         raise NotImplementedError
-
-    def _sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        s = self.shape
-        keys = (s.slots, s.kv_heads, s.capacity // LANES, s.head_dim, LANES)
-        return keys, (s.slots, s.kv_heads, s.capacity, s.head_dim)
 
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
         k, v = k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()

@@ -1,9 +1,8 @@
 /* One decoding step of a Llama-like model, in fp32 on a CPU.
  *
- * Compiled for HEAD_DIM (numbers per head) and GROUP (query heads per key head). Rows are sequences.
- * Keys lie in blocks of LANES positions, [rows, kv_heads, capacity / LANES, HEAD_DIM, LANES], so that
- * the scores of LANES positions are one vector; values lie as [rows, kv_heads, capacity, HEAD_DIM].
- * The capacity is a multiple of LANES.
+ * Compiled for HEAD_DIM (numbers per head, a multiple of LANES) and GROUP (query heads per key head).
+ * Rows are sequences. Keys and values of a layer are [slots, kv_heads, capacity, HEAD_DIM]; the
+ * capacity is a multiple of LANES.
  */
 
 #include <math.h>
@@ -83,24 +82,27 @@ static inline void turn(const float *x, const float *weight, float epsilon, cons
     }
 }
 
-static inline float dot(const float *x, const float *y) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int d = 0; d < HEAD_DIM; d++) sum += x[d] * y[d];
-    return sum;
+static inline float total(vec x) {
+    typedef float half __attribute__((vector_size(2 * LANES)));
+    typedef float quarter __attribute__((vector_size(LANES)));
+    const union { vec whole; half part[2]; } a = {.whole = x};
+    const union { half whole; quarter part[2]; } b = {.whole = a.part[0] + a.part[1]};
+    const quarter c = b.part[0] + b.part[1];
+    return (c[0] + c[2]) + (c[1] + c[3]);
 }
 
-/* scores[r][t] = q[r] . k[t] for the first `blocks` blocks of keys. */
-static inline void score(float q[GROUP][HEAD_DIM], const float *keys, int64_t blocks,
+/* scores[r][t] = q[r] . k[t] for the first `count` positions. */
+static inline void score(float q[GROUP][HEAD_DIM], const float *keys, int64_t count,
                          int64_t capacity, float *scores) {
-    for (int64_t i = 0; i < blocks; i++) {
-        const float *block = keys + i * HEAD_DIM * LANES;
-        vec sum[GROUP] = {0};
-        for (int d = 0; d < HEAD_DIM; d++)
+    for (int64_t t = 0; t < count; t++)
 #pragma GCC unroll 16
-            for (int r = 0; r < GROUP; r++) sum[r] += q[r][d] * AT(block + d * LANES);
-        for (int r = 0; r < GROUP; r++) AT(scores + r * capacity + i * LANES) = sum[r];
-    }
+        for (int r = 0; r < GROUP; r++) {
+            vec sum = {0};
+#pragma GCC unroll 16
+            for (int j = 0; j < PARTS; j++)
+                sum += AT(q[r] + j * LANES) * AT(keys + t * HEAD_DIM + j * LANES);
+            scores[r * capacity + t] = total(sum);
+        }
 }
 
 /* Turns the scores of `count` positions into probabilities. */
@@ -161,17 +163,14 @@ static void attend(const Model *m, const Layer *w, int64_t first, int64_t rows,
             const float *c = m->cosine + position * HALF, *s = m->sine + position * HALF;
             float *keys = w->keys + ((first + b) * kv_heads + g) * capacity * HEAD_DIM;
             float *values = w->values + ((first + b) * kv_heads + g) * capacity * HEAD_DIM;
-            float q[GROUP][HEAD_DIM], k[HEAD_DIM];
+            float q[GROUP][HEAD_DIM];
 
+            turn(row + (heads + g) * HEAD_DIM, w->k_norm, m->epsilon, c, s, 1.0f,
+                 keys + position * HEAD_DIM);
+            memcpy(values + position * HEAD_DIM, row + (heads + kv_heads + g) * HEAD_DIM, sizeof q[0]);
             for (int r = 0; r < GROUP; r++)
                 turn(row + (g * GROUP + r) * HEAD_DIM, w->q_norm, m->epsilon, c, s, scale, q[r]);
-            turn(row + (heads + g) * HEAD_DIM, w->k_norm, m->epsilon, c, s, 1.0f, k);
-            score(q, keys, (position + LANES - 1) / LANES, capacity, scores);
-            for (int r = 0; r < GROUP; r++) scores[r * capacity + position] = dot(q[r], k);
-            /* Written after the block was read: its lines are near by then. */
-            float *slot = keys + position / LANES * LANES * HEAD_DIM + position % LANES;
-            for (int d = 0; d < HEAD_DIM; d++) slot[d * LANES] = k[d];
-            memcpy(values + position * HEAD_DIM, row + (heads + kv_heads + g) * HEAD_DIM, sizeof k);
+            score(q, keys, count, capacity, scores);
             for (int r = 0; r < GROUP; r++) softmax(scores + r * capacity, count);
             mix(scores, values, count, capacity, out + (b * heads + g * GROUP) * HEAD_DIM);
         }
@@ -368,8 +367,7 @@ void keep(const Model *m, int64_t layer, const float *k, const float *v, const i
             const int64_t begin = sources[b] * length * step + g * HEAD_DIM;
             float *keys = m->layers[layer].keys + place, *values = m->layers[layer].values + place;
             for (int64_t t = 0; t < length; t++) {
-                float *slot = keys + t / LANES * LANES * HEAD_DIM + t % LANES;
-                for (int d = 0; d < HEAD_DIM; d++) slot[d * LANES] = k[begin + t * step + d];
+                memcpy(keys + t * HEAD_DIM, k + begin + t * step, 4 * HEAD_DIM);
                 memcpy(values + t * HEAD_DIM, v + begin + t * step, 4 * HEAD_DIM);
             }
         }
@@ -378,14 +376,13 @@ void keep(const Model *m, int64_t layer, const float *k, const float *v, const i
 /* Copies the first `length` tokens of `count` rows of all layers to other rows. */
 void move(const Model *m, const int64_t *sources, const int64_t *targets, int64_t count,
           int64_t length) {
-    const int64_t size = m->capacity * HEAD_DIM;
-    const int64_t blocks = (length + LANES - 1) / LANES * LANES * HEAD_DIM;
+    const int64_t size = m->capacity * HEAD_DIM, bytes = 4 * length * HEAD_DIM;
     for (int64_t i = 0; i < m->layers_count; i++)
         for (int64_t b = 0; b < count; b++)
             for (int64_t g = 0; g < m->kv_heads; g++) {
                 const int64_t from = (sources[b] * m->kv_heads + g) * size;
                 const int64_t to = (targets[b] * m->kv_heads + g) * size;
-                memcpy(m->layers[i].keys + to, m->layers[i].keys + from, 4 * blocks);
-                memcpy(m->layers[i].values + to, m->layers[i].values + from, 4 * length * HEAD_DIM);
+                memcpy(m->layers[i].keys + to, m->layers[i].keys + from, bytes);
+                memcpy(m->layers[i].values + to, m->layers[i].values + from, bytes);
             }
 }

@@ -19,7 +19,7 @@ from torch import Tensor
 
 SOURCE = Path(__file__).with_name("native.c")
 LANES = 16
-"""Positions in a block of keys; the capacity of a cache is a multiple of it."""
+"""Numbers in a vector."""
 
 _FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -shared -fPIC".split()
 _WIDE = ["-mprefer-vector-width=512"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from rlinf.hybrid_engines.generation.hf.kv_cache import BlockedCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import NativeCache
 from rlinf.hybrid_engines.generation.hf.lean import Layer, LeanModel
 from rlinf.hybrid_engines.generation.hf.native import NativeKernels, RowPointers
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
@@ -19,14 +19,14 @@ class NativeModel(LeanModel):
     Args:
         module: As for `LeanModel`.
         weights: As for `LeanModel`.
-        cache: Memory for keys and values in the layout of the kernels.
+        cache: Memory for keys and values.
         kernels: For the heads of this model.
     """
 
     path = "native"
 
     def __init__(
-        self, module: nn.Module, weights: WeightArena, cache: BlockedCache, kernels: NativeKernels
+        self, module: nn.Module, weights: WeightArena, cache: NativeCache, kernels: NativeKernels
     ):
         super().__init__(module, weights, cache)
         self.kernels = cache.kernels = kernels
