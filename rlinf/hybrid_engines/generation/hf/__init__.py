@@ -1,0 +1,1 @@
+"""Our own generation engine, over models of transformers."""

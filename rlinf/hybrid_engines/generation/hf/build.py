@@ -1,0 +1,182 @@
+"""Chooses how to run a model: which kernels, which cache, how many rows."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import KVCache, NativeCache, SdpaCache
+from rlinf.hybrid_engines.generation.hf.lean import (
+    LeanModel,
+    cache_shape,
+    fused_groups,
+    why_not_lean,
+)
+from rlinf.hybrid_engines.generation.hf.model import DecoderModel, check_against_module
+from rlinf.hybrid_engines.generation.hf.native import NativeKernels, NoNativeKernels
+from rlinf.hybrid_engines.generation.hf.native_model import NativeModel
+from rlinf.hybrid_engines.generation.hf.weights import WeightArena
+from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
+
+logger = logging.getLogger(__name__)
+
+_STRIDE = 16
+"""Capacities are multiples of it: kernels work on whole vectors."""
+
+KERNELS = ("auto", "native", "flash", "torch", "transformers")
+_CACHES: dict[str, type[KVCache]] = {
+    "native": NativeCache,
+    "flash": FlashCache,
+    "torch": SdpaCache,
+}
+
+
+@torch.no_grad()
+def build_model(
+    module: nn.Module,
+    *,
+    slots: int,
+    tokens: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    kernels: str = "auto",
+    compiled: bool = False,
+    memory: float = 0.65,
+) -> DecoderModel:
+    """Makes a model ready to generate, and checks it against its own forward.
+
+    Args:
+        module: A causal language model of transformers; its parameters are moved.
+        slots: Rows wanted.
+        tokens: Tokens per row wanted; the capacity is this or a bit more.
+        device: Where to run.
+        dtype: Number format.
+        kernels: One of `KERNELS`.
+        compiled: Fuse small operations with `torch.compile`.
+        memory: Part of a CUDA device that weights and cache may take.
+
+    Returns:
+        The model, with its cache allocated.
+
+    Raises:
+        ValueError: These kernels cannot run this model, or there is no memory for one row.
+    """
+    if kernels not in KERNELS:
+        raise ValueError(f"kernels is {kernels!r}: {', '.join(KERNELS)} are allowed")
+    module.eval()
+    path = _path(module, device, dtype, kernels)
+    groups = [] if path == "transformers" else fused_groups(module)
+    weights = WeightArena(module, device, dtype, groups)
+    if path == "transformers":
+        from rlinf.hybrid_engines.generation.hf.generic import GenericModel
+
+        # Rows are the last thing that is allocated, so that it can still be changed.
+        model: DecoderModel = GenericModel(module, weights, slots, tokens)
+        model.slots = _rows_that_fit(slots, tokens, model.bytes_per_row(), device, memory)
+    else:
+        kind = _CACHES[path]
+        shape = cache_shape(module, slots, tokens + -tokens % _STRIDE)
+        room = kind.bytes_per_slot(shape, dtype)
+        slots = _rows_that_fit(slots, tokens, room, device, memory)
+        cache = kind(cache_shape(module, slots, shape.capacity), device, dtype)
+        if path == "native":
+            heads = NativeKernels(shape.head_dim, shape.group)
+            model = NativeModel(module, weights, cache, heads)
+        else:
+            model = LeanModel(module, weights, cache, compiled)
+    model.path = path
+    model.allocate()
+    check_against_module(model)
+    return model
+
+
+def load_model(settings: EngineSettings) -> nn.Module:
+    """Loads the model of a folder.
+
+    Raises:
+        ValueError: There is no such folder.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if not Path(settings.model_path).is_dir():
+        raise ValueError(
+            f"model_path is {settings.model_path!r}: there is no such folder; set "
+            "rollout.model.model_path or actor.model.model_path"
+        )
+    return AutoModelForCausalLM.from_pretrained(
+        settings.model_path,
+        dtype=getattr(torch, PRECISIONS[settings.precision]),
+        trust_remote_code=settings.trust_remote_code,
+    )
+
+
+def end_tokens(module: nn.Module) -> tuple[int, ...]:
+    """What ends a sequence, by the model's generation config or, without one, its config."""
+    for config in (getattr(module, "generation_config", None), module.config):
+        ends = getattr(config, "eos_token_id", None)
+        if ends is not None:
+            return (ends,) if isinstance(ends, int) else tuple(ends)
+    return ()
+
+
+def _path(module: nn.Module, device: torch.device, dtype: torch.dtype, kernels: str) -> str:
+    reasons = {
+        "native": lambda: _why_not_native(module, device, dtype),
+        "flash": lambda: FlashCache.why_not(device, dtype),
+        "torch": lambda: None,
+    }
+    not_lean = why_not_lean(module)
+    if kernels == "transformers":
+        return kernels
+    if kernels != "auto":
+        reason = not_lean or reasons[kernels]()
+        if reason:
+            raise ValueError(f"kernels {kernels!r} cannot run this model: {reason}")
+        return kernels
+    if not_lean:
+        logger.warning(
+            "%s is run by the forward of transformers, which is slower than our own: %s",
+            type(module).__name__,
+            not_lean,
+        )
+        return "transformers"
+    best = "flash" if device.type == "cuda" else "native"
+    reason = reasons[best]()
+    if reason:
+        logger.warning("the %s kernels cannot be used, so decoding is slower: %s", best, reason)
+    return "torch" if reason else best
+
+
+def _why_not_native(module: nn.Module, device: torch.device, dtype: torch.dtype) -> str | None:
+    if device.type != "cpu" or dtype != torch.float32:
+        return f"they are for fp32 on a CPU, not for {dtype} on {device.type}"
+    shape = cache_shape(module, 1, 1)
+    try:
+        NativeKernels(shape.head_dim, shape.group)
+    except NoNativeKernels as error:
+        return str(error)
+    return None
+
+
+def _rows_that_fit(slots: int, tokens: int, room: int, device: torch.device, memory: float) -> int:
+    if device.type != "cuda":
+        return slots
+    total = torch.cuda.get_device_properties(device).total_memory
+    left = int(memory * total) - torch.cuda.memory_allocated(device)
+    fit = min(slots, left // room)
+    numbers = (
+        f"rollout.gpu_memory_utilization {memory:g} of {total / 2**30:.1f} GiB leaves "
+        f"{max(left, 0) / 2**30:.1f} GiB for keys and values, and a sequence of {tokens} tokens "
+        f"takes {room / 2**30:.3f} GiB"
+    )
+    if fit < 1:
+        raise ValueError(
+            f"no sequence fits on {device}: {numbers}; raise it or shorten runner.seq_length"
+        )
+    if fit < slots:
+        logger.warning("%d responses at a time instead of %d: %s", fit, slots, numbers)
+    return fit

@@ -1,0 +1,419 @@
+"""Our own generation engine: continuous batching over a transformers model."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlinf.hybrid_engines.generation.hf.build import build_model, end_tokens, load_model
+from rlinf.hybrid_engines.generation.hf.graphs import CapturedSteps
+from rlinf.hybrid_engines.generation.hf.rows import Rows
+from rlinf.hybrid_engines.generation.hf.sequences import Lanes, Pack, Response, batches, packs_of
+from rlinf.hybrid_engines.generation.interface import GenerationEngine, KeptWeights, NamedTensors
+from rlinf.hybrid_engines.generation.requests import GenerationRequest, GenerationResult
+from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Launch:
+    """Tokens that the device was asked for and the host has not read.
+
+    Attributes:
+        lanes: `[B]`, whose they are.
+        result: `[2, B]` on the host, tokens and log-probabilities.
+        ready: Recorded behind the copy to the host; None when there is nothing to wait for.
+        pinned: The memory of `result`, to be used again.
+    """
+
+    lanes: np.ndarray
+    result: Tensor
+    ready: torch.cuda.Event | None = None
+    pinned: Tensor | None = None
+
+
+class HFEngine(GenerationEngine):
+    """Generates with a causal language model of transformers in this process.
+
+    Up to `max_running` responses share each decoding step. One that ends makes room for the next;
+    the batch shrinks when none waits. A prompt is read once for all its samples.
+
+    Args:
+        model: The model; its parameters become views of the engine's weights, so that whoever
+            writes into them in place changes what is generated (call `weights_changed` then).
+        max_length: Most tokens of prompt and response together.
+        max_running: Responses generated at a time.
+        device: None is CUDA if there is any.
+        dtype: Number format of the weights; None is the model's.
+        eos_token_ids: What ends a response; None asks the model.
+        seed: Of the noise of requests without a seed of their own.
+        version: Of the weights.
+        kernels: `auto`, or one of the ways to compute: `native` (compiled C, fp32 on a CPU),
+            `flash` (CUDA), `torch`, `transformers` (any architecture).
+        cuda_graphs: Replay decoding steps as CUDA graphs.
+        cuda_graph_max_rows: Largest batch with a graph; None is all.
+        compiled: Let `torch.compile` fuse small operations (CUDA).
+        gpu_memory_utilization: Part of the memory of a CUDA device that weights and cache may
+            take; `max_running` gives way.
+        max_prefill_tokens: Most prompt tokens read at once.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        max_length: int,
+        max_running: int = 256,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        eos_token_ids: Sequence[int] | None = None,
+        seed: int = 0,
+        version: int = 0,
+        kernels: str = "auto",
+        cuda_graphs: bool = True,
+        cuda_graph_max_rows: int | None = None,
+        compiled: bool = False,
+        gpu_memory_utilization: float = 0.65,
+        max_prefill_tokens: int = 8192,
+    ):
+        super().__init__(
+            max_length=max_length, vocab_size=model.config.vocab_size, seed=seed, version=version
+        )
+        if max_running < 1:
+            raise ValueError(f"max_running is {max_running}: at least 1 is needed")
+        self._device = torch.device(device or _default_device())
+        # One more than max_length: a row whose end the host has not seen yet goes on for a step.
+        self._decoder = build_model(
+            model,
+            slots=max_running,
+            tokens=max_length + 1,
+            device=self._device,
+            dtype=dtype or next(model.parameters()).dtype,
+            kernels=kernels,
+            compiled=compiled,
+            memory=gpu_memory_utilization,
+        )
+        self._slots = self._decoder.slots
+        self._ends = end_tokens(model) if eos_token_ids is None else tuple(eos_token_ids)
+        self._prefill_tokens = max_prefill_tokens
+        self._on_cuda = self._device.type == "cuda"
+        graphs = cuda_graphs and self._on_cuda and self._decoder.path != "transformers"
+        self._steps = CapturedSteps(graphs, cuda_graph_max_rows or self._slots)
+        self._lanes = Lanes(self._slots, max_length)
+        self._rows: list[Response | None] = [None] * self._slots
+        self._positions = np.zeros(self._slots, np.int64)
+        """Where the next token of each row goes."""
+        self._running = 0
+        self._row_lanes = np.full(self._slots, self._lanes.trash)
+        """Whose each row is."""
+        self._kinds = dict.fromkeys(("greedy", "cuts"), 0)
+        """Responses with a row that draw so."""
+        self._parked: list[int] = []
+        """Rows that were freed since the latest step."""
+        self._changed = False
+        """Whether rows were taken or freed since the latest compaction."""
+        self._state = Rows(self._slots, self._decoder, self._device)
+        self._waiting: deque[Pack] = deque()
+        self._launches: deque[Launch] = deque()
+        self._done: list[GenerationResult] = []
+        # The host reads the tokens of a step while the device works on the next one.
+        self._behind = 1 if self._on_cuda else 0
+        self._pinned: list[Tensor] = []
+        self._weights_away = False
+        self._counts = dict.fromkeys(
+            ("prefills", "steps", "prompt_tokens", "shared_tokens", "new_tokens", "row_steps"), 0
+        )
+
+    @classmethod
+    def from_settings(cls, settings: EngineSettings) -> HFEngine:
+        """See the base."""
+        if settings.tensor_parallel_size != 1:
+            raise ValueError(
+                f"rollout.tensor_parallel_size is {settings.tensor_parallel_size}: rollout_backend "
+                "hf runs on one device; use more rollout workers, or vllm or sglang"
+            )
+        device = torch.device(settings.device or _default_device())
+        dtype = getattr(torch, PRECISIONS[settings.precision])
+        if device.type == "cpu" and dtype != torch.float32:
+            logger.warning("a CPU would emulate %s, slowly: it generates in fp32", dtype)
+            dtype = torch.float32
+        return cls(
+            settings.model or load_model(settings),
+            max_length=settings.max_length,
+            max_running=settings.max_running,
+            device=device,
+            dtype=dtype,
+            seed=settings.seed,
+            cuda_graphs=not settings.enforce_eager,
+            cuda_graph_max_rows=settings.cuda_graph_max_bs,
+            compiled=settings.compiled,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+        )
+
+    @property
+    def model(self) -> nn.Module:
+        """The module whose parameters are the weights of this engine."""
+        return self._decoder.module
+
+    @property
+    def path(self) -> str:
+        """How it computes: `native`, `flash`, `torch` or `transformers`."""
+        return self._decoder.path
+
+    def weights_changed(self, version: int, recompute: bool = False) -> None:
+        """Says that somebody wrote new weights into the parameters of `model`.
+
+        Args:
+            version: Their number.
+            recompute: As for `update_weights`.
+        """
+        self.update_weights(None, version, recompute)
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start and what is going on."""
+        return {
+            **self._counts,
+            "running": self._running,
+            "waiting": sum(len(pack.responses) for pack in self._waiting),
+            "slots": self._slots,
+            "cache_bytes": 0 if self._asleep else self._slots * self._decoder.bytes_per_row(),
+            "weight_bytes": self._decoder.weights.nbytes,
+            "graphs": len(self._steps),
+            "version": self.version,
+        }
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def _submit(self, requests: list[GenerationRequest]) -> None:
+        most = max(1, self._slots // 4)
+        for request in requests:
+            params = request.params
+            stops = (*(() if params.ignore_eos else self._ends), *params.stop_token_ids)
+            self._waiting.extend(packs_of(request, self._limit(request), stops, most))
+
+    def _abort(self, request_ids: set[Hashable] | None) -> list[GenerationResult]:
+        self._drain()
+
+        def wanted(request_id: Hashable) -> bool:
+            return request_ids is None or request_id in request_ids
+
+        results = [result for result in self._done if wanted(result.request_id)]
+        self._done = [result for result in self._done if not wanted(result.request_id)]
+        for response in list(filter(None, self._rows)):
+            if wanted(response.request.request_id):
+                self._leave(response)
+                results.append(response.result("abort"))
+        for pack in self._waiting:
+            gone = [r for r in pack.responses if wanted(r.request.request_id)]
+            pack.responses = [r for r in pack.responses if r not in gone]
+            results += [response.result("abort") for response in gone]
+        self._waiting = deque(pack for pack in self._waiting if pack.responses)
+        self._compact()
+        return results
+
+    # -- work --------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _step(self) -> list[GenerationResult]:
+        if self._parked:
+            self._state.park(self._parked)
+            self._parked = []
+        self._admit()
+        if self._running:
+            self._decode()
+        while len(self._launches) > (self._behind if self._running else 0):
+            self._collect(self._launches.popleft())
+        self._compact()
+        done, self._done = self._done, []
+        return done
+
+    def _admit(self) -> None:
+        """Gives waiting packs rows, when enough are free to be worth reading prompts."""
+        room = self._slots - self._running
+        if not self._waiting or room < max(1, self._slots // 8):
+            return
+        free = [row for row, response in enumerate(self._rows) if response is None][::-1]
+        chosen = []
+        while self._waiting and len(self._waiting[0].responses) <= len(free):
+            pack = self._waiting.popleft()
+            for response in pack.responses:
+                self._enter(response, free.pop())
+            chosen.append(pack)
+        for batch in batches(chosen, self._prefill_tokens, self._decoder.packed):
+            self._prefill(batch)
+
+    def _prefill(self, batch: list[Pack]) -> None:
+        rows = [[response.row for response in pack.responses] for pack in batch]
+        logits = self._decoder.prefill([pack.prefix for pack in batch], rows)
+        responses = [response for pack in batch for response in pack.responses]
+        counts = torch.tensor([len(pack.responses) for pack in batch])
+        source = torch.arange(len(batch)).repeat_interleave(counts).to(self._device)
+        result = self._state.begin(responses, logits, source)
+        self._launch(np.array([response.lane for response in responses]), result)
+        self._counts["prefills"] += 1
+        for pack in batch:
+            self._counts["prompt_tokens"] += len(pack.prefix)
+            self._counts["shared_tokens"] += len(pack.prefix) * (len(pack.responses) - 1)
+
+    def _decode(self) -> None:
+        taken = self._row_lanes != self._lanes.trash
+        count = self._bucket(self._slots - int(taken[::-1].argmax()))
+        span = self._span(1 + int(self._positions[:count].max()))
+        greedy, cuts = self._kinds["greedy"] > 0, self._kinds["cuts"] > 0
+
+        def advance() -> None:
+            self._state.advance(count, span, greedy, cuts)
+
+        self._steps.run(count, (span, greedy, cuts), advance)
+        self._positions[:count] += taken[:count]
+        self._launch(self._row_lanes[:count].copy(), self._state.result[:, :count])
+        self._counts["steps"] += 1
+        self._counts["row_steps"] += count
+
+    def _launch(self, lanes: np.ndarray, result: Tensor) -> None:
+        """Notes tokens that will be there when the device comes so far."""
+        if not self._on_cuda:
+            self._launches.append(Launch(lanes, result))
+            return
+        shape = (2, self._slots)
+        pinned = self._pinned.pop() if self._pinned else _pinned(shape)
+        host = pinned[:, : result.shape[1]]
+        host.copy_(result, non_blocking=True)
+        ready = torch.cuda.Event()
+        ready.record()
+        self._launches.append(Launch(lanes, host, ready, pinned))
+
+    def _collect(self, launch: Launch) -> None:
+        """Reads the tokens of a launch and ends the responses that are complete."""
+        if launch.ready is not None:
+            launch.ready.synchronize()
+        tokens, logprobs = launch.result.numpy()
+        if not np.isfinite(logprobs).all():
+            self._check_finite(launch.lanes, logprobs)
+        ended = self._lanes.append(launch.lanes, tokens.astype(np.int64), logprobs)
+        for response, reason in ended:
+            self._leave(response)
+            self._done.append(response.result(reason))
+        self._counts["new_tokens"] += int(np.count_nonzero(launch.lanes != self._lanes.trash))
+        if launch.pinned is not None:
+            self._pinned.append(launch.pinned)
+
+    def _check_finite(self, lanes: np.ndarray, logprobs: np.ndarray) -> None:
+        if not np.isfinite(logprobs[lanes != self._lanes.trash]).all():
+            raise RuntimeError(
+                f"the model gave logits that are not finite, with weights of version {self.version}"
+            )
+
+    def _drain(self) -> None:
+        while self._launches:
+            self._collect(self._launches.popleft())
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def _enter(self, response: Response, row: int) -> None:
+        """Gives a response a row."""
+        response.row = row
+        self._rows[row] = response
+        self._positions[row] = len(response.request.prompt_ids) + len(response.tokens)
+        self._lanes.take(response)
+        self._row_lanes[row] = response.lane
+        self._count(response, 1)
+
+    def _leave(self, response: Response) -> None:
+        """Frees the row of a response and gives it its tokens."""
+        row, trash = response.row, self._lanes.trash
+        for launch in self._launches:
+            launch.lanes[launch.lanes == response.lane] = trash
+        self._lanes.give_back(response, self.version)
+        self._rows[row], self._row_lanes[row], self._positions[row] = None, trash, 0
+        self._parked.append(row)
+        self._count(response, -1)
+
+    def _count(self, response: Response, change: int) -> None:
+        self._running += change
+        self._kinds["greedy"] += change * response.request.params.greedy
+        self._kinds["cuts"] += change * response.request.params.cuts
+        self._changed = True
+
+    def _compact(self) -> None:
+        """Moves rows together when that makes the batch smaller."""
+        if not self._changed or not self._running:
+            return
+        self._changed = False
+        taken = [row for row, response in enumerate(self._rows) if response is not None]
+        if self._bucket(taken[-1] + 1) == self._bucket(len(taken)):
+            return
+        source = [row for row in taken if row >= len(taken)]
+        holes = [row for row in range(len(taken)) if self._rows[row] is None]
+        self._decoder.move(source, holes, int(self._positions[source].max()))
+        self._state.move(source, holes)
+        for old, new in zip(source, holes, strict=True):
+            response = self._rows[new] = self._rows[old]
+            response.row, self._rows[old] = new, None
+        for state, empty in ((self._positions, 0), (self._row_lanes, self._lanes.trash)):
+            state[holes] = state[source]
+            state[source] = empty
+        self._parked = [row for row in self._parked if row not in holes] + source
+
+    def _bucket(self, rows: int) -> int:
+        """Rows of a decoding step: few different numbers, little more than needed."""
+        if self._on_cuda:
+            step = 1 << max(0, (rows - 1).bit_length() - 3)
+        else:
+            step = 8
+        return min(self._slots, rows + -rows % step)
+
+    def _span(self, longest: int) -> int:
+        """Tokens of each row that a decoding step looks at."""
+        capacity = self._decoder.capacity
+        if self._decoder.fixed_span:
+            return capacity
+        step = max(256, 1 << (longest.bit_length() - 2)) if self._on_cuda else 16
+        return min(capacity, longest + -longest % step)
+
+    # -- weights and memory ------------------------------------------------------------------------
+
+    def _update_weights(self, named: NamedTensors | None, version: int) -> None:
+        self._restart()
+        if named is not None:
+            self._decoder.weights.load(named)
+
+    @torch.inference_mode()
+    def _restart(self) -> None:
+        """Lets responses with a row wait again, to be read anew with what they have."""
+        self._drain()
+        for response in [r for r in self._rows if r is not None][::-1]:
+            self._leave(response)
+            prefix = [*response.request.prompt_ids, *response.tokens]
+            self._waiting.appendleft(Pack(prefix, [response]))
+
+    def _sleep(self, weights: KeptWeights) -> None:
+        self._drain()
+        self._steps.clear()
+        self._decoder.free()
+        if weights != "keep":
+            self._decoder.weights.release(keep=weights == "offload")
+            self._weights_away = True
+        if self._on_cuda:
+            torch.cuda.empty_cache()
+
+    def _wake(self) -> None:
+        if self._weights_away:
+            self._decoder.weights.restore()
+            self._weights_away = False
+        self._decoder.allocate()
+
+
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _pinned(shape: tuple[int, int]) -> Tensor:
+    return torch.empty(shape, dtype=torch.float64, pin_memory=True)

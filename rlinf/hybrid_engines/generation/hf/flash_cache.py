@@ -1,0 +1,124 @@
+"""A cache for the flash kernels of CUDA, which take the length of each row instead of a mask."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rlinf.hybrid_engines.generation.hf.kv_cache import (
+    Decode,
+    KVCache,
+    Prefill,
+    move_rows,
+    source_of,
+)
+
+
+class FlashCache(KVCache):
+    """Rows of `[capacity, kv_heads, D]` for the flash kernels of CUDA, which take lengths."""
+
+    packed = True
+    fixed_span = True
+
+    @staticmethod
+    def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
+        """Says why these kernels cannot be used, or returns None."""
+        if device.type != "cuda":
+            return "the device is not CUDA"
+        if dtype not in (torch.bfloat16, torch.float16):
+            return f"the format is {dtype}; bf16 and fp16 have kernels"
+        if torch.cuda.get_device_capability(device) < (8, 0):
+            return "the device is older than Ampere"
+        try:
+            from torch.nn.attention.varlen import varlen_attn
+        except ImportError:
+            return f"torch {torch.__version__} has no varlen_attn"
+        if "seqused_k" not in inspect.signature(varlen_attn).parameters:
+            return f"varlen_attn of torch {torch.__version__} does not take lengths"
+        return None
+
+    def plan(self, prefixes: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Prefill:
+        """Lays out sequences one after the other."""
+        lengths = [len(prefix) for prefix in prefixes]
+        begins = [0, *itertools.accumulate(lengths)]
+        kept: list[int] = []
+        places: list[int] = []
+        for begin, length, targets in zip(begins, lengths, rows, strict=False):
+            for row in targets:
+                kept += range(begin, begin + length)
+                place = row * self.shape.capacity
+                places += range(place, place + length)
+        positions = itertools.chain.from_iterable(map(range, lengths))
+
+        def tensor(values: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=self._device)
+
+        return Prefill(
+            tokens=tensor(list(itertools.chain(*prefixes))),
+            positions=tensor(list(positions)),
+            last=tensor(begins[1:]) - 1,
+            rows=tensor(list(itertools.chain(*rows))),
+            source=source_of(rows, self._device),
+            longest=max(lengths),
+            ends=tensor(begins, torch.int32),
+            kept=tensor(kept),
+            places=tensor(places),
+        )
+
+    def prefill(self, layer: int, q: Tensor, k: Tensor, v: Tensor, batch: Prefill) -> Tensor:
+        """See the base."""
+        from torch.nn.attention.varlen import varlen_attn
+
+        ends, longest = batch.ends, batch.longest
+        self._keep(layer, k, v, batch)
+        causal, gqa = (-1, 0), self.shape.group > 1
+        out = varlen_attn(q, k, v, ends, ends, longest, longest, window_size=causal, enable_gqa=gqa)
+        return out.flatten(1)
+
+    def prepare(self, step: Decode) -> Decode:
+        """Computes places and lengths of all rows."""
+        rows, capacity = step.positions.shape[0], self.shape.capacity
+        begins = torch.arange(rows + 1, device=self._device, dtype=torch.int32)
+        places = torch.arange(rows, device=self._device) * capacity + step.positions
+        used = (step.positions + 1).to(torch.int32)
+        return Decode(step.positions, step.span, (places, begins, begins * capacity, used))
+
+    def decode(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: Decode) -> Tensor:
+        """See the base."""
+        from torch.nn.attention.varlen import varlen_attn
+
+        places, begins, rows, used = step.prepared
+        keys, values, capacity = self.keys[layer], self.values[layer], self.shape.capacity
+        keys.index_copy_(0, places, k)
+        values.index_copy_(0, places, v)
+        gqa, last = self.shape.group > 1, q.shape[0] * capacity
+        out = varlen_attn(
+            q,
+            keys[:last],
+            values[:last],
+            begins,
+            rows,
+            1,
+            capacity,
+            enable_gqa=gqa,
+            seqused_k=used,
+        )
+        return out.flatten(1)
+
+    def _size(self) -> tuple[int, ...]:
+        shape = self.shape
+        return (shape.slots * shape.capacity, shape.kv_heads, shape.head_dim)
+
+    def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
+        """See the base."""
+        shape = (self.shape.slots, self.shape.capacity)
+        layers = (*self.keys, *self.values)
+        move_rows([layer.unflatten(0, shape)[:, :length] for layer in layers], source, target)
+
+    def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
+        self.keys[layer].index_copy_(0, batch.places, k[batch.kept])
+        self.values[layer].index_copy_(0, batch.places, v[batch.kept])

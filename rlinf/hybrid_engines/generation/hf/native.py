@@ -1,0 +1,234 @@
+"""Compiles the decoding step of `native.c` for a model's heads, once per machine, and calls it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+SOURCE = Path(__file__).with_name("native.c")
+LANES = 16
+"""Numbers in a vector."""
+
+_FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -shared -fPIC".split()
+_WIDE = ["-mprefer-vector-width=512"]
+_POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+
+
+class NoNativeKernels(RuntimeError):
+    """The kernels cannot be compiled here, or not for this model."""
+
+
+class LayerPointers(ctypes.Structure):
+    """`Layer` of `native.c`."""
+
+    _fields_ = [
+        (name, _POINTER)
+        for name in (
+            *("before_attention", "qkv", "qkv_bias", "q_norm", "k_norm", "out", "out_bias"),
+            *("before_mlp", "gate_up", "gate_up_bias", "down", "down_bias", "keys", "values"),
+        )
+    ]
+
+
+class ModelPointers(ctypes.Structure):
+    """`Model` of `native.c`."""
+
+    _fields_ = [
+        ("sgemm", _POINTER),
+        ("set_threads", _POINTER),
+        ("layers", ctypes.POINTER(LayerPointers)),
+        *((name, _POINTER) for name in ("embedding", "norm", "head", "cosine", "sine")),
+        *((name, _NUMBER) for name in ("layers_count", "hidden", "inner", "vocabulary")),
+        *((name, _NUMBER) for name in ("kv_heads", "capacity")),
+        ("epsilon", ctypes.c_float),
+    ]
+
+
+class RowPointers(ctypes.Structure):
+    """`Rows` of `native.c`."""
+
+    _fields_ = [
+        *((name, _POINTER) for name in ("tokens", "positions", "counters", "keys")),
+        *((name, _POINTER) for name in ("temperatures", "result")),
+        ("stride", _NUMBER),
+    ]
+
+
+class NativeKernels:
+    """The kernels for one kind of head; tensors are contiguous fp32 on the CPU.
+
+    Args:
+        head_dim: Numbers per head, a multiple of 16.
+        group: Query heads per key head.
+
+    Raises:
+        NoNativeKernels: There is no C compiler or no BLAS in torch, or the heads do not fit.
+    """
+
+    def __init__(self, head_dim: int, group: int):
+        if head_dim % LANES:
+            raise NoNativeKernels(f"heads have {head_dim} numbers, not a multiple of {LANES}")
+        self._blas = _blas()
+        library = ctypes.CDLL(str(_compiled(head_dim, group)))
+        threads = ctypes.c_int
+        signatures = {
+            "step": [*[_POINTER] * 4, _NUMBER, threads],
+            "draw": [*[_POINTER] * 5, *[_NUMBER] * 3, threads],
+            "keep": [_POINTER, _NUMBER, *[_POINTER] * 4, *[_NUMBER] * 2, threads],
+            "move": [*[_POINTER] * 3, *[_NUMBER] * 2],
+            "scratch_size": [_POINTER, _NUMBER, threads],
+        }
+        for name, arguments in signatures.items():
+            function = getattr(library, name)
+            function.argtypes = arguments
+            function.restype = _NUMBER if name == "scratch_size" else None
+            setattr(self, f"_{name}", function)
+        self._scratch = torch.empty(0)
+
+    def pointers(
+        self,
+        layers: Sequence[Mapping[str, Tensor | None]],
+        tensors: Mapping[str, Tensor],
+        sizes: Mapping[str, float],
+    ) -> ModelPointers:
+        """Describes a model to the kernels; valid as long as no tensor moves.
+
+        Args:
+            layers: The tensors of each layer, by the fields of `LayerPointers`.
+            tensors: The other tensors, by the fields of `ModelPointers`.
+            sizes: The numbers, likewise.
+        """
+        array = (LayerPointers * len(layers))()
+        for target, layer in zip(array, layers, strict=True):
+            for name, tensor in layer.items():
+                setattr(target, name, None if tensor is None else tensor.data_ptr())
+        sgemm, set_threads = self._blas
+        places = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        return ModelPointers(
+            sgemm=sgemm,
+            set_threads=set_threads,
+            layers=array,
+            layers_count=len(layers),
+            **places,
+            **sizes,
+        )
+
+    def step(self, model: ModelPointers, rows: RowPointers, logits: Tensor) -> None:
+        """Reads one more token per row, and draws the next one if the rows have a result.
+
+        Args:
+            model: From `pointers`.
+            rows: State of at least B rows.
+            logits: `[B, V]`, to be filled.
+        """
+        count, threads = logits.shape[0], torch.get_num_threads()
+        address = ctypes.addressof(model)
+        size = self._scratch_size(address, count, threads)
+        if self._scratch.numel() < size:
+            self._scratch = torch.empty(size)
+        places = logits.data_ptr(), self._scratch.data_ptr()
+        self._step(address, ctypes.addressof(rows), *places, count, threads)
+
+    def keep(
+        self, model: ModelPointers, layer: int, k: Tensor, v: Tensor, rows: Tensor, source: Tensor
+    ) -> None:
+        """Keeps keys and values from position 0 on.
+
+        Args:
+            model: From `pointers`.
+            layer: Its index.
+            k: `[P, L, kv_heads, D]`.
+            v: `[P, L, kv_heads, D]`.
+            rows: `[R]` int64, rows of the cache.
+            source: `[R]` int64, which of the P each gets.
+        """
+        places = (t.data_ptr() for t in (k, v, rows, source))
+        sizes = (rows.shape[0], k.shape[1], torch.get_num_threads())
+        self._keep(ctypes.addressof(model), layer, *places, *sizes)
+
+    def move(self, model: ModelPointers, source: Tensor, target: Tensor, length: int) -> None:
+        """Copies the first tokens of rows `source` to rows `target`, both int64."""
+        places = source.data_ptr(), target.data_ptr()
+        self._move(ctypes.addressof(model), *places, source.shape[0], length)
+
+    def draw(
+        self, logits: Tensor, temperatures: Tensor, keys: Tensor, counters: Tensor, result: Tensor
+    ) -> None:
+        """Draws tokens without cuts.
+
+        Args:
+            logits: `[B, V]`.
+            temperatures: `[B]`; 0 takes the likeliest.
+            keys: `[B]` int64, see `noise`.
+            counters: `[B]` int64.
+            result: `[2, slots]` float64; gets tokens and log-probabilities.
+        """
+        tensors = (logits, temperatures, keys, counters, result)
+        sizes = (result.shape[1], *logits.shape, torch.get_num_threads())
+        self._draw(*(t.data_ptr() for t in tensors), *sizes)
+
+
+@functools.cache
+def _blas() -> tuple[int, int | None]:
+    """Addresses of the sgemm that torch multiplies with, and of what sets its threads."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    found = [
+        ctypes.cast(getattr(library, name), _POINTER).value if hasattr(library, name) else None
+        for name in ("sgemm_", "MKL_Set_Num_Threads_Local")
+    ]
+    if found[0] is None:
+        raise NoNativeKernels(f"torch {torch.__version__} does not show its sgemm")
+    return found[0], found[1]
+
+
+@functools.cache
+def _compiled(head_dim: int, group: int) -> Path:
+    found = next(filter(shutil.which, ("cc", "gcc", "clang")), "")
+    compiler = shlex.split(os.environ.get("CC", found))
+    if not compiler or shutil.which(compiler[0]) is None:
+        raise NoNativeKernels("no C compiler was found: install gcc, or set CC")
+    definitions = [f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}"]
+    identity = [SOURCE.read_text(), *compiler, *_FLAGS, *definitions, _processor()]
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlinf"
+    library = folder / f"native-{digest}.so"
+    if library.is_file():
+        return library
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Renamed when it is whole: other processes may compile the same at the same time.
+        handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="rlinf-native-"))
+        library = folder / library.name
+        handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
+    os.close(handle)
+    command = [*compiler, *_FLAGS, *definitions, str(SOURCE), "-o", name, "-lm"]
+    for further in (_WIDE, []):
+        done = subprocess.run([*command, *further], capture_output=True, text=True)
+        if done.returncode == 0:
+            os.chmod(name, 0o755)
+            os.replace(name, library)
+            return library
+    os.unlink(name)
+    raise NoNativeKernels(f"{compiler[0]} failed:\n{done.stderr.strip()[-2000:]}")
+
+
+def _processor() -> str:
+    """What `-march=native` depends on: a home folder may be that of several machines."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    features = [line for line in lines if line.startswith(("flags", "Features"))][:1]
+    return platform.machine() + "".join(features)

@@ -1,0 +1,289 @@
+"""What every generation engine offers: prompts in, tokens with their log-probabilities out."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Literal, TypeAlias, Union
+
+from torch import Tensor
+
+from rlinf.hybrid_engines.generation.requests import GenerationRequest, GenerationResult, require
+from rlinf.hybrid_engines.generation.settings import EngineSettings
+
+KeptWeights = Literal["keep", "offload", "discard"]
+NamedTensors: TypeAlias = Union[Mapping[str, Tensor], Iterable[tuple[str, Tensor]]]  # noqa: UP007
+
+
+class GenerationEngine(ABC):
+    """Generates with one copy of the weights.
+
+    Args:
+        max_length: Most tokens of prompt and response together.
+        vocab_size: Tokens are below it.
+        seed: Of the noise of requests without a seed of their own.
+        version: Of the weights it starts with.
+    """
+
+    def __init__(self, *, max_length: int, vocab_size: int, seed: int = 0, version: int = 0):
+        require(max_length >= 2, f"max_length is {max_length}: a prompt and a response need 2")
+        self.max_length = max_length
+        self.vocab_size = vocab_size
+        self._seed = seed
+        self._seeds_given = 0
+        self._version = version
+        self._known: dict[Hashable, int] = {}
+        self._unfinished = 0
+        self._asleep = False
+        self._weights_lost = False
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: EngineSettings) -> GenerationEngine:
+        """Builds the engine.
+
+        Raises:
+            ValueError: A setting is not for this engine.
+        """
+
+    # -- what a caller uses ------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Number of the weights."""
+        return self._version
+
+    @property
+    def unfinished(self) -> int:
+        """Responses that were asked for and have not been returned."""
+        return self._unfinished
+
+    def submit(self, requests: Iterable[GenerationRequest]) -> None:
+        """Takes requests; their responses come out of `step`.
+
+        Raises:
+            ValueError: A request cannot be served; none of them is taken then.
+        """
+        requests = [self._seeded(request) for request in requests]
+        seen = set(self._known)
+        for request in requests:
+            self._check(request, seen)
+            seen.add(request.request_id)
+        for request in requests:
+            count = len(request.partials) or request.n
+            self._known[request.request_id] = count
+            self._unfinished += count
+        self._submit(requests)
+
+    def step(self) -> list[GenerationResult]:
+        """Works on for a moment (one token each, usually) and returns what was finished."""
+        self._require_ready()
+        return self._returned(self._step())
+
+    def generate(self, requests: Iterable[GenerationRequest]) -> list[GenerationResult]:
+        """Serves requests to the end.
+
+        Returns:
+            Responses in the order of the requests and of their samples.
+
+        Raises:
+            ValueError: The engine has other work, whose results would be lost.
+        """
+        requests = list(requests)
+        if self.unfinished:
+            raise ValueError(
+                f"generate() needs an idle engine, but {self.unfinished} responses are being made; "
+                "use submit() and step(), or abort() them"
+            )
+        self.submit(requests)
+        results: list[GenerationResult] = []
+        while self.unfinished:
+            results += self.step()
+        order = {request.request_id: place for place, request in enumerate(requests)}
+        return sorted(results, key=lambda r: (order[r.request_id], r.sample_index))
+
+    def abort(self, request_ids: Iterable[Hashable] | None = None) -> list[GenerationResult]:
+        """Ends requests and returns what there is of their responses.
+
+        Args:
+            request_ids: Which; None is all.
+
+        Returns:
+            One result per response that was not returned yet: what was made until now, with
+            the reason `abort`, or `stop` and `length` for one that had just come to its end.
+
+        Raises:
+            ValueError: There is no such request, or it was finished.
+        """
+        if request_ids is not None:
+            request_ids = set(request_ids)
+            unknown = sorted(map(repr, request_ids - self._known.keys()))
+            require(not unknown, f"abort: {', '.join(unknown)} is not being generated")
+        return self._returned(self._abort(request_ids)) if self._known else []
+
+    def update_weights(self, named: NamedTensors, version: int, recompute: bool = False) -> None:
+        """Copies new weights over the old ones, in place; the very next token comes from them.
+
+        Args:
+            named: All weights under the names of the model's state dict; may be an iterator.
+            version: Their number.
+            recompute: What happens to responses in the making, whose keys and values are of the
+                old weights. False: it is an error, so `abort()` and submit what is carried on;
+                True: the engine reads their tokens again under the new weights.
+
+        Raises:
+            ValueError: Responses are in the making and `recompute` is false.
+            WeightMismatch: A tensor is unknown, missing or of another shape.
+        """
+        if self._asleep:
+            raise ValueError("update_weights: the engine sleeps; wake() it first")
+        if self.unfinished and not recompute:
+            raise ValueError(
+                f"update_weights: {self.unfinished} responses are in the making and their keys and "
+                "values are of the old weights; abort() and submit what is carried on, or pass "
+                "recompute=True"
+            )
+        self._update_weights(named, version)
+        self._version = version
+        self._weights_lost = False
+
+    def sleep(self, weights: KeptWeights = "keep") -> None:
+        """Frees the memory of keys and values, and that of the weights.
+
+        Args:
+            weights: `keep` them on the device, `offload` them to the host, or `discard` them, in
+                which case `update_weights` comes before the next token.
+
+        Raises:
+            ValueError: Responses are in the making, or the engine sleeps.
+        """
+        require(not self._asleep, "sleep: the engine sleeps already")
+        require(
+            not self.unfinished,
+            f"sleep: {self.unfinished} responses are in the making; abort() them first",
+        )
+        self._sleep(weights)
+        self._asleep = True
+        self._weights_lost = self._weights_lost or weights == "discard"
+
+    def wake(self) -> None:
+        """Takes the memory back that `sleep` gave away.
+
+        Raises:
+            ValueError: The engine does not sleep.
+        """
+        require(self._asleep, "wake: the engine is awake")
+        self._wake()
+        self._asleep = False
+
+    @abstractmethod
+    def stats(self) -> dict[str, float]:
+        """Counters since the start and what is going on; see the page on engines."""
+
+    def close(self) -> None:  # noqa: B027 - most engines hold nothing that outlives them
+        """Ends what the engine started."""
+
+    # -- what an engine is made of -----------------------------------------------------------------
+
+    @abstractmethod
+    def _submit(self, requests: list[GenerationRequest]) -> None:
+        """Takes checked requests, whose params have a seed."""
+
+    @abstractmethod
+    def _step(self) -> list[GenerationResult]:
+        """Works on."""
+
+    @abstractmethod
+    def _abort(self, request_ids: set[Hashable] | None) -> list[GenerationResult]:
+        """Ends known requests."""
+
+    @abstractmethod
+    def _update_weights(self, named: NamedTensors, version: int) -> None:
+        """Loads weights; responses in the making are recomputed."""
+
+    @abstractmethod
+    def _sleep(self, weights: KeptWeights) -> None:
+        """Gives memory away; the engine is idle."""
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Takes memory back."""
+
+    def _limit(self, request: GenerationRequest) -> int:
+        """Most tokens of each response of a request."""
+        room = self.max_length - len(request.prompt_ids)
+        return room if request.params.max_new_tokens is None else request.params.max_new_tokens
+
+    def _seeded(self, request: GenerationRequest) -> GenerationRequest:
+        if request.params.seed is not None:
+            return request
+        self._seeds_given += 1
+        seed = (self._seed << 32) + self._seeds_given
+        return dataclasses.replace(request, params=dataclasses.replace(request.params, seed=seed))
+
+    def _check(self, request: GenerationRequest, seen: set[Hashable]) -> None:
+        name, prompt = request.request_id, request.prompt_ids
+        require(name not in seen, f"request {name!r} is being generated already")
+        require(request.n >= 1, f"request {name!r}: n is {request.n}, at least 1 is needed")
+        require(len(prompt) > 0, f"request {name!r} has an empty prompt")
+        if len(prompt) >= self.max_length:
+            raise ValueError(
+                f"request {name!r}: the prompt has {len(prompt)} tokens, which leaves no room for "
+                f"a response in the {self.max_length} of a sequence; raise runner.seq_length "
+                "or filter such prompts with data.filter_prompt_by_length"
+            )
+        limit = request.params.max_new_tokens
+        if limit is not None and len(prompt) + limit > self.max_length:
+            raise ValueError(
+                f"request {name!r}: {len(prompt)} tokens of the prompt + {limit} new ones = "
+                f"{len(prompt) + limit}, but a sequence has {self.max_length} at most; raise "
+                "runner.seq_length or lower algorithm.sampling_params.max_new_tokens"
+            )
+        self._check_tokens(name, "prompt", prompt)
+        for partial in request.partials:
+            self._check_partial(request, partial)
+
+    def _check_partial(self, request: GenerationRequest, partial: GenerationResult) -> None:
+        name = f"request {request.request_id!r}, sample {partial.sample_index}"
+        sizes = {len(partial.token_ids), len(partial.logprobs), len(partial.versions)}
+        require(
+            len(sizes) == 1,
+            f"{name}: a partial response has {len(partial.token_ids)} tokens, "
+            f"{len(partial.logprobs)} log-probabilities and {len(partial.versions)} versions",
+        )
+        require(
+            partial.finish_reason == "abort",
+            f"{name} ended with {partial.finish_reason!r}; only aborted ones are carried on",
+        )
+        limit = self._limit(request)
+        require(
+            len(partial.token_ids) < limit,
+            f"{name} has {len(partial.token_ids)} tokens already, the most is {limit}",
+        )
+        self._check_tokens(request.request_id, "partial response", partial.token_ids)
+
+    def _check_tokens(self, name: Hashable, what: str, tokens: Sequence[int]) -> None:
+        if tokens and not (0 <= min(tokens) and max(tokens) < self.vocab_size):
+            wrong = next(token for token in tokens if not 0 <= token < self.vocab_size)
+            raise ValueError(
+                f"request {name!r}: the {what} has the token {wrong}, but tokens are 0 to "
+                f"{self.vocab_size - 1}; model and tokenizer do not belong together"
+            )
+
+    def _require_ready(self) -> None:
+        require(not self._asleep, "the engine sleeps; wake() it first")
+        require(
+            not self._weights_lost,
+            "the weights were discarded by sleep(); update_weights() comes first",
+        )
+
+    def _returned(self, results: list[GenerationResult]) -> list[GenerationResult]:
+        self._unfinished -= len(results)
+        for result in results:
+            left = self._known[result.request_id] - 1
+            if left:
+                self._known[result.request_id] = left
+            else:
+                del self._known[result.request_id]
+        return results
