@@ -2,7 +2,7 @@
 
 JOB    ?= metaworld_ppo_mlp
 ARGS   ?=
-EXTRAS ?= embodied,dev,docs
+EXTRAS ?= embodied,reasoning,dev,docs
 VENV   := .venv
 PYTHONS ?= python3 python3.11 python3.12 python3.10
 
@@ -18,15 +18,18 @@ STAMP := $(VENV)/.installed
 LOG   := $(VENV)/install.log
 E2E_LOG := $(VENV)/e2e_tests.log
 
-.PHONY: help train test lint format docs clean setup FORCE
+.PHONY: help train train-reasoning test lint format docs clean setup FORCE
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make train JOB=<recipe> ARGS='key=value ...' runs another recipe; see rlinf train --list"
 
 train: setup ## Set up if needed, then run the default job
 	@$(BIN)/rlinf train $(JOB) $(ARGS)
+
+train-reasoning: setup ## Set up if needed, then let a small language model learn to add
+	@$(BIN)/rlinf train arithmetic_grpo $(ARGS)
 
 # Whole jobs mostly wait for processes to start, so they run beside the other tests, and give way.
 test: lint ## Set up if needed, then lint and run every test

@@ -66,7 +66,78 @@ class SampleGroup:
     Attributes:
         prompt: the question.
         samples: its responses, in the order of `sample_index`.
+        key: what it is for: the step that trains on it, or a name.
+        validation: whether it is only scored, and not trained on.
     """
 
     prompt: Prompt
     samples: list[Sample]
+    key: int | str = 0
+    validation: bool = False
+
+
+@dataclass
+class GroupRequest:
+    """A prompt that wants responses.
+
+    Attributes:
+        prompt: the question.
+        group_size: responses to make.
+        key: what they are for: the step that trains on them, or a name.
+        validation: whether they are only scored.
+        greedy: take the likeliest token each time instead of drawing.
+    """
+
+    prompt: Prompt
+    group_size: int
+    key: int | str
+    validation: bool = False
+    greedy: bool = False
+
+
+@dataclass
+class Verdict:
+    """What is told of a group that was scored, without its tokens.
+
+    Attributes:
+        index: number of the prompt.
+        task: its task.
+        scores: of the responses, before scaling and penalties.
+        rewards: of the responses, as they are trained on.
+        lengths: tokens of the responses.
+        truncated: how many were cut at the length limit.
+        version: of the oldest weights that wrote into it.
+        prompt: text of the prompt.
+        response: text of the first response.
+    """
+
+    index: int
+    task: str
+    scores: list[float]
+    rewards: list[float]
+    lengths: list[int]
+    truncated: int
+    version: int
+    prompt: str
+    response: str
+
+    @classmethod
+    def of(cls, group: SampleGroup, response: str) -> Verdict:
+        """Sums a scored group up.
+
+        Args:
+            group: its samples have rewards.
+            response: text of the first response.
+        """
+        samples = group.samples
+        return cls(
+            index=group.prompt.index,
+            task=group.prompt.task,
+            scores=[sample.reward_info["score"] for sample in samples],
+            rewards=[float(sample.reward or 0.0) for sample in samples],
+            lengths=[len(sample.response_ids) for sample in samples],
+            truncated=sum(sample.finish_reason == "length" for sample in samples),
+            version=min(min(sample.versions, default=0) for sample in samples),
+            prompt=group.prompt.text,
+            response=response,
+        )

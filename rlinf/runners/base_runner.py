@@ -78,6 +78,9 @@ class BaseRunner(ABC):
         """The evaluation at the end; empty if there is none."""
         return self.evaluate()
 
+    def end_services(self) -> None:  # noqa: B027 - most runners have none
+        """Ends what runs beside the steps, after the last evaluation."""
+
     @abstractmethod
     def totals(self, training_seconds: float) -> dict[str, Any]:
         """What the summary says of the training as a whole."""
@@ -117,6 +120,7 @@ class BaseRunner(ABC):
             final = self.final_evaluation()
             if final and self._evaluated_at != self.global_step:
                 self.logger.log(final, self.global_step)
+            self.end_services()
         except BaseException as error:
             self.checkpoints.settle()
             said = f"{type(error).__name__}: {error}"

@@ -49,7 +49,7 @@ _EXPORTS = {
     ],
     "rlinf.scheduler.worker.address": ["WorkerAddress", "WorkerInfo"],
     "rlinf.scheduler.worker.group": ["WorkerGroup"],
-    "rlinf.scheduler.worker.handle": ["WorkerGroupFuncResult", "wait_all"],
+    "rlinf.scheduler.worker.handle": ["WorkerGroupFuncResult", "wait_all", "wait_beside"],
     "rlinf.scheduler.worker.launched": ["Scatter"],
     "rlinf.scheduler.worker.recovery": [
         "begin_exchange",

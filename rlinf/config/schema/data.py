@@ -42,8 +42,11 @@ class DataConfig(Section):
         False, description="Leave out longer prompts; false makes them an error."
     )
     rollout_batch_size: Int = Field(..., gt=0, description="Prompts per step.")
-    val_rollout_batch_size: Int | None = Field(
-        None, gt=0, description="Prompts per validation batch; null is all of them."
+    val_group_size: Int = Field(
+        1,
+        gt=0,
+        description="Responses per validation prompt: 1 takes the likeliest tokens and gives "
+        "pass@1; more are drawn, and give pass@k as well.",
     )
     shuffle: bool = Field(True, description="Shuffle training prompts, anew every epoch.")
     seed: Int | None = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler import trace
@@ -256,6 +256,45 @@ def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> l
     if last is not None:
         _record(last, begin)
     return [handle.wait() for handle in handles]
+
+
+def wait_beside(
+    handle: WorkerGroupFuncResult,
+    others: Sequence[WorkerGroupFuncResult],
+    timeout: float | None = None,
+) -> list[Any]:
+    """Waits for one call while others go on; raises if one of those fails meanwhile.
+
+    Args:
+        handle: the call to wait for.
+        others: calls that it depends on, such as services that run as long as the run does.
+        timeout: deadline in seconds; `cluster.timeouts.call` by default.
+
+    Returns:
+        What the call returned, by rank.
+    """
+    import ray
+
+    limit = handle._group.default_timeout if timeout is None else timeout
+    deadline = None if limit is None else time.monotonic() + limit
+    owner = {ref: other for other in others for ref in other._refs}
+    own = list(handle._refs)
+    watched = list(owner)
+    while own:
+        room = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready, _ = ray.wait(own + watched, num_returns=1, timeout=room)
+        if not ready:
+            raise handle._timeout(limit)
+        for ref in ready:
+            if ref in owner:
+                watched.remove(ref)
+                try:
+                    ray.get(ref)
+                except ray.exceptions.RayError:
+                    owner[ref].wait()
+            else:
+                own.remove(ref)
+    return handle.wait()
 
 
 def _record(handle: WorkerGroupFuncResult, begin: float) -> None:

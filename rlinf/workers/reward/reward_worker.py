@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from rlinf.algorithms.dynamic_sampling import carries_signal
 from rlinf.algorithms.rewards.shaping import overlong_penalty, scaled
-from rlinf.data.reasoning import Sample, SampleGroup
+from rlinf.data.reasoning import Sample, SampleGroup, Verdict
 from rlinf.data.tokenizer import load_tokenizer, tokenizer_of_run
 from rlinf.scheduler import Channel, ChannelClosed, Worker
 from rlinf.utils.processes.pool import Outcome
@@ -41,9 +42,9 @@ class RewardWorker(Worker):
         self,
         input_channel: Channel,
         output_channel: Channel,
+        verdict_channel: Channel | None = None,
         *,
         num_groups: int | None = None,
-        validation: bool = False,
     ) -> RewardTally:
         """Scores groups until there are no more.
 
@@ -53,9 +54,10 @@ class RewardWorker(Worker):
 
         Args:
             input_channel: `SampleGroup`s, or None.
-            output_channel: The same groups, with rewards.
+            output_channel: The same groups, with rewards, under their keys. Groups for validation
+                do not go there, nor, with dynamic sampling, groups whose rewards are all equal.
+            verdict_channel: A `Verdict` of each group, under its key.
             num_groups: Groups that this worker takes; None is no limit.
-            validation: Give the score alone: no scale, no bounds, no penalty for length.
 
         Returns:
             What rewards were given and what went wrong.
@@ -79,7 +81,7 @@ class RewardWorker(Worker):
                     group, taking = taking.result(), None
                     if group is not None:
                         task = asyncio.ensure_future(
-                            self._score_group(group, output_channel, tally, validation)
+                            self._score_group(group, output_channel, verdict_channel, tally)
                         )
                         scoring[task] = len(group.samples)
                         taken += 1
@@ -98,15 +100,29 @@ class RewardWorker(Worker):
             self._scorer.close()
 
     async def _score_group(
-        self, group: SampleGroup, channel: Channel, tally: RewardTally, validation: bool
+        self,
+        group: SampleGroup,
+        output_channel: Channel,
+        verdict_channel: Channel | None,
+        tally: RewardTally,
     ) -> None:
         texts = [self._text(sample) for sample in group.samples]
         outcomes = await asyncio.gather(*(self._scorer.score(text, group.prompt) for text in texts))
         for sample, outcome in zip(group.samples, outcomes, strict=True):
-            self._reward(sample, outcome, validation)
+            # Validation wants the score alone: no scale, no bounds, no penalty for length.
+            self._reward(sample, outcome, group.validation)
             tally.add(group.prompt.task, sample, outcome)
         tally.groups += 1
-        await channel.put(group, async_op=True)
+        verdict = Verdict.of(group, texts[0])
+        if not group.validation and self._is_trained_on(verdict):
+            await output_channel.put(group, key=group.key, async_op=True)
+        if verdict_channel is not None:
+            await verdict_channel.put(verdict, key=group.key, async_op=True)
+
+    def _is_trained_on(self, verdict: Verdict) -> bool:
+        algorithm = self.cfg.algorithm
+        sampled = algorithm is not None and algorithm.dynamic_sampling
+        return not sampled or carries_signal(verdict.rewards)
 
     def _text(self, sample: Sample) -> str:
         if sample.finish_reason == "abort":

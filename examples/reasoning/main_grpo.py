@@ -1,0 +1,53 @@
+"""Trains a language model: rollout, reward and actor groups on whatever the YAML names."""
+
+from __future__ import annotations
+
+import hydra
+from omegaconf import DictConfig
+
+from rlinf.config import validate_cfg
+from rlinf.runners.reasoning_runner import ReasoningRunner
+from rlinf.runners.restarts import WORKERS, run_with_restarts
+from rlinf.runners.run_folder import run_folder
+from rlinf.scheduler import Cluster, HybridComponentPlacement
+from rlinf.workers.actor.reasoning_actor import ReasoningActor
+from rlinf.workers.reward.reward_worker import RewardWorker
+from rlinf.workers.rollout.generation_worker import GenerationWorker
+
+
+@hydra.main(version_base="1.3", config_path="config", config_name="arithmetic_grpo")
+def main(cfg: DictConfig) -> None:
+    """Checks the configuration and trains, again from the last checkpoint if the config says so."""
+    run_with_restarts(validate_cfg(cfg), train)
+
+
+def train(cfg: DictConfig) -> None:
+    """Launches the groups and runs the training loop."""
+    logs = str(run_folder(cfg) / WORKERS)
+    trace = cfg.runner.trace
+    with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
+        component_placement = HybridComponentPlacement(cfg, cluster)
+        rollout_group = GenerationWorker.create_group(cfg).launch(
+            cluster,
+            name=cfg.rollout.group_name,
+            placement_strategy=component_placement.get_strategy("rollout"),
+        )
+        reward_group = RewardWorker.create_group(cfg).launch(
+            cluster,
+            name=cfg.reward.group_name,
+            placement_strategy=component_placement.get_strategy("reward"),
+        )
+        actor_group = ReasoningActor.create_group(cfg).launch(
+            cluster,
+            name=cfg.actor.group_name,
+            placement_strategy=component_placement.get_strategy("actor"),
+        )
+        runner = ReasoningRunner(
+            cfg=cfg, actor=actor_group, rollout=rollout_group, reward=reward_group
+        )
+        runner.init_workers()
+        runner.run()
+
+
+if __name__ == "__main__":
+    main()

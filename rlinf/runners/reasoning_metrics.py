@@ -1,0 +1,92 @@
+"""Numbers of scored groups: of the responses of a step, and of a validation."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from rlinf.data.reasoning import Verdict
+from rlinf.utils.intervals import mean_interval, wilson
+
+_RIGHT = 0.5
+"""Scores above it are right answers."""
+
+
+def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]:
+    """Metrics of the responses of a step, under `rollout/`.
+
+    Args:
+        verdicts: those of all groups that were generated for it.
+        seconds: how long that took.
+    """
+    scores = [score for verdict in verdicts for score in verdict.scores]
+    rewards = [reward for verdict in verdicts for reward in verdict.rewards]
+    lengths = [length for verdict in verdicts for length in verdict.lengths]
+    out = {
+        "score": statistics.fmean(scores),
+        "reward": statistics.fmean(rewards),
+        "response_length": statistics.fmean(lengths),
+        "response_length_max": float(max(lengths)),
+        "truncated": sum(verdict.truncated for verdict in verdicts) / len(scores),
+        "groups_without_signal": statistics.fmean(
+            float(len(set(verdict.rewards)) == 1) for verdict in verdicts
+        ),
+        "samples": float(len(scores)),
+        "tokens": float(sum(lengths)),
+        "tokens_per_second": sum(lengths) / max(seconds, 1e-9),
+    }
+    for task in _tasks(verdicts):
+        of_task = [s for verdict in verdicts if verdict.task == task for s in verdict.scores]
+        out[f"score/{task}"] = statistics.fmean(of_task)
+    return {f"rollout/{name}": value for name, value in out.items()}
+
+
+def of_validation(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Metrics of a validation, under `eval/`: pass@1 with its interval, pass@k, per task.
+
+    Args:
+        verdicts: one per prompt, all with as many responses.
+    """
+    size = len(verdicts[0].scores)
+    right = [sum(score > _RIGHT for score in verdict.scores) for verdict in verdicts]
+    shares = [count / size for count in right]
+    rate = statistics.fmean(shares)
+    interval = wilson(rate, len(shares)) if size == 1 else mean_interval(shares)
+    out = {
+        "pass@1": rate,
+        "pass@1_low": max(0.0, interval.low),
+        "pass@1_high": min(1.0, interval.high),
+        "prompts": float(len(verdicts)),
+        "samples": float(len(verdicts) * size),
+        "score": statistics.fmean(score for verdict in verdicts for score in verdict.scores),
+        "response_length": statistics.fmean(n for verdict in verdicts for n in verdict.lengths),
+    }
+    if size > 1:
+        out[f"pass@{size}"] = statistics.fmean(pass_at_k(size, count, size) for count in right)
+    tasks = _tasks(verdicts)
+    if len(tasks) > 1:
+        for task in tasks:
+            out[f"{task}/pass@1"] = statistics.fmean(
+                share
+                for share, verdict in zip(shares, verdicts, strict=True)
+                if verdict.task == task
+            )
+    return {f"eval/{name}": value for name, value in out.items()}
+
+
+def pass_at_k(samples: int, right: int, k: int) -> float:
+    """Chance that at least one of k responses is right, estimated without bias.
+
+        1 - C(n - c, k) / C(n, k)        (Chen et al. 2021)
+
+    Args:
+        samples: n responses.
+        right: c of them are right.
+        k: at most n.
+    """
+    return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)
+
+
+def _tasks(verdicts: Sequence[Verdict]) -> list[str]:
+    return sorted({verdict.task for verdict in verdicts})

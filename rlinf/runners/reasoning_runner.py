@@ -1,0 +1,327 @@
+"""The training loop of language models: prompts, responses, rewards, update."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rlinf.algorithms.dynamic_sampling import DynamicSampler
+from rlinf.data.prompts import PromptSet, PromptStream, training_prompts, validation_prompts
+from rlinf.data.reasoning import GroupRequest, Prompt, Verdict
+from rlinf.data.tokenizer import tokenizer_of_run
+from rlinf.runners.base_runner import BaseRunner
+from rlinf.runners.reasoning_metrics import of_validation, of_verdicts
+from rlinf.scheduler import Channel, WaitTimeout, WorkerGroup, wait_all, wait_beside
+
+_VALIDATION = "validation"
+_LOOK_SECONDS = 1.0
+_SHOWN = 4
+"""Groups per step of which one response is written to `samples.jsonl`."""
+_numbers = itertools.count()
+_SUPERVISED_STEPS = 10
+"""Steps of supervised training per call."""
+
+
+class ReasoningRunner(BaseRunner):
+    """Drives rollout, reward and actor groups through training.
+
+    Rollout and reward workers serve through the whole run. Requests go into a channel; responses
+    come out of the rollout as they are complete, get their reward, and wait for the actor under the
+    number of the step that trains on them. The runner sees of them what the reward worker tells,
+    their verdicts. On policy (`algorithm.max_policy_age: 0`) the requests of a step are made when
+    the weights of that step have arrived. With an age of k, those of k further steps are in the
+    making meanwhile, and what is unfinished is carried on under newer weights; no token is older
+    than k updates when it is trained on.
+
+    Args:
+        cfg: checked configuration.
+        actor: group of `ReasoningActor`.
+        rollout: group of `GenerationWorker`.
+        reward: group of `RewardWorker`.
+    """
+
+    def __init__(self, cfg: Any, actor: WorkerGroup, rollout: WorkerGroup, reward: WorkerGroup):
+        super().__init__(cfg, [actor], ("eval/pass@1", "rollout/score"))
+        self.actor = actor
+        self.rollout = rollout
+        self.reward = reward
+        tokenizer = tokenizer_of_run(cfg)
+        self.prompts: PromptStream = training_prompts(cfg, tokenizer)
+        wanted = cfg.runner.only_eval or cfg.runner.val_check_interval > 0
+        self._validation: PromptSet | None = validation_prompts(cfg, tokenizer) if wanted else None
+        self._batch: int = cfg.data.rollout_batch_size
+        self._ahead: int = cfg.algorithm.max_policy_age
+        self._began_at: dict[int, int] = {}
+        self._requested = 0
+        self._sampler: DynamicSampler[Verdict] | None = None
+        if cfg.algorithm.dynamic_sampling:
+            self._sampler = DynamicSampler(
+                self._batch,
+                max_batches=cfg.algorithm.max_num_gen_batches,
+                rewards=lambda verdict: verdict.rewards,
+                version=lambda verdict: verdict.version,
+            )
+        self._services: list[Any] = []
+        self._samples_seen = self._samples_before = 0
+        self.max_steps = self._step_limit()
+
+    def _step_limit(self) -> int:
+        runner, prompts = self.cfg.runner, len(self.prompts.prompts)
+        if runner.only_eval:
+            return 0
+        limits = [runner.max_steps] if runner.max_steps > 0 else []
+        if runner.max_epochs > 0:
+            limits.append(runner.max_epochs * prompts // self._batch)
+        if not limits or min(limits) < 1:
+            raise ValueError(
+                f"the run has no step: runner.max_steps is {runner.max_steps}, runner.max_epochs "
+                f"{runner.max_epochs}, and an epoch has {prompts} prompts of which a step takes "
+                f"{self._batch}"
+            )
+        return min(limits)
+
+    # -- setting up -----------------------------------------------------------------------------
+
+    def build_workers(self) -> None:
+        """Builds engines, rewards and the policy, and lets the services begin."""
+        algorithm = self.cfg.algorithm
+        steps = self.max_steps * algorithm.update_epoch * algorithm.n_minibatches
+        wait_all(
+            self.rollout.init_worker(), self.reward.init_worker(), self.actor.init_worker(steps)
+        )
+        # A program may have one runner after the other; the channels of the first are closed.
+        number = next(_numbers)
+        names = ("requests", "responses", "rewarded", "verdicts")
+        self.requests, self.responses, self.rewarded, self.verdicts = (
+            Channel.create(name if number == 0 else f"{name} {number}") for name in names
+        )
+        self._services = [
+            self.rollout.rollout(self.requests, self.responses),
+            self.reward.compute_rewards(self.responses, self.rewarded, self.verdicts),
+        ]
+
+    def init_workers(self) -> None:
+        """Builds the workers, or brings them back; drops responses of steps yet to be made."""
+        super().init_workers()
+        path = self.folder / "samples.jsonl"
+        if path.exists() and not self.cfg.runner.only_eval:
+            lines = path.read_text().splitlines(keepends=True)
+            kept = [line for line in lines if json.loads(line)["step"] <= self.global_step]
+            path.write_text("".join(kept))
+
+    def _supervise(self) -> None:
+        """Learns worked solutions first, if the config says so."""
+        settings = self.cfg.actor.supervised
+        stream = PromptStream(self.prompts.prompts)
+        for first in range(0, settings.steps, _SUPERVISED_STEPS):
+            steps = min(_SUPERVISED_STEPS, settings.steps - first)
+            examples = stream.take_supervised(steps * settings.batch_size)
+            pairs = [(example.prompt_ids, example.response_ids) for example in examples]
+            metrics = wait_beside(self.actor.run_supervised(pairs), self._services)[0]
+            if self.cfg.runner.progress != "off":
+                loss = metrics.get("actor/supervised_loss", metrics.get("actor/loss"))
+                print(
+                    f"supervised step {first + steps}/{settings.steps}"
+                    + (f"  loss {loss:.3f}" if loss is not None else ""),
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+    # -- a step ---------------------------------------------------------------------------------
+
+    def train_step(self) -> dict[str, float]:
+        """Syncs weights, asks for responses, trains on those of this step."""
+        if self.global_step == 0:
+            self._supervise()
+        begin = time.perf_counter()
+        if self.global_step % self.cfg.runner.weight_sync_interval == 0:
+            self.update_rollout_weights()
+        synced = time.perf_counter()
+        self._request_steps(self.global_step + 1 + self._ahead)
+        # On a device of its own the actor trains on groups as they come.
+        waits = self.cfg.rollout.enable_offload or self._sampler is not None
+        training = None if waits else self._start_training(self._batch)
+        verdicts = self._await_groups(self.global_step)
+        if self.cfg.rollout.enable_offload:
+            wait_beside(self.rollout.offload_engine(), self._services)
+        generated = time.perf_counter()
+        if training is None:
+            training = self._start_training(self._groups_of_step(len(verdicts)))
+        of_batch, of_update = wait_beside(training, self._services)[0]
+        end = time.perf_counter()
+        self._began_at.pop(self.global_step, None)
+        self._write_samples(verdicts)
+        metrics = of_verdicts(verdicts, generated - synced)
+        self._samples_seen += int(metrics["rollout/samples"])
+        metrics |= {f"rollout/{name}": value for name, value in of_batch.items()}
+        metrics |= {f"train/{name}": value for name, value in of_update.items()}
+        metrics |= {
+            "time/sync_weights": synced - begin,
+            "time/generate": generated - synced,
+            "time/training": end - generated,
+            "rollout/samples_per_second": metrics["rollout/samples"] / (end - begin),
+        }
+        if self._sampler is not None:
+            metrics |= {f"rollout/{k}": v for k, v in self._sampler.metrics().items()}
+        for tag, seconds in training.consume_durations().items():
+            metrics[f"time/actor/{tag}"] = seconds
+        return metrics
+
+    def update_rollout_weights(self) -> None:
+        """Brings the actor's weights to the rollout workers, between two of their tokens."""
+        rollout = self.rollout.sync_model_from_actor()
+        actor = self.actor.sync_model_to_rollout()
+        wait_beside(actor, [rollout, *self._services])
+        wait_beside(rollout, self._services)
+
+    def _start_training(self, groups: int) -> Any:
+        return self.actor.run_training(self.rewarded, num_groups=groups, key=self.global_step)
+
+    def _request_steps(self, until: int) -> None:
+        """Asks for the responses of all steps before `until` that were not asked for."""
+        self._requested = max(self._requested, self.global_step)
+        while self._requested < min(until, self.max_steps):
+            step = self._requested
+            self._began_at[step] = self.prompts.next_number
+            count = self._batch
+            if self._sampler is not None:
+                self._sampler.begin(step)
+                count = self._sampler.wanted()
+            self._request(self.prompts.take(count), step)
+            self._requested += 1
+
+    def _request(self, prompts: Sequence[Prompt], step: int) -> None:
+        size = self.cfg.algorithm.group_size
+        self._put([GroupRequest(prompt, size, step) for prompt in prompts])
+
+    def _put(self, requests: list[GroupRequest]) -> None:
+        """Deals requests to the rollout workers, always in the same way."""
+        workers = self.rollout.world_size
+        for rank in range(workers):
+            if requests[rank::workers]:
+                self.requests.put(requests[rank::workers], key=rank)
+
+    def _await_groups(self, step: int) -> list[Verdict]:
+        """Waits until the groups of a step have their rewards; draws more if the config says so."""
+        found: list[Verdict] = []
+        missing = self._batch
+        while missing:
+            found.append(self._next_verdict(step))
+            missing -= 1
+            if self._sampler is not None:
+                self._sampler.offer(found[-1:])
+                if not missing and (more := self._sampler.wanted()):
+                    self._request(self.prompts.take(more), step)
+                    missing = more
+        return found
+
+    def _groups_of_step(self, generated: int) -> int:
+        """How many groups the actor trains on."""
+        if self._sampler is None:
+            return generated
+        taken = len(self._sampler.take())
+        # More than are needed wait in the channel; on policy they are of no use to later steps.
+        for _ in self._sampler.carried:
+            self.rewarded.get(key=self.global_step)
+        if not taken:
+            raise RuntimeError(
+                f"none of {generated} groups of step {self.global_step} has unequal rewards: the "
+                "policy solves all prompts, or none; use other prompts, raise "
+                "algorithm.max_num_gen_batches or switch algorithm.dynamic_sampling off"
+            )
+        return taken
+
+    def _next_verdict(self, key: int | str) -> Verdict:
+        """The next verdict, as long as all services live."""
+        limit = self.cfg.cluster.timeouts.channel
+        deadline = time.monotonic() + (1e9 if limit is None else limit)
+        while True:
+            try:
+                return self.verdicts.get(key=key, timeout=_LOOK_SECONDS)
+            except WaitTimeout:
+                for service in self._services:
+                    if service.done():
+                        service.wait()
+                        raise RuntimeError(f"{service} ended before the run did") from None
+                if time.monotonic() > deadline:
+                    raise
+
+    def _write_samples(self, verdicts: Sequence[Verdict]) -> None:
+        with open(self.folder / "samples.jsonl", "a") as file:
+            for verdict in sorted(verdicts, key=lambda v: v.index)[:_SHOWN]:
+                line = {
+                    "step": self.global_step + 1,
+                    "prompt": verdict.prompt,
+                    "response": verdict.response,
+                    "score": verdict.scores[0],
+                    "scores": verdict.scores,
+                }
+                file.write(json.dumps(line) + "\n")
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, float]:
+        """Scores responses to the validation prompts."""
+        if self._validation is None:
+            return {}
+        self.update_rollout_weights()
+        size = self.cfg.data.val_group_size
+        key = f"{_VALIDATION} {self.global_step}"
+        prompts = [self._validation.prompt(number) for number in range(len(self._validation))]
+        self._put([GroupRequest(prompt, size, key, True, greedy=size == 1) for prompt in prompts])
+        verdicts = [self._next_verdict(key) for _ in prompts]
+        return of_validation(sorted(verdicts, key=lambda verdict: verdict.index))
+
+    # -- counting -------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Where the data is: what was asked for ahead is asked for again."""
+        data = self.prompts.state_dict()
+        data["next_number"] = self._began_at.get(self.global_step, data["next_number"])
+        return {"data": data, "samples": self._samples_seen}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Goes on with the data where it was."""
+        self.prompts.load_state_dict(state["data"])
+        self._samples_seen = self._samples_before = state["samples"]
+
+    def headline(self, metrics: dict[str, float]) -> dict[str, str]:
+        """Score, length, speed, and the last validation."""
+        facts = {
+            "score": f"{metrics['rollout/score']:.2f}",
+            "length": f"{metrics['rollout/response_length']:.0f}",
+            "speed": f"{metrics['rollout/samples_per_second']:,.0f} samples/s",
+        }
+        if "eval/pass@1" in self._scores:
+            facts["pass@1"] = f"{self._scores['eval/pass@1']:.0%}"
+        return facts
+
+    def end_services(self) -> None:
+        """Lets rollout and reward workers come to their end."""
+        self.requests.close()
+        wait_beside(self._services[0], self._services[1:])
+        self.responses.close()
+        self._services[1].wait()
+        self.prompts.close()
+
+    def totals(self, training_seconds: float) -> dict[str, Any]:
+        """Speed of this run, without the steps before it was resumed."""
+        made = self._samples_seen - self._samples_before
+        return {"samples_per_second": round(made / training_seconds, 1)}
+
+    def farewell(self, final: dict[str, float]) -> None:
+        """What came out, and where everything is."""
+        if final:
+            low, high = final["eval/pass@1_low"], final["eval/pass@1_high"]
+            print(
+                f"held-out pass@1 {final['eval/pass@1']:.1%} (95 % interval {low:.1%} to "
+                f"{high:.1%}) over {int(final['eval/prompts'])} prompts"
+            )
+        print(
+            f"everything is in {self.folder}; responses are in samples.jsonl; curves: tensorboard "
+            f"--logdir {self.folder}"
+        )

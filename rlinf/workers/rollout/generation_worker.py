@@ -1,0 +1,207 @@
+"""The rollout worker of language models: prompts in, groups of responses out, as they are done."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import torch
+
+from rlinf.data.hashing import seed_of
+from rlinf.data.reasoning import GroupRequest, Sample, SampleGroup
+from rlinf.data.tokenizer import tokenizer_of_run
+from rlinf.hybrid_engines.generation import (
+    EngineSettings,
+    GenerationRequest,
+    GenerationResult,
+    SamplingParams,
+    build_engine,
+)
+from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
+from rlinf.scheduler import Channel, ChannelClosed, Worker
+
+
+class GenerationWorker(Worker):
+    """Holds one engine and serves requests until their channel is closed.
+
+    `rollout` goes on through the whole run, beside other calls: a weight update takes place between
+    two tokens. Responses in the making are carried on under the new weights; on policy there are
+    none, because all groups of a step are complete before the weights change.
+
+    Args:
+        cfg: checked configuration.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self._groups: dict[tuple, _Group] = {}
+
+    async def init_worker(self) -> None:
+        """Builds the engine; its first weights come from the actor."""
+        cfg = self.cfg
+        model = None
+        if cfg.rollout.rollout_backend == "hf":
+            from rlinf.models.causal_lm.load import load_causal_lm
+            from rlinf.models.settings import complete
+
+            model = load_causal_lm(complete(cfg.actor.model, None), torch.float32)
+        self.engine = build_engine(
+            cfg.rollout.rollout_backend, EngineSettings.from_config(cfg, model)
+        )
+        self._receiver = WeightReceiver(self, cfg)
+        self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
+        self._asleep = False
+        self._ends = self._end_tokens()
+
+    def _end_tokens(self) -> tuple[int, ...]:
+        tokenizer = tokenizer_of_run(self.cfg)
+        ends = [tokenizer.eos_token_id]
+        for text in self.cfg.algorithm.sampling_params.stop:
+            tokens = tokenizer.encode(text, add_special_tokens=False)
+            if len(tokens) != 1:
+                raise ValueError(
+                    f"algorithm.sampling_params.stop has {text!r}, which is {len(tokens)} tokens; "
+                    "a text that ends a response must be one token of the tokenizer"
+                )
+            ends += tokens
+        return tuple(ends)
+
+    # -- generating -----------------------------------------------------------------------------
+
+    async def rollout(self, input_channel: Channel, output_channel: Channel) -> dict[str, float]:
+        """Serves requests until the input channel is closed.
+
+        Args:
+            input_channel: lists of `GroupRequest`s, under the rank of the worker that serves them.
+                What comes in one list is generated in the same batches whenever it is, so that a
+                run can be repeated.
+            output_channel: gets a `SampleGroup` as soon as its last response is complete.
+
+        Returns:
+            Counters of the engine.
+        """
+        came = asyncio.Event()
+        feeding = asyncio.ensure_future(self._feed(input_channel, came))
+        try:
+            while True:
+                if self.engine.unfinished:
+                    for result in self.engine.step():
+                        self._groups[result.request_id].add(result)
+                    await self._hand_out(output_channel)
+                elif feeding.done():
+                    feeding.result()
+                    return self.engine.stats()
+                else:
+                    await _either(came, feeding)
+                    came.clear()
+        finally:
+            feeding.cancel()
+
+    async def _feed(self, channel: Channel, came: asyncio.Event) -> None:
+        """Takes requests as they come; the engine keeps those in line that it has no room for."""
+        while True:
+            try:
+                requests = await channel.get(key=self._rank, async_op=True)
+            except ChannelClosed:
+                return
+            for request in requests:
+                self._submit(request)
+            came.set()
+
+    def _submit(self, request: GroupRequest) -> None:
+        prompt = request.prompt
+        purpose = "validation" if request.validation else "training"
+        further: dict[str, Any] = {
+            "seed": seed_of(self._seed, purpose, prompt.index),
+            "stop_token_ids": self._ends,
+        }
+        if request.greedy:
+            further["temperature"] = 0.0
+        params = SamplingParams.from_config(self.cfg.algorithm.sampling_params, **further)
+        name = (request.key, prompt.index)
+        work = GenerationRequest(name, prompt.token_ids, params, request.group_size)
+        self._groups[name] = _Group(request, work)
+        self.engine.submit([work])
+
+    async def _hand_out(self, channel: Channel) -> None:
+        """Puts what is complete, and lets other calls have their turn."""
+        for name in [name for name, group in self._groups.items() if group.complete]:
+            await channel.put(self._groups.pop(name).finished(), async_op=True)
+        await asyncio.sleep(0)
+
+    # -- weights --------------------------------------------------------------------------------
+
+    async def sync_model_from_actor(self) -> int:
+        """Receives the actor's weights; returns their version."""
+        if self._asleep:
+            self.engine.wake()
+            self._asleep = False
+        aborted = self.engine.abort()
+        if hasattr(self.engine, "model"):
+            version = self._receiver.receive(self.engine.model)
+            self.engine.weights_changed(version)
+        else:
+            named, version = self._receiver.collect()
+            self.engine.update_weights(named, version)
+        for group in self._groups.values():
+            for result in aborted:
+                if result.request_id == group.work.request_id and result.finish_reason != "abort":
+                    group.add(result)
+            carried = group.work.carry_on(aborted)
+            if carried is not None:
+                self.engine.submit([carried])
+        return version
+
+    async def offload_engine(self) -> None:
+        """Leaves the device to others until the next weights come."""
+        if not self._asleep:
+            self.engine.sleep("offload")
+            self._asleep = True
+
+    async def engine_stats(self) -> dict[str, float]:
+        """Counters of the engine."""
+        return self.engine.stats()
+
+    def on_shutdown(self) -> None:
+        """Ends what the engine started."""
+        if hasattr(self, "engine"):
+            self.engine.close()
+
+
+class _Group:
+    """The responses to one request, as far as they are there."""
+
+    def __init__(self, request: GroupRequest, work: GenerationRequest):
+        self.request = request
+        self.work = work
+        self._results: dict[int, GenerationResult] = {}
+
+    def add(self, result: GenerationResult) -> None:
+        self._results[result.sample_index] = result
+
+    @property
+    def complete(self) -> bool:
+        return len(self._results) == self.request.group_size
+
+    def finished(self) -> SampleGroup:
+        prompt = self.request.prompt
+        samples = [
+            Sample(
+                prompt_index=prompt.index,
+                sample_index=index,
+                prompt_ids=list(prompt.token_ids),
+                response_ids=result.token_ids,
+                logprobs=result.logprobs,
+                versions=result.versions,
+                finish_reason=result.finish_reason,
+            )
+            for index, result in sorted(self._results.items())
+        ]
+        return SampleGroup(prompt, samples, self.request.key, self.request.validation)
+
+
+async def _either(event: asyncio.Event, future: asyncio.Future) -> None:
+    waiting = asyncio.ensure_future(event.wait())
+    await asyncio.wait({waiting, future}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
