@@ -56,6 +56,7 @@ class ReasoningRunner(BaseRunner):
         self._batch: int = cfg.data.rollout_batch_size
         self._ahead: int = cfg.algorithm.max_policy_age
         self._began_at: dict[int, int] = {}
+        self._asked: dict[int, int] = {}
         self._requested = 0
         self._sampler: DynamicSampler[Verdict] | None = None
         if cfg.algorithm.dynamic_sampling:
@@ -63,7 +64,8 @@ class ReasoningRunner(BaseRunner):
                 self._batch,
                 max_batches=cfg.algorithm.max_num_gen_batches,
                 rewards=lambda verdict: verdict.rewards,
-                version=lambda verdict: verdict.version,
+                # Whatever is left over is of weights that are gone: nothing is carried over.
+                version=lambda _: 0,
             )
         self._services: list[Any] = []
         self._samples_seen = self._samples_before = 0
@@ -189,9 +191,10 @@ class ReasoningRunner(BaseRunner):
             self._began_at[step] = self.prompts.next_number
             count = self._batch
             if self._sampler is not None:
-                self._sampler.begin(step)
+                self._sampler.begin(version=1)
                 count = self._sampler.wanted()
             self._request(self.prompts.take(count), step)
+            self._asked[step] = count
             self._requested += 1
 
     def _request(self, prompts: Sequence[Prompt], step: int) -> None:
@@ -208,7 +211,7 @@ class ReasoningRunner(BaseRunner):
     def _await_groups(self, step: int) -> list[Verdict]:
         """Waits until the groups of a step have their rewards; draws more if the config says so."""
         found: list[Verdict] = []
-        missing = self._batch
+        missing = self._asked.pop(step)
         while missing:
             found.append(self._next_verdict(step))
             missing -= 1
