@@ -142,8 +142,14 @@ class _Rollout:
             key: torch.empty((rows, *shape), dtype=dtype, device="meta")
             for key, (shape, dtype) in observations.items()
         }
-        with torch.device("meta"):
-            _, result = model.predict_action_batch(obs)
+        try:
+            with torch.device("meta"):
+                _, result = model.predict_action_batch(obs)
+        except Exception as error:
+            raise CannotPredict(
+                f"{type(model).__name__}.predict_action_batch cannot be run without memory (on "
+                f"torch's meta device): {type(error).__name__}: {error}"
+            ) from error
         inputs = result["forward_inputs"]
         value = result["prev_values"].nbytes // rows
         kept = sum(tensor.nbytes for tensor in inputs.values()) // rows

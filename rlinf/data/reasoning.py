@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlinf.scheduler.channel.channel import DEFAULT_KEY
+
 FINISH_REASONS = ("stop", "length", "abort")
 """How a response may end: with the end token, at the length limit, or because it was stopped."""
 
@@ -72,7 +74,7 @@ class SampleGroup:
 
     prompt: Prompt
     samples: list[Sample]
-    key: int | str = 0
+    key: int | str = DEFAULT_KEY
     validation: bool = False
 
 

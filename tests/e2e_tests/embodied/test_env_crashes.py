@@ -97,9 +97,11 @@ def test_a_run_survives_the_crash_of_one_of_two_env_processes(troupe, tmp_path):
 @pytest.mark.timeout(180)
 def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(troupe, tmp_path):
     # Rank 0 dies at its start; rank 1 in the first rollout, then in evaluation.
-    plan = {0: [0], 1: [10, 50]}
+    plan = {0: [0], 1: [10, 65]}
     placement = "cluster.component_placement={actor:0-1,rollout:2-3,env:0-1}"
-    runner = make_runner(troupe, tmp_path, plan, placement, "env.train.max_restarts=4")
+    # Rank 1 has had 40 to 59 actions when evaluation begins, which has 60.
+    more = ["env.train.max_restarts=4", "runner.eval_episodes=12"]
+    runner = make_runner(troupe, tmp_path, plan, placement, *more)
     assert runner.retry.restarts == 1
     runner.update_rollout_weights()
     metrics, _ = runner.generate_rollouts()
@@ -109,7 +111,7 @@ def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(tro
     runner.update_rollout_weights()
     metrics, _ = runner.generate_rollouts()
     assert metrics["env/restarts"] == 3.0
-    assert runner.evaluate()["eval/episodes"] == 4
+    assert runner.evaluate()["eval/episodes"] == 12
     assert runner.retry.restarts == 4
     os.kill(pids_of(runner)[1], signal.SIGKILL)
     with pytest.raises(WorkerDied) as caught:

@@ -32,7 +32,9 @@ def config(reward_type: str, algorithm=None, **reward):
     )
 
 
-def group(index: int, answer: str, *responses: str, finish: str = "stop") -> SampleGroup:
+def group(
+    index: int, answer: str, *responses: str, finish: str = "stop", validation: bool = False
+) -> SampleGroup:
     prompt = Prompt(index, TOKENIZER.encode("1+1="), "1+1=", answer, "sums", {})
     samples = []
     for number, text in enumerate(responses):
@@ -40,7 +42,7 @@ def group(index: int, answer: str, *responses: str, finish: str = "stop") -> Sam
         zeros = [0] * len(ids)
         sample = Sample(index, number, prompt.token_ids, ids, zeros, zeros, finish)
         samples.append(sample)
-    return SampleGroup(prompt, samples)
+    return SampleGroup(prompt, samples, validation=validation)
 
 
 def launch(cluster, cfg, count: int = 1, name: str = "reward"):
@@ -80,9 +82,12 @@ def test_bad_responses_cost_themselves_and_groups_overtake(obedient, cluster):
     failures = {"timeouts": 1, "crashes": 1, "errors": 1, "floods": 1, "groups": 3}
     assert {name: metrics[f"reward/{name}"] for name in failures} == failures
     assert "could not convert string to float: 'words'" in tally.complaints["errors"]
-    groups.put(group(3, "", "1"))
-    (again,) = workers.compute_rewards(groups, scored, num_groups=1, validation=True).wait()
-    assert scored.get().samples[0].reward == 1.0, "validation knows no scale"
+    groups.put(group(3, "", "1", validation=True))
+    verdicts = Channel.create("verdicts")
+    (again,) = workers.compute_rewards(groups, scored, verdicts, num_groups=1).wait()
+    verdict = verdicts.get(timeout=10)
+    assert (verdict.index, verdict.rewards) == (3, [1.0]), "validation knows no scale"
+    assert scored.empty(), "what is validated is not trained on"
     assert again.metrics()["reward/timeouts"] == 0
 
 
