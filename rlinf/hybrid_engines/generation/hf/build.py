@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
-from rlinf.hybrid_engines.generation.hf.kv_cache import KVCache, NativeCache, SdpaCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import KVMemory, SdpaCache
 from rlinf.hybrid_engines.generation.hf.lean import (
     LeanModel,
     cache_shape,
@@ -28,8 +28,8 @@ _STRIDE = 16
 """Capacities are multiples of it: kernels work on whole vectors."""
 
 KERNELS = ("auto", "native", "flash", "torch", "transformers")
-_CACHES: dict[str, type[KVCache]] = {
-    "native": NativeCache,
+_CACHES: dict[str, type[KVMemory]] = {
+    "native": KVMemory,
     "flash": FlashCache,
     "torch": SdpaCache,
 }

@@ -62,7 +62,7 @@ class HFEngine(GenerationEngine):
         compiled: Let `torch.compile` fuse small operations (CUDA).
         gpu_memory_utilization: Part of the memory of a CUDA device that weights and cache may
             take; `max_running` gives way.
-        max_prefill_tokens: Most prompt tokens read at once.
+        max_prefill_tokens: Most prompt tokens read at once; None is what suits the device.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class HFEngine(GenerationEngine):
         cuda_graph_max_rows: int | None = None,
         compiled: bool = False,
         gpu_memory_utilization: float = 0.65,
-        max_prefill_tokens: int = 8192,
+        max_prefill_tokens: int | None = None,
     ):
         super().__init__(
             max_length=max_length, vocab_size=model.config.vocab_size, seed=seed, version=version
@@ -102,8 +102,8 @@ class HFEngine(GenerationEngine):
         )
         self._slots = self._decoder.slots
         self._ends = end_tokens(model) if eos_token_ids is None else tuple(eos_token_ids)
-        self._prefill_tokens = max_prefill_tokens
         self._on_cuda = self._device.type == "cuda"
+        self._prefill_tokens = max_prefill_tokens or (16384 if self._on_cuda else 2048)
         graphs = cuda_graphs and self._on_cuda and self._decoder.path != "transformers"
         self._steps = CapturedSteps(graphs, cuda_graph_max_rows or self._slots)
         self._lanes = Lanes(self._slots, max_length)
@@ -347,11 +347,11 @@ class HFEngine(GenerationEngine):
         if not self._changed or not self._running:
             return
         self._changed = False
-        taken = [row for row, response in enumerate(self._rows) if response is not None]
-        if self._bucket(taken[-1] + 1) == self._bucket(len(taken)):
+        taken = np.flatnonzero(self._row_lanes != self._lanes.trash)
+        if self._bucket(int(taken[-1]) + 1) == self._bucket(len(taken)):
             return
-        source = [row for row in taken if row >= len(taken)]
-        holes = [row for row in range(len(taken)) if self._rows[row] is None]
+        source = taken[taken >= len(taken)].tolist()
+        holes = np.flatnonzero(self._row_lanes[: len(taken)] == self._lanes.trash).tolist()
         self._decoder.move(source, holes, int(self._positions[source].max()))
         self._state.move(source, holes)
         for old, new in zip(source, holes, strict=True):

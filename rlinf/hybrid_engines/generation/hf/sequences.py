@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlinf.hybrid_engines.generation.noise import sample_key
 from rlinf.hybrid_engines.generation.requests import (
     FinishReason,
     GenerationRequest,
@@ -40,11 +39,6 @@ class Response:
     versions: list[int] = field(default_factory=list)
     row: int = -1
     lane: int = -1
-
-    @property
-    def key(self) -> int:
-        """Of its noise."""
-        return sample_key(self.request.params.seed, self.sample_index)
 
     def result(self, reason: FinishReason) -> GenerationResult:
         """What is returned to the caller."""
