@@ -45,13 +45,12 @@ typedef struct {
     const int64_t *slots;
 } Input;
 
-/* How to draw the next token of each, and where its result goes, as [2, stride]. */
+/* How to draw the next token of each; result: [rows, 2], tokens and log-probabilities. */
 typedef struct {
     const float *temperatures;
     const int64_t *keys;
     int64_t *counters;
     double *result;
-    int64_t stride;
 } Drawing;
 
 /* -- parts of a layer ------------------------------------------------------------------------- */
@@ -288,9 +287,9 @@ static int64_t draw_row(const float *x, int64_t vocabulary, float temperature, d
 void draw(const Drawing *d, const float *logits, int64_t rows, int64_t vocabulary, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t b = 0; b < rows; b++)
-        d->result[b] = (double)draw_row(logits + b * vocabulary, vocabulary, d->temperatures[b],
-                                        uniform(d->keys[b], d->counters[b]),
-                                        d->result + d->stride + b);
+        d->result[2 * b] = (double)draw_row(logits + b * vocabulary, vocabulary, d->temperatures[b],
+                                            uniform(d->keys[b], d->counters[b]),
+                                            d->result + 2 * b + 1);
 }
 
 /* -- steps -------------------------------------------------------------------------------------- */
@@ -354,8 +353,8 @@ void forward(const Model *m, const Input *in, float *logits, const Drawing *d, f
         for (int64_t b = first; d && b < first + count; b++) {
             const double noise = uniform(d->keys[b], d->counters[b]++);
             in->tokens[b] = draw_row(logits + b * vocabulary, vocabulary, d->temperatures[b], noise,
-                                     d->result + d->stride + b);
-            d->result[b] = (double)in->tokens[b];
+                                     d->result + 2 * b + 1);
+            d->result[2 * b] = (double)in->tokens[b];
             /* Slots that nobody reads go on, too: they stay inside of their memory. */
             if (in->positions[b] + 1 < m->capacity) in->positions[b]++;
         }

@@ -65,10 +65,7 @@ class InputPointers(ctypes.Structure):
 class DrawingPointers(ctypes.Structure):
     """`Drawing` of `native.c`."""
 
-    _fields_ = [
-        *((name, _POINTER) for name in ("temperatures", "keys", "counters", "result")),
-        ("stride", _NUMBER),
-    ]
+    _fields_ = [(name, _POINTER) for name in ("temperatures", "keys", "counters", "result")]
 
 
 class NativeKernels:
@@ -180,7 +177,7 @@ class NativeKernels:
             temperatures: `[B]`; 0 takes the likeliest.
             keys: `[B]` int64, see `noise`.
             counters: `[B]` int64.
-            result: `[2, B]` or more columns, float64; gets tokens and log-probabilities.
+            result: `[B, 2]` float64; gets tokens and log-probabilities.
         """
         drawing = drawing_pointers(temperatures, keys, counters, result)
         threads = torch.get_num_threads()
@@ -205,7 +202,6 @@ def drawing_pointers(
         keys=keys.data_ptr(),
         counters=counters.data_ptr(),
         result=result.data_ptr(),
-        stride=result.shape[1],
     )
 
 

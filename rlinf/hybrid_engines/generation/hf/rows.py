@@ -11,8 +11,8 @@ from torch import Tensor
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel
 from rlinf.hybrid_engines.generation.hf.native import drawing_pointers, input_pointers
 from rlinf.hybrid_engines.generation.hf.native_model import NativeModel
-from rlinf.hybrid_engines.generation.hf.sequences import Response
 from rlinf.hybrid_engines.generation.noise import sample_keys, uniform
+from rlinf.hybrid_engines.generation.responses import Response
 from rlinf.hybrid_engines.generation.sampling import sample
 
 _TOKEN, _POSITION, _COUNTER, _KEY, _TOP_K = range(5)
@@ -34,8 +34,8 @@ class Rows:
         self._native = model if isinstance(model, NativeModel) else None
         self._whole = torch.zeros(5, slots, dtype=torch.int64, device=device)
         self._floats = torch.ones(2, slots, dtype=torch.float32, device=device)
-        self.result = torch.zeros(2, slots, dtype=torch.float64, device=device)
-        """Tokens and log-probabilities of the latest step."""
+        self.result = torch.zeros(slots, 2, dtype=torch.float64, device=device)
+        """Tokens and log-probabilities of the latest step, one row each."""
         self._input = input_pointers(self._whole[_TOKEN], self._whole[_POSITION])
         self._drawing = drawing_pointers(
             self._floats[_TEMPERATURE], self._whole[_KEY], self._whole[_COUNTER], self.result
@@ -55,7 +55,7 @@ class Rows:
             source: `[R]`, which of the P is whose.
 
         Returns:
-            `[2, R]` tokens and log-probabilities.
+            `[R, 2]` tokens and log-probabilities.
         """
         params = [response.request.params for response in responses]
         made = [len(response.tokens) for response in responses]
@@ -64,10 +64,10 @@ class Rows:
         whole = torch.from_numpy(np.array([made, lengths, made, keys, [p.top_k for p in params]]))
         floats = torch.tensor([[p.temperature for p in params], [p.top_p for p in params]])
         whole, floats = whole.to(self._device), floats.to(self._device)
-        result = torch.empty(2, len(responses), dtype=torch.float64, device=self._device)
+        result = torch.empty(len(responses), 2, dtype=torch.float64, device=self._device)
         greedy, cuts = any(p.greedy for p in params), any(p.cuts for p in params)
         self._draw(logits[source], whole, floats, result, greedy, cuts)
-        whole[_TOKEN] = result[0].to(torch.int64)
+        whole[_TOKEN] = result[:, 0].to(torch.int64)
         whole[_COUNTER] += 1
         rows = torch.tensor([r.row for r in responses], device=self._device)
         self._whole.index_copy_(1, rows, whole)
@@ -91,7 +91,7 @@ class Rows:
         whole[_POSITION].clamp_(max=span - 1)
         logits = self._model.decode(whole[_TOKEN], whole[_POSITION], span)
         self._draw(logits, whole, floats, result, greedy, cuts)
-        whole[_TOKEN].copy_(result[0, :count])
+        whole[_TOKEN].copy_(result[:count, 0])
         whole[_POSITION : _COUNTER + 1].add_(1)
 
     def park(self, rows: Sequence[int]) -> None:
@@ -121,7 +121,7 @@ class Rows:
             kernels.draw(logits, floats[_TEMPERATURE], whole[_KEY], whole[_COUNTER], result)
             return
         count = logits.shape[0]
-        result[0, :count], result[1, :count] = sample(
+        result[:count, 0], result[:count, 1] = sample(
             logits,
             floats[_TEMPERATURE],
             uniform(whole[_KEY], whole[_COUNTER]),
