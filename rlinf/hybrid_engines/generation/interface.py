@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal, TypeAlias, Union
 
 from torch import Tensor
@@ -136,17 +137,8 @@ class GenerationEngine(ABC):
             ValueError: Responses are in the making and `recompute` is false.
             WeightMismatch: A tensor is unknown, missing or of another shape.
         """
-        if self._asleep:
-            raise ValueError("update_weights: the engine sleeps; wake() it first")
-        if self.unfinished and not recompute:
-            raise ValueError(
-                f"update_weights: {self.unfinished} responses are in the making and their keys and "
-                "values are of the old weights; abort() and submit what is carried on, or pass "
-                "recompute=True"
-            )
-        self._update_weights(named, version)
-        self._version = version
-        self._weights_lost = False
+        with self._updating(version, recompute):
+            self._update_weights(named)
 
     def sleep(self, weights: KeptWeights = "keep") -> None:
         """Frees the memory of keys and values, and that of the weights.
@@ -199,7 +191,7 @@ class GenerationEngine(ABC):
         """Ends known requests."""
 
     @abstractmethod
-    def _update_weights(self, named: NamedTensors, version: int) -> None:
+    def _update_weights(self, named: NamedTensors) -> None:
         """Loads weights; responses in the making are recomputed."""
 
     @abstractmethod
@@ -209,6 +201,21 @@ class GenerationEngine(ABC):
     @abstractmethod
     def _wake(self) -> None:
         """Takes memory back."""
+
+    @contextmanager
+    def _updating(self, version: int, recompute: bool) -> Iterator[None]:
+        """Checks that weights can be replaced; counts them as lost until the block is through."""
+        require(not self._asleep, "update_weights: the engine sleeps; wake() it first")
+        require(
+            recompute or not self.unfinished,
+            f"update_weights: {self.unfinished} responses are in the making and their keys and "
+            "values are of the old weights; abort() and submit what is carried on, or pass "
+            "recompute=True",
+        )
+        self._weights_lost = True
+        yield
+        self._version = version
+        self._weights_lost = False
 
     def _limit(self, request: GenerationRequest) -> int:
         """Most tokens of each response of a request."""
@@ -275,7 +282,8 @@ class GenerationEngine(ABC):
         require(not self._asleep, "the engine sleeps; wake() it first")
         require(
             not self._weights_lost,
-            "the weights were discarded by sleep(); update_weights() comes first",
+            "the weights were discarded by sleep(), or not all replaced by an update that failed; "
+            "update_weights() comes first",
         )
 
     def _returned(self, results: list[GenerationResult]) -> list[GenerationResult]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +20,13 @@ BITS = 48
 def sample_key(seed: int, sample_index: int) -> int:
     """Key of one sample of a request, as a signed 64-bit number."""
     return _signed(_mix(_mix(seed & _MASK) ^ _mix(~sample_index & _MASK)))
+
+
+def sample_keys(seeds: Sequence[int], sample_indices: Sequence[int]) -> np.ndarray:
+    """Keys of several samples, `[n]` int64."""
+    mixed = np.array([seed & _MASK for seed in seeds], np.uint64)
+    indices = ~np.array(sample_indices, np.uint64)
+    return _mix(_mix(mixed) ^ _mix(indices)).view(np.int64)
 
 
 def uniform(keys: Tensor, counters: Tensor) -> Tensor:
@@ -41,7 +51,7 @@ def _shift(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _mix(x: int) -> int:
+def _mix(x: int | np.ndarray) -> int | np.ndarray:
     x = ((x ^ (x >> 30)) * FIRST) & _MASK
     x = ((x ^ (x >> 27)) * SECOND) & _MASK
     return x ^ (x >> 31)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
-from rlinf.hybrid_engines.generation.hf.kv_cache import KVCache, NativeCache, SdpaCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import KVMemory, SdpaCache
 from rlinf.hybrid_engines.generation.hf.lean import (
     LeanModel,
     cache_shape,
@@ -28,8 +28,8 @@ _STRIDE = 16
 """Capacities are multiples of it: kernels work on whole vectors."""
 
 KERNELS = ("auto", "native", "flash", "torch", "transformers")
-_CACHES: dict[str, type[KVCache]] = {
-    "native": NativeCache,
+_CACHES: dict[str, type[KVMemory]] = {
+    "native": KVMemory,
     "flash": FlashCache,
     "torch": SdpaCache,
 }
@@ -71,26 +71,49 @@ def build_model(
     path = _path(module, device, dtype, kernels)
     groups = [] if path == "transformers" else fused_groups(module)
     weights = WeightArena(module, device, dtype, groups)
+
+    def assembled(path: str) -> DecoderModel:
+        model = _assemble(path, module, weights, slots, tokens, device, dtype, compiled, memory)
+        model.allocate()
+        check_against_module(model)
+        return model
+
+    if kernels != "auto" or path != "flash":
+        return assembled(path)
+    try:
+        return assembled(path)
+    except (RuntimeError, ValueError) as error:
+        logger.error("the flash kernels fail, so decoding is slower: %s", error)
+        return assembled("torch")
+
+
+def _assemble(
+    path: str,
+    module: nn.Module,
+    weights: WeightArena,
+    slots: int,
+    tokens: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    compiled: bool,
+    memory: float,
+) -> DecoderModel:
     if path == "transformers":
         from rlinf.hybrid_engines.generation.hf.generic import GenericModel
 
-        # Rows are the last thing that is allocated, so that it can still be changed.
         model: DecoderModel = GenericModel(module, weights, slots, tokens)
+        # It knows the memory of a row only now, and takes it later.
         model.slots = _rows_that_fit(slots, tokens, model.bytes_per_row(), device, memory)
-    else:
-        kind = _CACHES[path]
-        shape = cache_shape(module, slots, tokens + -tokens % _STRIDE)
-        room = kind.bytes_per_slot(shape, dtype)
-        slots = _rows_that_fit(slots, tokens, room, device, memory)
-        cache = kind(cache_shape(module, slots, shape.capacity), device, dtype)
-        if path == "native":
-            heads = NativeKernels(shape.head_dim, shape.group)
-            model = NativeModel(module, weights, cache, heads)
-        else:
-            model = LeanModel(module, weights, cache, compiled)
+        return model
+    kind = _CACHES[path]
+    capacity = tokens + -tokens % _STRIDE
+    room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
+    shape = cache_shape(module, _rows_that_fit(slots, tokens, room, device, memory), capacity)
+    cache = kind(shape, device, dtype)
+    if path == "native":
+        return NativeModel(module, weights, cache, NativeKernels(shape.head_dim, shape.group))
+    model = LeanModel(module, weights, cache, compiled)
     model.path = path
-    model.allocate()
-    check_against_module(model)
     return model
 
 
@@ -126,7 +149,7 @@ def end_tokens(module: nn.Module) -> tuple[int, ...]:
 def _path(module: nn.Module, device: torch.device, dtype: torch.dtype, kernels: str) -> str:
     reasons = {
         "native": lambda: _why_not_native(module, device, dtype),
-        "flash": lambda: FlashCache.why_not(device, dtype),
+        "flash": lambda: FlashCache.why_not(device, dtype, cache_shape(module, 1, 1).head_dim),
         "torch": lambda: None,
     }
     not_lean = why_not_lean(module)

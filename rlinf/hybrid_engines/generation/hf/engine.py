@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from rlinf.hybrid_engines.generation.hf.build import build_model, end_tokens, load_model
 from rlinf.hybrid_engines.generation.hf.graphs import CapturedSteps
 from rlinf.hybrid_engines.generation.hf.rows import Rows
-from rlinf.hybrid_engines.generation.hf.sequences import Lanes, Pack, Response, batches, packs_of
+from rlinf.hybrid_engines.generation.hf.sequences import Lanes, Pack, batches, packs_of
+from rlinf.hybrid_engines.generation.hf.table import RowTable
 from rlinf.hybrid_engines.generation.interface import GenerationEngine, KeptWeights, NamedTensors
 from rlinf.hybrid_engines.generation.requests import GenerationRequest, GenerationResult
+from rlinf.hybrid_engines.generation.responses import Response
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
 
 logger = logging.getLogger(__name__)
@@ -28,7 +30,7 @@ class Launch:
 
     Attributes:
         lanes: `[B]`, whose they are.
-        result: `[2, B]` on the host, tokens and log-probabilities.
+        result: `[B, 2]` on the host, tokens and log-probabilities.
         ready: Recorded behind the copy to the host; None when there is nothing to wait for.
         pinned: The memory of `result`, to be used again.
     """
@@ -62,7 +64,7 @@ class HFEngine(GenerationEngine):
         compiled: Let `torch.compile` fuse small operations (CUDA).
         gpu_memory_utilization: Part of the memory of a CUDA device that weights and cache may
             take; `max_running` gives way.
-        max_prefill_tokens: Most prompt tokens read at once.
+        max_prefill_tokens: Most prompt tokens read at once; None is what suits the device.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class HFEngine(GenerationEngine):
         cuda_graph_max_rows: int | None = None,
         compiled: bool = False,
         gpu_memory_utilization: float = 0.65,
-        max_prefill_tokens: int = 8192,
+        max_prefill_tokens: int | None = None,
     ):
         super().__init__(
             max_length=max_length, vocab_size=model.config.vocab_size, seed=seed, version=version
@@ -102,23 +104,12 @@ class HFEngine(GenerationEngine):
         )
         self._slots = self._decoder.slots
         self._ends = end_tokens(model) if eos_token_ids is None else tuple(eos_token_ids)
-        self._prefill_tokens = max_prefill_tokens
         self._on_cuda = self._device.type == "cuda"
+        self._prefill_tokens = max_prefill_tokens or (16384 if self._on_cuda else 2048)
         graphs = cuda_graphs and self._on_cuda and self._decoder.path != "transformers"
         self._steps = CapturedSteps(graphs, cuda_graph_max_rows or self._slots)
         self._lanes = Lanes(self._slots, max_length)
-        self._rows: list[Response | None] = [None] * self._slots
-        self._positions = np.zeros(self._slots, np.int64)
-        """Where the next token of each row goes."""
-        self._running = 0
-        self._row_lanes = np.full(self._slots, self._lanes.trash)
-        """Whose each row is."""
-        self._kinds = dict.fromkeys(("greedy", "cuts"), 0)
-        """Responses with a row that draw so."""
-        self._parked: list[int] = []
-        """Rows that were freed since the latest step."""
-        self._changed = False
-        """Whether rows were taken or freed since the latest compaction."""
+        self._table = RowTable(self._slots, self._lanes, few_sizes=self._on_cuda)
         self._state = Rows(self._slots, self._decoder, self._device)
         self._waiting: deque[Pack] = deque()
         self._launches: deque[Launch] = deque()
@@ -174,13 +165,14 @@ class HFEngine(GenerationEngine):
             version: Their number.
             recompute: As for `update_weights`.
         """
-        self.update_weights(None, version, recompute)
+        with self._updating(version, recompute):
+            self._restart()
 
     def stats(self) -> dict[str, float]:
         """Counters since the start and what is going on."""
         return {
             **self._counts,
-            "running": self._running,
+            "running": self._table.running,
             "waiting": sum(len(pack.responses) for pack in self._waiting),
             "slots": self._slots,
             "cache_bytes": 0 if self._asleep else self._slots * self._decoder.bytes_per_row(),
@@ -206,7 +198,7 @@ class HFEngine(GenerationEngine):
 
         results = [result for result in self._done if wanted(result.request_id)]
         self._done = [result for result in self._done if not wanted(result.request_id)]
-        for response in list(filter(None, self._rows)):
+        for response in self._table:
             if wanted(response.request.request_id):
                 self._leave(response)
                 results.append(response.result("abort"))
@@ -222,13 +214,13 @@ class HFEngine(GenerationEngine):
 
     @torch.inference_mode()
     def _step(self) -> list[GenerationResult]:
-        if self._parked:
-            self._state.park(self._parked)
-            self._parked = []
+        if self._table.parked:
+            self._state.park(self._table.parked)
+            self._table.parked = []
         self._admit()
-        if self._running:
+        if self._table.running:
             self._decode()
-        while len(self._launches) > (self._behind if self._running else 0):
+        while len(self._launches) > (self._behind if self._table.running else 0):
             self._collect(self._launches.popleft())
         self._compact()
         done, self._done = self._done, []
@@ -236,15 +228,16 @@ class HFEngine(GenerationEngine):
 
     def _admit(self) -> None:
         """Gives waiting packs rows, when enough are free to be worth reading prompts."""
-        room = self._slots - self._running
+        room = self._slots - self._table.running
         if not self._waiting or room < max(1, self._slots // 8):
             return
-        free = [row for row, response in enumerate(self._rows) if response is None][::-1]
+        free = self._table.free[::-1]
         chosen = []
         while self._waiting and len(self._waiting[0].responses) <= len(free):
             pack = self._waiting.popleft()
             for response in pack.responses:
-                self._enter(response, free.pop())
+                self._lanes.take(response)
+                self._table.enter(response, free.pop())
             chosen.append(pack)
         for batch in batches(chosen, self._prefill_tokens, self._decoder.packed):
             self._prefill(batch)
@@ -263,28 +256,24 @@ class HFEngine(GenerationEngine):
             self._counts["shared_tokens"] += len(pack.prefix) * (len(pack.responses) - 1)
 
     def _decode(self) -> None:
-        taken = self._row_lanes != self._lanes.trash
-        count = self._bucket(self._slots - int(taken[::-1].argmax()))
-        span = self._span(1 + int(self._positions[:count].max()))
-        greedy, cuts = self._kinds["greedy"] > 0, self._kinds["cuts"] > 0
+        rows, longest, lanes = self._table.step()
+        span, greedy, cuts = self._span(longest), self._table.greedy, self._table.cuts
 
         def advance() -> None:
-            self._state.advance(count, span, greedy, cuts)
+            self._state.advance(rows, span, greedy, cuts)
 
-        self._steps.run(count, (span, greedy, cuts), advance)
-        self._positions[:count] += taken[:count]
-        self._launch(self._row_lanes[:count].copy(), self._state.result[:, :count])
+        self._steps.run(rows, (span, greedy, cuts), advance)
+        self._launch(lanes, self._state.result[:rows])
         self._counts["steps"] += 1
-        self._counts["row_steps"] += count
+        self._counts["row_steps"] += rows
 
     def _launch(self, lanes: np.ndarray, result: Tensor) -> None:
         """Notes tokens that will be there when the device comes so far."""
         if not self._on_cuda:
             self._launches.append(Launch(lanes, result))
             return
-        shape = (2, self._slots)
-        pinned = self._pinned.pop() if self._pinned else _pinned(shape)
-        host = pinned[:, : result.shape[1]]
+        pinned = self._pinned.pop() if self._pinned else _pinned(self._slots)
+        host = pinned[: result.shape[0]]
         host.copy_(result, non_blocking=True)
         ready = torch.cuda.Event()
         ready.record()
@@ -294,7 +283,7 @@ class HFEngine(GenerationEngine):
         """Reads the tokens of a launch and ends the responses that are complete."""
         if launch.ready is not None:
             launch.ready.synchronize()
-        tokens, logprobs = launch.result.numpy()
+        tokens, logprobs = launch.result.numpy().T
         if not np.isfinite(logprobs).all():
             self._check_finite(launch.lanes, logprobs)
         ended = self._lanes.append(launch.lanes, tokens.astype(np.int64), logprobs)
@@ -317,58 +306,19 @@ class HFEngine(GenerationEngine):
 
     # -- rows --------------------------------------------------------------------------------------
 
-    def _enter(self, response: Response, row: int) -> None:
-        """Gives a response a row."""
-        response.row = row
-        self._rows[row] = response
-        self._positions[row] = len(response.request.prompt_ids) + len(response.tokens)
-        self._lanes.take(response)
-        self._row_lanes[row] = response.lane
-        self._count(response, 1)
-
     def _leave(self, response: Response) -> None:
         """Frees the row of a response and gives it its tokens."""
-        row, trash = response.row, self._lanes.trash
         for launch in self._launches:
-            launch.lanes[launch.lanes == response.lane] = trash
+            launch.lanes[launch.lanes == response.lane] = self._lanes.trash
         self._lanes.give_back(response, self.version)
-        self._rows[row], self._row_lanes[row], self._positions[row] = None, trash, 0
-        self._parked.append(row)
-        self._count(response, -1)
-
-    def _count(self, response: Response, change: int) -> None:
-        self._running += change
-        self._kinds["greedy"] += change * response.request.params.greedy
-        self._kinds["cuts"] += change * response.request.params.cuts
-        self._changed = True
+        self._table.leave(response)
 
     def _compact(self) -> None:
-        """Moves rows together when that makes the batch smaller."""
-        if not self._changed or not self._running:
-            return
-        self._changed = False
-        taken = [row for row, response in enumerate(self._rows) if response is not None]
-        if self._bucket(taken[-1] + 1) == self._bucket(len(taken)):
-            return
-        source = [row for row in taken if row >= len(taken)]
-        holes = [row for row in range(len(taken)) if self._rows[row] is None]
-        self._decoder.move(source, holes, int(self._positions[source].max()))
-        self._state.move(source, holes)
-        for old, new in zip(source, holes, strict=True):
-            response = self._rows[new] = self._rows[old]
-            response.row, self._rows[old] = new, None
-        for state, empty in ((self._positions, 0), (self._row_lanes, self._lanes.trash)):
-            state[holes] = state[source]
-            state[source] = empty
-        self._parked = [row for row in self._parked if row not in holes] + source
-
-    def _bucket(self, rows: int) -> int:
-        """Rows of a decoding step: few different numbers, little more than needed."""
-        if self._on_cuda:
-            step = 1 << max(0, (rows - 1).bit_length() - 3)
-        else:
-            step = 8
-        return min(self._slots, rows + -rows % step)
+        moves = self._table.moves()
+        if moves is not None:
+            source, target, length = moves
+            self._decoder.move(source, target, length)
+            self._state.move(source, target)
 
     def _span(self, longest: int) -> int:
         """Tokens of each row that a decoding step looks at."""
@@ -380,16 +330,15 @@ class HFEngine(GenerationEngine):
 
     # -- weights and memory ------------------------------------------------------------------------
 
-    def _update_weights(self, named: NamedTensors | None, version: int) -> None:
+    def _update_weights(self, named: NamedTensors) -> None:
         self._restart()
-        if named is not None:
-            self._decoder.weights.load(named)
+        self._decoder.weights.load(named)
 
     @torch.inference_mode()
     def _restart(self) -> None:
         """Lets responses with a row wait again, to be read anew with what they have."""
         self._drain()
-        for response in [r for r in self._rows if r is not None][::-1]:
+        for response in list(self._table)[::-1]:
             self._leave(response)
             prefix = [*response.request.prompt_ids, *response.tokens]
             self._waiting.appendleft(Pack(prefix, [response]))
@@ -415,5 +364,5 @@ def _default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _pinned(shape: tuple[int, int]) -> Tensor:
-    return torch.empty(shape, dtype=torch.float64, pin_memory=True)
+def _pinned(rows: int) -> Tensor:
+    return torch.empty(rows, 2, dtype=torch.float64, pin_memory=True)

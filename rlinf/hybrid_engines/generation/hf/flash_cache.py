@@ -6,6 +6,7 @@ import inspect
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,12 +26,14 @@ class FlashCache(KVCache):
     fixed_span = True
 
     @staticmethod
-    def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
+    def why_not(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
         """Says why these kernels cannot be used, or returns None."""
         if device.type != "cuda":
             return "the device is not CUDA"
         if dtype not in (torch.bfloat16, torch.float16):
             return f"the format is {dtype}; bf16 and fp16 have kernels"
+        if head_dim % 8 or head_dim > 256:
+            return f"heads have {head_dim} numbers, not a multiple of 8 up to 256"
         if torch.cuda.get_device_capability(device) < (8, 0):
             return "the device is older than Ampere"
         try:
@@ -45,21 +48,21 @@ class FlashCache(KVCache):
         """Lays out sequences one after the other."""
         lengths = [len(prefix) for prefix in prefixes]
         begins = [0, *itertools.accumulate(lengths)]
-        kept: list[int] = []
-        places: list[int] = []
-        for begin, length, targets in zip(begins, lengths, rows, strict=False):
-            for row in targets:
-                kept += range(begin, begin + length)
-                place = row * self.shape.capacity
-                places += range(place, place + length)
-        positions = itertools.chain.from_iterable(map(range, lengths))
+        targets = [
+            (begin, length, row * self.shape.capacity)
+            for begin, length, each in zip(begins, lengths, rows, strict=False)
+            for row in each
+        ]
+        kept = np.concatenate([np.arange(begin, begin + size) for begin, size, _ in targets])
+        places = np.concatenate([np.arange(place, place + size) for _, size, place in targets])
+        positions = np.concatenate([np.arange(size) for size in lengths])
 
-        def tensor(values: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=self._device)
+        def tensor(values: Sequence[int] | np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.as_tensor(values, dtype=dtype, device=self._device)
 
         return Prefill(
             tokens=tensor(list(itertools.chain(*prefixes))),
-            positions=tensor(list(positions)),
+            positions=tensor(positions),
             last=tensor(begins[1:]) - 1,
             rows=tensor(list(itertools.chain(*rows))),
             source=source_of(rows, self._device),

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlinf.hybrid_engines.generation.hf.native import ModelPointers, NativeKernels
-
 
 @dataclass(frozen=True)
 class CacheShape:
@@ -79,19 +77,18 @@ class Decode:
     prepared: tuple[Tensor, ...] = ()
 
 
-class KVCache(ABC):
-    """The memory for keys and values, allocated once.
+class KVMemory:
+    """Memory for keys and values, taken at once.
 
     Args:
         shape: Its sizes.
         device: Where it is.
         dtype: Number format.
-    """
 
-    packed = False
-    """Whether prefills come packed instead of padded."""
-    fixed_span = False
-    """Whether a decoding step does not depend on the length of the longest row."""
+    Attributes:
+        keys: Of each layer, by default `[slots, kv_heads, capacity, D]`.
+        values: Likewise.
+    """
 
     def __init__(self, shape: CacheShape, device: torch.device, dtype: torch.dtype):
         self.shape = shape
@@ -116,6 +113,19 @@ class KVCache(ABC):
     def free(self) -> None:
         """Gives the memory back."""
         self.keys, self.values = [], []
+
+    def _size(self) -> tuple[int, ...]:
+        """Shape of the keys of a layer, and of its values."""
+        return (self.shape.slots, self.shape.kv_heads, self.shape.capacity, self.shape.head_dim)
+
+
+class KVCache(KVMemory, ABC):
+    """Memory for keys and values, and how a layer attends to them; arguments as for `KVMemory`."""
+
+    packed = False
+    """Whether prefills come packed instead of padded."""
+    fixed_span = False
+    """Whether a decoding step does not depend on the length of the longest row."""
 
     @abstractmethod
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
@@ -182,10 +192,6 @@ class KVCache(ABC):
         """
 
     @abstractmethod
-    def _size(self) -> tuple[int, ...]:
-        """Shape of the keys of a layer, and of its values."""
-
-    @abstractmethod
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
         """Writes keys and values `[P, kv_heads, L, D]` into the rows of a batch."""
 
@@ -219,9 +225,6 @@ class SdpaCache(KVCache):
         )
         return out.reshape(rows, -1)
 
-    def _size(self) -> tuple[int, ...]:
-        return (self.shape.slots, self.shape.kv_heads, self.shape.capacity, self.shape.head_dim)
-
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """See the base."""
         parts = [layer[:, :, :length] for layer in (*self.keys, *self.values)]
@@ -230,36 +233,6 @@ class SdpaCache(KVCache):
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
         for own, new in ((self.keys[layer], k), (self.values[layer], v)):
             own[:, :, : batch.longest].index_copy_(0, batch.rows, new[batch.source])
-
-
-class NativeCache(SdpaCache):
-    """Rows of the same layout, read and written by the kernels of `native.c`."""
-
-    fixed_span = True
-
-    def __init__(self, shape: CacheShape, device: torch.device, dtype: torch.dtype):
-        super().__init__(shape, device, dtype)
-        self.kernels: NativeKernels | None = None
-        self.pointers: ModelPointers | None = None
-        """Set by the model, which knows the weights, too."""
-
-    def free(self) -> None:
-        """See the base."""
-        super().free()
-        self.pointers = None
-
-    def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
-        """See the base."""
-        places = torch.tensor(source), torch.tensor(target)
-        self.kernels.move(self.pointers, *places, length)
-
-    def decode(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: Decode) -> Tensor:
-        """Not here: `NativeKernels.step` decodes all layers."""
-        raise NotImplementedError
-
-    def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
-        k, v = k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()
-        self.kernels.keep(self.pointers, layer, k, v, batch.rows, batch.source)
 
 
 def source_of(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:

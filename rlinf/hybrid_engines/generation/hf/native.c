@@ -1,8 +1,9 @@
-/* One decoding step of a Llama-like model, in fp32 on a CPU.
+/* Reading and drawing tokens with a Llama-like model, in fp32 on a CPU.
  *
  * Compiled for HEAD_DIM (numbers per head, a multiple of LANES) and GROUP (query heads per key head).
- * Rows are sequences. Keys and values of a layer are [slots, kv_heads, capacity, HEAD_DIM]; the
- * capacity is a multiple of LANES.
+ * A slot is the memory of one sequence. Values of a layer lie as [slots, kv_heads, capacity,
+ * HEAD_DIM]; keys in blocks of LANES positions, [slots, kv_heads, capacity / LANES, HEAD_DIM, LANES],
+ * so that the scores of a block are one vector. Only this file knows.
  */
 
 #include <math.h>
@@ -12,9 +13,6 @@
 
 #define LANES 16
 #define HALF (HEAD_DIM / 2)
-#define PARTS (HEAD_DIM / LANES)
-/* Positions at a time, so that there are enough independent sums to hide the latency of one. */
-#define STEPS (GROUP * PARTS < 8 ? 2 : 1)
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
 #define AT(pointer) (*(vec *)(pointer))
@@ -24,14 +22,14 @@ typedef void (*Sgemm)(const char *, const char *, const int *, const int *, cons
                       const float *, const float *, const int *, const float *, const int *,
                       const float *, float *, const int *);
 
-/* Weights are [out, in]; biases and head norms may be null. */
+/* Weights are [out, in]; biases and the norms of heads may be null. */
 typedef struct {
     const float *before_attention, *qkv, *qkv_bias, *q_norm, *k_norm, *out, *out_bias;
     const float *before_mlp, *gate_up, *gate_up_bias, *down, *down_bias;
     float *keys, *values;
 } Layer;
 
-/* cosine, sine: [capacity, HALF]. set_threads gives BLAS so many threads in this one; may be null. */
+/* cosine, sine: [capacity, HALF]. set_threads gives BLAS so many in the calling one; may be null. */
 typedef struct {
     Sgemm sgemm;
     int (*set_threads)(int);
@@ -40,6 +38,22 @@ typedef struct {
     int64_t layers_count, hidden, inner, vocabulary, kv_heads, capacity;
     float epsilon;
 } Model;
+
+/* Tokens to read, and where they are. Without slots, token b is in slot b. */
+typedef struct {
+    int64_t *tokens, *positions;
+    const int64_t *slots;
+} Input;
+
+/* How to draw the next token of each; result: [rows, 2], tokens and log-probabilities. */
+typedef struct {
+    const float *temperatures;
+    const int64_t *keys;
+    int64_t *counters;
+    double *result;
+} Drawing;
+
+/* -- parts of a layer ------------------------------------------------------------------------- */
 
 /* Relative error about 1e-7 (Cephes); x below -87 gives 1.6e-38. */
 static inline float exponential(float x) {
@@ -53,7 +67,7 @@ static inline float exponential(float x) {
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    union { int32_t i; float f; } power = {.i = ((int32_t)n + 127) << 23};
+    const union { int32_t i; float f; } power = {.i = ((int32_t)n + 127) << 23};
     return (p * r * r + r + 1.0f) * power.f;
 }
 
@@ -62,118 +76,6 @@ static inline float inverse_rms(const float *x, int64_t width, float epsilon) {
 #pragma omp simd reduction(+ : square)
     for (int64_t i = 0; i < width; i++) square += x[i] * x[i];
     return 1.0f / sqrtf(square / (float)width + epsilon);
-}
-
-/* Normalises a head (if there are weights), turns it by its position, and scales it. */
-static inline void turn(const float *x, const float *weight, float epsilon, const float *cosine,
-                        const float *sine, float scale, float *y) {
-    float t[HEAD_DIM];
-    if (weight) {
-        float inverse = inverse_rms(x, HEAD_DIM, epsilon);
-#pragma omp simd
-        for (int d = 0; d < HEAD_DIM; d++) t[d] = x[d] * inverse * weight[d];
-    } else {
-        memcpy(t, x, sizeof t);
-    }
-#pragma omp simd
-    for (int d = 0; d < HALF; d++) {
-        y[d] = (t[d] * cosine[d] - t[d + HALF] * sine[d]) * scale;
-        y[d + HALF] = (t[d + HALF] * cosine[d] + t[d] * sine[d]) * scale;
-    }
-}
-
-static inline float total(vec x) {
-    typedef float half __attribute__((vector_size(2 * LANES)));
-    typedef float quarter __attribute__((vector_size(LANES)));
-    const union { vec whole; half part[2]; } a = {.whole = x};
-    const union { half whole; quarter part[2]; } b = {.whole = a.part[0] + a.part[1]};
-    const quarter c = b.part[0] + b.part[1];
-    return (c[0] + c[2]) + (c[1] + c[3]);
-}
-
-/* scores[r][t] = q[r] . k[t] for the first `count` positions. */
-static inline void score(float q[GROUP][HEAD_DIM], const float *keys, int64_t count,
-                         int64_t capacity, float *scores) {
-    for (int64_t t = 0; t < count; t++)
-#pragma GCC unroll 16
-        for (int r = 0; r < GROUP; r++) {
-            vec sum = {0};
-#pragma GCC unroll 16
-            for (int j = 0; j < PARTS; j++)
-                sum += AT(q[r] + j * LANES) * AT(keys + t * HEAD_DIM + j * LANES);
-            scores[r * capacity + t] = total(sum);
-        }
-}
-
-/* Turns the scores of `count` positions into probabilities. */
-static inline void softmax(float *scores, int64_t count) {
-    const int64_t whole = (count + LANES - 1) / LANES * LANES;
-    float top = scores[0], sum = 0;
-    for (int64_t t = count; t < whole; t++) scores[t] = -INFINITY;
-#pragma omp simd reduction(max : top)
-    for (int64_t t = 0; t < whole; t++) top = scores[t] > top ? scores[t] : top;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t t = 0; t < whole; t++) {
-        scores[t] = exponential(scores[t] - top);
-        sum += scores[t];
-    }
-    const float inverse = 1.0f / sum;
-#pragma omp simd
-    for (int64_t t = 0; t < whole; t++) scores[t] *= inverse;
-}
-
-/* out[r] = sum over t of probabilities[r][t] * v[t]. */
-static inline void mix(const float *probabilities, const float *values, int64_t count,
-                       int64_t capacity, float *out) {
-    vec sum[STEPS][GROUP][PARTS] = {0};
-    int64_t t = 0;
-    for (; t + STEPS <= count; t += STEPS)
-#pragma GCC unroll 2
-        for (int s = 0; s < STEPS; s++)
-#pragma GCC unroll 16
-            for (int r = 0; r < GROUP; r++)
-#pragma GCC unroll 16
-                for (int j = 0; j < PARTS; j++)
-                    sum[s][r][j] += probabilities[r * capacity + t + s] *
-                                    AT(values + (t + s) * HEAD_DIM + j * LANES);
-    for (; t < count; t++)
-        for (int r = 0; r < GROUP; r++)
-            for (int j = 0; j < PARTS; j++)
-                sum[0][r][j] += probabilities[r * capacity + t] *
-                                AT(values + t * HEAD_DIM + j * LANES);
-    for (int r = 0; r < GROUP; r++)
-        for (int j = 0; j < PARTS; j++)
-            AT(out + r * HEAD_DIM + j * LANES) =
-                STEPS == 2 ? sum[0][r][j] + sum[STEPS - 1][r][j] : sum[0][r][j];
-}
-
-/* Writes the keys and values of one new token per row and attends to all up to it.
- *
- * qkv: [rows, heads + 2 * kv_heads, HEAD_DIM]; out: [rows, heads, HEAD_DIM];
- * scores: [GROUP, capacity] to work in.
- */
-static void attend(const Model *m, const Layer *w, int64_t first, int64_t rows,
-                   const int64_t *positions, const float *qkv, float *scores, float *out) {
-    const float scale = 1.0f / sqrtf(HEAD_DIM);
-    const int64_t kv_heads = m->kv_heads, heads = kv_heads * GROUP, capacity = m->capacity;
-    for (int64_t b = 0; b < rows; b++)
-        for (int64_t g = 0; g < kv_heads; g++) {
-            const int64_t position = positions[b], count = position + 1;
-            const float *row = qkv + b * (heads + 2 * kv_heads) * HEAD_DIM;
-            const float *c = m->cosine + position * HALF, *s = m->sine + position * HALF;
-            float *keys = w->keys + ((first + b) * kv_heads + g) * capacity * HEAD_DIM;
-            float *values = w->values + ((first + b) * kv_heads + g) * capacity * HEAD_DIM;
-            float q[GROUP][HEAD_DIM];
-
-            turn(row + (heads + g) * HEAD_DIM, w->k_norm, m->epsilon, c, s, 1.0f,
-                 keys + position * HEAD_DIM);
-            memcpy(values + position * HEAD_DIM, row + (heads + kv_heads + g) * HEAD_DIM, sizeof q[0]);
-            for (int r = 0; r < GROUP; r++)
-                turn(row + (g * GROUP + r) * HEAD_DIM, w->q_norm, m->epsilon, c, s, scale, q[r]);
-            score(q, keys, count, capacity, scores);
-            for (int r = 0; r < GROUP; r++) softmax(scores + r * capacity, count);
-            mix(scores, values, count, capacity, out + (b * heads + g * GROUP) * HEAD_DIM);
-        }
 }
 
 /* out = x / rms(x) * weight; x, out: [rows, width]. */
@@ -197,11 +99,12 @@ static void swiglu(const float *gate_up, int64_t rows, int64_t width, float *out
     }
 }
 
-/* out = x weight^T + bias, or out + that; x: [rows, in]; weight: [width, in]; out: [rows, width]. */
+/* out = x weight^T + bias, or that added to out; x: [rows, in]; out: [rows, width]. */
 static void multiply(const Model *m, const float *x, const float *weight, const float *bias,
                      int add, int64_t rows, int64_t in, int64_t width, float *out) {
     const int n = (int)width, k = (int)in, count = (int)rows;
     const float one = 1.0f, zero = 0.0f;
+    if (!count) return;
     if (bias)
         for (int64_t b = 0; b < rows; b++)
 #pragma omp simd
@@ -209,6 +112,119 @@ static void multiply(const Model *m, const float *x, const float *weight, const 
                 out[b * width + i] = add ? out[b * width + i] + bias[i] : bias[i];
     m->sgemm("T", "N", &n, &count, &k, &one, weight, &k, x, &k, add || bias ? &one : &zero, out, &n);
 }
+
+/* Normalises a head (if there are weights), turns it by its position, and scales it. */
+static inline void turn(const float *x, const float *weight, float epsilon, const float *cosine,
+                        const float *sine, float scale, float *y) {
+    float t[HEAD_DIM];
+    if (weight) {
+        const float inverse = inverse_rms(x, HEAD_DIM, epsilon);
+#pragma omp simd
+        for (int d = 0; d < HEAD_DIM; d++) t[d] = x[d] * inverse * weight[d];
+    } else {
+        memcpy(t, x, sizeof t);
+    }
+#pragma omp simd
+    for (int d = 0; d < HALF; d++) {
+        y[d] = (t[d] * cosine[d] - t[d + HALF] * sine[d]) * scale;
+        y[d + HALF] = (t[d + HALF] * cosine[d] + t[d] * sine[d]) * scale;
+    }
+}
+
+/* Sums are four variables each: a sum in memory, or a single one, would wait for itself. */
+
+/* scores[t] = q . k[t] for the LANES positions of a block. */
+static inline void score(const float *q, const float *block, float *scores) {
+    vec a = {0}, b = {0}, c = {0}, e = {0};
+    for (int d = 0; d < HEAD_DIM; d += 4) {
+        a += q[d] * AT(block + d * LANES);
+        b += q[d + 1] * AT(block + (d + 1) * LANES);
+        c += q[d + 2] * AT(block + (d + 2) * LANES);
+        e += q[d + 3] * AT(block + (d + 3) * LANES);
+    }
+    AT(scores) = (a + b) + (c + e);
+}
+
+/* Turns the scores of `count` positions into probabilities. */
+static inline void softmax(float *scores, int64_t count) {
+    const int64_t whole = (count + LANES - 1) / LANES * LANES;
+    float top = scores[0], sum = 0;
+    for (int64_t t = count; t < whole; t++) scores[t] = -INFINITY;
+#pragma omp simd reduction(max : top)
+    for (int64_t t = 0; t < whole; t++) top = scores[t] > top ? scores[t] : top;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t t = 0; t < whole; t++) {
+        scores[t] = exponential(scores[t] - top);
+        sum += scores[t];
+    }
+    const float inverse = 1.0f / sum;
+#pragma omp simd
+    for (int64_t t = 0; t < whole; t++) scores[t] *= inverse;
+}
+
+/* out = sum over t of p[t] * v[t], LANES of the HEAD_DIM numbers of a value. */
+static inline void mix(const float *p, const float *values, int64_t count, float *out) {
+    vec a = {0}, b = {0}, c = {0}, e = {0};
+    int64_t t = 0;
+    for (; t + 4 <= count; t += 4) {
+        a += p[t] * AT(values + t * HEAD_DIM);
+        b += p[t + 1] * AT(values + (t + 1) * HEAD_DIM);
+        c += p[t + 2] * AT(values + (t + 2) * HEAD_DIM);
+        e += p[t + 3] * AT(values + (t + 3) * HEAD_DIM);
+    }
+    for (; t < count; t++) a += p[t] * AT(values + t * HEAD_DIM);
+    AT(out) = (a + b) + (c + e);
+}
+
+/* Where the keys or values of a sequence begin. */
+static inline int64_t place(const Model *m, int64_t slot, int64_t kv_head) {
+    return (slot * m->kv_heads + kv_head) * m->capacity * HEAD_DIM;
+}
+
+/* Keeps the keys and values of tokens; qkv: [rows, heads + 2 * kv_heads, HEAD_DIM]. */
+static void keep(const Model *m, const Layer *w, const Input *in, int64_t first, int64_t rows,
+                 const float *qkv) {
+    const int64_t heads = m->kv_heads * GROUP;
+    for (int64_t b = first; b < first + rows; b++)
+        for (int64_t g = 0; g < m->kv_heads; g++) {
+            const int64_t position = in->positions[b];
+            const int64_t begin = place(m, in->slots ? in->slots[b] : b, g);
+            const float *row = qkv + (b - first) * (heads + 2 * m->kv_heads) * HEAD_DIM;
+            float key[HEAD_DIM];
+            turn(row + (heads + g) * HEAD_DIM, w->k_norm, m->epsilon, m->cosine + position * HALF,
+                 m->sine + position * HALF, 1.0f, key);
+            float *block = w->keys + begin + position / LANES * LANES * HEAD_DIM;
+            for (int d = 0; d < HEAD_DIM; d++) block[d * LANES + position % LANES] = key[d];
+            memcpy(w->values + begin + position * HEAD_DIM,
+                   row + (heads + m->kv_heads + g) * HEAD_DIM, sizeof key);
+        }
+}
+
+/* Attends from each token to those up to it; out: [rows, heads, HEAD_DIM]; scores: [capacity]. */
+static void attend(const Model *m, const Layer *w, const Input *in, int64_t first, int64_t rows,
+                   const float *qkv, float *scores, float *out) {
+    const float scale = 1.0f / sqrtf(HEAD_DIM);
+    const int64_t heads = m->kv_heads * GROUP;
+    for (int64_t b = first; b < first + rows; b++)
+        for (int64_t h = 0; h < heads; h++) {
+            const int64_t position = in->positions[b], count = position + 1;
+            const int64_t begin = place(m, in->slots ? in->slots[b] : b, h / GROUP);
+            const float *row = qkv + (b - first) * (heads + 2 * m->kv_heads) * HEAD_DIM;
+            float query[HEAD_DIM];
+            turn(row + h * HEAD_DIM, w->q_norm, m->epsilon, m->cosine + position * HALF,
+                 m->sine + position * HALF, scale, query);
+            for (int64_t t = 0; t < count; t += LANES)
+                score(query, w->keys + begin + t * HEAD_DIM, scores + t);
+            softmax(scores, count);
+            for (int j = 0; j < HEAD_DIM; j += LANES)
+                mix(scores, w->values + begin + j, count,
+                    out + ((b - first) * heads + h) * HEAD_DIM + j);
+        }
+}
+
+/* -- drawing ------------------------------------------------------------------------------------ */
+
+#define BLOCKS 512
 
 static inline double uniform(uint64_t key, uint64_t counter) {
     uint64_t x = key + counter * 0x9E3779B97F4A7C15u;
@@ -218,17 +234,15 @@ static inline double uniform(uint64_t key, uint64_t counter) {
     return (double)(x >> 16) * 0x1p-48;
 }
 
-/* exp(x / temperature - top), summed over a block of a row. */
-static inline double block_sum(const float *x, int64_t count, float temperature, float top) {
+/* exp(x / temperature - top), summed. */
+static inline double weights(const float *x, int64_t count, float temperature, float top) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < count; i++) sum += exponential(x[i] / temperature - top);
     return sum;
 }
 
-#define BLOCKS 512
-
-/* Draws a token from the logits of a row, see `rlinf.hybrid_engines.generation.sampling`. */
+/* Draws a token from the logits of a row as `rlinf.hybrid_engines.generation.sampling` does. */
 static int64_t draw_row(const float *x, int64_t vocabulary, float temperature, double noise,
                         double *logprob) {
     const int64_t least = (vocabulary + BLOCKS - 1) / BLOCKS, width = least < 64 ? 64 : least;
@@ -244,7 +258,7 @@ static int64_t draw_row(const float *x, int64_t vocabulary, float temperature, d
     for (int64_t j = 0; j < blocks; j++) {
         const int64_t begin = j * width;
         const int64_t count = vocabulary - begin < width ? vocabulary - begin : width;
-        sums[j] = block_sum(x + begin, count, temperature, highest);
+        sums[j] = weights(x + begin, count, temperature, highest);
         total += sums[j];
     }
     if (greedy) {
@@ -269,16 +283,18 @@ static int64_t draw_row(const float *x, int64_t vocabulary, float temperature, d
     return token;
 }
 
-/* The state of rows; without a result nothing is drawn, and only tokens and positions are read. */
-typedef struct {
-    int64_t *tokens, *positions, *counters;
-    const int64_t *keys;
-    const float *temperatures;
-    double *result;
-    int64_t stride;
-} Rows;
+/* Draws a token per row; logits: [rows, vocabulary]. */
+void draw(const Drawing *d, const float *logits, int64_t rows, int64_t vocabulary, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t b = 0; b < rows; b++)
+        d->result[2 * b] = (double)draw_row(logits + b * vocabulary, vocabulary, d->temperatures[b],
+                                            uniform(d->keys[b], d->counters[b]),
+                                            d->result + 2 * b + 1);
+}
 
-/* Widths of what `step` works in: the widest product, and the widest input of a second one. */
+/* -- steps -------------------------------------------------------------------------------------- */
+
+/* Widths of what `forward` works in: of the first projection, the widest, and inputs of seconds. */
 static void widths(const Model *m, int64_t *projected, int64_t *widest, int64_t *second) {
     const int64_t attended = m->kv_heads * GROUP * HEAD_DIM;
     *projected = attended + 2 * m->kv_heads * HEAD_DIM;
@@ -286,18 +302,21 @@ static void widths(const Model *m, int64_t *projected, int64_t *widest, int64_t 
     *second = attended > m->inner ? attended : m->inner;
 }
 
-/* Numbers that `step` needs to work in. */
+/* Numbers that `forward` needs to work in. */
 int64_t scratch_size(const Model *m, int64_t rows, int threads) {
     int64_t projected, widest, second;
     widths(m, &projected, &widest, &second);
-    return rows * (2 * m->hidden + widest + second) + threads * GROUP * m->capacity;
+    return rows * (2 * m->hidden + widest + second) + threads * m->capacity;
 }
 
-/* Reads one more token in each row; then, if there is a result, draws the next one from the logits
- * [rows, vocabulary] and moves on. Threads take rows of their own through all layers and never wait
- * for each other.
+/* Reads tokens; leaves their normalised hidden states [rows, hidden] at the start of scratch. With
+ * logits [rows, vocabulary] these are computed, too, and with a drawing the next tokens are drawn.
+ *
+ * Threads take tokens of their own through all layers. They wait for each other's keys only if
+ * tokens have slots, since several of one sequence may be there then.
  */
-void step(const Model *m, const Rows *s, float *logits, float *scratch, int64_t rows, int threads) {
+void forward(const Model *m, const Input *in, float *logits, const Drawing *d, float *scratch,
+             int64_t rows, int threads) {
     const int64_t hidden = m->hidden, inner = m->inner, vocabulary = m->vocabulary;
     const int64_t attended = m->kv_heads * GROUP * HEAD_DIM;
     int64_t projected, widest, second;
@@ -306,19 +325,22 @@ void step(const Model *m, const Rows *s, float *logits, float *scratch, int64_t 
     {
         const int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
         const int64_t first = rows * thread / team, count = rows * (thread + 1) / team - first;
-        float *x = scratch + first * hidden, *h = scratch + (rows + first) * hidden;
+        float *h = scratch + first * hidden, *x = scratch + (rows + first) * hidden;
         float *wide = scratch + 2 * rows * hidden + first * widest;
         float *half = scratch + rows * (2 * hidden + widest) + first * second;
-        float *scores = scratch + rows * (2 * hidden + widest + second) + thread * GROUP * m->capacity;
-        float *own = logits + first * vocabulary;
+        float *scores = scratch + rows * (2 * hidden + widest + second) + thread * m->capacity;
         const int before = m->set_threads ? m->set_threads(1) : 0;
         for (int64_t b = 0; b < count; b++)
-            memcpy(x + b * hidden, m->embedding + s->tokens[first + b] * hidden, 4 * hidden);
-        for (int64_t i = 0; count && i < m->layers_count; i++) {
+            memcpy(x + b * hidden, m->embedding + in->tokens[first + b] * hidden, 4 * hidden);
+        for (int64_t i = 0; i < m->layers_count; i++) {
             const Layer *w = m->layers + i;
             rms_norm(x, w->before_attention, m->epsilon, count, hidden, h);
             multiply(m, h, w->qkv, w->qkv_bias, 0, count, hidden, projected, wide);
-            attend(m, w, first, count, s->positions + first, wide, scores, half);
+            keep(m, w, in, first, count, wide);
+            if (in->slots) {
+#pragma omp barrier
+            }
+            attend(m, w, in, first, count, wide, scores, half);
             multiply(m, half, w->out, w->out_bias, 1, count, attended, hidden, x);
             rms_norm(x, w->before_mlp, m->epsilon, count, hidden, h);
             multiply(m, h, w->gate_up, w->gate_up_bias, 0, count, hidden, 2 * inner, wide);
@@ -326,63 +348,31 @@ void step(const Model *m, const Rows *s, float *logits, float *scratch, int64_t 
             multiply(m, half, w->down, w->down_bias, 1, count, inner, hidden, x);
         }
         rms_norm(x, m->norm, m->epsilon, count, hidden, h);
-        if (count) multiply(m, h, m->head, 0, 0, count, hidden, vocabulary, own);
-        for (int64_t b = first; s->result && b < first + count; b++) {
-            const double noise = uniform(s->keys[b], s->counters[b]++);
-            s->tokens[b] = draw_row(logits + b * vocabulary, vocabulary, s->temperatures[b], noise,
-                                    s->result + s->stride + b);
-            s->result[b] = (double)s->tokens[b];
-            /* Rows that nobody reads go on, too: they stay inside of the cache. */
-            if (s->positions[b] + 1 < m->capacity) s->positions[b]++;
+        if (logits)
+            multiply(m, h, m->head, 0, 0, count, hidden, vocabulary, logits + first * vocabulary);
+        for (int64_t b = first; d && b < first + count; b++) {
+            const double noise = uniform(d->keys[b], d->counters[b]++);
+            in->tokens[b] = draw_row(logits + b * vocabulary, vocabulary, d->temperatures[b], noise,
+                                     d->result + 2 * b + 1);
+            d->result[2 * b] = (double)in->tokens[b];
+            /* Slots that nobody reads go on, too: they stay inside of their memory. */
+            if (in->positions[b] + 1 < m->capacity) in->positions[b]++;
         }
         if (m->set_threads) m->set_threads(before);
     }
 }
 
-/* Draws a token per row without cuts.
- *
- * logits: [rows, vocabulary]; result: [2, stride], tokens and log-probabilities.
- */
-void draw(const float *logits, const float *temperatures, const int64_t *keys,
-          const int64_t *counters, double *result, int64_t stride, int64_t rows, int64_t vocabulary,
-          int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t b = 0; b < rows; b++)
-        result[b] = (double)draw_row(logits + b * vocabulary, vocabulary, temperatures[b],
-                                     uniform(keys[b], counters[b]), result + stride + b);
-}
-
-/* Keeps keys and values [rows, kv_heads, length, HEAD_DIM] in given rows, from position 0 on.
- *
- * k, v: [sequences, length, kv_heads, HEAD_DIM]; targets: [rows], rows of the cache; sources:
- * [rows], which of the sequences each gets.
- */
-void keep(const Model *m, int64_t layer, const float *k, const float *v, const int64_t *targets,
-          const int64_t *sources, int64_t rows, int64_t length, int threads) {
-    const int64_t kv_heads = m->kv_heads, step = kv_heads * HEAD_DIM;
+/* Copies the first lengths[i] tokens of slot sources[i] to slot targets[i], in all layers. */
+void copy(const Model *m, const int64_t *sources, const int64_t *targets, const int64_t *lengths,
+          int64_t count, int threads) {
 #pragma omp parallel for collapse(2) num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t b = 0; b < rows; b++)
-        for (int64_t g = 0; g < kv_heads; g++) {
-            const int64_t place = (targets[b] * kv_heads + g) * m->capacity * HEAD_DIM;
-            const int64_t begin = sources[b] * length * step + g * HEAD_DIM;
-            float *keys = m->layers[layer].keys + place, *values = m->layers[layer].values + place;
-            for (int64_t t = 0; t < length; t++) {
-                memcpy(keys + t * HEAD_DIM, k + begin + t * step, 4 * HEAD_DIM);
-                memcpy(values + t * HEAD_DIM, v + begin + t * step, 4 * HEAD_DIM);
-            }
-        }
-}
-
-/* Copies the first `length` tokens of `count` rows of all layers to other rows. */
-void move(const Model *m, const int64_t *sources, const int64_t *targets, int64_t count,
-          int64_t length) {
-    const int64_t size = m->capacity * HEAD_DIM, bytes = 4 * length * HEAD_DIM;
     for (int64_t i = 0; i < m->layers_count; i++)
         for (int64_t b = 0; b < count; b++)
             for (int64_t g = 0; g < m->kv_heads; g++) {
-                const int64_t from = (sources[b] * m->kv_heads + g) * size;
-                const int64_t to = (targets[b] * m->kv_heads + g) * size;
-                memcpy(m->layers[i].keys + to, m->layers[i].keys + from, bytes);
-                memcpy(m->layers[i].values + to, m->layers[i].values + from, bytes);
+                const Layer *w = m->layers + i;
+                const int64_t from = place(m, sources[b], g), to = place(m, targets[b], g);
+                const int64_t blocks = (lengths[b] + LANES - 1) / LANES * LANES;
+                memcpy(w->keys + to, w->keys + from, 4 * blocks * HEAD_DIM);
+                memcpy(w->values + to, w->values + from, 4 * lengths[b] * HEAD_DIM);
             }
 }

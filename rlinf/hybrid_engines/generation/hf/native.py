@@ -56,14 +56,16 @@ class ModelPointers(ctypes.Structure):
     ]
 
 
-class RowPointers(ctypes.Structure):
-    """`Rows` of `native.c`."""
+class InputPointers(ctypes.Structure):
+    """`Input` of `native.c`."""
 
-    _fields_ = [
-        *((name, _POINTER) for name in ("tokens", "positions", "counters", "keys")),
-        *((name, _POINTER) for name in ("temperatures", "result")),
-        ("stride", _NUMBER),
-    ]
+    _fields_ = [(name, _POINTER) for name in ("tokens", "positions", "slots")]
+
+
+class DrawingPointers(ctypes.Structure):
+    """`Drawing` of `native.c`."""
+
+    _fields_ = [(name, _POINTER) for name in ("temperatures", "keys", "counters", "result")]
 
 
 class NativeKernels:
@@ -84,10 +86,9 @@ class NativeKernels:
         library = ctypes.CDLL(str(_compiled(head_dim, group)))
         threads = ctypes.c_int
         signatures = {
-            "step": [*[_POINTER] * 4, _NUMBER, threads],
-            "draw": [*[_POINTER] * 5, *[_NUMBER] * 3, threads],
-            "keep": [_POINTER, _NUMBER, *[_POINTER] * 4, *[_NUMBER] * 2, threads],
-            "move": [*[_POINTER] * 3, *[_NUMBER] * 2],
+            "forward": [*[_POINTER] * 5, _NUMBER, threads],
+            "draw": [*[_POINTER] * 2, *[_NUMBER] * 2, threads],
+            "copy": [*[_POINTER] * 4, _NUMBER, threads],
             "scratch_size": [_POINTER, _NUMBER, threads],
         }
         for name, arguments in signatures.items():
@@ -125,43 +126,46 @@ class NativeKernels:
             **sizes,
         )
 
-    def step(self, model: ModelPointers, rows: RowPointers, logits: Tensor) -> None:
-        """Reads one more token per row, and draws the next one if the rows have a result.
+    def forward(
+        self,
+        model: ModelPointers,
+        tokens: InputPointers,
+        rows: int,
+        logits: Tensor | None = None,
+        drawing: DrawingPointers | None = None,
+    ) -> Tensor:
+        """Reads tokens, and draws the next ones if it is told how.
 
         Args:
             model: From `pointers`.
-            rows: State of at least B rows.
-            logits: `[B, V]`, to be filled.
+            tokens: At least `rows` of them.
+            rows: How many to read.
+            logits: `[rows, V]`, to be filled.
+            drawing: Of at least `rows`; tokens, positions and counters move on.
+
+        Returns:
+            Hidden states `[rows, H]` behind the last norm; valid until the next call.
         """
-        count, threads = logits.shape[0], torch.get_num_threads()
-        address = ctypes.addressof(model)
-        size = self._scratch_size(address, count, threads)
+        threads, address = torch.get_num_threads(), ctypes.addressof(model)
+        size = self._scratch_size(address, rows, threads)
         if self._scratch.numel() < size:
             self._scratch = torch.empty(size)
-        places = logits.data_ptr(), self._scratch.data_ptr()
-        self._step(address, ctypes.addressof(rows), *places, count, threads)
+        self._forward(
+            address,
+            ctypes.addressof(tokens),
+            None if logits is None else logits.data_ptr(),
+            None if drawing is None else ctypes.addressof(drawing),
+            self._scratch.data_ptr(),
+            rows,
+            threads,
+        )
+        return self._scratch[: rows * model.hidden].view(rows, -1)
 
-    def keep(
-        self, model: ModelPointers, layer: int, k: Tensor, v: Tensor, rows: Tensor, source: Tensor
-    ) -> None:
-        """Keeps keys and values from position 0 on.
-
-        Args:
-            model: From `pointers`.
-            layer: Its index.
-            k: `[P, L, kv_heads, D]`.
-            v: `[P, L, kv_heads, D]`.
-            rows: `[R]` int64, rows of the cache.
-            source: `[R]` int64, which of the P each gets.
-        """
-        places = (t.data_ptr() for t in (k, v, rows, source))
-        sizes = (rows.shape[0], k.shape[1], torch.get_num_threads())
-        self._keep(ctypes.addressof(model), layer, *places, *sizes)
-
-    def move(self, model: ModelPointers, source: Tensor, target: Tensor, length: int) -> None:
-        """Copies the first tokens of rows `source` to rows `target`, both int64."""
-        places = source.data_ptr(), target.data_ptr()
-        self._move(ctypes.addressof(model), *places, source.shape[0], length)
+    def copy(self, model: ModelPointers, sources: Tensor, targets: Tensor, lengths: Tensor) -> None:
+        """Copies the first tokens of slots to other slots; all `[n]` int64."""
+        places = (t.data_ptr() for t in (sources, targets, lengths))
+        count, threads = sources.shape[0], torch.get_num_threads()
+        self._copy(ctypes.addressof(model), *places, count, threads)
 
     def draw(
         self, logits: Tensor, temperatures: Tensor, keys: Tensor, counters: Tensor, result: Tensor
@@ -173,11 +177,32 @@ class NativeKernels:
             temperatures: `[B]`; 0 takes the likeliest.
             keys: `[B]` int64, see `noise`.
             counters: `[B]` int64.
-            result: `[2, slots]` float64; gets tokens and log-probabilities.
+            result: `[B, 2]` float64; gets tokens and log-probabilities.
         """
-        tensors = (logits, temperatures, keys, counters, result)
-        sizes = (result.shape[1], *logits.shape, torch.get_num_threads())
-        self._draw(*(t.data_ptr() for t in tensors), *sizes)
+        drawing = drawing_pointers(temperatures, keys, counters, result)
+        threads = torch.get_num_threads()
+        self._draw(ctypes.addressof(drawing), logits.data_ptr(), *logits.shape, threads)
+
+
+def input_pointers(tokens: Tensor, positions: Tensor, slots: Tensor | None = None) -> InputPointers:
+    """Tokens to read, `[B]` int64 each; without slots, token b is in slot b."""
+    return InputPointers(
+        tokens=tokens.data_ptr(),
+        positions=positions.data_ptr(),
+        slots=None if slots is None else slots.data_ptr(),
+    )
+
+
+def drawing_pointers(
+    temperatures: Tensor, keys: Tensor, counters: Tensor, result: Tensor
+) -> DrawingPointers:
+    """How to draw; see `NativeKernels.draw`."""
+    return DrawingPointers(
+        temperatures=temperatures.data_ptr(),
+        keys=keys.data_ptr(),
+        counters=counters.data_ptr(),
+        result=result.data_ptr(),
+    )
 
 
 @functools.cache

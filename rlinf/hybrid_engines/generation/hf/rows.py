@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel
-from rlinf.hybrid_engines.generation.hf.native import RowPointers
+from rlinf.hybrid_engines.generation.hf.native import drawing_pointers, input_pointers
 from rlinf.hybrid_engines.generation.hf.native_model import NativeModel
-from rlinf.hybrid_engines.generation.hf.sequences import Response
-from rlinf.hybrid_engines.generation.noise import uniform
+from rlinf.hybrid_engines.generation.noise import sample_keys, uniform
+from rlinf.hybrid_engines.generation.responses import Response
 from rlinf.hybrid_engines.generation.sampling import sample
 
 _TOKEN, _POSITION, _COUNTER, _KEY, _TOP_K = range(5)
@@ -33,17 +34,17 @@ class Rows:
         self._native = model if isinstance(model, NativeModel) else None
         self._whole = torch.zeros(5, slots, dtype=torch.int64, device=device)
         self._floats = torch.ones(2, slots, dtype=torch.float32, device=device)
-        self.result = torch.zeros(2, slots, dtype=torch.float64, device=device)
-        """Tokens and log-probabilities of the latest step."""
-        self._pointers = RowPointers(
-            tokens=self._whole[_TOKEN].data_ptr(),
-            positions=self._whole[_POSITION].data_ptr(),
-            counters=self._whole[_COUNTER].data_ptr(),
-            keys=self._whole[_KEY].data_ptr(),
-            temperatures=self._floats[_TEMPERATURE].data_ptr(),
-            result=self.result.data_ptr(),
-            stride=slots,
+        self.result = torch.zeros(slots, 2, dtype=torch.float64, device=device)
+        """Tokens and log-probabilities of the latest step, one row each."""
+        self._input = input_pointers(self._whole[_TOKEN], self._whole[_POSITION])
+        self._drawing = drawing_pointers(
+            self._floats[_TEMPERATURE], self._whole[_KEY], self._whole[_COUNTER], self.result
         )
+        # On a CPU the host may write rows without the cost of an operation of torch.
+        self._states = [self._whole, self._floats]
+        self._on_host = device.type == "cpu"
+        if self._on_host:
+            self._states = [state.numpy() for state in self._states]
 
     def begin(self, responses: Sequence[Response], logits: Tensor, source: Tensor) -> Tensor:
         """Draws the first token of responses that got their rows.
@@ -54,28 +55,19 @@ class Rows:
             source: `[R]`, which of the P is whose.
 
         Returns:
-            `[2, R]` tokens and log-probabilities.
+            `[R, 2]` tokens and log-probabilities.
         """
-        whole = torch.tensor(
-            [
-                [
-                    0,
-                    len(r.request.prompt_ids) + len(r.tokens),
-                    len(r.tokens),
-                    r.key,
-                    r.request.params.top_k,
-                ]
-                for r in responses
-            ]
-        )
-        params = [(r.request.params.temperature, r.request.params.top_p) for r in responses]
-        whole = whole.t().contiguous().to(self._device)
-        floats = torch.tensor(params, dtype=torch.float32).t().contiguous().to(self._device)
-        result = torch.empty(2, len(responses), dtype=torch.float64, device=self._device)
-        greedy = any(r.request.params.greedy for r in responses)
-        cuts = any(r.request.params.cuts for r in responses)
+        params = [response.request.params for response in responses]
+        made = [len(response.tokens) for response in responses]
+        lengths = [len(r.request.prompt_ids) + n for r, n in zip(responses, made, strict=True)]
+        keys = sample_keys([p.seed for p in params], [r.sample_index for r in responses])
+        whole = torch.from_numpy(np.array([made, lengths, made, keys, [p.top_k for p in params]]))
+        floats = torch.tensor([[p.temperature for p in params], [p.top_p for p in params]])
+        whole, floats = whole.to(self._device), floats.to(self._device)
+        result = torch.empty(len(responses), 2, dtype=torch.float64, device=self._device)
+        greedy, cuts = any(p.greedy for p in params), any(p.cuts for p in params)
         self._draw(logits[source], whole, floats, result, greedy, cuts)
-        whole[_TOKEN] = result[0].to(torch.int64)
+        whole[_TOKEN] = result[:, 0].to(torch.int64)
         whole[_COUNTER] += 1
         rows = torch.tensor([r.row for r in responses], device=self._device)
         self._whole.index_copy_(1, rows, whole)
@@ -92,26 +84,28 @@ class Rows:
             cuts: Whether any has top-k or top-p.
         """
         if self._native is not None and not cuts:
-            self._native.step(self._pointers, count)
+            self._native.step(self._input, count, self._drawing)
             return
         whole, floats, result = self._whole[:, :count], self._floats[:, :count], self.result
         # Rows that nobody reads go on, too: they stay inside of the cache.
         whole[_POSITION].clamp_(max=span - 1)
         logits = self._model.decode(whole[_TOKEN], whole[_POSITION], span)
         self._draw(logits, whole, floats, result, greedy, cuts)
-        whole[_TOKEN].copy_(result[0, :count])
+        whole[_TOKEN].copy_(result[:count, 0])
         whole[_POSITION : _COUNTER + 1].add_(1)
 
     def park(self, rows: Sequence[int]) -> None:
         """Sends rows that nobody reads back to the start, where they cost least."""
-        self._whole[_POSITION].index_fill_(0, torch.tensor(rows, device=self._device), 0)
+        index = rows if self._on_host else torch.tensor(rows, device=self._device)
+        self._states[0][_POSITION, index] = 0
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copies rows over other rows."""
-        src = torch.tensor(source, device=self._device)
-        dst = torch.tensor(target, device=self._device)
-        for state in (self._whole, self._floats):
-            state.index_copy_(1, dst, state.index_select(1, src))
+        if not self._on_host:
+            source = torch.tensor(source, device=self._device)
+            target = torch.tensor(target, device=self._device)
+        for state in self._states:
+            state[:, target] = state[:, source]
 
     def _draw(
         self,
@@ -127,7 +121,7 @@ class Rows:
             kernels.draw(logits, floats[_TEMPERATURE], whole[_KEY], whole[_COUNTER], result)
             return
         count = logits.shape[0]
-        result[0, :count], result[1, :count] = sample(
+        result[:count, 0], result[:count, 1] = sample(
             logits,
             floats[_TEMPERATURE],
             uniform(whole[_KEY], whole[_COUNTER]),

@@ -1,61 +1,14 @@
-"""Responses in the making: what is known of each on the host, and the order they wait in."""
+"""What waits to be read at once, and where the host collects new tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlinf.hybrid_engines.generation.noise import sample_key
-from rlinf.hybrid_engines.generation.requests import (
-    FinishReason,
-    GenerationRequest,
-    GenerationResult,
-)
-
-
-@dataclass(eq=False)
-class Response:
-    """One response in the making.
-
-    Attributes:
-        request: What it is made for.
-        sample_index: Which of the request's samples.
-        limit: Most tokens.
-        stops: Tokens that end it.
-        tokens: Made before it got its row: carried over, or made under older weights.
-        logprobs: Of these.
-        versions: Of these.
-        row: Of the cache; -1 while it waits.
-        lane: Where the host collects its new tokens; -1 while it waits.
-    """
-
-    request: GenerationRequest
-    sample_index: int
-    limit: int
-    stops: tuple[int, ...]
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    row: int = -1
-    lane: int = -1
-
-    @property
-    def key(self) -> int:
-        """Of its noise."""
-        return sample_key(self.request.params.seed, self.sample_index)
-
-    def result(self, reason: FinishReason) -> GenerationResult:
-        """What is returned to the caller."""
-        return GenerationResult(
-            self.request.request_id,
-            self.sample_index,
-            self.tokens,
-            self.logprobs,
-            self.versions,
-            reason,
-        )
+from rlinf.hybrid_engines.generation.requests import FinishReason, GenerationRequest
+from rlinf.hybrid_engines.generation.responses import Response, responses_of
 
 
 @dataclass
@@ -79,22 +32,11 @@ def packs_of(
     """
     prompt = list(request.prompt_ids)
     fresh: list[Response] = []
-    for partial in request.partials:
-        carried = Response(
-            request,
-            partial.sample_index,
-            limit,
-            stops,
-            list(partial.token_ids),
-            list(partial.logprobs),
-            list(partial.versions),
-        )
-        if carried.tokens:
-            yield Pack([*prompt, *carried.tokens], [carried])
+    for response in responses_of(request, limit, stops):
+        if response.tokens:
+            yield Pack([*prompt, *response.tokens], [response])
         else:
-            fresh.append(carried)
-    if not request.partials:
-        fresh = [Response(request, index, limit, stops) for index in range(request.n)]
+            fresh.append(response)
     for begin in range(0, len(fresh), most):
         yield Pack(prompt, fresh[begin : begin + most])
 

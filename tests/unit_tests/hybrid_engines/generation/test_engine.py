@@ -358,8 +358,14 @@ def test_who_writes_into_the_model_writes_into_the_engine():
 def test_weights_that_do_not_fit_are_refused():
     named = tiny().state_dict()
     del named["model.norm.weight"]
+    running = engine()
     with pytest.raises(WeightMismatch, match="model.norm.weight"):
-        engine().update_weights(named, 1)
+        running.update_weights(named, 1)
+    with pytest.raises(ValueError, match="an update that failed; update_weights"):
+        running.generate(requests(1))
+    running.abort()
+    running.update_weights(tiny().state_dict(), 1)
+    assert running.generate(requests(1))
 
 
 @pytest.mark.parametrize("weights", ["keep", "offload", "discard"])

@@ -117,12 +117,12 @@ def test_compiled_draws_are_those_of_torch(kernels, vocabulary):
     temperatures[::5] = 0.0
     keys = torch.tensor([sample_key(index, 3) for index in range(count)])
     counters = torch.randint(0, 1000, (count,), generator=generator)
-    result = torch.empty(2, count + 3, dtype=torch.float64)
+    result = torch.empty(count, 2, dtype=torch.float64)
     NativeKernels(16, 1).draw(logits, temperatures, keys, counters, result)
     tokens, logprobs = sample(logits, temperatures, uniform(keys, counters))
     # The two add in different orders, so that one in a million draws may differ by a token.
-    assert np.array_equal(result[0, :count].long(), tokens)
-    torch.testing.assert_close(result[1, :count].float(), logprobs, atol=2e-6, rtol=1e-6)
+    assert np.array_equal(result[:, 0].long(), tokens)
+    torch.testing.assert_close(result[:, 1].float(), logprobs, atol=2e-6, rtol=1e-6)
 
 
 def test_a_model_that_is_computed_wrongly_is_found(monkeypatch):

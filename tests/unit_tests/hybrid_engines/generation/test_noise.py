@@ -2,7 +2,7 @@
 
 import torch
 
-from rlinf.hybrid_engines.generation.noise import sample_key, uniform
+from rlinf.hybrid_engines.generation.noise import sample_key, sample_keys, uniform
 
 MASK = (1 << 64) - 1
 
@@ -21,6 +21,12 @@ def test_it_is_splitmix64():
     for counter in counters:
         found = uniform(torch.tensor(keys), torch.full((len(keys),), counter)).tolist()
         assert found == [slow(key, counter) for key in keys]
+
+
+def test_keys_of_many_are_the_keys_of_each():
+    seeds, indices = [0, 1, 2**63, -5, 2**70 + 3], [0, 3, 1, 0, 9]
+    expected = [sample_key(seed, index) for seed, index in zip(seeds, indices, strict=True)]
+    assert sample_keys(seeds, indices).tolist() == expected
 
 
 def test_samples_and_seeds_have_noise_of_their_own():
