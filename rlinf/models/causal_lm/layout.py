@@ -10,6 +10,24 @@ from torch import Tensor
 LAYOUTS = ("packed", "padded")
 
 
+def layout_on(device: torch.device, sequence_layout: str, attn_implementation: str) -> str:
+    """Which of `LAYOUTS` a model uses.
+
+    Sequences of like length go through the model together, so that rows have little padding; on a
+    CPU that costs less than to move tokens to rows and back for each attention.
+
+    Args:
+        device: where the model is.
+        sequence_layout: key of the model section.
+        attn_implementation: likewise; attention of others knows nothing of packed rows.
+    """
+    if attn_implementation != "sdpa":
+        return "padded"
+    if sequence_layout == "auto":
+        return "padded" if device.type == "cpu" else "packed"
+    return sequence_layout
+
+
 @dataclass(frozen=True)
 class PackedRow:
     """Where the sequences of a row lie that holds them end to end.

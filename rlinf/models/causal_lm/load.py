@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 _CHANGES_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
-def load_causal_lm(
-    cfg: Any, dtype: torch.dtype, *, attn_implementation: str | None = None
-) -> PreTrainedModel:
+def load_causal_lm(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
     """Builds the network that a model section describes, as transformers knows it.
 
     Args:
         cfg: a model section, complete.
         dtype: number format of the weights.
-        attn_implementation: attention to use instead of the section's.
 
     Returns:
         The model, on the CPU, in training mode, without dropout. A fresh one is random: seed torch
@@ -34,11 +31,7 @@ def load_causal_lm(
     Raises:
         ValueError: the folder is none, or of another architecture; or sizes are missing or unknown.
     """
-    attention = attn_implementation or cfg.attn_implementation
-    if cfg.model_path is None:
-        model = _fresh(cfg, dtype, attention)
-    else:
-        model = _from_folder(cfg, dtype, attention)
+    model = _fresh(cfg, dtype) if cfg.model_path is None else _from_folder(cfg, dtype)
     without_dropout(model)
     return model.train()
 
@@ -79,7 +72,7 @@ def transformers_module() -> Any:
     return transformers
 
 
-def _fresh(cfg: Any, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+def _fresh(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
     transformers = transformers_module()
     sizes = dict(cfg.hf_config)
     kind = HF_MODEL_TYPES[cfg.model_type.lower()] or sizes.pop("model_type", None)
@@ -97,11 +90,11 @@ def _fresh(cfg: Any, dtype: torch.dtype, attention: str) -> PreTrainedModel:
             raise ValueError(f"hf_config.{name}: {kind} of transformers has no such key; {hint}")
     config = transformers.AutoConfig.for_model(kind, **sizes)
     return transformers.AutoModelForCausalLM.from_config(
-        config, dtype=dtype, attn_implementation=attention
+        config, dtype=dtype, attn_implementation=cfg.attn_implementation
     )
 
 
-def _from_folder(cfg: Any, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+def _from_folder(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
     transformers = transformers_module()
     folder = Path(cfg.model_path).expanduser()
     if not (folder / "config.json").is_file():
@@ -127,6 +120,6 @@ def _from_folder(cfg: Any, dtype: torch.dtype, attention: str) -> PreTrainedMode
         folder,
         config=config,
         dtype=dtype,
-        attn_implementation=attention,
+        attn_implementation=cfg.attn_implementation,
         trust_remote_code=cfg.trust_remote_code,
     )

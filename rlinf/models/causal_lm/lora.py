@@ -101,11 +101,11 @@ def adapter_tensors(lm: nn.Module, whole: Whole) -> Iterator[tuple[str, Tensor]]
 
 
 class AdapterStore(nn.Module):
-    """The rollout's side of adapters: receives them, and merges them into a plain model.
+    """The rollout's side of adapters: receives them, and makes plain weights of them.
 
-    It has a parameter for every tensor of `adapter_tensors`, under the same name, so that weights
-    can be received into it as into a model. It keeps the base weights of the layers concerned, and
-    merging begins from them each time: nothing adds up.
+    It has a tensor for each one of `adapter_tensors`, under the same name, so that weights can be
+    received into it as into a model. It keeps the base weights of the layers concerned, and merging
+    begins from them each time: nothing adds up.
 
     Args:
         lm: the plain model that generates, with the base weights.
@@ -116,14 +116,13 @@ class AdapterStore(nn.Module):
         super().__init__()
         with torch.device("meta"):
             shell = _peft().get_peft_model(type(lm)(lm.config), lora_config(cfg))
-        self._layers: dict[str, tuple[nn.Module, Tensor, float, bool]] = {}
+        # In a list, so that it is no part of this module.
+        self._model = [lm]
+        self._layers: dict[str, tuple[Tensor, float, bool]] = {}
         for name, module in shell.named_modules():
-            if not hasattr(module, "lora_A") or _ADAPTER not in module.lora_A:
-                continue
-            own = lm.get_submodule(name.removeprefix(_PREFIX))
-            base = own.weight.detach().clone()
-            scaling, turned = module.scaling[_ADAPTER], module.fan_in_fan_out
-            self._layers[name] = own, base, scaling, turned
+            if hasattr(module, "lora_A") and _ADAPTER in module.lora_A:
+                base = lm.get_submodule(name.removeprefix(_PREFIX)).weight.detach().clone()
+                self._layers[name] = base, module.scaling[_ADAPTER], module.fan_in_fan_out
         self._tensors = {
             name: torch.zeros(tensor.shape, dtype=tensor.dtype)
             for name, tensor in adapter_tensors(shell, lambda tensor: tensor)
@@ -133,13 +132,18 @@ class AdapterStore(nn.Module):
         """The adapters by name."""
         return dict(self._tensors)
 
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights of all layers with adapters, merged, under the names of the plain model."""
+        for name, (base, scaling, turned) in self._layers.items():
+            a = self._tensors[f"{name}.lora_A.weight"].to(base.device)
+            b = self._tensors[f"{name}.lora_B.weight"].to(base.device)
+            yield f"{name.removeprefix(_PREFIX)}.weight", _merge(base, a, b, scaling, turned)
+
     @torch.no_grad()
     def merge(self) -> None:
         """Brings the model to the adapters that were received."""
-        for name, (module, base, scaling, turned) in self._layers.items():
-            a = self._tensors[f"{name}.lora_A.weight"].to(base.device)
-            b = self._tensors[f"{name}.lora_B.weight"].to(base.device)
-            module.weight.copy_(_merge(base, a, b, scaling, turned))
+        for name, tensor in self.merged():
+            self._model[0].get_parameter(name).copy_(tensor)
 
 
 def _merge(base: Tensor, a: Tensor, b: Tensor, scaling: float, turned: bool) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf.models.causal_lm import attention
-from rlinf.models.causal_lm.layout import ModelInput, model_input
+from rlinf.models.causal_lm.layout import ModelInput, layout_on, model_input
 from rlinf.models.causal_lm.load import check_logits, load_causal_lm
 from rlinf.models.causal_lm.logprobs import token_logprobs
 from rlinf.models.causal_lm.lora import Whole, adapter_tensors, add_adapters, merged_tensors
@@ -23,7 +23,8 @@ class CausalLM(nn.Module):
 
     Args:
         lm: the model; one of peft if it has adapters.
-        layout: `packed` or `padded`, see `rlinf.models.causal_lm.layout`.
+        layout: `packed`, `padded` or `auto`, see `rlinf.models.causal_lm.layout.layout_on`.
+        attn_implementation: attention of padded rows.
         chunk_tokens: tokens whose logits exist at a time; None picks by memory.
         value_head: whether to add a value function on the last hidden states. It begins as zero.
 
@@ -37,7 +38,8 @@ class CausalLM(nn.Module):
         self,
         lm: nn.Module,
         *,
-        layout: str = "packed",
+        layout: str = "auto",
+        attn_implementation: str = "sdpa",
         chunk_tokens: int | None = None,
         value_head: bool = False,
     ) -> None:
@@ -46,7 +48,7 @@ class CausalLM(nn.Module):
         self.has_adapters = hasattr(lm, "get_base_model")
         plain = self.plain
         check_logits(plain.config)
-        self._layout, self._chunk = layout, chunk_tokens
+        self._layout, self._attention, self._chunk = layout, attn_implementation, chunk_tokens
         self._no_split_modules = list(plain._no_split_modules or ())
         self.value_head: nn.Linear | None = None
         if value_head:
@@ -105,7 +107,8 @@ class CausalLM(nn.Module):
         """
         plain = self.plain
         head = plain.get_output_embeddings()
-        inputs = model_input(tokens, prompts, responses, self._layout, head.weight.device)
+        layout = self._set_layout(plain, head.weight.device)
+        inputs = model_input(tokens, prompts, responses, layout, head.weight.device)
         with self._adapters(use_adapters):
             hidden = self._hidden(plain, inputs)
         out: dict[str, Tensor] = {}
@@ -129,6 +132,14 @@ class CausalLM(nn.Module):
                 weight, bias = self.value_head.weight, self.value_head.bias
                 out["values"] = (hidden.float() @ weight.float().T).squeeze(-1) + bias.float()
         return out
+
+    def _set_layout(self, plain: nn.Module, device: torch.device) -> str:
+        """Chooses the layout for a device, and the attention that goes with it."""
+        layout = layout_on(device, self._layout, self._attention)
+        name = attention.NAME if layout == "packed" else self._attention
+        if plain.config._attn_implementation != name:
+            plain.set_attn_implementation(name)
+        return layout
 
     def _hidden(self, plain: nn.Module, inputs: ModelInput) -> Tensor:
         """The last hidden states before each response token, `[R, H]`."""
@@ -182,15 +193,15 @@ def build_causal_lm(cfg: Any, torch_dtype: torch.dtype) -> CausalLM:
         cfg: the model section, complete.
         torch_dtype: number format of the weights.
     """
-    packed = cfg.sequence_layout == "packed" and cfg.attn_implementation == "sdpa"
-    name = attention.register() if packed else cfg.attn_implementation
-    lm = load_causal_lm(cfg, torch_dtype, attn_implementation=name)
+    attention.register()
+    lm = load_causal_lm(cfg, torch_dtype)
     quicken_norms(lm)
     if cfg.is_lora:
         lm = add_adapters(lm, cfg)
     return CausalLM(
         lm,
-        layout="packed" if packed else "padded",
+        layout=cfg.sequence_layout,
+        attn_implementation=cfg.attn_implementation,
         chunk_tokens=cfg.logits_chunk_tokens,
         value_head=cfg.add_value_head,
     )

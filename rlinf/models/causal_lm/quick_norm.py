@@ -1,8 +1,9 @@
-"""RMS normalisation with a third of the passes over memory, for training on a CPU.
+"""RMS normalisation with a third of the passes over memory.
 
 The modules of transformers are made of six elementwise operations, each of which autograd
 remembers. On a CPU, where a small model spends much of its time in them, one function with its
-gradient written out is three times as fast; its result is the same bit for bit.
+gradient written out is three times as fast; its result is the same bit for bit. On a GPU, torch has
+a kernel that does all of it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -35,12 +37,16 @@ class _RMSNorm(torch.autograd.Function):
 
 
 class _Quick:
-    """Mixed into the class of a norm: on a CPU, in float32, computes the same quicker."""
+    """Mixed into the class of a norm: computes the same quicker."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Normalises the last dimension."""
-        if hidden_states.device.type == "cpu" and hidden_states.dtype is torch.float32:
-            return _RMSNorm.apply(hidden_states, self.weight, self.variance_epsilon)
+        if hidden_states.dtype is self.weight.dtype:
+            if hidden_states.is_cuda:
+                shape = self.weight.shape
+                return functional.rms_norm(hidden_states, shape, self.weight, self.variance_epsilon)
+            if hidden_states.device.type == "cpu" and hidden_states.dtype is torch.float32:
+                return _RMSNorm.apply(hidden_states, self.weight, self.variance_epsilon)
         return super().forward(hidden_states)
 
 

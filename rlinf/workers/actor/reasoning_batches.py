@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from rlinf.data.token_batch import TokenBatch
+from rlinf.models.causal_lm.layout import layout_on
 
-_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+_TOKENS = {"cpu": 4_096, "cuda": 16_384}
 """Tokens of a micro-batch where the config says nothing: a CPU is quickest with about this many."""
 
 
@@ -53,8 +54,8 @@ class MicroBatches:
         budget = _TOKENS.get(device.type, _TOKENS["cuda"])
         if cfg.runner.enable_dynamic_batch_size:
             budget, sequences = cfg.runner.max_tokens_per_mbs, None
-        padded = model.sequence_layout == "padded" or model.attn_implementation != "sdpa"
-        return cls(budget, sequences, padded, agree)
+        layout = layout_on(device, model.sequence_layout, model.attn_implementation)
+        return cls(budget, sequences, layout == "padded", agree)
 
     def split(self, lengths: Tensor, rows: Tensor) -> list[Tensor]:
         """Cuts some sequences into micro-batches; all ranks call it.

@@ -109,3 +109,20 @@ def test_quick_norms_are_those_of_the_model():
     assert double(x.double()).dtype is torch.float64
     assert quicken_norms(Odd()) == 0
     assert quicken_norms(make().plain) == 0, "the builder has done it"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_quick_norms_are_those_of_the_model_on_a_gpu():
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+    slow, quick = Qwen3RMSNorm(64), Qwen3RMSNorm(64)
+    quicken_norms(quick)
+    x = torch.randn(3, 5, 64, device="cuda")
+    grads = []
+    for norm in (slow.cuda(), quick.cuda()):
+        own = x.clone().requires_grad_()
+        norm(own).square().sum().backward()
+        grads.append((norm(own), own.grad, norm.weight.grad))
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

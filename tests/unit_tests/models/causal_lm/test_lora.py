@@ -88,6 +88,10 @@ def test_the_rollout_merges_the_adapters_it_receives():
         assert set(own) == set(sent)
         for name, tensor in sent.items():
             own[name].copy_(tensor)
+        assert torch.equal(
+            dict(store.merged())["model.layers.0.mlp.up_proj.weight"],
+            dict(model.policy_tensors(same))["model.layers.0.mlp.up_proj.weight"],
+        )
         store.merge()
         merged = dict(model.policy_tensors(same))
         for name, tensor in engine.plain.state_dict().items():

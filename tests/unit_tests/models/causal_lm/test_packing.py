@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rlinf.models.causal_lm import attention
+from rlinf.models.causal_lm.layout import layout_on
 from tests.unit_tests.models.causal_lm.small import ask, examples, gradients, make, slowly
 
 LLAMA = {
@@ -22,13 +23,15 @@ WINDOW = {
     "model_type": "hf_causal_lm",
     "hf_config": LLAMA["hf_config"] | {"model_type": "mistral", "sliding_window": 3},
 }
+PACKED = {"sequence_layout": "packed"}
 MODELS = {
-    "packed": {},
+    "packed": PACKED,
     "padded": {"sequence_layout": "padded"},
     "eager": {"attn_implementation": "eager"},
     "chunks": {"logits_chunk_tokens": 3},
-    "llama": LLAMA,
-    "sliding window": WINDOW,
+    "llama": LLAMA | PACKED,
+    "sliding window": WINDOW | PACKED,
+    "padded sliding window": WINDOW,
 }
 
 
@@ -49,7 +52,7 @@ def test_packed_is_each_sequence_alone(name):
 
 
 def test_sequences_of_equal_length_need_no_padding():
-    model = make()
+    model = make(PACKED)
     sequences = [([1, 2, 3], [4, 5]), ([5, 6], [7, 8, 9])]
     out, expected = ask(model, sequences), slowly(model, sequences)
     torch.testing.assert_close(out["logprobs"], expected["logprobs"], rtol=1e-5, atol=1e-5)
@@ -92,8 +95,19 @@ def test_gradient_checkpointing_changes_memory_and_nothing_else():
         torch.testing.assert_close(again[key], gradient)
 
 
-def test_what_packed_attention_does_not_know_is_refused():
+def test_a_device_has_the_layout_that_is_quicker_on_it():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert [layout_on(d, "auto", "sdpa") for d in (cpu, gpu)] == ["padded", "packed"]
+    assert layout_on(gpu, "packed", "eager") == "padded"
+    assert layout_on(cpu, "packed", "sdpa") == "packed"
     model = make()
+    ask(model, examples())
+    assert model.plain.config._attn_implementation == "sdpa"
+
+
+def test_what_packed_attention_does_not_know_is_refused():
+    model = make(PACKED)
+    ask(model, examples())
     with pytest.raises(ValueError, match="set model.sequence_layout to padded"):
         model.plain(input_ids=torch.tensor([[1, 2, 3]]))
     layer = torch.nn.Identity()

@@ -33,8 +33,8 @@ def train(changes=None, steps=2):
 SAME = {
     "sequences": {"actor.micro_batch_size": 2},
     "tokens": {"runner.enable_dynamic_batch_size": True, "runner.max_tokens_per_mbs": 33},
-    "padded rows": {
-        "actor.model": {**MODEL, "sequence_layout": "padded"},
+    "end to end": {
+        "actor.model": {**MODEL, "sequence_layout": "packed"},
         "runner.enable_dynamic_batch_size": True,
         "runner.max_tokens_per_mbs": 40,
     },
