@@ -5,6 +5,7 @@ Usage, from the root of the repository, on an otherwise idle machine:
     python -m benchmarks.learning                      # the default job, seeds 0 to 9
     python -m benchmarks.learning --write              # and keep the curves for `rlinf verify`
     python -m benchmarks.learning --recipe metaworld_grpo_mlp --seeds 4 runner.max_epochs=80
+    python -m benchmarks.learning --jobs 4             # four seeds at a time: speeds do not count
 
 Each seed is one `rlinf train RECIPE runner.seed=S`, one after the other, with about ten evaluations
 of 60 episodes each, always the same. Evaluated policies act without noise. What counts against the
@@ -20,6 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -123,19 +125,28 @@ def read_run(folder: Path, seed: int, wall_seconds: float) -> Run:
 
 def table(runs: Sequence[Run]) -> str:
     """The runs in Markdown, one line each."""
-    head = ["seed", f"env steps to {GOAL:.0%}", "final success (n)", "wall (s)", "env steps/s"]
+    head = ["seed", f"env steps to {GOAL:.0%}", "final success (n)", "final return"]
+    head += ["wall (s)", "env steps/s"]
     lines = [head, ["---:"] * len(head)]
     for run in runs:
         steps, curve = run.steps_to_goal, run.curve
         final = f"{curve.values['success_once'][-1]:.0%} ({curve.episodes[-1]})"
         speed = run.env_steps / run.training_seconds
         reached = f"not in {run.env_steps:,}" if steps is None else f"{steps:,}"
-        lines.append([str(run.seed), reached, final, f"{run.wall_seconds:.0f}", f"{speed:,.0f}"])
+        result = f"{curve.values['return'][-1]:,.0f}"
+        wall, rate = f"{run.wall_seconds:.0f}", f"{speed:,.0f}"
+        lines.append([str(run.seed), reached, final, result, wall, rate])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def conclusion(runs: Sequence[Run], asked: int) -> str:
-    """How many seeds reached the goal, beside the aim."""
+    """How many seeds reached the goal, beside the aim; returns where nothing counts as success."""
+    if runs and not any(any(run.curve.values["success_once"]) for run in runs):
+        final = [run.curve.values["return"][-1] for run in runs]
+        return (
+            f"no episode of any seed counted as a success; final returns of {len(runs)} of {asked} "
+            f"seeds: {min(final):,.0f} to {max(final):,.0f}"
+        )
     reached = sum(run.reached for run in runs)
     verdict = "met" if reached == asked else "**missed**"
     return (
@@ -181,6 +192,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--recipe", default="metaworld_ppo_mlp", metavar="NAME")
     options.add_argument("--seeds", type=int, default=10, metavar="N", help="how many (10)")
     options.add_argument("--first-seed", type=int, default=0, metavar="S", help="the first (0)")
+    options.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds at a time (1)")
     options.add_argument("--quick", action="store_true", help="2 seeds, 6 steps: does it work?")
     options.add_argument("--write", action="store_true", help="write the recipe's curve file")
     options.add_argument("--json", type=Path, metavar="FILE", help="where to write all runs")
@@ -196,8 +208,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.quick and args.write:
         parser().error("--quick runs are too short to be written as a recipe's curves")
-    if args.seeds < 1:
-        parser().error(f"--seeds {args.seeds}: at least one is needed")
+    for name in ("seeds", "jobs"):
+        if getattr(args, name) < 1:
+            parser().error(f"--{name} {getattr(args, name)}: at least one is needed")
     given = [*args.overrides, *(["runner.max_epochs=6"] if args.quick else [])]
     evaluation = evaluation_overrides(args.recipe, given)
     seeds = range(args.first_seed, args.first_seed + (2 if args.quick else args.seeds))
@@ -205,19 +218,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A run that is under way is ended on this way out, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     busy = busy_share()
-    runs: list[Run] = []
-    failures: list[str] = []
-    for index, seed in enumerate(seeds, 1):
-        _say(f"seed {seed} ({index} of {len(seeds)})")
+
+    def attempt(seed: int) -> Run | str:
+        _say(f"seed {seed} of {seeds[0]} to {seeds[-1]}")
         try:
             # What was given goes last: it may change the evaluations, too.
-            runs.append(train(args.recipe, seed, [*evaluation, *given], folder))
+            run = train(args.recipe, seed, [*evaluation, *given], folder)
         except (RunFailed, curves.NoCurve) as failure:
-            failures.append(str(failure))
             _say(f"FAILED {failure}")
-        else:
-            _say(table(runs[-1:]).splitlines()[-1])
+            return str(failure)
+        _say(table([run]).splitlines()[-1])
+        return run
+
+    if args.jobs == 1:
+        results = [attempt(seed) for seed in seeds]
+    else:
+        with ThreadPoolExecutor(args.jobs) as pool:
+            results = list(pool.map(attempt, seeds))
+    runs = [result for result in results if isinstance(result, Run)]
+    failures = [result for result in results if isinstance(result, str)]
     idle = "idle" if busy <= IDLE_LIMIT else "**not idle: speeds do not count**"
+    if args.jobs > 1:
+        idle += f"; {args.jobs} seeds at a time: **speeds do not count**"
     print(f"{describe_machine()}. Others used {busy:.0%} of it before: {idle}.")
     print(f"{args.recipe} {shlex.join(given)}".rstrip() + f"; {time.strftime('%Y-%m-%d')}.\n")
     print(table(runs))

@@ -23,6 +23,14 @@ def ray_session() -> Iterator[None]:
     session.close()
 
 
+@pytest.fixture(scope="session")
+def ray_address(ray_session: None) -> str:
+    """For programs that need not start a Ray of their own: their RAY_ADDRESS."""
+    import ray
+
+    return ray.get_runtime_context().gcs_address
+
+
 @pytest.fixture
 def cluster(ray_session: None, tmp_path: object) -> Iterator[object]:
     """A cluster of one node with eight CPU slots."""

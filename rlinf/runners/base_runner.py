@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from rlinf.runners.checkpoints import RunCheckpoints
-from rlinf.runners.run_folder import RunSummary, run_folder, training_folder
+from rlinf.runners.run_folder import RunSummary, checkpoint_folder, run_folder
 from rlinf.runners.run_progress import run_progress
 from rlinf.scheduler import WorkerGroup
 from rlinf.scheduler.trace import mark_step
@@ -33,7 +33,7 @@ class BaseRunner(ABC):
         self.folder = run_folder(cfg)
         self.summary = RunSummary(self.folder, cfg)
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
-        self.checkpoints = RunCheckpoints(cfg, training_folder(cfg), groups)
+        self.checkpoints = RunCheckpoints(cfg, checkpoint_folder(cfg), groups)
         # Told now, if it is not there or of another run, and not when all workers are built.
         self._resumed = self.checkpoints.find()
         self.global_step = 0
@@ -159,7 +159,7 @@ class BaseRunner(ABC):
 
     def _report(self, progress: Progress, metrics: dict[str, float], seconds: float) -> None:
         metrics["time/step"] = seconds
-        metrics["checkpoint/failures"] = float(self.checkpoints.failures)
+        metrics["train/checkpoint_failures"] = float(self.checkpoints.failures)
         self._scores |= metrics
         if self._due(self.cfg.runner.log_interval):
             self.logger.log(metrics, self.global_step)

@@ -23,7 +23,7 @@ class RunCheckpoints:
 
     Args:
         cfg: checked configuration.
-        folder: folder of the run, or of the training that is evaluated.
+        folder: where they are.
         groups: groups whose workers are `Checkpointed`.
     """
 
@@ -31,9 +31,7 @@ class RunCheckpoints:
         self._cfg = cfg
         self._groups = groups
         self._settings = cfg.runner
-        self.store = CheckpointStore(
-            folder / "checkpoints", cfg.runner.keep_last, cfg.runner.keep_best
-        )
+        self.store = CheckpointStore(folder, cfg.runner.keep_last, cfg.runner.keep_best)
         self.failures = 0
         self._pending: tuple[int, float | None, float] | None = None
         self._commit: _Commit | None = None

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlinf.config import ConfigError
-from rlinf.runners.run_folder import run_folder
+from rlinf.runners.run_folder import checkpoint_folder, run_folder
 from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
 from rlinf.utils.checkpoint.store import MANIFEST
 
@@ -50,7 +50,7 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
             if restarts >= cfg.runner.max_restarts:
                 raise
             restarts += 1
-            newest = _newest(folder, since=begin)
+            newest = _newest(checkpoint_folder(cfg), since=begin)
             _announce(error, restarts, cfg.runner.max_restarts, newest)
             _keep_logs(folder, restarts)
             resume_dir = str(newest) if newest is not None else cfg.runner.resume_dir
@@ -63,7 +63,7 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
 
 def _newest(folder: Path, since: float) -> Path | None:
     """The newest whole checkpoint that this run has made."""
-    for checkpoint in reversed(CheckpointStore(folder / "checkpoints").all()):
+    for checkpoint in reversed(CheckpointStore(folder).all()):
         if (checkpoint.path / MANIFEST).stat().st_mtime < since:
             continue
         try:

@@ -22,6 +22,15 @@ def training_folder(cfg: Any) -> Path:
     return Path(cfg.runner.logger.log_path) / cfg.runner.logger.experiment_name
 
 
+def checkpoint_folder(cfg: Any) -> Path:
+    """`<log_path>/<experiment_name>/checkpoints`, or below `actor.checkpoint_save_path`."""
+    actor = cfg.get("actor")
+    place = None if actor is None else actor.checkpoint_save_path
+    if place is None:
+        return training_folder(cfg) / "checkpoints"
+    return Path(place) / cfg.runner.logger.experiment_name / "checkpoints"
+
+
 def run_folder(cfg: Any) -> Path:
     """Where a run writes: an evaluation does not touch what the training wrote.
 
@@ -33,7 +42,7 @@ def run_folder(cfg: Any) -> Path:
         return folder
     wanted = cfg.runner.resume_dir
     if wanted == "auto":
-        known = CheckpointStore(folder / "checkpoints").all()
+        known = CheckpointStore(checkpoint_folder(cfg)).all()
         wanted = str(known[-1].path) if known else None
     return folder / ("eval" if wanted is None else f"eval_{Path(wanted).name}")
 

@@ -69,9 +69,7 @@ class WrapPolicyConfig(Section):
     module_classes_to_wrap: list[str] = Field(
         default_factory=list, description="Class names of further modules."
     )
-    no_split_names: list[str] = Field(
-        default_factory=list, description="Names of modules that stay whole."
-    )
+    no_split_names: list[str] = reserved([], "Names of modules that stay whole.")
 
 
 class FSDPConfig(Section):
@@ -81,7 +79,9 @@ class FSDPConfig(Section):
         "fsdp2", "Which generation of FSDP.", reserved_values=("fsdp",)
     )
     sharding_strategy: Literal["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"] = Field(
-        "full_shard", description="What is spread over ranks."
+        "full_shard",
+        description="What is spread over ranks: weights, gradients and optimiser; all but weights "
+        "in use; the same inside each node, with copies on the others; nothing.",
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass to save memory."
@@ -89,8 +89,10 @@ class FSDPConfig(Section):
     gradient_checkpointing_use_reentrant: bool = Field(
         False, description="Use the older form of activation recomputation."
     )
-    cpu_offload: bool = Field(False, description="Keep shards in host memory.")
-    offload_pin_memory: bool = Field(True, description="Pin that host memory.")
+    cpu_offload: bool = reserved(
+        False, "Keep shards in host memory during training; enable_offload does so outside of it."
+    )
+    offload_pin_memory: bool = reserved(True, "Pin that host memory.")
     reshard_after_forward: bool = Field(
         True, description="Free gathered weights between forward and backward."
     )
@@ -106,8 +108,8 @@ class FSDPConfig(Section):
     wrap_policy: WrapPolicyConfig = Field(
         default_factory=WrapPolicyConfig, description="Which modules are sharded on their own."
     )
-    save_full_model_weights: bool = Field(
-        True, description="Also save the whole weights in one file."
+    save_full_model_weights: bool = reserved(
+        False, "Also save the whole weights in one file; `rlinf export` writes one."
     )
     forward_prefetch: bool = reserved(False, "Gather the next layer early (first FSDP).")
     limit_all_gathers: bool = reserved(True, "Bound gathers in flight (first FSDP).")
@@ -154,11 +156,11 @@ class TrainedConfig(Section):
     tokenizer: TokenizerConfig = Field(
         default_factory=TokenizerConfig, description="Text to tokens and back."
     )
-    checkpoint_load_path: str | None = Field(
-        None, description="Weights to start from, besides model.model_path."
-    )
+    checkpoint_load_path: str | None = Field(None, description="Older name of runner.ckpt_path.")
     checkpoint_save_path: str | None = Field(
-        None, description="Folder for checkpoints; null is the run's own folder."
+        None,
+        description="Where to save instead of runner.logger.log_path: checkpoints are in "
+        "<experiment_name>/checkpoints below it.",
     )
     sync_weight_no_wait: bool = reserved(False, "Send weights in the background.")
     calculate_flops: bool = reserved(False, "Report the arithmetic rate of training.")

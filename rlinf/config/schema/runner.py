@@ -115,7 +115,9 @@ class RunnerConfig(Section):
         False, description="Resume although the config differs from the checkpoint's."
     )
     ckpt_path: str | None = Field(
-        None, description="Weights loaded into actor and rollout before the first step."
+        None,
+        description="Weights to begin with: a checkpoint, a run, an exported folder, or a file of "
+        "safetensors or torch.save. The optimiser is fresh; resume_dir goes on with a run.",
     )
     only_eval: bool = Field(False, description="Evaluate and stop, without training.")
     max_restarts: Int = Field(
@@ -158,8 +160,8 @@ class RunnerConfig(Section):
     max_tokens_per_mbs: Int | None = Field(
         None, gt=0, description="Most tokens of a micro-batch when its size is dynamic."
     )
-    output_dir: str | None = Field(
-        None, description="Folder for checkpoints; null is the run's own folder."
+    output_dir: str | None = reserved(
+        None, "Folder for checkpoints; runner.logger.log_path is that of the run."
     )
     use_training_pipeline: bool = reserved(False, "Train on micro-batches as environments end.")
     enable_decoupled_mode: bool = reserved(False, "Let any idle rollout worker serve any env.")

@@ -22,6 +22,8 @@ from rlinf.hybrid_engines.fsdp.precision import training_precision
 from rlinf.hybrid_engines.fsdp.schedule import learning_rate_factor
 from rlinf.hybrid_engines.fsdp.sharding import shard, whole
 
+_COMPILER = "inductor"
+
 
 class TrainEngine:
     """Trains one model on all ranks of a group.
@@ -72,6 +74,9 @@ class TrainEngine:
             model = shard(model, cfg.fsdp_config, self.precision)
             if self.reference is not None:
                 self.reference = shard(self.reference, cfg.fsdp_config, self.precision)
+        if cfg.compile_model:
+            # In place: names of weights stay as they are.
+            model.compile(backend=_COMPILER)
         self.model = model
         is_head = getattr(model, "is_value_parameter", _sounds_like_a_value)
         heads = [p for n, p in model.named_parameters() if is_head(n)]
@@ -196,7 +201,8 @@ class TrainEngine:
             last: whether it is the last one before the step, after which ranks exchange gradients.
         """
         if self.world_size > 1:
-            self.model.set_requires_gradient_sync(last)
+            once = self.cfg.fsdp_config.enable_gradient_accumulation
+            self.model.set_requires_gradient_sync(last or not once)
             loss = loss * self.world_size
         loss.backward()
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.fsdp.precision import ComputePrecision
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 def shard(model: nn.Module, cfg: Any, precision: ComputePrecision) -> nn.Module:
@@ -22,8 +27,11 @@ def shard(model: nn.Module, cfg: Any, precision: ComputePrecision) -> nn.Module:
     names = set(cfg.wrap_policy.transformer_layer_cls_to_wrap) or set(
         getattr(model, "_no_split_modules", ())
     )
+    names |= set(cfg.wrap_policy.module_classes_to_wrap)
+    gathered = cfg.sharding_strategy in ("shard_grad_op", "no_shard")
     options = {
-        "reshard_after_forward": cfg.reshard_after_forward,
+        "mesh": _mesh(cfg.sharding_strategy, next(model.parameters()).device.type),
+        "reshard_after_forward": cfg.reshard_after_forward and not gathered,
         # Inputs keep their format: what is normalised in float32 must not be rounded before.
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=precision.params,
@@ -31,10 +39,40 @@ def shard(model: nn.Module, cfg: Any, precision: ComputePrecision) -> nn.Module:
             cast_forward_inputs=False,
         ),
     }
-    for module in model.modules():
+    # Inner modules first: an outer one then takes what is left.
+    for module in reversed(list(model.modules())):
         if type(module).__name__ in names:
             fully_shard(module, **options)
     return fully_shard(model, **options)
+
+
+def _mesh(strategy: str, device: str) -> DeviceMesh | None:
+    """Ranks as a table: those of a column hold the same shard; None is one row of all ranks.
+
+    Raises:
+        ValueError: nodes have different numbers of ranks.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    ranks = dist.get_world_size()
+    if strategy == "no_shard":
+        per_row = 1
+    elif strategy == "hybrid_shard":
+        per_row = int(os.environ.get("NODE_LOCAL_WORLD_SIZE", ranks))
+        counts: list[Any] = [None] * ranks
+        dist.all_gather_object(counts, per_row)
+        if len(set(counts)) > 1:
+            raise ValueError(
+                "fsdp_config.sharding_strategy is hybrid_shard, which needs as many actor ranks on "
+                f"each node; the nodes of ranks 0 to {ranks - 1} have {counts}; place the actor "
+                "alike on all nodes, or use full_shard"
+            )
+    else:
+        return None
+    if per_row == ranks:
+        return None
+    names = ("replicate", "shard")
+    return init_device_mesh(device, (ranks // per_row, per_row), mesh_dim_names=names)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -462,14 +462,19 @@ class Cluster:
         import ray
 
         deadline = time.monotonic() + (self.timeout("shutdown") or 20.0)
-        polite = [a.rlinf_shut_down.remote() for g in groups if g.closes_itself for a in g.actors]
+        actors = {g.name_of(rank): actor for g in groups for rank, actor in enumerate(g.actors)}
+        names = list(actors)
+        awake = names if self._inquest is None else self._inquest.awake(names)
+        told = [g.name_of(rank) for g in groups if g.closes_itself for rank in range(len(g.actors))]
+        polite = [actors[name].rlinf_shut_down.remote() for name in told if name in awake]
         if polite:
             ray.wait(polite, num_returns=len(polite), timeout=deadline - time.monotonic())
-        names = [group.name_of(rank) for group in groups for rank in range(len(group.actors))]
         if self._server is not None:
-            for reads in self._server.inquire("leave", None, names, timeout=2.0).values():
+            for reads in self._server.inquire("leave", None, awake, timeout=2.0).values():
                 self._server.state.config_reads |= reads
         self._runtime.registry.ask("expect_exit", names=names)
+        # Ray asks a process to end, and one that has been stopped does not hear it.
+        self._kill([name for name in names if name not in awake])
         for group in groups:
             for actor in group.actors:
                 ray.kill(actor, no_restart=True)
@@ -481,7 +486,6 @@ class Cluster:
         try:
             gone(timeout=_KILL_SECONDS)
         except WaitTimeout:
-            # Ray asks a process to end, and one that has been stopped does not hear it.
             self._kill(names)
             gone(timeout=max(1.0, deadline - time.monotonic()))
 

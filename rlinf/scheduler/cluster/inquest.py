@@ -80,7 +80,7 @@ class Inquest:
         self, waiter: str, what: str, names: list[str], seconds: float | None
     ) -> WaitTimeout:
         """Says who did not answer and what each was doing; dumps all stacks beside the logs."""
-        status = self._server.inquire("status", None, names, timeout=_STATUS_SECONDS)
+        status = self._server.inquire("status", None, self.awake(names), timeout=_STATUS_SECONDS)
         folder = self.dump_stacks()
         holders = []
         for name in names:
@@ -100,11 +100,20 @@ class Inquest:
         state = process_state(info.pid) or "gone"
         return f"{doing}; the process is {state} and does not answer"
 
+    def awake(self, names: list[str]) -> list[str]:
+        """Those workers that may answer: not stopped by a signal, as far as can be seen here."""
+        return [name for name in names if not self._is_frozen(self._server.state.workers.get(name))]
+
+    def _is_frozen(self, info: Any) -> bool:
+        if info is None or info.cluster_node_rank != self._node_rank:
+            return False
+        return is_stopped(info.pid)
+
     def frozen(self) -> list[Frozen]:
         """Workers on this node whose processes have been stopped by a signal."""
         found = []
         for name, info in list(self._server.state.workers.items()):
-            if info.cluster_node_rank != self._node_rank or not is_stopped(info.pid):
+            if not self._is_frozen(info):
                 continue
             doing = examine(worker_file(self._run.log_dir, name, ".box"), "").activity
             where = f"node {info.cluster_node_rank} ({info.node_ip}), pid {info.pid}"
@@ -115,7 +124,8 @@ class Inquest:
         """Writes the Python stacks of all workers to files and returns their folder."""
         folder = self.folder / "stacks"
         folder.mkdir(parents=True, exist_ok=True)
-        answers = self._server.inquire("stacks", None, None, timeout=_STACKS_SECONDS)
+        everybody = self.awake(list(self._server.state.workers))
+        answers = self._server.inquire("stacks", None, everybody, timeout=_STACKS_SECONDS)
         for name, text in answers.items():
             (folder / f"{name.replace(':', '_')}.txt").write_text(text)
         for name, info in list(self._server.state.workers.items()):

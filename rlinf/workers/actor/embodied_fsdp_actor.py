@@ -12,6 +12,7 @@ from rlinf.data.embodied import EmbodiedBatch, merge_halves
 from rlinf.data.env_share import env_ids
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
 from rlinf.scheduler import Worker
@@ -42,9 +43,11 @@ class EmbodiedFSDPActor(Checkpointed, Worker):
         seed = self.cfg.actor.seed
         seed = self.cfg.runner.seed if seed is None else seed
         torch.manual_seed(seed)
+        policy = get_model(self.cfg.actor.model, env_spec, torch.float32)
+        load_initial_weights(policy, self.cfg)
         self.learner = EmbodiedLearner(
             self.cfg,
-            get_model(self.cfg.actor.model, env_spec, torch.float32),
+            policy,
             self._device,
             seed=seed,
             rank=self._rank,

@@ -12,6 +12,7 @@ from torch import Tensor
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.sharding import whole
+from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
 from rlinf.models.causal_lm.model import CausalLM
@@ -54,6 +55,7 @@ class ReasoningActor(Checkpointed, Worker):
         seed = cfg.runner.seed if cfg.actor.seed is None else cfg.actor.seed
         torch.manual_seed(seed)
         policy = get_model(cfg.actor.model, dtype=torch.float32)
+        load_initial_weights(policy, cfg)
         critic = None
         if cfg.critic is not None and cfg.critic.use_critic_model:
             critic = get_model(cfg.critic.model, dtype=torch.float32)

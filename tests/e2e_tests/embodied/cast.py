@@ -11,16 +11,11 @@ import torch
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
+from tests.e2e_tests.troupe import BeginsAgain
 
 
-class Observed:
-    """Begins again when told, and writes down when a device is taken, used and given up."""
-
-    def begin_again(self, cfg: Any) -> None:
-        """Is from now on as if it had been launched with `cfg`."""
-        self.on_shutdown()
-        # A second object of this process; this one takes over all that it has.
-        self.__dict__ = type(self)(cfg).__dict__
+class Observed(BeginsAgain):
+    """Writes down when a device is taken, used and given up."""
 
     def note(self, event: str) -> None:
         self.__dict__.setdefault("events", []).append((time.monotonic(), self._rank, event))

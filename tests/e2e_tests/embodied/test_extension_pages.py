@@ -21,12 +21,16 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def rlinf(folder: Path, *arguments: str) -> str:
+def rlinf(folder: Path, address: str, *arguments: str) -> str:
     """Runs the command with all modules of the pages; returns what it said."""
     done = subprocess.run(
         [sys.executable, "-m", "rlinf.cli", *arguments],
         cwd=folder,
-        env={**os.environ, "RLINF_EXT_MODULE": ",".join(PAGES.values())},
+        env={
+            **os.environ,
+            "RLINF_EXT_MODULE": ",".join(PAGES.values()),
+            "RAY_ADDRESS": address,
+        },
         capture_output=True,
         text=True,
         timeout=110,
@@ -51,17 +55,18 @@ def test_an_example_is_short(page: str) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_the_examples_train_together(folder: Path) -> None:
+def test_the_examples_train_together(folder: Path, ray_address: str) -> None:
     """One run with all three: the parts of the pages' recipes, and the last page's overrides."""
     env = yaml.safe_load((folder / "extend_env.yaml").read_text())
     policy = yaml.safe_load((folder / "extend_policy.yaml").read_text())
     recipe = {**policy, "env": env["env"], "defaults": ["base/embodied", "algo/ppo", "_self_"]}
     (folder / "own.yaml").write_text(yaml.safe_dump(recipe))
     for name in ("extend_env", "extend_policy"):
-        assert "valid" in rlinf(folder, "check", f"{name}.yaml")
+        assert "valid" in rlinf(folder, ray_address, "check", f"{name}.yaml")
     overrides = re.findall(r"algorithm\.\w+=\w+", blocks("extend_algorithm", "bash")[0])
     assert len(overrides) == 2
-    rlinf(folder, "train", "own.yaml", *overrides, "runner.max_epochs=2", "runner.eval_episodes=20")
+    short = ["runner.max_epochs=2", "runner.eval_episodes=20"]
+    rlinf(folder, ray_address, "train", "own.yaml", *overrides, *short)
     logs = folder / "logs" / "waves_ppo"
     summary = json.loads((logs / "summary.json").read_text())
     assert summary["status"] == "finished" and summary["env_steps"] == 2 * 16 * 50

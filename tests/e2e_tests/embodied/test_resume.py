@@ -16,8 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlinf.utils.checkpoint import CheckpointError
 from rlinf.utils.fingerprints import FILE
 
+RECIPE = "gymnasium_ppo_mlp"
 STEPS = 6
 SHORT = [
     "env.train.id=Pendulum-v1",
@@ -43,7 +45,7 @@ MODES = {
 
 
 def command(folder: Path, *overrides: str) -> list[str]:
-    program = [sys.executable, "-m", "rlinf.cli", "train", "gymnasium_ppo_mlp", *SHORT, *overrides]
+    program = [sys.executable, "-m", "rlinf.cli", "train", RECIPE, *SHORT, *overrides]
     place = [f"runner.logger.log_path={folder.parent}"]
     return [*program, *place, f"runner.logger.experiment_name={folder.name}"]
 
@@ -91,16 +93,17 @@ def assert_same_run(one: Path, two: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(own_troupe, tmp_path_factory):
     """Folders of runs that nothing happened to, by mode."""
     runs: dict[str, Path] = {}
 
     def run(mode: str) -> Path:
         if mode not in runs:
-            folder = tmp_path_factory.mktemp(mode) / "whole"
-            steps = [*MODES[mode], f"runner.max_epochs={STEPS}"]
-            subprocess.run(command(folder, *steps), check=True, stdout=subprocess.DEVNULL)
-            runs[mode] = folder
+            steps = [*SHORT, *MODES[mode], f"runner.max_epochs={STEPS}"]
+            runner = own_troupe.runner(tmp_path_factory.mktemp(mode), RECIPE, steps)
+            runner.run()
+            own_troupe.end_of_test(sound=True)
+            runs[mode] = runner.folder
         return runs[mode]
 
     return run
@@ -120,14 +123,15 @@ ON_REQUEST = pytest.mark.skipif(
         pytest.param("disaggregated", marks=ON_REQUEST),
     ],
 )
-def test_killed_and_resumed_is_as_if_nothing_had_happened(undisturbed, tmp_path, mode):
+def test_killed_and_resumed_is_as_if_nothing_had_happened(undisturbed, ray_address, tmp_path, mode):
     broken = tmp_path / "broken"
     steps = [*MODES[mode], f"runner.max_epochs={STEPS}"]
     resumable = command(broken, *steps, "runner.resume_dir=auto")
     process = start_and_await_step_2(broken, resumable)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    done = subprocess.run(resumable, check=True, capture_output=True, text=True)
+    env = {**os.environ, "RAY_ADDRESS": ray_address}
+    done = subprocess.run(resumable, env=env, check=True, capture_output=True, text=True)
     assert "resuming after step" in done.stdout and "not restored" not in done.stdout
     assert_same_run(broken, undisturbed(mode))
 
@@ -154,21 +158,18 @@ def test_a_run_that_restarts_itself_is_as_if_nothing_had_happened(undisturbed, t
 
 
 @pytest.mark.timeout(180)
-def test_another_number_of_ranks_and_another_config(tmp_path):
-    folder = tmp_path / "run"
-    first = command(folder, *MODES["collocated"], "runner.max_epochs=1")
-    subprocess.run(first, check=True, stdout=subprocess.DEVNULL)
-    more = ["runner.max_epochs=2", "runner.resume_dir=auto", "actor.optim.lr_scheduler=constant"]
-    done = subprocess.run(
-        command(folder, *MODES["disaggregated"], *more), capture_output=True, text=True
-    )
-    assert done.returncode != 0
-    assert "actor.optim.lr_scheduler: 'cosine' then, 'constant' now" in done.stdout + done.stderr
-    more.append("runner.resume_force=true")
-    done = subprocess.run(
-        command(folder, *MODES["disaggregated"], *more), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "there were 1 actor ranks and now are 2" in done.stdout
-    assert "new episodes begin" in done.stdout
-    assert [line["step"] for line in metrics(folder)][-1] == 2
+def test_another_number_of_ranks_and_another_config(troupe, tmp_path, capsys):
+    first = [*SHORT, *MODES["collocated"], "runner.max_epochs=1"]
+    troupe.runner(tmp_path, RECIPE, first).run()
+    more = [*SHORT, *MODES["disaggregated"], "runner.max_epochs=2", "runner.resume_dir=auto"]
+    more.append("actor.optim.lr_scheduler=constant")
+    with pytest.raises(CheckpointError) as caught:
+        troupe.runner(tmp_path, RECIPE, more)
+    assert "actor.optim.lr_scheduler: 'cosine' then, 'constant' now" in str(caught.value)
+    capsys.readouterr()
+    resumed = troupe.runner(tmp_path, RECIPE, [*more, "runner.resume_force=true"])
+    said = capsys.readouterr().out
+    assert "there were 1 actor ranks and now are 2" in said
+    assert "new episodes begin" in said
+    resumed.run()
+    assert [line["step"] for line in metrics(resumed.folder)][-1] == 2

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from rlinf.runners.base_runner import BaseRunner
 from rlinf.scheduler import Channel, Worker, WorkerGroup
+from rlinf.scheduler.channel.keeper import ChannelKeeper
 from rlinf.workers.checkpointed import Checkpointed, Job
 
 STEPS = 3
@@ -98,6 +99,15 @@ class Part(Checkpointed, Worker):
         return []
 
 
+class MortalKeeper(ChannelKeeper):
+    """A keeper of channels that fails when it is given an item under the name of a fault."""
+
+    def _on_put(self, who: str, connection: Any, fields: Any, body: Any) -> None:
+        if fields[2] in ("exception", "memory"):
+            strike(fields[2])
+        super()._on_put(who, connection, fields, body)
+
+
 class Loop(BaseRunner):
     """Rolls out through channels, trains, saves every step."""
 
@@ -116,6 +126,8 @@ class Loop(BaseRunner):
             return
         if fault.role == "driver":
             strike(fault.kind)
+        elif fault.role == "keeper" and fault.kind in ("exception", "memory"):
+            self._channels[0].put("anything", key=fault.kind)
         elif fault.role == "keeper":
             number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[fault.kind]
             os.kill(self.keeper_pid(), number)

@@ -18,7 +18,7 @@ from rlinf.config import validate_cfg
 from rlinf.scheduler import Cluster, FlexiblePlacementStrategy
 from rlinf.scheduler.cluster.shutdown import runs
 from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
-from tests.e2e_tests.faults.job import ITEMS, ROLES, STEPS, Fault, Loop, Part
+from tests.e2e_tests.faults.job import ITEMS, ROLES, STEPS, Fault, Loop, MortalKeeper, Part
 
 DOING = {
     "start": "init_worker",
@@ -153,11 +153,12 @@ def test_a_worker_is_struck(ray_session, tmp_path, fault):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "kind, phase",
-    itertools.product(("kill", "stop"), DOING)
+    itertools.product(KINDS, DOING)
     if ALL
-    else [("kill", "start"), ("stop", "rollout"), ("kill", "save")],
+    else [("kill", "start"), ("stop", "rollout"), ("memory", "training"), ("exception", "save")],
 )
-def test_a_keeper_of_channels_is_struck(ray_session, tmp_path, kind, phase):
+def test_a_keeper_of_channels_is_struck(ray_session, tmp_path, monkeypatch, kind, phase):
+    monkeypatch.setattr("rlinf.scheduler.channel.keeper.ChannelKeeper", MortalKeeper)
     ran = Ran(tmp_path, Fault("keeper", kind, phase))
     assert ran.seconds < 30
     ran.assert_nobody_is_left()

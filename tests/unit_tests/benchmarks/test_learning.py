@@ -24,8 +24,8 @@ def run(seed: int, success: list[float]) -> Run:
 
 def test_the_table_has_a_line_per_seed() -> None:
     lines = learning.table([run(0, [0.0, 0.96, 1.0]), run(1, [0.0, 0.5, 0.9])]).splitlines()
-    assert lines[2] == "| 0 | 40,000 | 100% (120) | 44 | 2,000 |"
-    assert lines[3] == "| 1 | not in 61,000 | 90% (120) | 44 | 2,000 |"
+    assert lines[2] == "| 0 | 40,000 | 100% (120) | 1 | 44 | 2,000 |"
+    assert lines[3] == "| 1 | not in 61,000 | 90% (120) | 1 | 44 | 2,000 |"
 
 
 def test_only_seeds_that_are_soon_enough_count() -> None:
@@ -35,6 +35,10 @@ def test_only_seeds_that_are_soon_enough_count() -> None:
     )
     told = learning.conclusion([run(0, good), run(1, late), run(2, never)], asked=4)
     assert told.startswith("1 of 4 seeds") and told.endswith("**missed**")
+    without = [run(0, [0.0, 0.0, 0.0])]
+    assert learning.conclusion(without, asked=1) == (
+        "no episode of any seed counted as a success; final returns of 1 of 1 seeds: 0 to 0"
+    )
 
 
 def test_speed_counts_training_alone(tmp_path: Path) -> None:
@@ -114,11 +118,11 @@ def test_a_seed_that_fails_does_not_stop_the_others(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--recipe", "mine", "--first-seed", "12", "--seeds", "3", "--write"]
-    assert learning.main([*options, "--log-path", str(tree / "logs")]) == 1
+    assert learning.main([*options, "--jobs", "2", "--log-path", str(tree / "logs")]) == 1
     printed = capsys.readouterr().out
     assert "| 12 |" in printed and "| 14 |" in printed
     assert "FAILED seed 13 ended with exit code 1" in printed
-    assert "2 of 3 seeds" in printed
+    assert "2 of 3 seeds" in printed and "2 seeds at a time: **speeds do not count**" in printed
     assert not (tree / "examples" / "embodiment" / "curves").exists()
 
 

@@ -45,13 +45,13 @@ def named(pages: list[Path], language: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("page", named(PAGES, "python"), ids=lambda page: page.stem)
-def test_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+def test_python_of_a_page_runs(page: Path, ray_address: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks(page, "python")), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": ray_address},
         capture_output=True,
         text=True,
         timeout=110,

@@ -19,6 +19,7 @@ from rlinf.hybrid_engines.generation.hf.lean import (
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel, check_against_module
 from rlinf.hybrid_engines.generation.hf.native import NativeKernels, NoNativeKernels
 from rlinf.hybrid_engines.generation.hf.native_model import NativeModel
+from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
 
@@ -27,9 +28,12 @@ logger = logging.getLogger(__name__)
 _STRIDE = 16
 """Capacities are multiples of it: kernels work on whole vectors."""
 
-KERNELS = ("auto", "native", "flash", "torch", "transformers")
+KERNELS = ("auto", "native", "triton", "flash", "torch", "transformers")
+_ON_CUDA = ("triton", "flash")
+"""From the fastest on."""
 _CACHES: dict[str, type[KVMemory]] = {
     "native": KVMemory,
+    "triton": SdpaCache,
     "flash": FlashCache,
     "torch": SdpaCache,
 }
@@ -78,12 +82,12 @@ def build_model(
         check_against_module(model)
         return model
 
-    if kernels != "auto" or path != "flash":
+    if kernels != "auto" or path not in _ON_CUDA:
         return assembled(path)
     try:
         return assembled(path)
-    except (RuntimeError, ValueError) as error:
-        logger.error("the flash kernels fail, so decoding is slower: %s", error)
+    except Exception as error:  # a compiler of kernels fails in many ways
+        logger.error("the %s kernels fail, so decoding is slower: %s", path, error)
         return assembled("torch")
 
 
@@ -110,6 +114,8 @@ def _assemble(
     room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
     shape = cache_shape(module, _rows_that_fit(slots, tokens, room, device, memory), capacity)
     cache = kind(shape, device, dtype)
+    if path == "triton":
+        return TritonModel(module, weights, cache)
     if path == "native":
         return NativeModel(module, weights, cache, NativeKernels(shape.head_dim, shape.group))
     model = LeanModel(module, weights, cache, compiled)
@@ -147,12 +153,14 @@ def end_tokens(module: nn.Module) -> tuple[int, ...]:
 
 
 def _path(module: nn.Module, device: torch.device, dtype: torch.dtype, kernels: str) -> str:
+    not_lean = why_not_lean(module)
+    head_dim = 0 if not_lean else cache_shape(module, 1, 1).head_dim
     reasons = {
         "native": lambda: _why_not_native(module, device, dtype),
-        "flash": lambda: FlashCache.why_not(device, dtype, cache_shape(module, 1, 1).head_dim),
+        "triton": lambda: TritonModel.why_not(device, dtype, head_dim),
+        "flash": lambda: FlashCache.why_not(device, dtype, head_dim),
         "torch": lambda: None,
     }
-    not_lean = why_not_lean(module)
     if kernels == "transformers":
         return kernels
     if kernels != "auto":
@@ -167,11 +175,12 @@ def _path(module: nn.Module, device: torch.device, dtype: torch.dtype, kernels: 
             not_lean,
         )
         return "transformers"
-    best = "flash" if device.type == "cuda" else "native"
-    reason = reasons[best]()
-    if reason:
+    for best in _ON_CUDA if device.type == "cuda" else ("native",):
+        reason = reasons[best]()
+        if not reason:
+            return best
         logger.warning("the %s kernels cannot be used, so decoding is slower: %s", best, reason)
-    return "torch" if reason else best
+    return "torch"
 
 
 def _why_not_native(module: nn.Module, device: torch.device, dtype: torch.dtype) -> str | None:

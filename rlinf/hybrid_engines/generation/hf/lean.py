@@ -175,10 +175,10 @@ class LeanModel(DecoderModel):
                 q = self._rotate(F.rms_norm(q, width, w.norms[0], epsilon), cosine, sine)
                 k = self._rotate(F.rms_norm(k, width, w.norms[1], epsilon), cosine, sine)
             v = qkv[:, heads + kv_heads :]
-            x = _added(x, attend(index, q, k, v), w.out, w.out_bias)
+            x = added(x, attend(index, q, k, v), w.out, w.out_bias)
             h = F.rms_norm(x, x.shape[-1:], w.before_mlp, epsilon)
             h = self._swiglu(F.linear(h, w.gate_up, w.gate_up_bias))
-            x = _added(x, h, w.down, w.down_bias)
+            x = added(x, h, w.down, w.down_bias)
         return x
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -205,7 +205,8 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def _added(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def added(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The sum x + h weightᵀ + bias."""
     x = torch.addmm(x, h, weight.t())
     return x if bias is None else x + bias
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel
 from rlinf.hybrid_engines.generation.hf.native import drawing_pointers, input_pointers
 from rlinf.hybrid_engines.generation.hf.native_model import NativeModel
+from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
 from rlinf.hybrid_engines.generation.noise import sample_keys, uniform
 from rlinf.hybrid_engines.generation.responses import Response
 from rlinf.hybrid_engines.generation.sampling import sample
@@ -120,11 +121,14 @@ class Rows:
             kernels = self._native.kernels
             kernels.draw(logits, floats[_TEMPERATURE], whole[_KEY], whole[_COUNTER], result)
             return
-        count = logits.shape[0]
+        count, uniforms = logits.shape[0], uniform(whole[_KEY], whole[_COUNTER])
+        if isinstance(self._model, TritonModel) and not cuts and not greedy:
+            self._model.draw(logits, floats[_TEMPERATURE], uniforms, result)
+            return
         result[:count, 0], result[:count, 1] = sample(
             logits,
             floats[_TEMPERATURE],
-            uniform(whole[_KEY], whole[_COUNTER]),
+            uniforms,
             whole[_TOP_K] if cuts else None,
             floats[_TOP_P] if cuts else None,
             greedy,

@@ -147,7 +147,9 @@ main()
 """
 
 
-def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str, list[int], float]:
+def run_program(
+    tmp_path, body: str, kill: int | None = None, address: str | None = None
+) -> tuple[int, str, list[int], float]:
     """Runs a driver program; returns code, output, pids of its workers, seconds to end."""
     here = os.path.dirname(__file__)
     text = PROGRAM.format(logs=str(tmp_path / "logs"), body=body)
@@ -156,6 +158,8 @@ def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str,
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_ADDRESS")}
     root = os.path.abspath(os.path.join(here, "../../../.."))
     env["PYTHONPATH"] = root
+    if address is not None:
+        env["RAY_ADDRESS"] = address
     process = subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
@@ -169,7 +173,8 @@ def run_program(tmp_path, body: str, kill: int | None = None) -> tuple[int, str,
         if line.startswith("pids"):
             break
     pids = [int(p) for p in lines[-1].split()[1:]]
-    everyone = psutil.Process(process.pid).children(recursive=True)
+    everyone = [psutil.Process(pid) for pid in pids]
+    everyone += psutil.Process(process.pid).children(recursive=True)
     begin = time.monotonic()
     if kill is not None:
         time.sleep(0.5)
@@ -197,8 +202,9 @@ def test_an_uncaught_death_ends_the_run_with_one_card(tmp_path):
     assert card["cause"] and card["change"] and card["when"]
 
 
-def test_an_uncaught_exception_names_the_worker_and_method(tmp_path):
-    code, output, _, _ = run_program(tmp_path, "group.execute_on(1).fail().wait()")
+def test_an_uncaught_exception_names_the_worker_and_method(ray_address, tmp_path):
+    body = "group.execute_on(1).fail().wait()"
+    code, output, _, _ = run_program(tmp_path, body, address=ray_address)
     assert code == 1
     card = json.loads((tmp_path / "logs" / "failure.json").read_text())
     assert (card["who"], card["doing"]) == ("crew:1", "running fail()")
@@ -207,22 +213,24 @@ def test_an_uncaught_exception_names_the_worker_and_method(tmp_path):
     assert "ValueError: this method fails" in output
 
 
-def test_a_caught_failure_is_not_blamed_for_a_later_one(tmp_path):
+def test_a_caught_failure_is_not_blamed_for_a_later_one(ray_address, tmp_path):
     body = """
     try:
         group.execute_on(1).fail().wait()
     except ValueError:
         pass
     raise SystemError("the driver itself")"""
-    code, _, _, _ = run_program(tmp_path, body)
+    code, _, _, _ = run_program(tmp_path, body, address=ray_address)
     card = json.loads((tmp_path / "logs" / "failure.json").read_text())
     assert (code, card["who"]) == (1, "driver")
     assert card["what"] == "SystemError: the driver itself"
 
 
 @pytest.mark.parametrize("body, expected", [("sys.exit(5)", 5), ("pass", 0)])
-def test_the_exit_code_is_the_one_asked_for(tmp_path, body, expected):
-    code, output, _, _ = run_program(tmp_path, body)
+def test_the_exit_code_is_the_one_asked_for(ray_address, tmp_path, body, expected):
+    # The one that goes well also ends a Ray of its own.
+    address = None if expected == 0 else ray_address
+    code, output, _, _ = run_program(tmp_path, body, address=address)
     assert code == expected
     assert "RUN FAILED" not in output
 

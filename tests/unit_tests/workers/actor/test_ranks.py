@@ -39,6 +39,20 @@ SCENARIOS = {
     "a reward on one rank": {"runner.on_nan": "skip"},
     "a gradient of one rank": {"runner.on_nan": "skip"},
     "offload": {"actor.enable_offload": True},
+    "weights that stay gathered": {"actor.fsdp_config": {"sharding_strategy": "shard_grad_op"}},
+    "one node": {"actor.fsdp_config": {"sharding_strategy": "hybrid_shard"}},
+    "two nodes": {"actor.fsdp_config": {"sharding_strategy": "hybrid_shard"}},
+    "nothing sharded": {
+        "actor.fsdp_config": {"sharding_strategy": "no_shard"},
+        "runner.deterministic": True,
+    },
+    "gradients exchanged at once": {
+        "actor.micro_batch_size": 8,
+        "actor.fsdp_config": {
+            "enable_gradient_accumulation": False,
+            "wrap_policy": {"module_classes_to_wrap": ["Linear"]},
+        },
+    },
 }
 
 
@@ -58,6 +72,7 @@ def batch_of(name, cfg, step):
 def train(name, rank=0, world_size=1):
     """Two rollouts; returns the metrics of both and the weights."""
     cfg = make_cfg(SCENARIOS[name])
+    os.environ["NODE_LOCAL_WORLD_SIZE"] = "1" if name == "two nodes" else str(world_size)
     learner = make_learner(cfg, rank=rank, world_size=world_size)
     share = 8 // world_size
     seen = []
@@ -68,7 +83,13 @@ def train(name, rank=0, world_size=1):
         if cfg.actor.enable_offload:
             learner.engine.offload()
     learner.engine.onload()
-    return seen, weights(learner), learner.said
+    own = sum(p.to_local().numel() for p in sharded(learner)) if world_size > 1 else 0
+    marks = learner.fingerprints and learner.fingerprints.take()["weights"]
+    return seen, weights(learner), learner.said, own, marks
+
+
+def sharded(learner):
+    return [p for p in learner.engine.model.parameters() if hasattr(p, "to_local")]
 
 
 def run_rank(rank, port, folder):
@@ -95,9 +116,9 @@ def ranks(tmp_path_factory):
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_two_ranks_do_what_one_does(ranks, name):
-    metrics, expected, _ = train(name)
+    metrics, expected, *_ = train(name)
     for rank in ranks:
-        own_metrics, own, _ = rank[name]
+        own_metrics, own, *_ = rank[name]
         assert distance(own, expected) < 1e-5
         for one, other in zip(own_metrics, metrics, strict=True):
             assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
@@ -106,15 +127,25 @@ def test_two_ranks_do_what_one_does(ranks, name):
 
 def test_what_is_left_out_is_counted_over_all_ranks(ranks):
     for rank in ranks:
-        (first, second), _, _ = rank["filtered groups"]
+        (first, second), *_ = rank["filtered groups"]
         assert first["groups_kept"] == 0.5 and first["actor/updates"] == 1
-        (first, second), _, _ = rank["no group left"]
+        (first, second), *_ = rank["no group left"]
         assert first["groups_kept"] == 0.0 and first["actor/updates_empty"] == 1
-        (first, second), _, _ = rank["a reward on one rank"]
+        (first, second), *_ = rank["a reward on one rank"]
         assert (first["nan_skipped"], second["nan_skipped"]) == (1, 1)
-        (first, second), _, _ = rank["a gradient of one rank"]
+        (first, second), *_ = rank["a gradient of one rank"]
         assert (first["actor/updates"], second["actor/updates"]) == (0, 1)
         assert (first["nan_skipped"], second["nan_skipped"]) == (1, 1)
+
+
+def test_ranks_keep_what_the_strategy_says(ranks):
+    total = sum(p.numel() for p in make_policy(make_cfg()).parameters())
+    for name in ("ppo", "weights that stay gathered", "one node"):
+        kept = [rank[name][3] for rank in ranks]
+        assert sum(kept) == total and max(kept) < total, name
+    for name in ("two nodes", "nothing sharded"):
+        assert [rank[name][3] for rank in ranks] == [total, total], name
+    assert ranks[0]["nothing sharded"][4] == ranks[1]["nothing sharded"][4] is not None
 
 
 def test_one_rank_speaks_for_all(ranks):

@@ -1,0 +1,114 @@
+"""Worker processes that serve one whole job after the other.
+
+Starting a process costs seconds, most of it imports. A test that leaves its workers sound gets
+processes that have served before: they begin again with the configuration of the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rlinf.config import build_config, validate_cfg
+from rlinf.scheduler import Cluster, HybridComponentPlacement, Worker, WorkerGroup, begin_exchange
+
+
+class BeginsAgain:
+    """A worker that can serve the next test."""
+
+    def begin_again(self, cfg: Any) -> None:
+        """Is from now on as if it had been launched with `cfg`."""
+        self.on_shutdown()
+        # A second object of this process; this one takes over all that it has.
+        self.__dict__ = type(self)(cfg).__dict__
+
+
+class Troupe:
+    """Makes runners of real worker groups.
+
+    Args:
+        cluster: where they are launched.
+        configs: folder of recipes.
+        cast: by role, worker classes that begin again.
+        make_runner: makes a runner of the configuration and the groups by role.
+        kept: roles and places that several tests have; others are given up after each test.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        configs: Path,
+        cast: Mapping[str, type[Worker]],
+        make_runner: Callable[..., Any],
+        kept: set[tuple[str, str]],
+    ):
+        self._cluster = cluster
+        self._configs = configs
+        self._cast = cast
+        self._make_runner = make_runner
+        self._kept = kept
+        self._groups: dict[tuple[str, str], WorkerGroup] = {}
+        self._guests: list[WorkerGroup] = []
+
+    def runner(
+        self,
+        folder: Path,
+        recipe: str,
+        overrides: list[str],
+        cast: Mapping[str, tuple[type[Worker], tuple[Any, ...]]] = MappingProxyType({}),
+    ) -> Any:
+        """A runner whose workers are ready.
+
+        Args:
+            folder: where runs are written.
+            recipe: name of the recipe.
+            overrides: values to set in it.
+            cast: by role, worker classes whose processes are new, have the names of the recipe and
+                end with the test; with what their constructors take besides the configuration.
+        """
+        overrides = [*overrides, f"runner.logger.log_path={folder}", "runner.progress=off"]
+        cfg = build_config(recipe, overrides=overrides, config_path=self._configs)
+        places = {role: str(cfg.cluster.component_placement[role]) for role in self._cast}
+        regulars = [role for role in self._cast if role not in cast]
+        names = [f"{role}.group_name={role}@{places[role]}" for role in regulars]
+        cfg = build_config(recipe, overrides=[*overrides, *names], config_path=self._configs)
+        cfg = validate_cfg(cfg)
+        placement = HybridComponentPlacement(cfg, self._cluster)
+        groups = {}
+        for role, cls in self._cast.items():
+            strategy = placement.get_strategy(role)
+            if role in regulars:
+                groups[role] = self._group((role, places[role]), cls, cfg, strategy)
+            else:
+                guest, args = cast[role]
+                groups[role] = guest.create_group(cfg, *args).launch(
+                    self._cluster, strategy, name=cfg[role].group_name
+                )
+                self._guests.append(groups[role])
+        begin_exchange(*groups.values())
+        runner = self._make_runner(cfg, **groups)
+        runner.init_workers()
+        return runner
+
+    def _group(self, key: tuple[str, str], cls: type, cfg: Any, strategy: Any) -> WorkerGroup:
+        group = self._groups.get(key)
+        if group is None:
+            group = cls.create_group(cfg).launch(self._cluster, strategy, name="@".join(key))
+            self._groups[key] = group
+        else:
+            group.begin_again(cfg).wait()
+        return group
+
+    def end_of_test(self, sound: bool) -> None:
+        """Closes what the next test does not need, or should not trust."""
+        for guest in self._guests:
+            guest._close()
+        self._guests.clear()
+        for key in [key for key in self._groups if key not in self._kept or not sound]:
+            self._groups.pop(key)._close()
+
+    def close(self) -> None:
+        """Closes everything, for a troupe of other roles."""
+        self.end_of_test(sound=False)

@@ -1,0 +1,80 @@
+"""Weights to begin with: from wherever they were written, and never from another model."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rlinf.hybrid_engines.initial_weights import load_initial_weights
+from rlinf.runners.run_folder import checkpoint_folder
+from tests.unit_tests.workers.actor.learning import make_cfg, make_policy
+
+
+@pytest.fixture
+def trained():
+    return make_policy(make_cfg(), seed=5).state_dict()
+
+
+def begin(path, **changes):
+    policy = make_policy(make_cfg(changes))
+    load_initial_weights(policy, make_cfg({"runner.ckpt_path": str(path)}))
+    return policy.state_dict()
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_file(trained, tmp_path):
+    assert not same(make_policy(make_cfg()).state_dict(), trained)
+    save_file(trained, tmp_path / "weights.safetensors")
+    assert same(begin(tmp_path / "weights.safetensors"), trained)
+    assert same(begin(tmp_path), trained)
+    torch.save(trained, tmp_path / "weights.pt")
+    assert same(begin(tmp_path / "weights.pt"), trained)
+
+
+def test_the_older_name_of_the_key(trained, tmp_path):
+    save_file(trained, tmp_path / "w.safetensors")
+    path = str(tmp_path / "w.safetensors")
+    policy = make_policy(make_cfg())
+    load_initial_weights(policy, make_cfg({"actor.checkpoint_load_path": path}))
+    assert same(policy.state_dict(), trained)
+    both = make_cfg({"actor.checkpoint_load_path": path, "runner.ckpt_path": "/other"})
+    with pytest.raises(ValueError, match=r"runner.ckpt_path is /other and .* keep one of them"):
+        load_initial_weights(policy, both)
+
+
+def test_without_a_path_nothing_happens():
+    policy = make_policy(make_cfg())
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    load_initial_weights(policy, make_cfg())
+    assert same(policy.state_dict(), before)
+
+
+def test_weights_of_another_model_are_refused(trained, tmp_path):
+    name = next(name for name in trained if name.endswith("weight"))
+    wrong = dict(trained)
+    wrong["further"] = wrong.pop(name)
+    save_file(wrong, tmp_path / "wrong.safetensors")
+    with pytest.raises(ValueError) as caught:
+        begin(tmp_path / "wrong.safetensors")
+    assert f"it lacks {name}" in str(caught.value) and "also has further" in str(caught.value)
+    save_file(trained, tmp_path / "wide.safetensors")
+    with pytest.raises(ValueError, match=r"is \[16, 5\] there and \[8, 5\] here"):
+        begin(tmp_path / "wide.safetensors", **{"actor.model.hidden_sizes": [8]})
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    with pytest.raises(ValueError, match="there is no such file or folder"):
+        begin(tmp_path / "nowhere")
+    torch.save([1], tmp_path / "list.pt")
+    with pytest.raises(ValueError, match="is not a state dict"):
+        begin(tmp_path / "list.pt")
+
+
+def test_checkpoints_may_lie_elsewhere(tmp_path):
+    cfg = make_cfg({"runner.logger": {"log_path": "/logs", "experiment_name": "run"}})
+    assert str(checkpoint_folder(cfg)) == "/logs/run/checkpoints"
+    changes = {"actor.checkpoint_save_path": "/big"}
+    cfg = make_cfg({"runner.logger": {"log_path": "/logs", "experiment_name": "run"}, **changes})
+    assert str(checkpoint_folder(cfg)) == "/big/run/checkpoints"
