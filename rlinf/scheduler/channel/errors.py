@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import queue
+from typing import TYPE_CHECKING
 
 from rlinf.scheduler.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.registry.state import Raised
 
 
 class ChannelError(SchedulerError):
@@ -22,6 +26,16 @@ class ChannelFull(ChannelError, asyncio.QueueFull, queue.Full):
 
 class ChannelEmpty(ChannelError, asyncio.QueueEmpty, queue.Empty):
     """There is no item in the channel."""
+
+
+class KeeperFailed(ChannelError):
+    """The keeper of the channel made a mistake while it served a request.
+
+    Attributes:
+        raised: what happened to it; the failure card of a run that ends so tells of it.
+    """
+
+    raised: Raised
 
 
 class ItemLost(ChannelError):

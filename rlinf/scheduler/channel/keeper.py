@@ -8,11 +8,12 @@ small items together with the one that it asked for.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlinf.scheduler.channel.entries import Get, Item, Put
-from rlinf.scheduler.channel.errors import ChannelError
+from rlinf.scheduler.channel.errors import ChannelError, KeeperFailed
 from rlinf.scheduler.channel.queues import Queues
 from rlinf.scheduler.collective.endpoint import Handler, PeerLeft
 from rlinf.scheduler.errors import WorkerDied
@@ -70,8 +71,11 @@ class ChannelKeeper(Worker):
             try:
                 handler(who, connection, fields, body)
             except Exception as error:
-                text = f"the keeper failed: {type(error).__name__}: {error}"
-                self.failed(_Request(connection, fields[0]), ChannelError(text))
+                method = handler.__name__.removeprefix("_on_")
+                text = f"{self._runtime.name} failed: {type(error).__name__}: {error}"
+                failure = KeeperFailed(text)
+                failure.raised = self._runtime.report(method, error, traceback.format_exc())
+                self.failed(_Request(connection, fields[0]), failure)
                 raise
 
         return guarded

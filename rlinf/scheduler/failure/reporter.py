@@ -128,6 +128,10 @@ class FailureReporter:
         if isinstance(error, WorkerDied):
             deaths = [d for d in self._state.deaths if d.name == error.worker]
             return deaths[-1] if deaths else None
+        own = getattr(error, "raised", None)
+        if isinstance(own, Raised):
+            # It travels with the error, which may be here before the registry knows.
+            return own
         cause = error.__cause__
         if isinstance(cause, RemoteTraceback):
             return next((r for r in self._state.raised if r.traceback == cause.text), None)

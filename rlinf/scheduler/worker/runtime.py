@@ -209,14 +209,12 @@ class WorkerRuntime(ProcessRuntime):
                 return port
         raise RuntimeError(f"no free port on node {self.node_rank} after {attempts} tries")
 
-    def report(self, method: str, error: BaseException, text: str) -> None:
+    def report(self, method: str, error: BaseException, text: str) -> Raised:
         """Tells the registry that a method raised, so that the order of failures is known."""
-        self.registry.notify(
-            "raised",
-            report=Raised(
-                self.name, method, type(error).__qualname__, str(error)[:4000], text, time.time()
-            ),
-        )
+        kind, said = type(error).__qualname__, str(error)[:4000]
+        report = Raised(self.name, method, kind, said, text, time.time())
+        self.registry.notify("raised", report=report)
+        return report
 
     def stacks(self) -> str:
         """Python stacks of all threads of this process."""

@@ -18,7 +18,8 @@ from rlinf.config import validate_cfg
 from rlinf.scheduler import Cluster, FlexiblePlacementStrategy
 from rlinf.scheduler.cluster.shutdown import runs
 from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
-from tests.e2e_tests.faults.job import ITEMS, ROLES, STEPS, Fault, Loop, MortalKeeper, Part
+from tests.e2e_tests.faults.job import STEPS, Loop
+from tests.e2e_tests.faults.parts import ITEMS, ROLES, Fault, MortalKeeper, Part
 
 DOING = {
     "start": "init_worker",
@@ -164,6 +165,8 @@ def test_a_keeper_of_channels_is_struck(ray_session, tmp_path, monkeypatch, kind
     ran.assert_nobody_is_left()
     assert ran.error is not None and ran.card is not None
     assert "ChannelKeeper" in json.dumps(ran.card), ran.card
+    if kind in ("exception", "memory"):
+        assert ran.card["who"].startswith("ChannelKeeper") and ran.card["doing"] == "running put()"
     if phase != "start":
         ran.assert_the_last_checkpoint_is_whole(*((1, 2) if phase == "save" else (1,)))
 
