@@ -206,9 +206,9 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 
 def added(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The sum x + h weightᵀ + bias."""
-    x = torch.addmm(x, h, weight.t())
-    return x if bias is None else x + bias
+    """Returns x + h weightᵀ + bias, in the memory of x."""
+    x.addmm_(h, weight.t())
+    return x if bias is None else x.add_(bias)
 
 
 def _layer(module: nn.Module, weights: WeightArena, index: int) -> Layer:
