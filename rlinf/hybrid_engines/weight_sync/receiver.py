@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.weight_sync.checksum import checksum
+from rlinf.hybrid_engines.weight_sync.packing import Packed, copy_all
 
 
 class WeightMismatch(RuntimeError):
@@ -36,8 +37,13 @@ class WeightReceiver:
         missing = set(own)
         places = _by_memory(own)
         for version, bucket, sums in self._buckets():  # noqa: B007 - the last one is returned
-            for name, tensor in bucket.items():
-                load_tensor(own, name, tensor, sums.get(name))
+            if isinstance(bucket, Packed):
+                names = load_packed(own, bucket)
+            else:
+                for name, tensor in bucket.items():
+                    load_tensor(own, name, tensor, sums.get(name))
+                names = list(bucket)
+            for name in names:
                 # What is tied here arrives under one of its names.
                 missing -= places[own[name].data_ptr()]
         if missing:
@@ -55,13 +61,18 @@ class WeightReceiver:
         """
         found: dict[str, Tensor] = {}
         for version, bucket, sums in self._buckets():  # noqa: B007 - the last one is returned
+            if isinstance(bucket, Packed):
+                _require_unchanged(bucket)
+                # What arrived belongs to this process: no copy is needed.
+                found |= bucket.tensors()
+                continue
             for name, tensor in bucket.items():
                 if sums.get(name) is not None and checksum(tensor) != sums[name]:
                     raise _changed(name)
                 found[name] = tensor.clone()
         return found, version
 
-    def _buckets(self) -> Iterator[tuple[int, dict[str, Tensor], dict[str, int]]]:
+    def _buckets(self) -> Iterator[tuple[int, dict[str, Tensor] | Packed, dict[str, int]]]:
         worker = self._worker
         groups = [(self._actor, [0]), (worker.group_name, list(range(worker.world_size)))]
         last = False
@@ -82,8 +93,31 @@ def _by_memory(tensors: dict[str, Tensor]) -> dict[int, set[str]]:
     return places
 
 
+def load_packed(own: dict[str, Tensor], packed: Packed) -> list[str]:
+    """Copies tensors that came as one into their places; returns their names.
+
+    Raises:
+        WeightMismatch: a tensor is unknown, of another shape, or arrived changed.
+    """
+    _require_unchanged(packed)
+    tensors = packed.tensors()
+    targets = [_target(own, name, tensor) for name, tensor in tensors.items()]
+    copy_all(targets, list(tensors.values()))
+    return list(tensors)
+
+
 def load_tensor(own: dict[str, Tensor], name: str, tensor: Tensor, expected: int | None) -> None:
     """Copies one tensor into its place and compares its checksum there."""
+    target = _target(own, name, tensor)
+    target.data.copy_(tensor)
+    # Weights that are cast cannot be compared after it: then what arrived is.
+    loaded = target if target.dtype == tensor.dtype else tensor
+    if expected is not None and checksum(loaded) != expected:
+        raise _changed(name)
+
+
+def _target(own: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
+    """The place of a tensor that arrived."""
     target = own.get(name)
     if target is None:
         raise WeightMismatch(f"the actor sent {name!r}, which this model does not have")
@@ -92,10 +126,11 @@ def load_tensor(own: dict[str, Tensor], name: str, tensor: Tensor, expected: int
             f"{name!r} is {tuple(tensor.shape)} at the actor and {tuple(target.shape)} here; build "
             "both from the same model section"
         )
-    target.data.copy_(tensor)
-    # Weights that are cast cannot be compared after it: then what arrived is.
-    loaded = target if target.dtype == tensor.dtype else tensor
-    if expected is not None and checksum(loaded) != expected:
+    return target
+
+
+def _require_unchanged(packed: Packed) -> None:
+    for name in packed.changed():
         raise _changed(name)
 
 

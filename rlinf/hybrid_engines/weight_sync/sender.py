@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rlinf.hybrid_engines.weight_sync.checksum import checksum
+from rlinf.hybrid_engines.weight_sync.packing import Packed, pack
 
 
 def buckets(tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[dict[str, Tensor]]:
@@ -56,7 +57,12 @@ class WeightSender:
         return total
 
     def _send(self, bucket: dict[str, Tensor], version: int, last: bool) -> int:
-        sums = {name: checksum(tensor) for name, tensor in bucket.items()} if self._verify else {}
         source = (self._worker.group_name, self._worker.rank)
-        self._worker.broadcast((version, last, bucket, sums), self._groups, source)
+        message: Packed | dict[str, Tensor] = bucket
+        sums: dict[str, int] = {}
+        if all(tensor.is_cuda for tensor in bucket.values()):
+            message = pack(bucket, self._verify)
+        elif self._verify:
+            sums = {name: checksum(tensor) for name, tensor in bucket.items()}
+        self._worker.broadcast((version, last, message, sums), self._groups, source)
         return sum(tensor.nbytes for tensor in bucket.values())

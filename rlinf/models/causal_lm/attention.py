@@ -7,6 +7,8 @@ layers see no padding. Neither needs a package besides torch.
 
 from __future__ import annotations
 
+import inspect
+from functools import cache
 from typing import Any
 
 import torch
@@ -75,6 +77,13 @@ def packed_attention(
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     kernel = _varlen_kernel(query)
     if kernel is not None:
+        shared = query.shape[1] // key.shape[1]
+        groups = {}
+        if shared > 1 and "enable_gqa" in _arguments(kernel):
+            groups["enable_gqa"] = True
+        elif shared > 1:
+            # Before torch 2.12 it wants keys and values for each head of the query.
+            key, value = (x.repeat_interleave(shared, dim=1) for x in (key, value))
         out = kernel(
             query,
             key,
@@ -85,7 +94,7 @@ def packed_attention(
             packed.longest,
             scale=scaling,
             window_size=(-1 if window is None else window - 1, 0),
-            enable_gqa=query.shape[1] != key.shape[1],
+            **groups,
         )
     else:
         out = _on_padded_rows(query, key, value, packed, scaling, window)
@@ -100,7 +109,13 @@ def _varlen_kernel(query: Tensor) -> Any:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    return varlen_attn
+    return varlen_attn if {"scale", "window_size"} <= _arguments(varlen_attn) else None
+
+
+@cache
+def _arguments(kernel: Any) -> frozenset[str]:
+    """Names of what a kernel can be told; they differ between versions of torch."""
+    return frozenset(inspect.signature(kernel).parameters)
 
 
 def _on_padded_rows(

@@ -11,7 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlinf.models.causal_lm.logit_kernels import kernels_for
+
 _CHUNK_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
+_CHUNK_SHARE = 1 / 64
+"""Of a GPU's memory for the logits of a chunk: fewer chunks are fewer sums of weights."""
 _WIDE_RESULTS = "out_dtype" in (torch.mm.__doc__ or "")
 """Whether a product of 16-bit factors can be had in float32."""
 
@@ -48,8 +52,7 @@ def token_logprobs(
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
     if chunk_tokens is None:
-        elements = _CHUNK_ELEMENTS.get(hidden.device.type, _CHUNK_ELEMENTS["cuda"])
-        chunk_tokens = max(1, elements // len(weight))
+        chunk_tokens = max(1, _chunk_elements(hidden.device) // len(weight))
     logprobs, entropy = _TokenLogProbs.apply(
         hidden, weight, bias, targets, float(temperature), compute_entropy, chunk_tokens, dtype
     )
@@ -78,7 +81,8 @@ class _TokenLogProbs(torch.autograd.Function):
         kept = None
         for part in _parts(len(hidden), chunk):
             logits = _logits(hidden[part], used, bias, temperature, dtype)
-            total[part] = logits.logsumexp(-1)
+            quick = kernels_for(logits)
+            total[part] = logits.logsumexp(-1) if quick is None else quick.log_sums(logits)
             picked = logits.gather(1, targets[part, None]).squeeze(1)
             logprobs[part] = picked - total[part]
             # Few tokens, or a small vocabulary: what fits is kept, and not computed again.
@@ -101,25 +105,18 @@ class _TokenLogProbs(torch.autograd.Function):
         to_weight = torch.zeros_like(weight, dtype=sums) if wants_weight else None
         to_bias = torch.zeros_like(bias, dtype=sums) if wants_bias else None
         for part in _parts(len(hidden), ctx.chunk):
-            if kept is None:
-                logp = _logits(hidden[part], used, bias, ctx.temperature, ctx.dtype)
-                logp.sub_(total[part, None])
+            logits = kept
+            if logits is None:
+                logits = _logits(hidden[part], used, bias, ctx.temperature, ctx.dtype)
+            quick = None if wants_bias or of_entropy is not None else kernels_for(logits)
+            own = None if of_logprobs is None else of_logprobs[part] / ctx.temperature
+            if own is not None and quick is not None:
+                grad = quick.gradients(logits, total[part], targets[part], own, ctx.dtype)
             else:
-                logp = kept - total[part, None]
-            p = logp.exp()
-            grad = logp
-            if of_entropy is None:
-                grad.zero_()
-            else:
-                # dH/dz = -p (log p + H)
-                grad.add_(entropy[part, None]).mul_(p).mul_(-of_entropy[part, None])
-            if of_logprobs is not None:
-                # d log p_target / dz = 1[target] - p
-                own = of_logprobs[part]
-                grad.sub_(p.mul_(own[:, None]))
-                grad[torch.arange(len(own), device=own.device), targets[part]] += own
-            if ctx.temperature != 1.0:
-                grad.div_(ctx.temperature)
+                of_part = None if of_entropy is None else of_entropy[part] / ctx.temperature
+                # What is kept may be asked for once more.
+                logp = torch.sub(logits, total[part, None], out=None if kept is logits else logits)
+                grad = _gradients(logp, targets[part], own, of_part, entropy[part])
             if wants_bias:
                 to_bias += grad.sum(0)
             grad = grad.to(ctx.dtype)
@@ -132,6 +129,39 @@ class _TokenLogProbs(torch.autograd.Function):
         if wants_bias:
             to_bias = to_bias.to(bias.dtype)
         return to_hidden, to_weight, to_bias, None, None, None, None, None
+
+
+def _gradients(
+    logp: Tensor,
+    targets: Tensor,
+    of_logprobs: Tensor | None,
+    of_entropy: Tensor | None,
+    entropy: Tensor,
+) -> Tensor:
+    """The gradient in the logits, `[R, V]`; overwrites `logp`."""
+    if of_entropy is None:
+        if of_logprobs is None:
+            return logp.zero_()
+        # d log p_target / dz = 1[target] - p
+        grad = logp.exp_().mul_(-of_logprobs[:, None])
+    else:
+        p = logp.exp()
+        # dH/dz = -p (log p + H)
+        grad = logp.add_(entropy[:, None]).mul_(p).mul_(-of_entropy[:, None])
+        if of_logprobs is not None:
+            grad.sub_(p.mul_(of_logprobs[:, None]))
+    if of_logprobs is not None:
+        grad[torch.arange(len(grad), device=grad.device), targets] += of_logprobs
+    return grad
+
+
+def _chunk_elements(device: torch.device) -> int:
+    """Logits that may exist at a time."""
+    least = _CHUNK_ELEMENTS.get(device.type, _CHUNK_ELEMENTS["cuda"])
+    if device.type != "cuda":
+        return least
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return max(least, int(memory * _CHUNK_SHARE) // 4)
 
 
 def _parts(count: int, chunk: int) -> list[slice]:

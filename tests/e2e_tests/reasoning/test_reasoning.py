@@ -24,9 +24,11 @@ class InspectableActor(ReasoningActor):
         return {name: tensor.clone() for name, tensor in self.engine.full_tensors()}
 
 
-def make_runner(cluster: Cluster, folder: Path, *overrides: str) -> ReasoningRunner:
+def make_runner(
+    cluster: Cluster, folder: Path, *overrides: str, recipe: str = "arithmetic_grpo"
+) -> ReasoningRunner:
     paths = [f"runner.logger.log_path={folder}", "runner.progress=off"]
-    cfg = build_config("arithmetic_grpo", overrides=[*paths, *overrides], config_path=CONFIGS)
+    cfg = build_config(recipe, overrides=[*paths, *overrides], config_path=CONFIGS)
     cfg = validate_cfg(cfg)
     placement = HybridComponentPlacement(cfg, cluster)
     groups = {

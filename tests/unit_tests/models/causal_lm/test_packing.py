@@ -132,3 +132,29 @@ def test_the_kernel_of_the_gpu_is_each_sequence_alone(keys):
     assert (out.detach().cpu() - expected).abs().mean() < 0.05
     single = ask(model, sequences)["logprobs"]
     torch.testing.assert_close(single.detach().cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+def older(q, k, v, bounds, _, longest, __, *, scale=None, window_size=(-1, -1)):
+    """The kernel of torch 2.11, slowly: as many heads of keys as of the query."""
+    assert q.shape[1] == k.shape[1] and window_size[1] == 0
+    out = []
+    for begin, end in zip(bounds.tolist(), bounds[1:].tolist(), strict=False):
+        parts = (x[begin:end].transpose(0, 1) for x in (q, k, v))
+        one = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True, scale=scale)
+        out.append(one.transpose(0, 1))
+    return torch.cat(out)
+
+
+def newer(q, k, v, *bounds, enable_gqa=False, **keys):
+    """The kernel of torch 2.13, slowly."""
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    return older(q, k, v, *bounds, **keys)
+
+
+@pytest.mark.parametrize("kernel", [older, newer])
+def test_kernels_of_several_versions_of_torch(kernel, monkeypatch):
+    model, sequences = make(PACKED), examples()
+    expected = ask(model, sequences)["logprobs"]
+    monkeypatch.setattr(attention, "_varlen_kernel", lambda _: kernel)
+    assert torch.allclose(ask(model, sequences)["logprobs"], expected, atol=1e-5)

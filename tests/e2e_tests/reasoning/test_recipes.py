@@ -1,0 +1,50 @@
+"""The recipes of `examples/reasoning`: each is valid, and short runs of them train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlinf.config import build_config, config_names, validate_cfg
+from tests.e2e_tests.reasoning.test_reasoning import CONFIGS, close, make_runner, metrics_of
+
+SHORT = [
+    "runner.max_steps=3",
+    "runner.val_check_interval=-1",
+    "actor.supervised.steps=80",
+    "data.rollout_batch_size=16",
+]
+
+
+@pytest.mark.parametrize("name", config_names(CONFIGS))
+def test_a_recipe_is_valid(name: str) -> None:
+    cfg = validate_cfg(build_config(name, config_path=CONFIGS))
+    assert cfg.runner.logger.experiment_name == name, "runs of recipes go to folders of their own"
+
+
+def test_recipes_of_one_task_differ_in_the_algorithm_alone() -> None:
+    first = validate_cfg(build_config("arithmetic_grpo", config_path=CONFIGS))
+    for name in ("arithmetic_dapo", "arithmetic_reinpp", "arithmetic_ppo"):
+        other = validate_cfg(build_config(name, config_path=CONFIGS))
+        assert other.actor == first.actor and other.reward == first.reward
+        made = [cfg.data.rollout_batch_size * cfg.algorithm.group_size for cfg in (first, other)]
+        assert made[0] == made[1], "all have as many responses per step"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("arithmetic_dapo", "rollout/groups_with_signal"),
+        ("arithmetic_reinpp", "train/actor/loss"),
+        ("arithmetic_ppo", "train/critic/updates"),
+    ],
+)
+def test_a_recipe_trains(cluster, tmp_path: Path, name: str, expected: str) -> None:
+    runner = make_runner(cluster, tmp_path, *SHORT, recipe=name)
+    summary = runner.run()
+    close(runner)
+    assert summary["status"] == "finished" and summary["global_step"] == 3
+    lines = metrics_of(runner)
+    assert len(lines) == 3 and all(expected in line for line in lines), sorted(lines[0])
