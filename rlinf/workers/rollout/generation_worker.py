@@ -18,8 +18,8 @@ from rlinf.hybrid_engines.generation import (
     build_engine,
 )
 from rlinf.hybrid_engines.generation.settings import PRECISIONS
+from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
-from rlinf.models.causal_lm.lora import merged_tensors
 from rlinf.scheduler import Channel, ChannelClosed, Worker
 from rlinf.workers.agreement import Evidence, checksums_of
 from rlinf.workers.reasoning_agreement import SeenResponses
@@ -47,16 +47,19 @@ class GenerationWorker(Worker):
     async def init_worker(self) -> None:
         """Builds the engine; its first weights come from the actor."""
         cfg = self.cfg
+        own = cfg.rollout.rollout_backend == "hf"
         model = None
-        if cfg.rollout.rollout_backend == "hf":
+        self._weights: PolicyReceiver | None = None
+        # An engine of another project has its weights elsewhere, and adapters are merged here.
+        if own or cfg.weight_syncer.lora == "adapters":
             from rlinf.models.causal_lm.load import load_causal_lm
             from rlinf.models.settings import complete
 
             model = load_causal_lm(complete(cfg.actor.model, None), torch.float32)
-        settings = EngineSettings.from_config(cfg, model)
+            self._weights = PolicyReceiver(self, cfg, model)
+        settings = EngineSettings.from_config(cfg, model if own else None)
         self._format = getattr(torch, PRECISIONS[settings.precision])
         self.engine = build_engine(cfg.rollout.rollout_backend, settings)
-        self._receiver = WeightReceiver(self, cfg)
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
         self._asleep = False
         self._ends = self._end_tokens()
@@ -143,17 +146,12 @@ class GenerationWorker(Worker):
     # -- weights --------------------------------------------------------------------------------
 
     async def sync_model_from_actor(self) -> int:
-        """Receives the actor's weights; returns their version."""
+        """Receives the actor's weights, or adapters to merge; returns their version."""
         if self._asleep:
             self.engine.wake()
             self._asleep = False
         aborted = self.engine.abort()
-        if self._model is not None:
-            version = self._receiver.receive(self._model)
-            self.engine.weights_changed(version)
-        else:
-            named, version = self._receiver.collect()
-            self.engine.update_weights(named, version)
+        version = self._load()
         for group in self._groups.values():
             for result in aborted:
                 if result.request_id == group.work.request_id and result.finish_reason != "abort":
@@ -161,6 +159,19 @@ class GenerationWorker(Worker):
             carried = group.work.carry_on(aborted)
             if carried is not None:
                 self.engine.submit([carried])
+        return version
+
+    def _load(self) -> int:
+        """Brings the engine to the next version of the weights; returns its number."""
+        if self._weights is None:
+            named, version = WeightReceiver(self, self.cfg).collect()
+            self.engine.update_weights(named, version)
+            return version
+        version = self._weights.receive()
+        if self._model is None:
+            self.engine.update_weights(self._weights.tensors(), version)
+        else:
+            self.engine.weights_changed(version)
         return version
 
     async def offload_engine(self) -> None:
@@ -192,7 +203,7 @@ class GenerationWorker(Worker):
             )
         if self._asleep:
             self.engine.wake()
-        tensors = checksums_of(merged_tensors(model, lambda tensor: tensor))
+        tensors = checksums_of(self._weights.tensors())
         if self._asleep:
             self.engine.sleep("offload")
         return Evidence(name, self.engine.version, tensors, inputs=seen)
