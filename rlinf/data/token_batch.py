@@ -27,6 +27,7 @@ class TokenBatch:
         versions: of the weights that sampled them, int64 `[R]`.
         rewards: of each response, float32 `[n]`.
         indices: number of each one's prompt in the run, int64 `[n]`; groups lie side by side.
+        numbers: number of each response in its group, int64 `[n]`.
         truncated: whether a response was cut at the length limit, bool `[n]`.
     """
 
@@ -37,6 +38,7 @@ class TokenBatch:
     versions: Tensor
     rewards: Tensor
     indices: Tensor
+    numbers: Tensor
     truncated: Tensor
 
     @property
@@ -84,6 +86,7 @@ class TokenBatch:
             indices=torch.tensor(
                 [group.prompt.index for group in groups for _ in group.samples], dtype=torch.int64
             ),
+            numbers=torch.tensor([s.sample_index for s in samples], dtype=torch.int64),
             truncated=torch.tensor([s.finish_reason == "length" for s in samples]).bool(),
         )
 
@@ -114,6 +117,7 @@ class TokenBatch:
             versions=torch.zeros(total, dtype=torch.int64),
             rewards=torch.zeros(count),
             indices=torch.arange(count),
+            numbers=torch.zeros(count, dtype=torch.int64),
             truncated=torch.zeros(count, dtype=torch.bool),
         )
 
@@ -129,6 +133,7 @@ class TokenBatch:
             versions=self.versions[of_responses],
             rewards=self.rewards[rows],
             indices=self.indices[rows],
+            numbers=self.numbers[rows],
             truncated=self.truncated[rows],
         )
 

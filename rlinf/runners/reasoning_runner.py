@@ -13,9 +13,11 @@ from rlinf.algorithms.dynamic_sampling import DynamicSampler
 from rlinf.data.prompts import PromptSet, PromptStream, training_prompts, validation_prompts
 from rlinf.data.reasoning import GroupRequest, Prompt, Verdict
 from rlinf.data.tokenizer import tokenizer_of_run
+from rlinf.runners.agreement import ReasoningGate
 from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.reasoning_metrics import of_validation, of_verdicts
 from rlinf.scheduler import Channel, WaitTimeout, WorkerGroup, wait_all, wait_beside
+from rlinf.workers.reasoning_agreement import TooFarApart
 
 _VALIDATION = "validation"
 _LOOK_SECONDS = 1.0
@@ -49,6 +51,7 @@ class ReasoningRunner(BaseRunner):
         self.actor = actor
         self.rollout = rollout
         self.reward = reward
+        self.agreement = ReasoningGate(cfg, actor, rollout)
         tokenizer = tokenizer_of_run(cfg)
         self.prompts: PromptStream = training_prompts(cfg, tokenizer)
         wanted = cfg.runner.only_eval or cfg.runner.val_check_interval > 0
@@ -153,7 +156,7 @@ class ReasoningRunner(BaseRunner):
         generated = time.perf_counter()
         if training is None:
             training = self._start_training(self._groups_of_step(len(verdicts)))
-        of_batch, of_update = wait_beside(training, self._services)[0]
+        of_batch, of_update = self._finish_training(training)
         end = time.perf_counter()
         self._began_at.pop(self.global_step, None)
         self._write_samples(verdicts)
@@ -181,7 +184,24 @@ class ReasoningRunner(BaseRunner):
         wait_beside(rollout, self._services)
 
     def _start_training(self, groups: int) -> Any:
-        return self.actor.run_training(self.rewarded, num_groups=groups, key=self.global_step)
+        return self.actor.run_training(
+            self.rewarded,
+            num_groups=groups,
+            key=self.global_step,
+            tolerance=self.agreement.tolerance(self.global_step),
+        )
+
+    def _finish_training(self, training: Any) -> tuple[dict[str, float], dict[str, float]]:
+        """Waits for the update of a step; returns metrics of its batch and of itself.
+
+        Raises:
+            PolicyDisagreement: the actor has refused it; names what differs from the engines.
+        """
+        try:
+            of_batch, of_update = wait_beside(training, self._services)[0]
+        except TooFarApart as error:
+            raise self.agreement.disagreement(self.global_step, error.too_far) from error
+        return of_batch, self.agreement.passed(self.global_step, of_update)
 
     def _request_steps(self, until: int) -> None:
         """Asks for the responses of all steps before `until` that were not asked for."""

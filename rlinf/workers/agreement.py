@@ -49,13 +49,17 @@ class Evidence:
         tensors: number format and checksum of each weight and buffer.
         buffers: which of them are not trained, such as the statistics of a normaliser.
         inputs: checksums of what the policy saw, by place and name.
+        hidden: what it cannot show, and why, in words; then it has no tensors.
+        stated: number formats of weights that it cannot show.
     """
 
     worker: str
     version: int
     tensors: dict[str, tuple[torch.dtype, int]]
-    buffers: frozenset[str]
+    buffers: frozenset[str] = frozenset()
     inputs: dict[Place, dict[str, int]] = field(default_factory=dict)
+    hidden: str = ""
+    stated: frozenset[torch.dtype] = frozenset()
 
     @classmethod
     def of(
@@ -64,19 +68,23 @@ class Evidence:
         """Takes the checksums of a model."""
         tensors = model.state_dict()
         trained = {name for name, _ in model.named_parameters()}
-        return cls(
-            worker,
-            version,
-            {name: (tensor.dtype, checksum(tensor)) for name, tensor in tensors.items()},
-            frozenset(tensors) - trained,
-            inputs,
-        )
+        buffers = frozenset(tensors) - trained
+        return cls(worker, version, checksums_of(tensors.items()), buffers, inputs)
 
     @property
     def formats(self) -> set[torch.dtype]:
         """Number formats of the weights."""
+        if self.hidden:
+            return set(self.stated)
         own = {dtype for name, (dtype, _) in self.tensors.items() if name not in self.buffers}
         return {dtype for dtype in own if dtype.is_floating_point}
+
+
+def checksums_of(
+    tensors: Iterable[tuple[str, Tensor]],
+) -> dict[str, tuple[torch.dtype, int]]:
+    """Number format and checksum of each tensor."""
+    return {name: (tensor.dtype, checksum(tensor)) for name, tensor in tensors}
 
 
 @dataclass(frozen=True)
@@ -133,9 +141,10 @@ def compare_tensors(
     Args:
         own: all of the learner's tensors, whole; read to the end.
         version: of the learner's weights.
-        others: what rollout workers computed with. One that has other weights by now is left out.
+        others: what rollout workers computed with. One that has other weights by now is left out,
+            and one that cannot show its own.
     """
-    others = [evidence for evidence in others if evidence.version == version]
+    others = [each for each in others if each.version == version and not each.hidden]
     wrong: dict[tuple[str, str], list[str]] = {}
     names = set()
     for name, tensor in own:

@@ -132,18 +132,24 @@ class AdapterStore(nn.Module):
         """The adapters by name."""
         return dict(self._tensors)
 
-    def merged(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights of all layers with adapters, merged, under the names of the plain model."""
+    def merged(self, device: torch.device | None = None) -> Iterator[tuple[str, Tensor]]:
+        """The weights of all layers with adapters, merged, under the names of the plain model.
+
+        Args:
+            device: where to merge; None is where the base weights are.
+        """
         for name, (base, scaling, turned) in self._layers.items():
+            base = base if device is None else base.to(device)
             a = self._tensors[f"{name}.lora_A.weight"].to(base.device)
             b = self._tensors[f"{name}.lora_B.weight"].to(base.device)
             yield f"{name.removeprefix(_PREFIX)}.weight", _merge(base, a, b, scaling, turned)
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Brings the model to the adapters that were received."""
-        for name, tensor in self.merged():
-            self._model[0].get_parameter(name).copy_(tensor)
+        """Brings the model to the adapters that were received, on whatever device it is now."""
+        model = self._model[0]
+        for name, tensor in self.merged(next(model.parameters()).device):
+            model.get_parameter(name).copy_(tensor)
 
 
 def _merge(base: Tensor, a: Tensor, b: Tensor, scaling: float, turned: bool) -> Tensor:

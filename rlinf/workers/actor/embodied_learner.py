@@ -84,7 +84,8 @@ class EmbodiedLearner:
         self.credit = EmbodiedCredit(cfg, self.engine.all_reduce, device, warn)
         self.updates = UpdateLoop(cfg, self.engine, named_seed(seed, "actor", "shuffle", rank))
         self.fingerprints = StepFingerprints(self.engine) if cfg.runner.deterministic else None
-        self.updates.watch = self.fingerprints
+        if self.fingerprints is not None:
+            self.updates.watches.append(self.fingerprints)
         self._loss = LossSettings.of(cfg)
         self._prepared: tuple[EmbodiedBatch, Credit, Tensor | None] | None = None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlinf.algorithms.agreement import Tolerance
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.sharding import whole
@@ -20,7 +21,9 @@ from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
 from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.determinism import be_deterministic
+from rlinf.workers.actor.agreement import compute_format
 from rlinf.workers.actor.reasoning_learner import Examples, ReasoningLearner
+from rlinf.workers.agreement import Evidence, Finding
 from rlinf.workers.checkpointed import Checkpointed, Job
 
 if TYPE_CHECKING:
@@ -192,6 +195,7 @@ class ReasoningActor(Checkpointed, Worker):
         input_channel: Channel | None = None,
         num_groups: int | None = None,
         key: Hashable = DEFAULT_KEY,
+        tolerance: Tolerance | None = None,
     ) -> dict[str, float] | tuple[dict[str, float], dict[str, float]]:
         """Updates the policy.
 
@@ -199,18 +203,22 @@ class ReasoningActor(Checkpointed, Worker):
             input_channel: where groups come from; None trains on what was received and prepared.
             num_groups: groups of this step over all ranks; None is `data.rollout_batch_size`.
             key: what they wait under.
+            tolerance: see `ReasoningLearner.update`.
 
         Returns:
             Metrics of the update over all ranks; with a channel, those of the batch before them.
+
+        Raises:
+            TooFarApart: engine and policy disagree; nothing was updated.
         """
         if input_channel is None:
-            metrics = self.learner.update()
+            metrics = self.learner.update(tolerance)
         elif self.cfg.actor.stream_groups:
             arriving = self._arriving(input_channel, self._share(num_groups), key)
-            metrics = self.learner.stream(arriving, self._total(num_groups))
+            metrics = self.learner.stream(arriving, self._total(num_groups), tolerance)
         else:
             self.recv_rollout_batch(input_channel, num_groups, key)
-            metrics = self.compute_advantages_and_returns(), self.learner.update()
+            metrics = self.compute_advantages_and_returns(), self.learner.update(tolerance)
         self._offload()
         return metrics
 
@@ -229,7 +237,22 @@ class ReasoningActor(Checkpointed, Worker):
         self._offload()
         return metrics
 
-    # -- fingerprints ---------------------------------------------------------------------------
+    # -- agreement and fingerprints -------------------------------------------------------------
+
+    def number_format(self) -> torch.dtype:
+        """The format that the policy computes in."""
+        return compute_format(self.engine)
+
+    def find_differences(self, evidence: list[Evidence]) -> list[Finding]:
+        """Says what differs between this rank and the rollout workers, after `TooFarApart`."""
+        self.engine.onload(optimizer=False)
+        sent = self._on_the_way(self.policy.policy_tensors(whole))
+        findings = self.learner.find_differences(sent, evidence)
+        name = self.cfg.weight_syncer.bucket.bucket_dtype
+        if name is not None and _FORMATS[name].itemsize < 4:
+            text = f"weights are rounded to {name} on their way: weight_syncer.bucket.bucket_dtype"
+            findings.append(Finding("dtype", text))
+        return findings
 
     def fingerprints(self) -> dict[str, Any]:
         """Hashes of what the last update did; see `rlinf.utils.fingerprints`."""

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rlinf.algorithms.agreement import Tolerance
 from rlinf.algorithms.metrics import Metric, merge_metrics, reduce_metrics
 from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
+from rlinf.workers.actor.agreement import compute_format
 from rlinf.workers.actor.embodied_learner import needs_reference
 from rlinf.workers.actor.fingerprints import StepFingerprints
+from rlinf.workers.actor.reasoning_agreement import Comparison
 from rlinf.workers.actor.reasoning_batches import MicroBatches, deal
 from rlinf.workers.actor.reasoning_credit import ReasoningCredit
 from rlinf.workers.actor.reasoning_critic import ReasoningCritic
@@ -26,6 +29,14 @@ from rlinf.workers.actor.reasoning_samples import (
     recompute,
 )
 from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
+from rlinf.workers.agreement import (
+    Evidence,
+    Finding,
+    compare_formats,
+    compare_inputs,
+    compare_tensors,
+)
+from rlinf.workers.reasoning_agreement import name_of_response
 
 if TYPE_CHECKING:
     from rlinf.data.reasoning import SampleGroup
@@ -54,6 +65,7 @@ class ReasoningLearner:
         credit: what turns rewards into advantages.
         version: of the weights: calls so far that trained them.
         fingerprints: hashes of what each update did; None unless `runner.deterministic`.
+        comparison: of log-probabilities with the engine's, before the first optimiser step.
     """
 
     def __init__(
@@ -103,7 +115,8 @@ class ReasoningLearner:
             cfg, self.engine, named_seed(seed, "actor", "shuffle", rank), shape
         )
         self.fingerprints = StepFingerprints(self.engine) if cfg.runner.deterministic else None
-        self.updates.watch = self.fingerprints
+        self.comparison = Comparison(self.engine)
+        self.updates.watches = [self.comparison, *filter(None, [self.fingerprints])]
         examples = UpdateShape(global_batch=actor.supervised.batch_size, shuffles=False)
         self._supervised = UpdateLoop(cfg, self.engine, seed, examples)
         agree = self.engine.agree
@@ -143,37 +156,46 @@ class ReasoningLearner:
         self._samples, metrics = self._with_credit(batch)
         return self._reduce([metrics])
 
-    def update(self) -> dict[str, float]:
-        """Updates the policy on what was prepared; returns metrics over all ranks."""
+    def update(self, tolerance: Tolerance | None = None) -> dict[str, float]:
+        """Updates the policy on what was prepared; returns metrics over all ranks.
+
+        Args:
+            tolerance: how far the engine's log-probabilities may be from the policy's before the
+                update; None does not compare them.
+
+        Raises:
+            TooFarApart: they are further apart; nothing was updated.
+        """
         if self._samples is None:
             raise RuntimeError("there are no advantages: call compute_advantages_and_returns first")
         samples, self._samples = self._samples, None
         if self.fingerprints is not None:
             self.fingerprints.batch(samples.by_sequence())
         metrics: dict[str, float] = {}
-        waits = False
-        if self.critic is not None:
-            waits = self.critic.warming_up
-            metrics |= self.critic.update(samples)
-        if not waits:
+        self.comparison.begin(tolerance, self.version)
+        if self.critic is None or not self.critic.warming_up:
             self.engine.onload()
             metrics |= self.updates.run(self._task(samples))
+        if self.critic is not None:
+            metrics |= self.critic.update(samples)
         return self._finish(metrics)
 
     def stream(
-        self, arriving: Iterable[SampleGroup], total: int
+        self, arriving: Iterable[SampleGroup], total: int, tolerance: Tolerance | None = None
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Updates the policy on groups as they arrive.
 
         Args:
             arriving: groups that this rank receives, read as they are needed.
             total: groups of all ranks.
+            tolerance: as for `update`.
 
         Returns:
             Metrics of the batch and of the update, over all ranks.
 
         Raises:
             ValueError: the algorithm needs the whole batch, or ranks have not as many groups.
+            TooFarApart: as for `update`.
         """
         problem = self.why_not_stream()
         if problem:
@@ -184,6 +206,7 @@ class ReasoningLearner:
                 "actor.stream_groups to 0, or use a multiple"
             )
         self.engine.onload()
+        self.comparison.begin(tolerance, self.version)
         of_batch: list[dict[str, Metric]] = []
         metrics = self.updates.stream(
             self._rounds(iter(arriving), total // self._world_size, of_batch)
@@ -293,7 +316,9 @@ class ReasoningLearner:
             return recompute(self.engine, batch, self._inference, **kwargs)
 
     def _task(self, samples: TokenSamples) -> PolicyTask:
-        return PolicyTask(self._loss, self.engine, samples, self._training, self.version + 1)
+        return PolicyTask(
+            self._loss, self.engine, samples, self._training, self.version + 1, self.comparison
+        )
 
     def _finish(self, metrics: dict[str, float]) -> dict[str, float]:
         self.version += 1
@@ -310,7 +335,23 @@ class ReasoningLearner:
             )
         lost = torch.tensor([float(self.credit.nan_skipped)], dtype=torch.float64)
         metrics["nan_skipped"] = float(self.engine.all_reduce(lost)) + self.engine.skipped
-        return metrics
+        compared = self.comparison.numbers or {}
+        return metrics | {f"agreement/{name}": number for name, number in compared.items()}
+
+    def find_differences(
+        self, tensors: Iterable[tuple[str, Tensor]], evidence: Sequence[Evidence]
+    ) -> list[Finding]:
+        """Says what differs between this rank and the engines, after `TooFarApart`.
+
+        Args:
+            tensors: all weights as they were sent to the engines, whole.
+            evidence: of all rollout workers.
+        """
+        return [
+            *compare_tensors(tensors, self.version, evidence),
+            *compare_inputs(self.comparison.received(), evidence, name_of_response),
+            *compare_formats(compute_format(self.engine), evidence),
+        ]
 
     # -- supervision ----------------------------------------------------------------------------
 

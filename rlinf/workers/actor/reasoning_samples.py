@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from rlinf.algorithms.metrics import Metric, MetricMax, MetricSum
 from rlinf.algorithms.registry import policy_loss, policy_loss_registry
 from rlinf.data.token_batch import TokenBatch, pad_ragged, ragged_index
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.workers.actor.reasoning_agreement import Comparison
 from rlinf.workers.actor.reasoning_batches import MicroBatches
 
 
@@ -205,6 +206,7 @@ class PolicyTask(SequenceTask):
         samples: what to train on.
         micro_batches: how many go through the model at a time.
         version: of the weights that this update makes.
+        comparison: what looks at log-probabilities before the first optimiser step.
     """
 
     def __init__(
@@ -214,10 +216,12 @@ class PolicyTask(SequenceTask):
         samples: TokenSamples,
         micro_batches: MicroBatches,
         version: int,
+        comparison: Comparison,
     ) -> None:
         super().__init__(engine, samples, micro_batches)
         self._settings = settings
         self._version = version
+        self._comparison = comparison
 
     def rescale(self, assumed: LossNorm, actual: LossNorm) -> float:
         """See `rlinf.workers.actor.update_loop.StreamedTask`."""
@@ -237,6 +241,7 @@ class PolicyTask(SequenceTask):
         )
         logprobs, mask = out["logprobs"], there(part.mask)
         sampled, versions = there(part.batch.logprobs), there(part.batch.versions)
+        self._comparison.note(part.batch, logprobs, sampled, mask)
         # Before the only update the policy is the one that is differentiated.
         own = logprobs.detach() if part.old_logprobs is None else there(part.old_logprobs)
         kwargs: dict[str, Any] = {
@@ -355,6 +360,7 @@ def _mean(values: Tensor, mask: Tensor) -> Metric:
 def _nothing(like: TokenSamples) -> TokenSamples:
     """One response of one token that does not count, with the same things known of it."""
     batch = TokenBatch.of_examples([((0,), (0,))])
+    batch = replace(batch, indices=torch.tensor([-1]))
 
     def zero(flat: Tensor | None) -> Tensor | None:
         return None if flat is None else torch.zeros(1)

@@ -85,7 +85,8 @@ class UpdateLoop:
 
     Attributes:
         shuffle: where the order of samples comes from.
-        watch: looks at every optimiser step; None is nobody.
+        watches: look at every optimiser step; one that raises before a step keeps it from
+            happening.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class UpdateLoop:
         self._shape = shape
         self._engine = engine
         self.shuffle = torch.Generator().manual_seed(seed)
-        self.watch: UpdateWatch | None = None
+        self.watches: list[UpdateWatch] = []
 
     def share(self, samples: int) -> int:
         """Samples of a minibatch that a rank has."""
@@ -196,11 +197,11 @@ class UpdateLoop:
 
     def _step(self, rows: Tensor) -> dict[str, float] | None:
         """One optimiser step with the gradient of some samples."""
-        if self.watch is None:
-            return self._engine.step()
-        self.watch.before_step(rows)
+        for watch in self.watches:
+            watch.before_step(rows)
         step = self._engine.step()
-        self.watch.after_step()
+        for watch in self.watches:
+            watch.after_step()
         return step
 
     def _add_up(

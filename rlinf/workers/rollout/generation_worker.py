@@ -17,8 +17,12 @@ from rlinf.hybrid_engines.generation import (
     SamplingParams,
     build_engine,
 )
+from rlinf.hybrid_engines.generation.settings import PRECISIONS
+from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.scheduler import Channel, ChannelClosed, Worker
+from rlinf.workers.agreement import Evidence, checksums_of
+from rlinf.workers.reasoning_agreement import SeenResponses
 
 
 class GenerationWorker(Worker):
@@ -36,20 +40,26 @@ class GenerationWorker(Worker):
         super().__init__()
         self.cfg = cfg
         self._groups: dict[tuple, _Group] = {}
+        # Those of a step, and those of all steps that are in the making meanwhile.
+        self._seen = SeenResponses(cfg.algorithm.max_policy_age + 2)
+        self._notes = cfg.runner.agreement.interval >= 0
 
     async def init_worker(self) -> None:
         """Builds the engine; its first weights come from the actor."""
         cfg = self.cfg
+        own = cfg.rollout.rollout_backend == "hf"
         model = None
-        if cfg.rollout.rollout_backend == "hf":
+        self._weights: PolicyReceiver | None = None
+        # An engine of another project has its weights elsewhere, and adapters are merged here.
+        if own or cfg.weight_syncer.lora == "adapters":
             from rlinf.models.causal_lm.load import load_causal_lm
             from rlinf.models.settings import complete
 
             model = load_causal_lm(complete(cfg.actor.model, None), torch.float32)
-        self.engine = build_engine(
-            cfg.rollout.rollout_backend, EngineSettings.from_config(cfg, model)
-        )
-        self._receiver = WeightReceiver(self, cfg)
+            self._weights = PolicyReceiver(self, cfg, model)
+        settings = EngineSettings.from_config(cfg, model if own else None)
+        self._format = getattr(torch, PRECISIONS[settings.precision])
+        self.engine = build_engine(cfg.rollout.rollout_backend, settings)
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
         self._asleep = False
         self._ends = self._end_tokens()
@@ -127,23 +137,21 @@ class GenerationWorker(Worker):
     async def _hand_out(self, channel: Channel) -> None:
         """Puts what is complete, and lets other calls have their turn."""
         for name in [name for name, group in self._groups.items() if group.complete]:
-            await channel.put(self._groups.pop(name).finished(), async_op=True)
+            group = self._groups.pop(name).finished()
+            if self._notes and not group.validation:
+                self._seen.note(group)
+            await channel.put(group, async_op=True)
         await asyncio.sleep(0)
 
     # -- weights --------------------------------------------------------------------------------
 
     async def sync_model_from_actor(self) -> int:
-        """Receives the actor's weights; returns their version."""
+        """Receives the actor's weights, or adapters to merge; returns their version."""
         if self._asleep:
             self.engine.wake()
             self._asleep = False
         aborted = self.engine.abort()
-        if hasattr(self.engine, "model"):
-            version = self._receiver.receive(self.engine.model)
-            self.engine.weights_changed(version)
-        else:
-            named, version = self._receiver.collect()
-            self.engine.update_weights(named, version)
+        version = self._load()
         for group in self._groups.values():
             for result in aborted:
                 if result.request_id == group.work.request_id and result.finish_reason != "abort":
@@ -153,11 +161,57 @@ class GenerationWorker(Worker):
                 self.engine.submit([carried])
         return version
 
+    def _load(self) -> int:
+        """Brings the engine to the next version of the weights; returns its number."""
+        if self._weights is None:
+            named, version = WeightReceiver(self, self.cfg).collect()
+            self.engine.update_weights(named, version)
+            return version
+        version = self._weights.receive()
+        if self._model is None:
+            self.engine.update_weights(self._weights.tensors(), version)
+        else:
+            self.engine.weights_changed(version)
+        return version
+
     async def offload_engine(self) -> None:
         """Leaves the device to others until the next weights come."""
         if not self._asleep:
             self.engine.sleep("offload")
             self._asleep = True
+
+    # -- agreement ------------------------------------------------------------------------------
+
+    async def number_format(self) -> torch.dtype:
+        """The format that the engine computes in."""
+        model = self._model
+        return self._format if model is None else next(model.parameters()).dtype
+
+    async def evidence(self) -> Evidence:
+        """What the engine computed with, and what came of it lately, as checksums."""
+        name, seen = f"{self.group_name}:{self._rank}", self._seen.table()
+        model = self._model
+        if model is None:
+            return Evidence(
+                worker=name,
+                version=self.engine.version,
+                tensors={},
+                inputs=seen,
+                hidden=f"rollout_backend {self.cfg.rollout.rollout_backend} keeps its weights to "
+                f"itself: those of {name} were not compared",
+                stated=frozenset({self._format}),
+            )
+        if self._asleep:
+            self.engine.wake()
+        tensors = checksums_of(self._weights.tensors())
+        if self._asleep:
+            self.engine.sleep("offload")
+        return Evidence(name, self.engine.version, tensors, inputs=seen)
+
+    @property
+    def _model(self) -> torch.nn.Module | None:
+        """The module whose parameters the engine computes with; None if nobody can look at it."""
+        return getattr(self.engine, "model", None)
 
     async def engine_stats(self) -> dict[str, float]:
         """Counters of the engine."""

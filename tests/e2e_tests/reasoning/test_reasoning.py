@@ -3,52 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from rlinf.config import build_config, validate_cfg
-from rlinf.runners.reasoning_runner import ReasoningRunner
-from rlinf.scheduler import Cluster, HybridComponentPlacement
-from rlinf.workers.actor.reasoning_actor import ReasoningActor
-from rlinf.workers.reward.reward_worker import RewardWorker
-from rlinf.workers.rollout.generation_worker import GenerationWorker
-
-CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "reasoning" / "config"
-
-
-class InspectableActor(ReasoningActor):
-    def weights(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.clone() for name, tensor in self.engine.full_tensors()}
-
-
-def make_runner(
-    cluster: Cluster, folder: Path, *overrides: str, recipe: str = "arithmetic_grpo"
-) -> ReasoningRunner:
-    paths = [f"runner.logger.log_path={folder}", "runner.progress=off"]
-    cfg = build_config(recipe, overrides=[*paths, *overrides], config_path=CONFIGS)
-    cfg = validate_cfg(cfg)
-    placement = HybridComponentPlacement(cfg, cluster)
-    groups = {
-        role: cls.create_group(cfg).launch(
-            cluster, placement.get_strategy(role), name=cfg[role].group_name
-        )
-        for role, cls in (
-            ("rollout", GenerationWorker),
-            ("reward", RewardWorker),
-            ("actor", InspectableActor),
-        )
-    }
-    runner = ReasoningRunner(cfg, **groups)
-    runner.init_workers()
-    return runner
-
-
-def metrics_of(runner: ReasoningRunner) -> list[dict[str, Any]]:
-    lines = (runner.folder / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+from tests.e2e_tests.reasoning.jobs import SHORT, close, make_runner, metrics_of
 
 
 @pytest.mark.timeout(300)
@@ -74,17 +33,6 @@ def test_a_small_model_gets_better_at_problems_it_has_never_seen(cluster, tmp_pa
     assert (
         len(samples) == 24 * 4 and {"prompt", "response", "score"} <= json.loads(samples[0]).keys()
     )
-
-
-SHORT = [
-    "actor.supervised.steps=10",
-    "actor.supervised.batch_size=16",
-    "data.rollout_batch_size=8",
-    "data.val_size=20",
-    "algorithm.group_size=4",
-    "runner.save_interval=2",
-    "runner.val_check_interval=-1",
-]
 
 
 def of_the_clock(name: str) -> bool:
@@ -144,8 +92,3 @@ def test_other_ways_to_train(cluster, tmp_path, overrides):
     assert summary["status"] == "finished" and summary["global_step"] == 3
     lines = metrics_of(runner)
     assert all(line["rollout/samples"] >= 32 for line in lines[:3])
-
-
-def close(runner: ReasoningRunner) -> None:
-    for group in (runner.actor, runner.rollout, runner.reward):
-        group._close()

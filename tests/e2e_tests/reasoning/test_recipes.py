@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlinf.config import build_config, config_names, validate_cfg
-from tests.e2e_tests.reasoning.test_reasoning import CONFIGS, close, make_runner, metrics_of
+from tests.e2e_tests.reasoning.jobs import CONFIGS, close, make_runner, metrics_of
 
 SHORT = [
     "runner.max_steps=3",

@@ -5,9 +5,10 @@ import pickle
 import pytest
 import torch
 
-from rlinf.runners.agreement import AgreementGate, PolicyDisagreement, describe
-from rlinf.workers.agreement import PARTS, Finding
+from rlinf.runners.agreement import AgreementGate, PolicyDisagreement, ReasoningGate, describe
+from rlinf.workers.agreement import PARTS, Evidence, Finding
 from tests.unit_tests.workers.actor.learning import make_cfg
+from tests.unit_tests.workers.actor.reasoning import make_cfg as reasoning_cfg
 
 AGREES = {"compared": 1.0, "logprob_max": 1e-6, "logprob_mean": 1e-7}
 
@@ -138,3 +139,80 @@ def test_sixteen_bits_have_a_laxer_tolerance_and_the_config_has_the_last_word():
     assert gate(Groups(numbers), agreement={"tolerance": 0.02}).check(0)
     with pytest.raises(PolicyDisagreement, match="1 at most .tolerance 0.1"):
         gate(Groups(AGREES | {"logprob_max": 1.0})).check(0)
+
+
+# -- language models ------------------------------------------------------------------------------
+
+
+class Engines(Groups):
+    """Groups of a reasoning run: the actor compares by itself."""
+
+    def __init__(self, *evidence, findings=()):
+        super().__init__(AGREES, findings=findings)
+        self.own = list(evidence)
+
+    def evidence(self):
+        return Answer(self.own)
+
+    def find_differences(self, evidence):
+        assert evidence == self.own
+        return Answer([self.findings, self.findings])
+
+
+def reasoning_gate(groups, **keys):
+    cfg = reasoning_cfg({f"runner.{key}": value for key, value in keys.items()})
+    return ReasoningGate(cfg, groups, groups)
+
+
+def update_metrics(compared=1.0):
+    return {"actor/loss": 1.0, "agreement/compared": compared, "agreement/logprob_max": 1e-6}
+
+
+def compared_steps(first, **keys):
+    """Steps whose updates are held to a tolerance, and those of them that have metrics."""
+    own, held, logged = reasoning_gate(Engines(), **keys), [], []
+    for step in range(first, first + 10):
+        tolerance = own.tolerance(step)
+        metrics = own.passed(step, update_metrics() if tolerance else {"actor/loss": 1.0})
+        held += [step] if tolerance else []
+        logged += [step] if "agreement/logprob_max" in metrics else []
+        assert metrics["actor/loss"] == 1.0
+    return held, logged
+
+
+def test_updates_of_language_models_are_held_to_it_at_the_same_steps():
+    assert compared_steps(0, agreement={"interval": 4}) == ([0, 4, 8], [0, 4, 8])
+    assert compared_steps(3, agreement={"interval": 4}) == ([3, 4, 8, 12], [4, 8, 12])
+    assert compared_steps(0, agreement={"interval": -1}) == ([], [])
+
+
+def test_an_update_on_older_tokens_or_none_at_all_leaves_it_open(capsys):
+    own = reasoning_gate(Engines())
+    for step in range(12):
+        assert own.tolerance(step) is not None
+        # The policy of the first two steps waits for a critic: there was no update.
+        metrics = own.passed(step, {} if step < 2 else update_metrics(compared=0.0))
+        assert "agreement/compared" not in metrics
+    assert capsys.readouterr().err.count("were not compared for 10 rollouts") == 1
+    own.passed(12, update_metrics())
+    assert own.tolerance(13) is None
+
+
+def test_an_engine_without_log_probabilities_is_told_once(capsys):
+    cfg = reasoning_cfg({"rollout.return_logprobs": False})
+    own = ReasoningGate(cfg, Engines(), Engines())
+    assert "rollout.return_logprobs is false" in capsys.readouterr().err
+    assert own.tolerance(0) is None
+
+
+def test_what_an_engine_does_not_show_is_told():
+    hidden = Evidence("RolloutGroup:0", 0, {}, hidden="vllm keeps its weights to itself")
+    error = reasoning_gate(Engines(hidden)).disagreement(4, ["far"])
+    assert error.parts == ("weights", "computation")
+    words = str(error)
+    assert "what differs: weights or computation" in words and "step 5: far" in words
+    assert "not compared: vllm keeps its weights to itself" in words
+    found = reasoning_gate(Engines(hidden, findings=[FINDINGS["inputs"]])).disagreement(0, ["far"])
+    assert found.parts == ("inputs",) and "which must not write into samples" in str(found)
+    plain = reasoning_gate(Engines(Evidence("RolloutGroup:0", 0, {}))).disagreement(0, ["far"])
+    assert plain.parts == ("computation",) and "rollout.enforce_eager" in str(plain)
