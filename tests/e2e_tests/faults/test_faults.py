@@ -168,7 +168,8 @@ def test_a_keeper_of_channels_is_struck(ray_session, tmp_path, monkeypatch, kind
     if kind in ("exception", "memory"):
         assert ran.card["who"].startswith("ChannelKeeper") and ran.card["doing"] == "running put()"
     if phase != "start":
-        ran.assert_the_last_checkpoint_is_whole(*((1, 2) if phase == "save" else (1,)))
+        # Nobody needs the channels between two rollouts, so the step may come to its end.
+        ran.assert_the_last_checkpoint_is_whole(*((1,) if phase == "rollout" else (1, 2)))
 
 
 # -- the driver -------------------------------------------------------------------------------
@@ -230,5 +231,8 @@ def test_the_drivers_process_is_struck(tmp_path, kind, phase):
     while (alive := [p for p in family.values() if runs(p)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not alive, f"left behind: {alive}"
-    store = CheckpointStore(tmp_path / "run" / "checkpoints")
-    assert store.latest().step == (1 if kind == "kill" else STEPS)
+    newest = CheckpointStore(tmp_path / "run" / "checkpoints").latest()
+    if (kind, phase) == ("kill", "start"):
+        assert newest is None
+    else:
+        assert newest.step == (1 if kind == "kill" else STEPS)
