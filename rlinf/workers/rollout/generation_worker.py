@@ -19,6 +19,7 @@ from rlinf.hybrid_engines.generation import (
 )
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.scheduler import Channel, ChannelClosed, Worker
+from rlinf.workers.cpu_threads import use_cores
 
 
 class GenerationWorker(Worker):
@@ -40,6 +41,7 @@ class GenerationWorker(Worker):
     async def init_worker(self) -> None:
         """Builds the engine; its first weights come from the actor."""
         cfg = self.cfg
+        use_cores(cfg, torch.device(self.torch_device_type))
         model = None
         if cfg.rollout.rollout_backend == "hf":
             from rlinf.models.causal_lm.load import load_causal_lm
