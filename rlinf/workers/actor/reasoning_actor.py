@@ -25,6 +25,7 @@ from rlinf.workers.actor.agreement import compute_format
 from rlinf.workers.actor.reasoning_learner import Examples, ReasoningLearner
 from rlinf.workers.agreement import Evidence, Finding
 from rlinf.workers.checkpointed import Checkpointed, Job
+from rlinf.workers.cpu_threads import use_cores
 
 if TYPE_CHECKING:
     from rlinf.data.reasoning import SampleGroup
@@ -55,6 +56,7 @@ class ReasoningActor(Checkpointed, Worker):
             total_steps: optimiser steps of the whole run, for schedules.
         """
         cfg = self.cfg
+        use_cores(cfg, self._device)
         seed = cfg.runner.seed if cfg.actor.seed is None else cfg.actor.seed
         torch.manual_seed(seed)
         policy = get_model(cfg.actor.model, dtype=torch.float32)

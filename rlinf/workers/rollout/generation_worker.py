@@ -23,6 +23,7 @@ from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.scheduler import Channel, ChannelClosed, Worker
 from rlinf.workers.agreement import Evidence, checksums_of
 from rlinf.workers.reasoning_agreement import SeenResponses
+from rlinf.workers.cpu_threads import use_cores
 
 
 class GenerationWorker(Worker):
@@ -48,6 +49,7 @@ class GenerationWorker(Worker):
         """Builds the engine; its first weights come from the actor."""
         cfg = self.cfg
         own = cfg.rollout.rollout_backend == "hf"
+        use_cores(cfg, torch.device(self.torch_device_type))
         model = None
         self._weights: PolicyReceiver | None = None
         # An engine of another project has its weights elsewhere, and adapters are merged here.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -36,12 +37,8 @@ class FlashCache(KVCache):
             return f"heads have {head_dim} numbers, not a multiple of 8 up to 256"
         if torch.cuda.get_device_capability(device) < (8, 0):
             return "the device is older than Ampere"
-        try:
-            from torch.nn.attention.varlen import varlen_attn
-        except ImportError:
-            return f"torch {torch.__version__} has no varlen_attn"
-        if "seqused_k" not in inspect.signature(varlen_attn).parameters:
-            return f"varlen_attn of torch {torch.__version__} does not take lengths"
+        if _varlen_attn() is None and not _operation_takes_lengths():
+            return f"the flash kernels of torch {torch.__version__} do not take lengths"
         return None
 
     def plan(self, prefixes: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Prefill:
@@ -74,13 +71,9 @@ class FlashCache(KVCache):
 
     def prefill(self, layer: int, q: Tensor, k: Tensor, v: Tensor, batch: Prefill) -> Tensor:
         """See the base."""
-        from torch.nn.attention.varlen import varlen_attn
-
         ends, longest = batch.ends, batch.longest
         self._keep(layer, k, v, batch)
-        causal, gqa = (-1, 0), self.shape.group > 1
-        out = varlen_attn(q, k, v, ends, ends, longest, longest, window_size=causal, enable_gqa=gqa)
-        return out.flatten(1)
+        return _attend(q, k, v, ends, ends, longest, longest, causal=True).flatten(1)
 
     def prepare(self, step: Decode) -> Decode:
         """Computes places and lengths of all rows."""
@@ -92,24 +85,12 @@ class FlashCache(KVCache):
 
     def decode(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: Decode) -> Tensor:
         """See the base."""
-        from torch.nn.attention.varlen import varlen_attn
-
         places, begins, rows, used = step.prepared
         keys, values, capacity = self.keys[layer], self.values[layer], self.shape.capacity
         keys.index_copy_(0, places, k)
         values.index_copy_(0, places, v)
-        gqa, last = self.shape.group > 1, q.shape[0] * capacity
-        out = varlen_attn(
-            q,
-            keys[:last],
-            values[:last],
-            begins,
-            rows,
-            1,
-            capacity,
-            enable_gqa=gqa,
-            seqused_k=used,
-        )
+        last = q.shape[0] * capacity
+        out = _attend(q, keys[:last], values[:last], begins, rows, 1, capacity, used=used)
         return out.flatten(1)
 
     def _size(self) -> tuple[int, ...]:
@@ -125,3 +106,69 @@ class FlashCache(KVCache):
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
         self.keys[layer].index_copy_(0, batch.places, k[batch.kept])
         self.values[layer].index_copy_(0, batch.places, v[batch.kept])
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    begins_q: Tensor,
+    begins_k: Tensor,
+    longest_q: int,
+    longest_k: int,
+    *,
+    causal: bool = False,
+    used: Tensor | None = None,
+) -> Tensor:
+    """Attention of sequences that lie end to end.
+
+    Args:
+        q: `[N, heads, D]`.
+        k: `[M, kv_heads, D]`.
+        v: like `k`.
+        begins_q: Beginnings of the sequences in `q`, and the end of the last, int32 `[n + 1]`.
+        begins_k: The same for `k`.
+        longest_q: Most tokens of a sequence in `q`.
+        longest_k: The same for `k`.
+        causal: A token sees those before it only.
+        used: Tokens of each sequence in `k` that count, int32 `[n]`; None is all.
+
+    Returns:
+        `[N, heads, D]`.
+    """
+    window = (-1, 0 if causal else -1)
+    where = (begins_q, begins_k, longest_q, longest_k)
+    varlen_attn = _varlen_attn()
+    if varlen_attn is not None:
+        gqa = q.shape[1] != k.shape[1]
+        return varlen_attn(q, k, v, *where, window_size=window, enable_gqa=gqa, seqused_k=used)
+    # Before torch 2.12 only the operation beneath it can be told lengths.
+    out = torch.ops.aten._flash_attention_forward(
+        q,
+        k,
+        v,
+        *where,
+        0.0,
+        causal,
+        False,
+        window_size_left=window[0],
+        window_size_right=window[1],
+        seqused_k=used,
+    )
+    return out[0]
+
+
+@cache
+def _varlen_attn() -> Callable[..., Tensor] | None:
+    """The kernel of torch, if it can be told the lengths of sequences."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    known = inspect.signature(varlen_attn).parameters
+    return varlen_attn if {"seqused_k", "enable_gqa"} <= set(known) else None
+
+
+def _operation_takes_lengths() -> bool:
+    operation = getattr(torch.ops.aten, "_flash_attention_forward", None)
+    return operation is not None and "seqused_k" in str(operation.default._schema)
