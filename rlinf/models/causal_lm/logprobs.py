@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CHUNK_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
+CHUNK_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
+"""Logits that exist at a time where nobody says how many tokens."""
 _WIDE_RESULTS = "out_dtype" in (torch.mm.__doc__ or "")
 """Whether a product of 16-bit factors can be had in float32."""
 
@@ -48,7 +49,7 @@ def token_logprobs(
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
     if chunk_tokens is None:
-        elements = _CHUNK_ELEMENTS.get(hidden.device.type, _CHUNK_ELEMENTS["cuda"])
+        elements = CHUNK_ELEMENTS.get(hidden.device.type, CHUNK_ELEMENTS["cuda"])
         chunk_tokens = max(1, elements // len(weight))
     logprobs, entropy = _TokenLogProbs.apply(
         hidden, weight, bias, targets, float(temperature), compute_entropy, chunk_tokens, dtype
