@@ -6,6 +6,7 @@ import hydra
 from omegaconf import DictConfig
 
 from rlinf.config import validate_cfg
+from rlinf.runners.reasoning_helpers import launch_helpers
 from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.runners.restarts import WORKERS, run_with_restarts
 from rlinf.runners.run_folder import run_folder
@@ -43,7 +44,11 @@ def train(cfg: DictConfig) -> None:
             placement_strategy=component_placement.get_strategy("actor"),
         )
         runner = ReasoningRunner(
-            cfg=cfg, actor=actor_group, rollout=rollout_group, reward=reward_group
+            cfg=cfg,
+            actor=actor_group,
+            rollout=rollout_group,
+            reward=reward_group,
+            **launch_helpers(cfg, cluster, component_placement),
         )
         runner.init_workers()
         runner.run()

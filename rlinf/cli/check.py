@@ -126,7 +126,8 @@ def inspect_config(
         sizes = {name: len(processes) for name, processes in report["placement"].items()}
         report["placement_map"] = format_placement_map(placement)
     report["arithmetic"] = batch_arithmetic(cfg, sizes)
-    if memory and {"actor", "rollout", "env"} <= report["placement"].keys():
+    trains = cfg.runner.task_type in ("embodied", "reasoning")
+    if memory and trains and {"actor", "rollout"} <= report["placement"].keys():
         report |= _memory(cfg, report["placement"])
     return report
 

@@ -58,12 +58,14 @@ class WorkerMemory:
         count: workers of it.
         accelerator: whether they have one.
         parts: what takes memory.
+        note: what else is to be known, in words; may be empty.
     """
 
     component: str
     count: int
     accelerator: bool
     parts: tuple[Part, ...]
+    note: str = ""
 
     def total(self, on_device: bool) -> int:
         """Bytes on the accelerator, or in the memory of the machine."""
@@ -73,7 +75,7 @@ class WorkerMemory:
 def predict_memory(
     cfg: Any, placement: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[WorkerMemory]:
-    """Predicts what actor, rollout and env workers take at their peak.
+    """Predicts what workers take at their peak: all but those that only compute rewards.
 
     Args:
         cfg: what `validate_cfg` returned.
@@ -82,6 +84,10 @@ def predict_memory(
     Raises:
         CannotPredict: the model, or the size of an observation, is not known; says what to do.
     """
+    if cfg.runner.task_type == "reasoning":
+        from rlinf.cli.reasoning_memory import predict_reasoning
+
+        return predict_reasoning(cfg, placement)
     if cfg.runner.task_type != "embodied" or cfg.env.train is None:
         raise CannotPredict(f"there is no model of it for task type {cfg.runner.task_type}")
     spec, observations = _sizes(cfg)
@@ -341,8 +347,11 @@ def as_lines(workers: Sequence[WorkerMemory]) -> list[str]:
             for part in worker.parts
         ]
         lines.append(f"{'':<{width}}    {', '.join(parts)}")
-    lines.append("~ is an estimate; what simulators take is not in it")
-    return lines
+        if worker.note:
+            lines.append(f"{'':<{width}}    {worker.note}")
+    simulates = any(worker.component == "env" for worker in workers)
+    left_out = "; what simulators take is not in it" if simulates else ""
+    return [*lines, f"~ is an estimate{left_out}"]
 
 
 def _title(worker: WorkerMemory) -> str:

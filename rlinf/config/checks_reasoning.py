@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rlinf.config.arithmetic import reasoning_global_batch, response_limit
 from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
 from rlinf.config.errors import ABSENT, Problem
+from rlinf.config.tracked import to_plain
 
 REASONING = ("reasoning", "reasoning_eval")
 _GENERATED = "or set data.type to a dataset that is generated"
@@ -229,3 +230,37 @@ def overlong_buffer_fits(context: CheckContext) -> Iterator[Problem]:
     if longest is not None and buffer > longest:
         message = f"is more than a whole response, which has at most {longest} tokens"
         yield Problem("algorithm.overlong_buffer_length", buffer, message)
+
+
+@cross_check(("reasoning",))
+def optional_workers_have_work(context: CheckContext) -> Iterator[Problem]:
+    """Workers that only some runs have are placed where there is something for them to do."""
+    cfg, placed = context.cfg, context.world_sizes or {}
+    algorithm = cfg.algorithm
+    compares = algorithm.kl_beta > 0 or algorithm.reinpp_kl_beta > 0
+    own = cfg.critic is not None and cfg.critic.use_critic_model
+    for component, works, why, what in (
+        (
+            "inference",
+            algorithm.recompute_logprobs,
+            "algorithm.recompute_logprobs is false",
+            "set it to true",
+        ),
+        (
+            "reference",
+            compares,
+            "nothing compares the policy with a reference",
+            "set algorithm.kl_beta",
+        ),
+        (
+            "critic",
+            own,
+            "there is no critic with a network of its own",
+            "set critic.use_critic_model to true",
+        ),
+    ):
+        if component in placed and not works:
+            message = f"{component} workers would have nothing to do: {why}"
+            given = to_plain(cfg.cluster.component_placement)
+            hint = f"{what}, or take {component} out"
+            yield Problem("cluster.component_placement", given, message, hint)

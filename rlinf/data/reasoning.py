@@ -48,6 +48,10 @@ class Sample:
         finish_reason: "stop", "length" or "abort".
         reward: what the response is worth; None until it is known.
         reward_info: how the reward came about, plain data.
+        old_logprobs: `[R]` log-probabilities by the trainer's policy before the update; None lets
+            the actor compute them, if it needs them.
+        ref_logprobs: `[R]` log-probabilities by the reference policy; None likewise.
+        values: `[R]` values of the state before each token; None likewise.
     """
 
     prompt_index: int
@@ -59,6 +63,9 @@ class Sample:
     finish_reason: str
     reward: float | None = None
     reward_info: dict = field(default_factory=dict)
+    old_logprobs: list[float] | None = None
+    ref_logprobs: list[float] | None = None
+    values: list[float] | None = None
 
 
 @dataclass

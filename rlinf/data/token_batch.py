@@ -13,6 +13,9 @@ from torch import Tensor
 if TYPE_CHECKING:
     from rlinf.data.reasoning import SampleGroup
 
+GIVEN = ("old_logprobs", "ref_logprobs", "values")
+"""What groups of workers of their own may have computed for each response token."""
+
 
 @dataclass(frozen=True)
 class TokenBatch:
@@ -29,6 +32,10 @@ class TokenBatch:
         indices: number of each one's prompt in the run, int64 `[n]`; groups lie side by side.
         numbers: number of each response in its group, int64 `[n]`.
         truncated: whether a response was cut at the length limit, bool `[n]`.
+        old_logprobs: of response tokens, by the trainer before the update, float32 `[R]`; None if
+            nobody has computed them yet.
+        ref_logprobs: of response tokens, by the reference policy, likewise.
+        values: of the state before each response token, likewise.
     """
 
     tokens: Tensor
@@ -40,6 +47,9 @@ class TokenBatch:
     indices: Tensor
     numbers: Tensor
     truncated: Tensor
+    old_logprobs: Tensor | None = None
+    ref_logprobs: Tensor | None = None
+    values: Tensor | None = None
 
     @property
     def num_sequences(self) -> int:
@@ -88,6 +98,7 @@ class TokenBatch:
             ),
             numbers=torch.tensor([s.sample_index for s in samples], dtype=torch.int64),
             truncated=torch.tensor([s.finish_reason == "length" for s in samples]).bool(),
+            **{name: _given(samples, name) for name in GIVEN},
         )
 
     @classmethod
@@ -135,17 +146,27 @@ class TokenBatch:
             indices=self.indices[rows],
             numbers=self.numbers[rows],
             truncated=self.truncated[rows],
+            **{
+                name: None if flat is None else flat[of_responses]
+                for name, flat in ((name, getattr(self, name)) for name in GIVEN)
+            },
         )
 
     @classmethod
     def join(cls, parts: Sequence[TokenBatch]) -> TokenBatch:
-        """Puts batches end to end."""
-        return cls(
-            **{
-                field.name: torch.cat([getattr(part, field.name) for part in parts])
-                for field in fields(cls)
-            }
-        )
+        """Puts batches end to end.
+
+        Raises:
+            ValueError: something is known of the tokens of some batches only.
+        """
+        joined = {}
+        for name in (field.name for field in fields(cls)):
+            known = [part for part in parts if getattr(part, name) is not None]
+            # A batch without a response token need not know anything of them.
+            if known and sum(len(p.logprobs) for p in known) < sum(len(p.logprobs) for p in parts):
+                raise ValueError(f"only some of the batches to join have {name}")
+            joined[name] = torch.cat([getattr(p, name) for p in known]) if known else None
+        return cls(**joined)
 
     def sequence_ids(self) -> Tensor:
         """Number of the sequence of each response token, int64 `[R]`."""
@@ -212,6 +233,23 @@ def _check(sample: object, index: int) -> None:
                 f"{what} has {count} tokens, but {len(values)} {name}; an engine must give one for "
                 "each token"
             )
+
+
+def _given(samples: Sequence[object], name: str) -> Tensor | None:
+    """What somebody has computed for each response token, `[R]`; None if nobody has."""
+    missing = [sample for sample in samples if getattr(sample, name) is None]
+    if len(missing) == len(samples):
+        return None
+    for sample in samples:
+        values = getattr(sample, name)
+        if values is None or len(values) != len(sample.response_ids):
+            count = "none" if values is None else len(values)
+            raise ValueError(
+                f"sample {sample.sample_index} of prompt {sample.prompt_index} has {count} {name} "
+                f"for {len(sample.response_ids)} tokens; whoever adds them must do so for each "
+                "token of each sample"
+            )
+    return torch.tensor([x for s in samples for x in getattr(s, name)], dtype=torch.float32)
 
 
 def _logprobs(sample: object) -> Sequence[float]:

@@ -15,6 +15,7 @@ from rlinf.data.reasoning import GroupRequest, Prompt, Verdict
 from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.runners.agreement import ReasoningGate
 from rlinf.runners.base_runner import BaseRunner
+from rlinf.runners.reasoning_helpers import Helpers
 from rlinf.runners.reasoning_metrics import of_validation, of_verdicts
 from rlinf.scheduler import Channel, WaitTimeout, WorkerGroup, wait_all, wait_beside
 from rlinf.workers.reasoning_agreement import TooFarApart
@@ -44,10 +45,19 @@ class ReasoningRunner(BaseRunner):
         actor: group of `ReasoningActor`.
         rollout: group of `GenerationWorker`.
         reward: group of `RewardWorker`.
+        **helpers: groups that only some runs have; see `rlinf.runners.reasoning_helpers`.
     """
 
-    def __init__(self, cfg: Any, actor: WorkerGroup, rollout: WorkerGroup, reward: WorkerGroup):
-        super().__init__(cfg, [actor], ("eval/pass@1", "rollout/score"))
+    def __init__(
+        self,
+        cfg: Any,
+        actor: WorkerGroup,
+        rollout: WorkerGroup,
+        reward: WorkerGroup,
+        **helpers: WorkerGroup,
+    ):
+        self.helpers = Helpers(cfg, actor, **helpers)
+        super().__init__(cfg, [actor, *self.helpers.saved], ("eval/pass@1", "rollout/score"))
         self.actor = actor
         self.rollout = rollout
         self.reward = reward
@@ -96,14 +106,20 @@ class ReasoningRunner(BaseRunner):
         algorithm = self.cfg.algorithm
         steps = self.max_steps * algorithm.update_epoch * algorithm.n_minibatches
         wait_all(
-            self.rollout.init_worker(), self.reward.init_worker(), self.actor.init_worker(steps)
+            self.rollout.init_worker(),
+            self.reward.init_worker(),
+            self.actor.init_worker(steps),
+            *self.helpers.init_workers(steps),
         )
         # A program may have one runner after the other; the channels of the first are closed.
         number = next(_numbers)
+
+        def create(name: str) -> Channel:
+            return Channel.create(name if number == 0 else f"{name} {number}")
+
         names = ("requests", "responses", "rewarded", "verdicts")
-        self.requests, self.responses, self.rewarded, self.verdicts = (
-            Channel.create(name if number == 0 else f"{name} {number}") for name in names
-        )
+        self.requests, self.responses, self.rewarded, self.verdicts = map(create, names)
+        self.helpers.connect(create)
         self._services = [
             self.rollout.rollout(self.requests, self.responses),
             self.reward.compute_rewards(self.responses, self.rewarded, self.verdicts),
@@ -142,9 +158,11 @@ class ReasoningRunner(BaseRunner):
         """Syncs weights, asks for responses, trains on those of this step."""
         if self.global_step == 0:
             self._supervise()
+            self.helpers.sync_reference(self._services)
         begin = time.perf_counter()
         if self.global_step % self.cfg.runner.weight_sync_interval == 0:
             self.update_rollout_weights()
+        self.helpers.sync_inference(self._services)
         synced = time.perf_counter()
         self._request_steps(self.global_step + 1 + self._ahead)
         # On a device of its own the actor trains on groups as they come.
@@ -157,13 +175,14 @@ class ReasoningRunner(BaseRunner):
         if training is None:
             training = self._start_training(self._groups_of_step(len(verdicts)))
         of_batch, of_update = self._finish_training(training)
+        of_helpers, times = self.helpers.finish(self._services)
         end = time.perf_counter()
         self._began_at.pop(self.global_step, None)
         self._write_samples(verdicts)
         metrics = of_verdicts(verdicts, generated - synced)
         self._samples_seen += int(metrics["rollout/samples"])
         metrics |= {f"rollout/{name}": value for name, value in of_batch.items()}
-        metrics |= {f"train/{name}": value for name, value in of_update.items()}
+        metrics |= {f"train/{name}": value for name, value in (of_update | of_helpers).items()}
         metrics |= {
             "time/sync_weights": synced - begin,
             "time/generate": generated - synced,
@@ -174,7 +193,7 @@ class ReasoningRunner(BaseRunner):
             metrics |= {f"rollout/{k}": v for k, v in self._sampler.metrics().items()}
         for tag, seconds in training.consume_durations().items():
             metrics[f"time/actor/{tag}"] = seconds
-        return metrics
+        return metrics | {f"time/{name}": seconds for name, seconds in times.items()}
 
     def update_rollout_weights(self) -> None:
         """Brings the actor's weights to the rollout workers, between two of their tokens."""
@@ -184,11 +203,13 @@ class ReasoningRunner(BaseRunner):
         wait_beside(rollout, self._services)
 
     def _start_training(self, groups: int) -> Any:
+        source, further = self.helpers.begin(self.rewarded, groups, self.global_step)
         return self.actor.run_training(
-            self.rewarded,
+            source,
             num_groups=groups,
             key=self.global_step,
             tolerance=self.agreement.tolerance(self.global_step),
+            **further,
         )
 
     def _finish_training(self, training: Any) -> tuple[dict[str, float], dict[str, float]]:
@@ -198,7 +219,8 @@ class ReasoningRunner(BaseRunner):
             PolicyDisagreement: the actor has refused it; names what differs from the engines.
         """
         try:
-            of_batch, of_update = wait_beside(training, self._services)[0]
+            beside = [*self._services, *self.helpers.calls]
+            of_batch, of_update = wait_beside(training, beside)[0]
         except TooFarApart as error:
             raise self.agreement.disagreement(self.global_step, error.too_far) from error
         return of_batch, self.agreement.passed(self.global_step, of_update)

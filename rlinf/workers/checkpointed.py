@@ -5,8 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from rlinf.utils.checkpoint import load_tree
 
 Job = Callable[[], None]
+
+
+def load_rank(folder: Path, rank: int) -> Any:
+    """What a rank has saved as `rank_<n>`; that of rank 0 if there were fewer ranks.
+
+    Args:
+        folder: where all ranks of a role have saved.
+        rank: this one.
+    """
+    own = folder / f"rank_{rank}"
+    same = own.with_name(own.name + ".json").exists()
+    return load_tree(own if same else own.with_name("rank_0"))
 
 
 class Checkpointed:

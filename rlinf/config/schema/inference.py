@@ -1,4 +1,4 @@
-"""The `inference` and `agentloop` sections: workers that some reasoning runs add."""
+"""The `inference`, `reference` and `agentloop` sections: workers that some reasoning runs add."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ class InferenceConfig(Section):
     """Workers that only recompute log-probabilities, on devices of their own."""
 
     group_name: str = Field("InferenceGroup", description="Name of the group of workers.")
+    micro_batch_size: Int | None = Field(
+        None,
+        gt=0,
+        description="Sequences per forward pass; null is "
+        "algorithm.logprob_forward_micro_batch_size.",
+    )
+
+
+class ReferenceConfig(Section):
+    """Workers that hold the reference policy, on devices of their own."""
+
+    group_name: str = Field("ReferenceGroup", description="Name of the group of workers.")
     micro_batch_size: Int | None = Field(
         None,
         gt=0,

@@ -14,7 +14,7 @@ from rlinf.config.schema.base import Section
 from rlinf.config.schema.cluster import ClusterConfig
 from rlinf.config.schema.data import DataConfig
 from rlinf.config.schema.env import EnvSection
-from rlinf.config.schema.inference import AgentLoopConfig, InferenceConfig
+from rlinf.config.schema.inference import AgentLoopConfig, InferenceConfig, ReferenceConfig
 from rlinf.config.schema.reward import RewardConfig
 from rlinf.config.schema.rollout import RolloutConfig
 from rlinf.config.schema.runner import RunnerConfig
@@ -31,6 +31,7 @@ SECTIONS: dict[str, tuple[Any, str]] = {
     "critic": (CriticConfig, "A value function with a network of its own."),
     "reward": (RewardConfig, "What a sample is worth."),
     "inference": (InferenceConfig, "Workers that only recompute log-probabilities."),
+    "reference": (ReferenceConfig, "Workers that hold the reference policy."),
     "weight_syncer": (WeightSyncerConfig, "How new weights reach the rollout."),
     "agentloop": (AgentLoopConfig, "Multi-turn episodes."),
     "example": (dict[str, Any], "Free keys for examples of worker groups."),
@@ -71,7 +72,7 @@ TASKS: dict[str, Task] = {
     ),
     "reasoning": Task(
         required=("cluster", "algorithm", "data", "rollout", "actor", "reward"),
-        used=("weight_syncer",),
+        used=("inference", "reference", "weight_syncer"),
         components=("actor", "rollout", "reward"),
         model_category="reasoning",
     ),

@@ -26,26 +26,27 @@ def buckets(tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[dict[
 
 
 class WeightSender:
-    """Sends weights from one actor rank to all rollout ranks.
+    """Sends weights from one actor rank to all ranks of another group.
 
     Args:
         worker: the actor.
         cfg: the configuration.
+        group: name of the group that receives; None is the rollout.
     """
 
-    def __init__(self, worker: Any, cfg: Any):
+    def __init__(self, worker: Any, cfg: Any, group: str | None = None):
         self._worker = worker
         self._limit = cfg.weight_syncer.bucket.bucket_size
         self._verify = cfg.weight_syncer.verify
-        self._rollout = cfg.rollout.group_name
+        self._receivers = cfg.rollout.group_name if group is None else group
         self._groups: list[tuple[str, Any]] | None = None
 
     def send(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> int:
         """Broadcasts all tensors; returns the number of bytes."""
         if self._groups is None:
-            size = self._worker._world_size_of(self._rollout)
+            size = self._worker._world_size_of(self._receivers)
             own = (self._worker.group_name, [self._worker.rank])
-            self._groups = [own, (self._rollout, list(range(size)))]
+            self._groups = [own, (self._receivers, list(range(size)))]
         total = 0
         waiting: dict[str, Tensor] | None = None
         for bucket in buckets(tensors, self._limit):

@@ -36,6 +36,30 @@ def load_causal_lm(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
     return model.train()
 
 
+def shape_of_causal_lm(cfg: Any) -> PreTrainedModel:
+    """The same network without weights, on the meta device: of a folder only the config is read.
+
+    Args:
+        cfg: a model section, complete.
+
+    Raises:
+        ValueError: as for `load_causal_lm`.
+    """
+    with torch.device("meta"):
+        if cfg.model_path is None:
+            return _fresh(cfg, torch.float32).train()
+        return (
+            transformers_module()
+            .AutoModelForCausalLM.from_config(
+                _config_of_folder(cfg),
+                dtype=torch.float32,
+                attn_implementation=cfg.attn_implementation,
+                trust_remote_code=cfg.trust_remote_code,
+            )
+            .train()
+        )
+
+
 def check_logits(config: PreTrainedConfig) -> None:
     """Refuses architectures whose logits are not the output of their last layer.
 
@@ -95,7 +119,16 @@ def _fresh(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def _from_folder(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
-    transformers = transformers_module()
+    return transformers_module().AutoModelForCausalLM.from_pretrained(
+        Path(cfg.model_path).expanduser(),
+        config=_config_of_folder(cfg),
+        dtype=dtype,
+        attn_implementation=cfg.attn_implementation,
+        trust_remote_code=cfg.trust_remote_code,
+    )
+
+
+def _config_of_folder(cfg: Any) -> PreTrainedConfig:
     folder = Path(cfg.model_path).expanduser()
     if not (folder / "config.json").is_file():
         raise ValueError(
@@ -107,7 +140,7 @@ def _from_folder(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
             f"hf_config gives sizes of a fresh model ({listed(cfg.hf_config)}), but model_path "
             "names a folder that has its own; keep one of the two"
         )
-    config = transformers.AutoConfig.from_pretrained(
+    config = transformers_module().AutoConfig.from_pretrained(
         folder, trust_remote_code=cfg.trust_remote_code
     )
     wanted = HF_MODEL_TYPES[cfg.model_type.lower()]
@@ -116,10 +149,4 @@ def _from_folder(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
             f"model_type is {cfg.model_type}, but the folder {folder} holds a {config.model_type}; "
             "set model_type to hf_causal_lm, which takes any"
         )
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        folder,
-        config=config,
-        dtype=dtype,
-        attn_implementation=cfg.attn_implementation,
-        trust_remote_code=cfg.trust_remote_code,
-    )
+    return config

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from rlinf.models.causal_lm.logit_kernels import kernels_for
 
-_CHUNK_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
+CHUNK_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
+"""Logits that exist at a time, at least, where nobody says how many tokens."""
 _CHUNK_SHARE = 1 / 64
 """Of a GPU's memory for the logits of a chunk: fewer chunks are fewer sums of weights."""
 _WIDE_RESULTS = "out_dtype" in (torch.mm.__doc__ or "")
@@ -157,7 +158,7 @@ def _gradients(
 
 def _chunk_elements(device: torch.device) -> int:
     """Logits that may exist at a time."""
-    least = _CHUNK_ELEMENTS.get(device.type, _CHUNK_ELEMENTS["cuda"])
+    least = CHUNK_ELEMENTS.get(device.type, CHUNK_ELEMENTS["cuda"])
     if device.type != "cuda":
         return least
     memory = torch.cuda.get_device_properties(device).total_memory

@@ -68,7 +68,9 @@ def lora_config(cfg: Any) -> Any:
     return peft.PeftConfig.from_pretrained(cfg.lora_path)
 
 
-def merged_tensors(lm: nn.Module, whole: Whole) -> Iterator[tuple[str, Tensor]]:
+def merged_tensors(
+    lm: nn.Module, whole: Whole, use_adapters: bool = True
+) -> Iterator[tuple[str, Tensor]]:
     """Weights and buffers of a language model under the names of the plain model, adapters merged.
 
     A tensor that has several names, such as a tied last layer, comes once, under the first.
@@ -76,6 +78,7 @@ def merged_tensors(lm: nn.Module, whole: Whole) -> Iterator[tuple[str, Tensor]]:
     Args:
         lm: a plain model, or one with adapters.
         whole: makes a whole tensor of a shard; every rank has to iterate.
+        use_adapters: false is the model without what its adapters have learnt.
     """
     tensors = lm.state_dict(keep_vars=True)
     seen: set[int] = set()
@@ -85,7 +88,7 @@ def merged_tensors(lm: nn.Module, whole: Whole) -> Iterator[tuple[str, Tensor]]:
         seen.add(id(tensor))
         layer = name.removesuffix(".base_layer.weight")
         tensor = whole(tensor).detach()
-        if layer != name:
+        if layer != name and use_adapters:
             a = whole(tensors[f"{layer}.lora_A.{_ADAPTER}.weight"]).detach()
             b = whole(tensors[f"{layer}.lora_B.{_ADAPTER}.weight"]).detach()
             module = lm.get_submodule(layer)
@@ -98,6 +101,12 @@ def adapter_tensors(lm: nn.Module, whole: Whole) -> Iterator[tuple[str, Tensor]]
     for name, tensor in lm.state_dict().items():
         if ".lora_" in name:
             yield name.replace(f".{_ADAPTER}.", "."), whole(tensor).detach()
+
+
+def shape_with_adapters(lm: nn.Module, cfg: Any) -> PeftModel:
+    """As `add_adapters`, for a model on the meta device: nothing is read but their config."""
+    with torch.device("meta"):
+        return _peft().get_peft_model(lm, lora_config(cfg))
 
 
 class AdapterStore(nn.Module):
@@ -115,7 +124,7 @@ class AdapterStore(nn.Module):
     def __init__(self, lm: nn.Module, cfg: Any) -> None:
         super().__init__()
         with torch.device("meta"):
-            shell = _peft().get_peft_model(type(lm)(lm.config), lora_config(cfg))
+            shell = shape_with_adapters(type(lm)(lm.config), cfg)
         # In a list, so that it is no part of this module.
         self._model = [lm]
         self._layers: dict[str, tuple[Tensor, float, bool]] = {}

@@ -168,6 +168,10 @@ class CausalLM(nn.Module):
         """
         return adapter_tensors(self.lm, whole) if adapters else merged_tensors(self.lm, whole)
 
+    def base_tensors(self, whole: Whole) -> Iterator[tuple[str, Tensor]]:
+        """The same without what adapters have learnt."""
+        return merged_tensors(self.lm, whole, use_adapters=False)
+
     def save_folder(self, folder: str | Path, tensors: dict[str, Tensor]) -> None:
         """Writes a model folder of Hugging Face layout.
 

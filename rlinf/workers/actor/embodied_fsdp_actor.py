@@ -16,12 +16,12 @@ from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
 from rlinf.scheduler import Worker
-from rlinf.utils.checkpoint import load_tree, save_tree
+from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
 from rlinf.workers.agreement import Evidence, Finding
-from rlinf.workers.checkpointed import Checkpointed, Job
+from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
 from rlinf.workers.env.env_worker import TRAJECTORY
 from rlinf.workers.rollout.multi_step_rollout_worker import HALF
 
@@ -197,7 +197,4 @@ class EmbodiedFSDPActor(Checkpointed, Worker):
 
     def _restore(self, folder: Path) -> list[str]:
         self._tensors.read(folder / "actor" / "tensors")
-        own = folder / "actor" / f"rank_{self._rank}"
-        same = own.with_name(own.name + ".json").exists()
-        state = load_tree(own if same else own.with_name("rank_0"))
-        return self.learner.load_state(state)
+        return self.learner.load_state(load_rank(folder / "actor", self._rank))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlinf.algorithms.agreement import Tolerance
+from rlinf.config.placed import is_placed
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.sharding import whole
@@ -19,12 +20,13 @@ from rlinf.models import get_model
 from rlinf.models.causal_lm.model import CausalLM
 from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
-from rlinf.utils.checkpoint import load_tree, save_tree
+from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.workers.actor.agreement import compute_format
+from rlinf.workers.actor.reasoning_critic import build_critic
 from rlinf.workers.actor.reasoning_learner import Examples, ReasoningLearner
 from rlinf.workers.agreement import Evidence, Finding
-from rlinf.workers.checkpointed import Checkpointed, Job
+from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
 from rlinf.workers.cpu_threads import use_cores
 
 if TYPE_CHECKING:
@@ -62,9 +64,9 @@ class ReasoningActor(Checkpointed, Worker):
         policy = get_model(cfg.actor.model, dtype=torch.float32)
         load_initial_weights(policy, cfg)
         critic = None
-        if cfg.critic is not None and cfg.critic.use_critic_model:
-            critic = get_model(cfg.critic.model, dtype=torch.float32)
-            critic.add_value_head()
+        uses_critic = cfg.critic is not None and cfg.critic.use_critic_model
+        if uses_critic and not is_placed(cfg, "critic"):
+            critic = build_critic(cfg)
         self.learner = ReasoningLearner(
             cfg,
             policy,
@@ -78,7 +80,10 @@ class ReasoningActor(Checkpointed, Worker):
         )
         if cfg.actor.stream_groups and (problem := self.learner.why_not_stream()):
             raise ValueError(f"actor.stream_groups is {cfg.actor.stream_groups}, but {problem}")
-        self._sender = WeightSender(self, cfg)
+        self._senders = {
+            role: WeightSender(self, cfg, cfg[role].group_name)
+            for role in ("rollout", "inference", "reference")
+        }
         self._tensors = {"actor": EngineCheckpoint(self.engine)}
         if self.learner.critic is not None:
             self._tensors["critic"] = EngineCheckpoint(self.learner.critic.engine)
@@ -108,12 +113,33 @@ class ReasoningActor(Checkpointed, Worker):
         They have the names of the plain model of transformers; those that share their memory, such
         as a tied last layer, go once. With adapters, `weight_syncer.lora` says what goes.
         """
+        return self._send("rollout")
+
+    @Worker.timer("sync_weights")
+    def sync_model_to_inference(self) -> int:
+        """The same to workers that recompute log-probabilities; see `ReasoningInference`."""
+        return self._send("inference")
+
+    @Worker.timer("sync_weights")
+    def sync_model_to_reference(self) -> int:
+        """Sends the policy that it is to be compared with; returns the number of bytes.
+
+        It is the policy as it is now; with adapters, the one without what they have learnt.
+        """
+        return self._send("reference")
+
+    def _send(self, role: str) -> int:
         self.engine.onload(optimizer=False)
-        adapters = self.cfg.weight_syncer.lora == "adapters"
-        tensors = self._on_the_way(self.policy.policy_tensors(whole, adapters))
+        if role == "reference":
+            # Not rounded: the actor's own reference is not, either.
+            tensors = self.policy.base_tensors(whole)
+        else:
+            adapters = self.cfg.weight_syncer.lora == "adapters"
+            tensors = self.policy.policy_tensors(whole, adapters)
+            tensors = self._on_the_way(tensors) if role == "rollout" else tensors
         size = 0
         if self._rank == 0:
-            size = self._sender.send(tensors, self.version)
+            size = self._senders[role].send(tensors, self.version)
         else:
             for _ in tensors:
                 pass
@@ -198,6 +224,8 @@ class ReasoningActor(Checkpointed, Worker):
         num_groups: int | None = None,
         key: Hashable = DEFAULT_KEY,
         tolerance: Tolerance | None = None,
+        returns_channel: Channel | None = None,
+        critic_first: bool = False,
     ) -> dict[str, float] | tuple[dict[str, float], dict[str, float]]:
         """Updates the policy.
 
@@ -206,6 +234,9 @@ class ReasoningActor(Checkpointed, Worker):
             num_groups: groups of this step over all ranks; None is `data.rollout_batch_size`.
             key: what they wait under.
             tolerance: see `ReasoningLearner.update`.
+            returns_channel: gets what critic workers learn from, under the same key, one item from
+                each rank; None without such workers.
+            critic_first: see `ReasoningLearner.update`.
 
         Returns:
             Metrics of the update over all ranks; with a channel, those of the batch before them.
@@ -214,13 +245,16 @@ class ReasoningActor(Checkpointed, Worker):
             TooFarApart: engine and policy disagree; nothing was updated.
         """
         if input_channel is None:
-            metrics = self.learner.update(tolerance)
+            metrics = self.learner.update(tolerance, critic_first)
         elif self.cfg.actor.stream_groups:
             arriving = self._arriving(input_channel, self._share(num_groups), key)
             metrics = self.learner.stream(arriving, self._total(num_groups), tolerance)
         else:
             self.recv_rollout_batch(input_channel, num_groups, key)
-            metrics = self.compute_advantages_and_returns(), self.learner.update(tolerance)
+            of_batch = self.compute_advantages_and_returns()
+            if returns_channel is not None:
+                returns_channel.put(self.learner.for_critic(), key=key)
+            metrics = of_batch, self.learner.update(tolerance, critic_first)
         self._offload()
         return metrics
 
@@ -277,19 +311,30 @@ class ReasoningActor(Checkpointed, Worker):
 
     def _snapshot(self, folder: Path) -> Job:
         tensors = {name: checkpoint.snapshot() for name, checkpoint in self._tensors.items()}
-        state = self.learner.state()
+        states = {"actor": self.learner.state()}
+        # Where it would be if critic workers had it: either can go on from the other's.
+        of_critic = states["actor"].pop("critic")
+        if of_critic is not None:
+            states["critic"] = {"world_size": self._world_size, **of_critic}
 
         def write() -> None:
             for name, snapshot in tensors.items():
                 self._tensors[name].write(snapshot, folder / name / "tensors")
-            save_tree(folder / "actor" / f"rank_{self._rank}", state)
+            for name, state in states.items():
+                save_tree(folder / name / f"rank_{self._rank}", state)
 
         return write
 
     def _restore(self, folder: Path) -> list[str]:
+        if self.engine.reference is not None and (folder / "reference").exists():
+            raise ValueError(
+                f"the reference policy of {folder} was in workers of its own; name reference in "
+                "cluster.component_placement again"
+            )
         for name, checkpoint in self._tensors.items():
             checkpoint.read(folder / name / "tensors")
-        own = folder / "actor" / f"rank_{self._rank}"
-        same = own.with_name(own.name + ".json").exists()
-        state = load_tree(own if same else own.with_name("rank_0"))
+        state = load_rank(folder / "actor", self._rank)
+        state["critic"] = None
+        if self.learner.critic is not None:
+            state["critic"] = load_rank(folder / "critic", self._rank)
         return self.learner.load_state(state)

@@ -12,7 +12,7 @@ from torch import Tensor
 from rlinf.data.token_batch import TokenBatch
 from rlinf.models.causal_lm.layout import layout_on
 
-_TOKENS = {"cpu": 4_096, "cuda": 16_384}
+TOKENS = {"cpu": 4_096, "cuda": 16_384}
 """Tokens of a micro-batch where the config says nothing: a CPU is quickest with about this many."""
 
 
@@ -51,7 +51,7 @@ class MicroBatches:
             agree: see the attributes.
             sequences: sequences of a micro-batch, unless the config forms them by tokens.
         """
-        budget = _TOKENS.get(device.type, _TOKENS["cuda"])
+        budget = TOKENS.get(device.type, TOKENS["cuda"])
         if cfg.runner.enable_dynamic_batch_size:
             budget, sequences = cfg.runner.max_tokens_per_mbs, None
         layout = layout_on(device, model.sequence_layout, model.attn_implementation)

@@ -13,6 +13,9 @@ from rlinf.algorithms.metrics import Metric
 from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.models import get_model
+from rlinf.models.causal_lm.model import CausalLM
+from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.reasoning_batches import MicroBatches
 from rlinf.workers.actor.reasoning_samples import (
     SequenceTask,
@@ -22,6 +25,21 @@ from rlinf.workers.actor.reasoning_samples import (
     recompute,
 )
 from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
+
+
+def critic_seed(cfg: Any) -> int:
+    """What the weights and the shuffle of a value function with a network of its own begin from."""
+    own = cfg.critic.seed if cfg.critic.seed is not None else cfg.actor.seed
+    return cfg.runner.seed if own is None else own
+
+
+def build_critic(cfg: Any) -> CausalLM:
+    """The network of a value function, on the CPU; the same wherever it is built."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(named_seed(critic_seed(cfg), "critic", "weights", 0))
+        model = get_model(cfg.critic.model, dtype=torch.float32)
+    model.add_value_head()
+    return model
 
 
 class ValueTask(SequenceTask):
@@ -71,13 +89,14 @@ class ValueTask(SequenceTask):
 
 
 class ReasoningCritic:
-    """Trains a value function beside the policy, on the same ranks.
+    """Trains a value function, on the ranks of the policy or on others.
 
     Args:
         cfg: the configuration; `critic` and `algorithm` are read.
         model: the network, with a value head, on the CPU and equal on each rank.
         device: where to train.
-        seed: of the shuffle.
+        seed: of the shuffle, equal on all ranks.
+        rank: this one.
         world_size: number of ranks.
         total_steps: optimiser steps of the whole run, for schedules.
 
@@ -92,8 +111,9 @@ class ReasoningCritic:
         device: torch.device,
         *,
         seed: int,
-        world_size: int,
-        total_steps: int,
+        rank: int = 0,
+        world_size: int = 1,
+        total_steps: int = 0,
     ) -> None:
         self._algorithm = cfg.algorithm
         self._loss_length = cfg.algorithm.loss_length or longest_response(cfg)
@@ -111,7 +131,8 @@ class ReasoningCritic:
             epochs=cfg.algorithm.update_epoch,
             shuffles=cfg.algorithm.shuffle_rollout,
         )
-        self._updates = UpdateLoop(cfg, self.engine, seed, shape)
+        shuffle = named_seed(seed, "critic", "shuffle", rank)
+        self._updates = UpdateLoop(cfg, self.engine, shuffle, shape)
 
     @property
     def warming_up(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from rlinf.algorithms.agreement import Tolerance
 from rlinf.algorithms.metrics import Metric, merge_metrics, reduce_metrics
+from rlinf.config.placed import is_placed
 from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
@@ -53,7 +55,8 @@ class ReasoningLearner:
         model: the policy, on the CPU and equal on each rank, its weights in float32.
         device: where to train.
         seed: of the shuffle, equal on all ranks.
-        critic: a value function with a network of its own, likewise; None without one.
+        critic: a value function with a network of its own, likewise; None without one, or if a
+            group of its own has it.
         rank: this one.
         world_size: number of ranks.
         total_steps: optimiser steps of the whole run, for schedules.
@@ -99,7 +102,9 @@ class ReasoningLearner:
             total_steps,
             on_nan=cfg.runner.on_nan,
             # A model with adapters is its own reference when they are off.
-            keep_reference=self._compares and not model.has_adapters,
+            keep_reference=self._compares
+            and not model.has_adapters
+            and not is_placed(cfg, "reference"),
         )
         if self.engine.precision.note and rank == 0:
             warn(self.engine.precision.note)
@@ -134,7 +139,8 @@ class ReasoningLearner:
                 cfg,
                 critic,
                 device,
-                seed=named_seed(seed, "critic", "shuffle", rank),
+                seed=seed if cfg.critic.seed is None else cfg.critic.seed,
+                rank=rank,
                 world_size=world_size,
                 total_steps=total_steps,
             )
@@ -156,12 +162,22 @@ class ReasoningLearner:
         self._samples, metrics = self._with_credit(batch)
         return self._reduce([metrics])
 
-    def update(self, tolerance: Tolerance | None = None) -> dict[str, float]:
+    def for_critic(self) -> TokenSamples:
+        """What a value function elsewhere learns from, of what was prepared on this rank."""
+        if self._samples is None:
+            raise RuntimeError("there are no returns: call compute_advantages_and_returns first")
+        return replace(self._samples, advantages=None, old_logprobs=None, ref_logprobs=None)
+
+    def update(
+        self, tolerance: Tolerance | None = None, critic_first: bool = False
+    ) -> dict[str, float]:
         """Updates the policy on what was prepared; returns metrics over all ranks.
 
         Args:
             tolerance: how far the engine's log-probabilities may be from the policy's before the
                 update; None does not compare them.
+            critic_first: whether a value function elsewhere needs further steps before the policy
+                is trained.
 
         Raises:
             TooFarApart: they are further apart; nothing was updated.
@@ -173,7 +189,7 @@ class ReasoningLearner:
             self.fingerprints.batch(samples.by_sequence())
         metrics: dict[str, float] = {}
         self.comparison.begin(tolerance, self.version)
-        if self.critic is None or not self.critic.warming_up:
+        if not (critic_first or (self.critic is not None and self.critic.warming_up)):
             self.engine.onload()
             metrics |= self.updates.run(self._task(samples))
         if self.critic is not None:
@@ -223,13 +239,15 @@ class ReasoningLearner:
                 f"advantages of {algorithm.adv_type} are normalised over the whole batch; set "
                 "algorithm.normalize_advantages to false or use grpo"
             )
-        if self.critic is not None or self._loss.critic:
+        own = self.cfg.critic is not None and self.cfg.critic.use_critic_model
+        if own or self._loss.critic:
             return "a value function is trained on whole batches"
-        if algorithm.n_minibatches > 1 and algorithm.recompute_logprobs:
+        recomputes = algorithm.recompute_logprobs and not is_placed(self.cfg, "inference")
+        if algorithm.n_minibatches > 1 and recomputes:
             return (
                 f"there are {algorithm.n_minibatches} minibatches and old log-probabilities are "
                 "recomputed: after the first one the old weights are gone; set "
-                "algorithm.recompute_logprobs to false"
+                "algorithm.recompute_logprobs to false, or let inference workers do it"
             )
         if algorithm.target_kl is not None:
             return "algorithm.target_kl looks at minibatches that are complete"
@@ -264,21 +282,8 @@ class ReasoningLearner:
             )
         self.engine.onload(optimizer=False)
         reference = self._reference_logprobs(batch) if self._compares else None
-        old = None
-        if loss.recomputes and not (self._single and not self._compares_in_credit):
-            old = self._logprobs(batch)
-        values = None
-        if self.critic is not None:
-            values = self.critic.values(batch)
-        elif loss.critic:
-            values = recompute(
-                self.engine,
-                batch,
-                self._inference,
-                "values",
-                compute_logprobs=False,
-                compute_values=True,
-            )
+        old = self._old_logprobs(batch) if loss.recomputes else None
+        values = self._values(batch)
         credit = self.credit.assign(
             batch,
             logprobs=batch.logprobs if old is None else old,
@@ -303,10 +308,39 @@ class ReasoningLearner:
         in_reward = algorithm.kl_in == "reward" and algorithm.kl_beta > 0
         return self._compares and (in_reward or algorithm.reinpp_kl_beta > 0)
 
+    def _old_logprobs(self, batch: TokenBatch) -> Tensor | None:
+        if batch.old_logprobs is not None:
+            return batch.old_logprobs
+        _require_given(self.cfg, "inference", "old log-probabilities")
+        if self._single and not self._compares_in_credit:
+            # The forward pass of the only update gives the same.
+            return None
+        return self._logprobs(batch)
+
     def _logprobs(self, batch: TokenBatch) -> Tensor:
         return recompute(self.engine, batch, self._inference, temperature=self._loss.temperature)
 
+    def _values(self, batch: TokenBatch) -> Tensor | None:
+        if batch.values is not None:
+            return batch.values
+        if self.critic is not None:
+            return self.critic.values(batch)
+        if not self._loss.critic:
+            _require_given(self.cfg, "critic", "values")
+            return None
+        return recompute(
+            self.engine,
+            batch,
+            self._inference,
+            "values",
+            compute_logprobs=False,
+            compute_values=True,
+        )
+
     def _reference_logprobs(self, batch: TokenBatch) -> Tensor:
+        if batch.ref_logprobs is not None:
+            return batch.ref_logprobs
+        _require_given(self.cfg, "reference", "reference log-probabilities")
         kwargs: dict[str, Any] = {"temperature": self._loss.temperature}
         if self.engine.reference is None:
             kwargs["use_adapters"] = False
@@ -443,3 +477,12 @@ class ReasoningLearner:
     def _reduce(self, parts: list[dict[str, Metric]]) -> dict[str, float]:
         engine = self.engine
         return reduce_metrics(merge_metrics(parts), engine.all_reduce, engine.all_reduce_max)
+
+
+def _require_given(cfg: Any, component: str, what: str) -> None:
+    """Samples of a run with workers for something have it."""
+    if is_placed(cfg, component):
+        raise ValueError(
+            f"samples have no {what}, which the {component} workers add: let groups pass through "
+            f"them, or take {component} out of cluster.component_placement"
+        )

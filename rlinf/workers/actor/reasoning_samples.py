@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -64,6 +64,18 @@ class TokenSamples:
             ref_logprobs=cut(self.ref_logprobs),
             old_values=cut(self.old_values),
         )
+
+    @classmethod
+    def join(cls, parts: Sequence[TokenSamples]) -> TokenSamples:
+        """Puts samples end to end; all parts know the same things."""
+
+        def flat(name: str) -> Tensor | None:
+            values = [getattr(part, name) for part in parts]
+            return None if values[0] is None else torch.cat(values)
+
+        names = [field.name for field in fields(cls) if field.name != "batch"]
+        batch = TokenBatch.join([part.batch for part in parts])
+        return cls(batch, **{name: flat(name) for name in names})
 
     def by_sequence(self) -> dict[str, Tensor | None]:
         """What is known, one row per sequence, in causal order: seen, said, got, made of it."""

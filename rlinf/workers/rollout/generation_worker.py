@@ -22,8 +22,8 @@ from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.scheduler import Channel, ChannelClosed, Worker
 from rlinf.workers.agreement import Evidence, checksums_of
-from rlinf.workers.reasoning_agreement import SeenResponses
 from rlinf.workers.cpu_threads import use_cores
+from rlinf.workers.reasoning_agreement import SeenResponses
 
 
 class GenerationWorker(Worker):

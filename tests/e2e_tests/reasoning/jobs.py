@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rlinf.config import build_config, validate_cfg
+from rlinf.runners.reasoning_helpers import launch_helpers
 from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.scheduler import Cluster, HybridComponentPlacement
 from rlinf.workers.actor.reasoning_actor import ReasoningActor
@@ -57,7 +58,7 @@ def make_runner(
             ("actor", InspectableActor),
         )
     }
-    runner = ReasoningRunner(cfg, **groups)
+    runner = ReasoningRunner(cfg, **groups, **launch_helpers(cfg, cluster, placement))
     runner.init_workers()
     return runner
 
@@ -70,5 +71,5 @@ def metrics_of(runner: ReasoningRunner) -> list[dict[str, Any]]:
 
 def close(runner: ReasoningRunner) -> None:
     """Ends its workers."""
-    for group in (runner.actor, runner.rollout, runner.reward):
+    for group in (runner.actor, runner.rollout, runner.reward, *runner.helpers):
         group._close()

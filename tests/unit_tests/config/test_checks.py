@@ -236,6 +236,24 @@ REASONING = {
         "actor.model.model_path\n",
         "is missing: there are neither weights nor the sizes of a fresh model",
     ),
+    "inference without work": (
+        {
+            "algorithm.recompute_logprobs": False,
+            "cluster.component_placement": {"actor,rollout,reward,inference": "0-3"},
+        },
+        "cluster.component_placement = ",
+        "inference workers would have nothing to do: algorithm.recompute_logprobs is false",
+    ),
+    "a reference that nobody asks": (
+        {"cluster.component_placement": {"actor,rollout,reward,reference": "0-3"}},
+        "reference workers would have nothing to do",
+        "set algorithm.kl_beta, or take reference out",
+    ),
+    "a critic without a network": (
+        {"cluster.component_placement": {"actor,rollout,reward,critic": "0-3"}},
+        "critic workers would have nothing to do",
+        "set critic.use_critic_model to true, or take critic out",
+    ),
     "adapters that are not there": (
         {"weight_syncer.lora": "adapters"},
         'weight_syncer.lora = "adapters"',

@@ -25,7 +25,7 @@ from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
 
 logger = logging.getLogger(__name__)
 
-_STRIDE = 16
+STRIDE = 16
 """Capacities are multiples of it: kernels work on whole vectors."""
 
 KERNELS = ("auto", "native", "triton", "flash", "torch", "transformers")
@@ -110,7 +110,7 @@ def _assemble(
         model.slots = _rows_that_fit(slots, tokens, model.bytes_per_row(), device, memory)
         return model
     kind = _CACHES[path]
-    capacity = tokens + -tokens % _STRIDE
+    capacity = tokens + -tokens % STRIDE
     room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
     shape = cache_shape(module, _rows_that_fit(slots, tokens, room, device, memory), capacity)
     cache = kind(shape, device, dtype)

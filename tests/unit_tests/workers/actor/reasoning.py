@@ -79,12 +79,12 @@ def make_model(section: Any, seed: int = 0) -> CausalLM:
     return model
 
 
-def make_learner(cfg: Any, **kwargs: Any) -> ReasoningLearner:
+def make_learner(cfg: Any, with_critic: bool = True, **kwargs: Any) -> ReasoningLearner:
     """A learner on the CPU; what it says is in its list `said`."""
     torch.set_num_threads(1)
     said: list[str] = []
     critic = None
-    if cfg.critic is not None and cfg.critic.use_critic_model:
+    if with_critic and cfg.critic is not None and cfg.critic.use_critic_model:
         critic = make_model(cfg.critic.model, seed=1)
         critic.add_value_head()
     learner = ReasoningLearner(

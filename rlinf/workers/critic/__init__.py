@@ -1,0 +1,1 @@
+"""Value functions in workers of their own."""

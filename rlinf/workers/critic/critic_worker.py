@@ -1,0 +1,144 @@
+"""A value function of token sequences in workers of its own, before and beside the actor."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
+from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler.channel.channel import DEFAULT_KEY
+from rlinf.utils.checkpoint import save_tree
+from rlinf.utils.determinism import be_deterministic
+from rlinf.workers.actor.reasoning_critic import ReasoningCritic, build_critic, critic_seed
+from rlinf.workers.actor.reasoning_samples import TokenSamples
+from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
+from rlinf.workers.inference.stage import pass_on
+
+
+class ReasoningCriticWorker(Checkpointed, Worker):
+    """Trains a value function with a network of its own, beside the actor.
+
+    In each step groups pass through `run_inference` on their way to the actor, which makes returns
+    of the values and sends them back to `run_training`.
+
+    Args:
+        cfg: checked configuration.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        if cfg.runner.deterministic:
+            be_deterministic(cfg.runner.seed, "critic", self._rank)
+        self.cfg = cfg
+
+    def init_worker(self, total_steps: int = 0) -> None:
+        """Builds the value function and its optimiser.
+
+        Args:
+            total_steps: optimiser steps of the whole run, for schedules.
+        """
+        self.critic = ReasoningCritic(
+            self.cfg,
+            build_critic(self.cfg),
+            torch.device(self.torch_device_type),
+            seed=critic_seed(self.cfg),
+            rank=self._rank,
+            world_size=self._world_size,
+            total_steps=total_steps,
+        )
+        self._tensors = EngineCheckpoint(self.critic.engine)
+        self._offload()
+
+    def _offload(self) -> None:
+        if self.cfg.critic.enable_offload:
+            self.critic.engine.offload()
+
+    def warming_up(self) -> bool:
+        """Whether the policy has to wait for further steps of the value function."""
+        return self.critic.warming_up
+
+    @Worker.timer("values")
+    def run_inference(
+        self,
+        input_channel: Channel,
+        output_channel: Channel,
+        num_groups: int,
+        key: Hashable = DEFAULT_KEY,
+    ) -> int:
+        """Adds values to this rank's share of the groups of a step, as they come.
+
+        Args:
+            input_channel: groups with rewards.
+            output_channel: the same groups, with values as well.
+            num_groups: groups of this step over all ranks.
+            key: what they wait under, in both channels.
+
+        Returns:
+            The number of groups of this rank.
+        """
+        return pass_on(
+            input_channel,
+            output_channel,
+            total=num_groups,
+            key=key,
+            rank=self._rank,
+            world_size=self._world_size,
+            what="values",
+            compute=self.critic.values,
+        )
+
+    @Worker.timer("training")
+    def run_training(
+        self, input_channel: Channel, senders: int, key: Hashable = DEFAULT_KEY
+    ) -> dict[str, float]:
+        """Updates the value function on the returns of a step.
+
+        Args:
+            input_channel: `TokenSamples` with returns, one item from each rank of the actor.
+            senders: number of these.
+            key: what they wait under.
+
+        Returns:
+            Metrics over all ranks.
+        """
+        own: list[TokenSamples] = []
+        if self._rank == 0:
+            own = [input_channel.get(key=key) for _ in range(senders)]
+        parts = self.critic.engine.gather_objects(own)[0]
+        metrics = self.critic.update(self._share(TokenSamples.join(parts)))
+        self._offload()
+        return metrics
+
+    def _share(self, samples: TokenSamples) -> TokenSamples:
+        """Whole groups of this rank, in the order of prompts, as the actor deals them."""
+        order = samples.batch.indices.argsort(stable=True)
+        groups = order.view(-1, self.cfg.algorithm.group_size)
+        return samples.select(groups.tensor_split(self._world_size)[self._rank].flatten())
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def _snapshot(self, folder: Path) -> Job:
+        tensors = self._tensors.snapshot()
+        state = {"world_size": self._world_size, **self.critic.state()}
+
+        def write() -> None:
+            self._tensors.write(tensors, folder / "critic" / "tensors")
+            save_tree(folder / "critic" / f"rank_{self._rank}", state)
+
+        return write
+
+    def _restore(self, folder: Path) -> list[str]:
+        self._tensors.read(folder / "critic" / "tensors")
+        state = load_rank(folder / "critic", self._rank)
+        same = state["world_size"] == self._world_size
+        self.critic.load_state(state, same)
+        if same:
+            return []
+        return [
+            f"the order of samples within a batch, as there were {state['world_size']} critic "
+            f"ranks and now are {self._world_size}"
+        ]

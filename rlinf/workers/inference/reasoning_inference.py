@@ -1,0 +1,145 @@
+"""Log-probabilities of responses on devices of their own: the policy's, or the reference's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from rlinf.data.token_batch import TokenBatch
+from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
+from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
+from rlinf.models import get_model
+from rlinf.models.causal_lm.model import CausalLM
+from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler.channel.channel import DEFAULT_KEY
+from rlinf.utils.determinism import be_deterministic
+from rlinf.workers.actor.reasoning_batches import MicroBatches
+from rlinf.workers.actor.reasoning_samples import recompute
+from rlinf.workers.checkpointed import Checkpointed, Job
+from rlinf.workers.inference.stage import pass_on
+
+Role = Literal["inference", "reference"]
+_ADDS = {"inference": "old_logprobs", "reference": "ref_logprobs"}
+
+
+class ReasoningInference(Checkpointed, Worker):
+    """Adds log-probabilities to groups that have their rewards, on their way to the actor.
+
+    As `inference` it has the actor's policy before the update, sent to it in every step. As
+    `reference` it has the policy that training began with, sent once. Each worker has a whole copy
+    of the model, in the number format that the actor computes in.
+
+    Args:
+        cfg: checked configuration.
+        role: whose log-probabilities it adds.
+    """
+
+    def __init__(self, cfg: Any, role: Role = "inference") -> None:
+        super().__init__()
+        if cfg.runner.deterministic:
+            be_deterministic(cfg.runner.seed, role, self._rank)
+        self.cfg = cfg
+        self._role = role
+
+    def init_worker(self) -> None:
+        """Builds the model; its weights come from the actor, or from a checkpoint."""
+        cfg = self.cfg
+        device = torch.device(self.torch_device_type)
+        model = plain_policy(cfg.actor.model).requires_grad_(False)
+        self._weights: PolicyReceiver | None = None
+        if self._role == "inference":
+            self._weights = PolicyReceiver(self, cfg, model.plain)
+        self.engine = TrainEngine(model, cfg.actor, device, world_size=1, total_steps=0)
+        sequences = (
+            cfg[self._role].micro_batch_size
+            or cfg.algorithm.logprob_forward_micro_batch_size
+            or cfg.actor.micro_batch_size
+        )
+        self._micro_batches = MicroBatches.of(
+            cfg, cfg.actor.model, device, self.engine.agree, sequences
+        )
+        self._temperature = cfg.algorithm.sampling_params.temperature
+        self._checkpoint = EngineCheckpoint(self.engine)
+
+    @Worker.timer("sync_weights")
+    def sync_model_from_actor(self) -> int:
+        """Receives the actor's weights; returns their version."""
+        if self._weights is not None:
+            return self._weights.receive()
+        return WeightReceiver(self, self.cfg).receive(self.engine.model.plain)
+
+    @Worker.timer("inference")
+    def run_inference(
+        self,
+        input_channel: Channel,
+        output_channel: Channel,
+        num_groups: int,
+        key: Hashable = DEFAULT_KEY,
+    ) -> int:
+        """Adds log-probabilities to this rank's share of the groups of a step, as they come.
+
+        Args:
+            input_channel: groups with rewards.
+            output_channel: the same groups, with log-probabilities as well.
+            num_groups: groups of this step over all ranks.
+            key: what they wait under, in both channels.
+
+        Returns:
+            The number of groups of this rank.
+        """
+        return pass_on(
+            input_channel,
+            output_channel,
+            total=num_groups,
+            key=key,
+            rank=self._rank,
+            world_size=self._world_size,
+            what=_ADDS[self._role],
+            compute=self._logprobs,
+        )
+
+    def _logprobs(self, batch: TokenBatch) -> Tensor:
+        return recompute(self.engine, batch, self._micro_batches, temperature=self._temperature)
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def _snapshot(self, folder: Path) -> Job:
+        # All ranks have the same.
+        snapshot = self._checkpoint.snapshot() if self._rank == 0 else {}
+
+        def write() -> None:
+            if self._rank == 0:
+                self._checkpoint.write(snapshot, folder / self._role / "tensors")
+
+        return write
+
+    def _restore(self, folder: Path) -> list[str]:
+        own = folder / self._role
+        if not own.exists():
+            raise ValueError(
+                f"{folder} has no weights of {self._role} workers: in the run that made it the "
+                f"actor had them; take {self._role} out of cluster.component_placement"
+            )
+        self._checkpoint.read(own / "tensors")
+        return []
+
+
+def plain_policy(section: Any) -> CausalLM:
+    """The actor's model without adapters and value head.
+
+    Args:
+        section: the model section of the actor.
+    """
+    section = copy.deepcopy(section)
+    OmegaConf.set_readonly(section, False)
+    section.is_lora = section.add_value_head = False
+    OmegaConf.set_readonly(section, True)
+    return get_model(section, dtype=torch.float32)
