@@ -71,9 +71,12 @@ class Training:
                 f"runner.logger.log_path={place}",
                 "runner.logger.experiment_name=run",
             ]
-            done = subprocess.run(command, env=env, stdout=sys.stderr)
+            done = subprocess.run(
+                command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
             if done.returncode:
-                raise RuntimeError(f"exit code {done.returncode} of {' '.join(command)}")
+                said = f"exit code {done.returncode} of {' '.join(command)}"
+                raise RuntimeError(f"{said}\n{done.stdout[-4000:]}")
             summary = json.loads((Path(place) / "run" / "summary.json").read_text())
             lines = (Path(place) / "run" / "metrics.jsonl").read_text().splitlines()
         first, *rest = [line for line in map(json.loads, lines) if "time/step" in line]

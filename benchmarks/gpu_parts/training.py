@@ -16,8 +16,8 @@ from rlinf.data.reasoning import Prompt, Sample, SampleGroup
 
 GROUP = 8
 BUDGETS = {
-    "0.5B": ((False, 8_192), (False, 16_384), (False, 32_768), (True, 32_768), (True, 65_536)),
-    "1.5B": ((False, 8_192), (False, 16_384), (True, 16_384), (True, 65_536)),
+    "0.5B": ((False, 16_384), (False, 32_768), (False, 65_536), (True, 65_536)),
+    "1.5B": ((False, 16_384), (False, 32_768), (True, 65_536)),
     TINY: ((False, 256), (True, 256)),
 }
 """Whether activations are recomputed, and tokens of a micro-batch; by shape."""
@@ -77,7 +77,7 @@ def _trained(
     if settings.device.type == "cuda":
         row["GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
     yield row
-    if budget == BUDGETS[shape][1][1] and not recompute and shape != "1.5B" or settings.tiny:
+    if settings.tiny or (budget == 32_768 and not recompute):
         learner.prepare(groups)
         yield from kernels(learner.update, settings, shape)
 
@@ -175,13 +175,10 @@ def flops(shape: str, groups: list[SampleGroup]) -> float:
 def kernels(action: Any, settings: Settings, shape: str) -> Iterator[Row]:
     """What the device spends its time with, the longest first."""
     on_gpu = settings.device.type == "cuda"
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
-    with profile(activities=activities) as found:
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as found:
         seconds = seconds_of(action, settings.device)
     spent: list[tuple[float, int, str]] = []
     for event in found.key_averages():
-        if on_gpu and event.device_type is not torch.autograd.DeviceType.CUDA:
-            continue
         time = event.self_device_time_total if on_gpu else event.self_cpu_time_total
         spent.append((time / 1e3, event.count, event.key))
     spent.sort(reverse=True)

@@ -13,7 +13,9 @@ from rlinf.config.schema.model import Precision
 class BucketConfig(Section):
     """Weights sent whole, many tensors to a message."""
 
-    bucket_size: Int = Field(512 * 2**20, gt=0, description="Most bytes of a message.")
+    bucket_size: Int | None = Field(
+        None, gt=0, description="Most bytes of a message; null is 512 MiB, from a GPU 2 GiB."
+    )
     bucket_dtype: Precision | None = Field(
         None, description="Number format on the way; null is the trainer's."
     )

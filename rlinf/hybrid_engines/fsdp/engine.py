@@ -1,8 +1,9 @@
 """The training engine: a model, its optimiser and its ranks, behind a few plain calls.
 
-One rank trains the bare model. Several ranks shard it with FSDP2 (gloo on CPU, NCCL on GPU). Losses
-are sums over a rank's share divided by a count of the global batch, so gradients of ranks are added
-up; FSDP averages them, which `backward` undoes.
+One rank trains the bare model. Several ranks shard it with FSDP2 (gloo on CPU, NCCL on GPU); so
+does one rank that computes with weights of 16 bits, for which FSDP casts them. Losses are sums over
+a rank's share divided by a count of the global batch, so gradients of ranks are added up; FSDP
+averages them, which `backward` undoes.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ class TrainEngine:
         total_steps: optimiser steps of the whole run, for schedules.
         on_nan: `stop` raises when a gradient is not finite; `skip` leaves that step out.
         keep_reference: whether to keep a frozen copy of the model as it is now.
+        casts_alone: one rank, too, computes in 16 bits by casting weights instead of autocast.
 
     Attributes:
         model: the model that is trained.
+        sharded: whether it is FSDP's.
         reference: the frozen copy, or None.
         precision: the number formats that are used.
         steps: optimiser steps made.
@@ -56,21 +59,25 @@ class TrainEngine:
         *,
         on_nan: str = "stop",
         keep_reference: bool = False,
+        casts_alone: bool = False,
     ):
         self.cfg = cfg
         self.device = device
         self.world_size = world_size
         self.steps = self.skipped = self.offloads = 0
         self._on_nan = on_nan
-        self.precision = training_precision(cfg, device, world_size)
-        if world_size > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        self.precision = training_precision(cfg, device, world_size, casts_alone)
+        self.sharded = world_size > 1 or self.precision.params is not None
+        if self.sharded and not dist.is_initialized():
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+            dist.init_process_group(backend, **(alone if world_size == 1 else {}))
         model = model.to(device)
         if world_size > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
         self.reference = copy.deepcopy(model).requires_grad_(False) if keep_reference else None
-        if world_size > 1:
+        if self.sharded:
             model = shard(model, cfg.fsdp_config, self.precision)
             if self.reference is not None:
                 self.reference = shard(self.reference, cfg.fsdp_config, self.precision)
@@ -83,7 +90,7 @@ class TrainEngine:
         chosen = {id(p) for p in heads}
         rest = [p for p in model.parameters() if id(p) not in chosen]
         groups = [{"params": rest}, {"params": heads}] if heads else [{"params": rest}]
-        self.optimizer = torch.optim.AdamW(groups, fused=world_size == 1)
+        self.optimizer = torch.optim.AdamW(groups, fused=not self.sharded)
         self._follow(cfg.optim, total_steps)
         self._optimizer_memory = OptimizerMemory(self.optimizer)
         self._model_here = self._optimizer_here = True
@@ -172,7 +179,7 @@ class TrainEngine:
         model = self.reference if reference else self.model
         with self._autocast():
             out = model(**kwargs)
-        if self.world_size > 1:
+        if self.sharded:
             # FSDP keeps the outermost weights gathered, for a backward pass that does not come.
             model.reshard()
         return out
@@ -200,7 +207,7 @@ class TrainEngine:
             loss: this micro-batch's share of the global loss.
             last: whether it is the last one before the step, after which ranks exchange gradients.
         """
-        if self.world_size > 1:
+        if self.sharded:
             once = self.cfg.fsdp_config.enable_gradient_accumulation
             self.model.set_requires_gradient_sync(last or not once)
             loss = loss * self.world_size

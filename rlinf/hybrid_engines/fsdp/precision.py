@@ -1,7 +1,8 @@
 """Which number formats a device computes in.
 
 Weights that are trained are kept in float32; `precision` says in what they are computed with. One
-rank uses autocast, several let FSDP cast the weights it gathers.
+rank uses autocast, which keeps what lies between products in float32; several let FSDP cast the
+weights it gathers, after which all is 16 bits wide. So does one rank of a language model.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ class ComputePrecision:
     note: str = ""
 
 
-def training_precision(cfg: Any, device: torch.device, world_size: int) -> ComputePrecision:
+def training_precision(
+    cfg: Any, device: torch.device, world_size: int, casts_alone: bool = False
+) -> ComputePrecision:
     """Decides how to compute.
 
     Args:
         cfg: the `actor` section.
         device: where to train.
         world_size: number of ranks.
+        casts_alone: one rank, too, casts weights instead of using autocast.
 
     Raises:
         ValueError: fp16, whose gradients vanish without loss scaling.
@@ -55,7 +59,7 @@ def training_precision(cfg: Any, device: torch.device, world_size: int) -> Compu
     compute, note = usable_format(name, device, key)
     if compute is torch.float32:
         return ComputePrecision(reduce=reduce, note=note)
-    if amp.enabled or world_size == 1:
+    if amp.enabled or (world_size == 1 and not casts_alone):
         return ComputePrecision(autocast=compute, reduce=reduce)
     # Sums over many ranks lose small gradients in bf16.
     return ComputePrecision(params=compute, reduce=reduce or torch.float32)

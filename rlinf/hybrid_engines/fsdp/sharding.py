@@ -28,7 +28,7 @@ def shard(model: nn.Module, cfg: Any, precision: ComputePrecision) -> nn.Module:
         getattr(model, "_no_split_modules", ())
     )
     names |= set(cfg.wrap_policy.module_classes_to_wrap)
-    gathered = cfg.sharding_strategy in ("shard_grad_op", "no_shard")
+    gathered = cfg.sharding_strategy in ("shard_grad_op", "no_shard") or dist.get_world_size() == 1
     options = {
         "mesh": _mesh(cfg.sharding_strategy, next(model.parameters()).device.type),
         "reshard_after_forward": cfg.reshard_after_forward and not gathered,
@@ -77,4 +77,6 @@ def _mesh(strategy: str, device: str) -> DeviceMesh | None:
 
 def whole(tensor: Tensor) -> Tensor:
     """The tensor that the shards of all ranks make; itself if it is not sharded."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    return tensor.to_local() if tensor.device_mesh.size() == 1 else tensor.full_tensor()

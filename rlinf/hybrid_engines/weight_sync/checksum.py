@@ -9,6 +9,7 @@ weights agree in the last 31 bits.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from functools import cache
 
@@ -96,6 +97,11 @@ def checksums_by_row(flat: Tensor, rows: Sequence[int], sizes: Sequence[int]) ->
 
 
 def _row_sums(rows: Tensor, weights: Tensor) -> Iterator[Tensor]:
+    if rows.is_cuda and _has_triton():
+        from rlinf.hybrid_engines.weight_sync.checksum_kernel import row_sums
+
+        yield row_sums(rows, weights)
+        return
     at_a_time = 1 if rows.device.type == "cpu" else min(len(rows), _ROWS_ON_DEVICE)
     scratch = torch.empty((at_a_time, _ROW), dtype=torch.int64, device=rows.device)
     for part in rows.split(at_a_time):
@@ -110,6 +116,11 @@ def _words(tensor: Tensor) -> Tensor:
     if data.numel() % 4:
         data = torch.nn.functional.pad(data, (0, -data.numel() % 4))
     return data.view(torch.int32)
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @cache

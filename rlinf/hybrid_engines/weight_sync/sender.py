@@ -11,11 +11,19 @@ from rlinf.hybrid_engines.weight_sync.checksum import checksum
 from rlinf.hybrid_engines.weight_sync.packing import Packed, pack
 
 
-def buckets(tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[dict[str, Tensor]]:
+_LIMITS = {"cuda": 2 << 30}
+_LIMIT = 512 << 20
+
+
+def buckets(
+    tensors: Iterable[tuple[str, Tensor]], limit: int | None
+) -> Iterator[dict[str, Tensor]]:
     """Groups tensors into messages of at most `limit` bytes; a larger tensor goes alone."""
     bucket: dict[str, Tensor] = {}
     size = 0
     for name, tensor in tensors:
+        if limit is None:
+            limit = _LIMITS.get(tensor.device.type, _LIMIT)
         if bucket and size + tensor.nbytes > limit:
             yield bucket
             bucket, size = {}, 0

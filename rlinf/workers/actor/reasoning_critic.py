@@ -121,7 +121,13 @@ class ReasoningCritic:
         if fsdp.gradient_checkpointing:
             model.enable_gradient_checkpointing(fsdp.gradient_checkpointing_use_reentrant)
         self.engine = TrainEngine(
-            model, cfg.critic, device, world_size, total_steps, on_nan=cfg.runner.on_nan
+            model,
+            cfg.critic,
+            device,
+            world_size,
+            total_steps,
+            on_nan=cfg.runner.on_nan,
+            casts_alone=True,
         )
         self._micro_batches = MicroBatches.of(
             cfg, cfg.critic.model, device, self.engine.agree, cfg.critic.micro_batch_size

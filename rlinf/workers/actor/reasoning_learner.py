@@ -102,6 +102,7 @@ class ReasoningLearner:
             total_steps,
             on_nan=cfg.runner.on_nan,
             # A model with adapters is its own reference when they are off.
+            casts_alone=True,
             keep_reference=self._compares
             and not model.has_adapters
             and not is_placed(cfg, "reference"),

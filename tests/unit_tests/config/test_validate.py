@@ -16,7 +16,7 @@ def test_defaults_are_filled_in(embodied):
     assert cfg.algorithm.gamma == 0.99
     assert cfg.cluster.timeouts.nodes == 300
     assert cfg.cluster.timeouts.call is None
-    assert cfg.weight_syncer.bucket.bucket_size == 512 * 2**20
+    assert cfg.weight_syncer.bucket.bucket_size is None
     assert cfg.critic is None
     assert cfg.env.train.task == "button-press-v3"
     assert cfg.actor.model.hidden_sizes == [128, 128]
