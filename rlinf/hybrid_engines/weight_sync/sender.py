@@ -10,7 +10,6 @@ from torch import Tensor
 from rlinf.hybrid_engines.weight_sync.checksum import checksum
 from rlinf.hybrid_engines.weight_sync.packing import Packed, pack
 
-
 _LIMITS = {"cuda": 2 << 30}
 _LIMIT = 512 << 20
 
