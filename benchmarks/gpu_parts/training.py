@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ BUDGETS = {
 """Whether activations are recomputed, and tokens of a micro-batch; by shape."""
 SHOWN = 12
 """Kernels that are listed."""
+_made: dict[str, Any] = {}
+"""Random models by shape: to make one takes longer than to copy it."""
 
 
 def measure(settings: Settings) -> Iterator[Row]:
@@ -37,6 +40,7 @@ def measure(settings: Settings) -> Iterator[Row]:
             except torch.OutOfMemoryError:
                 yield {"what": what, "note": "out of memory"}
             _forget()
+        _made.clear()
 
 
 def matrix_peak(settings: Settings) -> float:
@@ -115,9 +119,11 @@ def make_learner(shape: str, recompute: bool, budget: int, tokens: int, settings
             "reward": {"reward_type": "math"},
         }
     )
-    torch.manual_seed(0)
-    with settings.device:
-        model = get_model(cfg.actor.model, dtype=torch.float32)
+    if shape not in _made:
+        torch.manual_seed(0)
+        # On the CPU, as an actor does it.
+        _made[shape] = get_model(cfg.actor.model, dtype=torch.float32)
+    model = copy.deepcopy(_made[shape])
     return ReasoningLearner(cfg, model, settings.device, seed=0)
 
 

@@ -44,10 +44,16 @@ class _Quick:
         if hidden_states.dtype is self.weight.dtype:
             if hidden_states.is_cuda:
                 shape = self.weight.shape
-                return functional.rms_norm(hidden_states, shape, self.weight, self.variance_epsilon)
+                out = functional.rms_norm(hidden_states, shape, self.weight, self.variance_epsilon)
+                # Up to three products read it, each of which would cast it by itself.
+                return out.to(torch.get_autocast_dtype("cuda")) if _autocasts() else out
             if hidden_states.device.type == "cpu" and hidden_states.dtype is torch.float32:
                 return _RMSNorm.apply(hidden_states, self.weight, self.variance_epsilon)
         return super().forward(hidden_states)
+
+
+def _autocasts() -> bool:
+    return torch.is_autocast_enabled("cuda")
 
 
 def quicken_norms(model: nn.Module) -> int:

@@ -36,8 +36,8 @@ def test_recipes_of_one_task_differ_in_the_algorithm_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("arithmetic_dapo", "rollout/groups_with_signal"),
-        ("arithmetic_reinpp", "train/actor/loss"),
+        ("arithmetic_dapo", "rollout/groups_drawn"),
+        ("arithmetic_reinpp", "train/actor/kl_ref"),
         ("arithmetic_ppo", "train/critic/updates"),
     ],
 )
