@@ -22,7 +22,8 @@ class MeasuredActor(ReasoningActor):
 
     def verify(self, wanted: bool) -> None:
         """Whether checksums go with the weights."""
-        self._sender._verify = wanted
+        for sender in self._senders.values():
+            sender._verify = wanted
 
 
 def measure(settings: Settings) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from rlinf.config import build_config, validate_cfg
 from rlinf.scheduler import Cluster, HybridComponentPlacement, Worker, WorkerGroup, begin_exchange
@@ -34,7 +34,10 @@ class Troupe:
         cast: by role, worker classes that begin again.
         make_runner: makes a runner of the configuration and the groups by role.
         kept: roles and places that several tests have; others are given up after each test.
+        further: `further(cfg, cluster, placement)` launches groups that only some runs have.
     """
+
+    _on_stage: ClassVar[Troupe | None] = None
 
     def __init__(
         self,
@@ -43,12 +46,18 @@ class Troupe:
         cast: Mapping[str, type[Worker]],
         make_runner: Callable[..., Any],
         kept: set[tuple[str, str]],
+        further: Callable[..., dict[str, WorkerGroup]] = lambda *_: {},
     ):
+        if Troupe._on_stage is not None:
+            # Of other roles: its processes are not needed any more.
+            Troupe._on_stage.end_of_test(sound=False)
+        Troupe._on_stage = self
         self._cluster = cluster
         self._configs = configs
         self._cast = cast
         self._make_runner = make_runner
         self._kept = kept
+        self._further = further
         self._groups: dict[tuple[str, str], WorkerGroup] = {}
         self._guests: list[WorkerGroup] = []
 
@@ -87,6 +96,9 @@ class Troupe:
                     self._cluster, strategy, name=cfg[role].group_name
                 )
                 self._guests.append(groups[role])
+        extras = self._further(cfg, self._cluster, placement)
+        self._guests += extras.values()
+        groups |= extras
         begin_exchange(*groups.values())
         runner = self._make_runner(cfg, **groups)
         runner.init_workers()
@@ -108,7 +120,3 @@ class Troupe:
         self._guests.clear()
         for key in [key for key in self._groups if key not in self._kept or not sound]:
             self._groups.pop(key)._close()
-
-    def close(self) -> None:
-        """Closes everything, for a troupe of other roles."""
-        self.end_of_test(sound=False)

@@ -17,12 +17,10 @@ CAST = {"actor": Actor, "rollout": Rollout, "env": Env}
 KEPT = {("actor", "0"), ("actor", "0-1"), ("rollout", "0"), ("rollout", "2"), ("env", "0-1")}
 
 
-@pytest.fixture(scope="package")
-def own_troupe(cluster: Cluster) -> Iterator[Troupe]:
+@pytest.fixture(scope="session")
+def own_troupe(cluster: Cluster) -> Troupe:
     """The processes, for fixtures that live longer than a test."""
-    troupe = Troupe(cluster, CONFIGS, CAST, EmbodiedRunner, KEPT)
-    yield troupe
-    troupe.close()
+    return Troupe(cluster, CONFIGS, CAST, EmbodiedRunner, KEPT)
 
 
 @pytest.fixture

@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
-from rlinf.config import build_config, validate_cfg
-from rlinf.runners.reasoning_helpers import launch_helpers
 from rlinf.runners.reasoning_runner import ReasoningRunner
-from rlinf.scheduler import Cluster, HybridComponentPlacement
 from rlinf.workers.actor.reasoning_actor import ReasoningActor
 from rlinf.workers.reward.reward_worker import RewardWorker
 from rlinf.workers.rollout.generation_worker import GenerationWorker
+from tests.e2e_tests.troupe import BeginsAgain, Troupe
 
 CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "reasoning" / "config"
 SHORT = [
@@ -28,7 +26,7 @@ SHORT = [
 ]
 
 
-class InspectableActor(ReasoningActor):
+class Actor(BeginsAgain, ReasoningActor):
     """Shows its weights."""
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -36,40 +34,22 @@ class InspectableActor(ReasoningActor):
         return {name: tensor.clone() for name, tensor in self.engine.full_tensors()}
 
 
+class Rollout(BeginsAgain, GenerationWorker):
+    """Serves one test after the other."""
+
+
+class Reward(BeginsAgain, RewardWorker):
+    """Serves one test after the other."""
+
+
 def make_runner(
-    cluster: Cluster,
-    folder: Path,
-    *overrides: str,
-    recipe: str = "arithmetic_grpo",
-    rollout: type = GenerationWorker,
+    troupe: Troupe, folder: Path, *overrides: str, recipe: str = "arithmetic_grpo"
 ) -> ReasoningRunner:
     """A job whose workers are ready."""
-    paths = [f"runner.logger.log_path={folder}", "runner.progress=off"]
-    cfg = build_config(recipe, overrides=[*paths, *overrides], config_path=CONFIGS)
-    cfg = validate_cfg(cfg)
-    placement = HybridComponentPlacement(cfg, cluster)
-    groups = {
-        role: cls.create_group(cfg).launch(
-            cluster, placement.get_strategy(role), name=cfg[role].group_name
-        )
-        for role, cls in (
-            ("rollout", rollout),
-            ("reward", RewardWorker),
-            ("actor", InspectableActor),
-        )
-    }
-    runner = ReasoningRunner(cfg, **groups, **launch_helpers(cfg, cluster, placement))
-    runner.init_workers()
-    return runner
+    return troupe.runner(folder, recipe, list(overrides))
 
 
 def metrics_of(runner: ReasoningRunner) -> list[dict[str, Any]]:
     """The lines of its metrics."""
     lines = (runner.folder / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
-
-
-def close(runner: ReasoningRunner) -> None:
-    """Ends its workers."""
-    for group in (runner.actor, runner.rollout, runner.reward, *runner.helpers):
-        group._close()

@@ -8,7 +8,7 @@ import pytest
 
 from rlinf.runners.agreement import PolicyDisagreement
 from rlinf.workers.rollout.generation_worker import GenerationWorker
-from tests.e2e_tests.reasoning.jobs import SHORT, close, make_runner, metrics_of
+from tests.e2e_tests.reasoning.jobs import SHORT, metrics_of
 
 OVERRIDES = [
     *SHORT,
@@ -16,7 +16,7 @@ OVERRIDES = [
     "runner.save_interval=-1",
     "runner.agreement.interval=2",
     "runner.agreement.tolerance=1e-4",
-    "cluster.component_placement={actor:0-1,rollout:2-3,reward:4}",
+    "cluster.component_placement={actor:0-1,rollout:2-3,reward:0}",
     "actor.stream_groups=2",
 ]
 
@@ -52,8 +52,9 @@ class _Changing:
 
 
 @pytest.mark.timeout(180)
-def test_a_real_job_agrees_and_what_was_tampered_with_is_named(cluster, tmp_path):
-    runner = make_runner(cluster, tmp_path, *OVERRIDES, rollout=TamperedRollout)
+def test_a_real_job_agrees_and_what_was_tampered_with_is_named(troupe, tmp_path):
+    cast = {"rollout": (TamperedRollout, ())}
+    runner = troupe.runner(tmp_path, "arithmetic_grpo", OVERRIDES, cast)
     runner._supervise()
     runner._supervise = lambda: None
     before = runner.actor.weights().wait()[0]
@@ -82,4 +83,3 @@ def test_a_real_job_agrees_and_what_was_tampered_with_is_named(cluster, tmp_path
         assert steps[step]["train/agreement/compared"] == 1.0
         for name in ("logprob_max", "logprob_mean"):
             assert 0 <= steps[step][f"train/agreement/{name}"] < 1e-4
-    close(runner)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlinf.config import build_config, config_names, validate_cfg
-from tests.e2e_tests.reasoning.jobs import CONFIGS, close, make_runner, metrics_of
+from tests.e2e_tests.reasoning.jobs import CONFIGS, make_runner, metrics_of
 
 SHORT = [
     "runner.max_steps=3",
@@ -41,10 +41,9 @@ def test_recipes_of_one_task_differ_in_the_algorithm_alone() -> None:
         ("arithmetic_ppo", "train/critic/updates"),
     ],
 )
-def test_a_recipe_trains(cluster, tmp_path: Path, name: str, expected: str) -> None:
-    runner = make_runner(cluster, tmp_path, *SHORT, recipe=name)
+def test_a_recipe_trains(troupe, tmp_path: Path, name: str, expected: str) -> None:
+    runner = make_runner(troupe, tmp_path, *SHORT, recipe=name)
     summary = runner.run()
-    close(runner)
     assert summary["status"] == "finished" and summary["global_step"] == 3
     lines = metrics_of(runner)
     assert len(lines) == 3 and all(expected in line for line in lines), sorted(lines[0])

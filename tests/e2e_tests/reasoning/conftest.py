@@ -1,0 +1,30 @@
+"""Worker processes that serve all whole jobs of language models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rlinf.runners.reasoning_helpers import launch_helpers
+from rlinf.runners.reasoning_runner import ReasoningRunner
+from rlinf.scheduler import Cluster
+from tests.e2e_tests.reasoning.jobs import CONFIGS, Actor, Reward, Rollout
+from tests.e2e_tests.troupe import Troupe
+
+CAST = {"rollout": Rollout, "reward": Reward, "actor": Actor}
+KEPT = {("actor", "0"), ("actor", "0-1"), ("rollout", "0"), ("reward", "0")}
+
+
+@pytest.fixture(scope="session")
+def own_troupe(cluster: Cluster) -> Troupe:
+    """The processes."""
+    return Troupe(cluster, CONFIGS, CAST, ReasoningRunner, KEPT, launch_helpers)
+
+
+@pytest.fixture
+def troupe(own_troupe: Troupe, request: pytest.FixtureRequest) -> Iterator[Troupe]:
+    """Makes runners; its processes serve one test after the other."""
+    failed = request.session.testsfailed
+    yield own_troupe
+    own_troupe.end_of_test(sound=request.session.testsfailed == failed)
