@@ -184,9 +184,10 @@ class AlgorithmConfig(Section):
         default_factory=SamplingConfig, description="How training responses are drawn."
     )
     val_sampling_params: SamplingConfig | None = Field(
-        None, description="How validation responses are drawn; null is as in training."
+        None,
+        description="How validation responses are drawn; null is as in training, but the likeliest "
+        "tokens if there is one response per prompt.",
     )
-    val_group_size: Int = Field(1, gt=0, description="Responses per prompt in validation.")
 
     down_sampling: dict[str, Any] | None = reserved(None, "Keep only part of each group.")
     loss_scales: list[str] = reserved([], "Re-weighting of turns and agents.")

@@ -47,12 +47,14 @@ class RolloutConfig(Section):
     pipeline_stage_num: Int = Field(
         1, gt=0, description="Halves (or more) of the envs that take turns with the policy."
     )
-    collect_prev_infos: bool = Field(
-        True, description="Keep log-probabilities and values of the acting policy."
+    collect_prev_infos: bool = reserved(
+        True, "Keep log-probabilities and values of the acting policy."
     )
     enable_torch_compile: bool = Field(False, description="Compile the network.")
-    torch_compile_mode: str = Field("default", description="Mode passed to torch.compile.")
-    enable_cuda_graph: bool = Field(False, description="Replay the forward pass as a CUDA graph.")
+    torch_compile_mode: str = reserved("default", "Mode passed to torch.compile.")
+    enable_cuda_graph: bool = reserved(
+        False, "Replay the forward pass of an embodied policy as a CUDA graph."
+    )
     gpu_memory_utilization: Float = Field(
         0.65, gt=0, le=1, description="Part of device memory that the engine may take."
     )
@@ -66,8 +68,8 @@ class RolloutConfig(Section):
         True, description="Keep the engine's own log-probabilities (reasoning)."
     )
     detokenize: bool = Field(False, description="Let the engine turn tokens into text.")
-    validate_weight: bool = Field(
-        False, description="Load real weights at the start and compare after the first sync."
+    validate_weight: bool = reserved(
+        False, "Compare weights after the first sync; weight_syncer.verify compares all of them."
     )
     vllm: VllmConfig = Field(default_factory=VllmConfig, description="For vllm only.")
     sglang: SglangConfig = Field(default_factory=SglangConfig, description="For sglang only.")

@@ -19,12 +19,10 @@ class BucketConfig(Section):
     bucket_dtype: Precision | None = Field(
         None, description="Number format on the way; null is the trainer's."
     )
-    bucket_device: str | None = Field(
-        None, description="Device on which messages are packed; null is the weights' own."
+    bucket_device: str | None = reserved(
+        None, "Device on which messages are packed; it is that of the weights."
     )
-    load_instant: bool = Field(
-        True, description="Load each message as it comes; false loads all at the end."
-    )
+    load_instant: bool = reserved(True, "Load each message as it comes, not all at the end.")
 
 
 class WeightSyncerConfig(Section):

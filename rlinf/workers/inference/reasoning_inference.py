@@ -14,6 +14,7 @@ from torch import Tensor
 from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.hybrid_engines.fsdp.precision import ComputePrecision, training_precision
 from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
@@ -58,6 +59,11 @@ class ReasoningInference(Checkpointed, Worker):
         if self._role == "inference":
             self._weights = PolicyReceiver(self, cfg, model.plain)
         self.engine = TrainEngine(model, cfg.actor, device, world_size=1, total_steps=0)
+        compute = training_precision(cfg.actor, device, 1, casts_alone=True).params
+        if compute is not None:
+            # The actor casts weights that it trains; here they can be kept so.
+            self.engine.model.to(compute)
+            self.engine.precision = ComputePrecision()
         sequences = (
             cfg[self._role].micro_batch_size
             or cfg.algorithm.logprob_forward_micro_batch_size

@@ -128,9 +128,12 @@ class GenerationWorker(Worker):
             "seed": seed_of(self._seed, purpose, prompt.index),
             "stop_token_ids": self._ends,
         }
-        if request.greedy:
+        section = self.cfg.algorithm.sampling_params
+        if request.validation and self.cfg.algorithm.val_sampling_params is not None:
+            section = self.cfg.algorithm.val_sampling_params
+        elif request.greedy:
             further["temperature"] = 0.0
-        params = SamplingParams.from_config(self.cfg.algorithm.sampling_params, **further)
+        params = SamplingParams.from_config(section, **further)
         name = (request.key, prompt.index)
         work = GenerationRequest(name, prompt.token_ids, params, request.group_size)
         self._groups[name] = _Group(request, work)
