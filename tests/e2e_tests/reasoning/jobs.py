@@ -27,7 +27,11 @@ SHORT = [
 
 
 class Actor(BeginsAgain, ReasoningActor):
-    """Shows its weights."""
+    """Shows its weights; leaves the other cores to the other tests."""
+
+    def init_worker(self, *args: Any) -> None:
+        super().init_worker(*args)
+        torch.set_num_threads(1)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What is trained, whole."""
@@ -35,7 +39,11 @@ class Actor(BeginsAgain, ReasoningActor):
 
 
 class Rollout(BeginsAgain, GenerationWorker):
-    """Serves one test after the other."""
+    """Leaves the other cores to the other tests."""
+
+    async def init_worker(self) -> None:
+        await super().init_worker()
+        torch.set_num_threads(1)
 
 
 class Reward(BeginsAgain, RewardWorker):
