@@ -101,6 +101,12 @@ class Transformers:
             continuous_batching_config=options,
             persistent_manager=True,
         )
+        # It logs what goes wrong, and returns what it has.
+        errors = {str(result.error) for result in done.values() if result.error is not None}
+        if errors or len(done) < len(prompts):
+            raise RuntimeError(
+                f"{len(done)} of {len(prompts)} requests came back; errors: {sorted(errors)[:3]}"
+            )
         return sum(len(result.generated_tokens) for result in done.values())
 
 
