@@ -16,6 +16,7 @@ from rlinf.utils.determinism import be_deterministic
 from rlinf.workers.actor.reasoning_critic import ReasoningCritic, build_critic, critic_seed
 from rlinf.workers.actor.reasoning_samples import TokenSamples
 from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
+from rlinf.workers.cpu_threads import use_cores
 from rlinf.workers.inference.stage import pass_on
 
 
@@ -41,10 +42,12 @@ class ReasoningCriticWorker(Checkpointed, Worker):
         Args:
             total_steps: optimiser steps of the whole run, for schedules.
         """
+        device = torch.device(self.torch_device_type)
+        use_cores(self.cfg, device)
         self.critic = ReasoningCritic(
             self.cfg,
             build_critic(self.cfg),
-            torch.device(self.torch_device_type),
+            device,
             seed=critic_seed(self.cfg),
             rank=self._rank,
             world_size=self._world_size,

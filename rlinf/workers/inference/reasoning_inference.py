@@ -25,6 +25,7 @@ from rlinf.utils.determinism import be_deterministic
 from rlinf.workers.actor.reasoning_batches import MicroBatches
 from rlinf.workers.actor.reasoning_samples import recompute
 from rlinf.workers.checkpointed import Checkpointed, Job
+from rlinf.workers.cpu_threads import use_cores
 from rlinf.workers.inference.stage import pass_on
 
 Role = Literal["inference", "reference"]
@@ -54,6 +55,7 @@ class ReasoningInference(Checkpointed, Worker):
         """Builds the model; its weights come from the actor, or from a checkpoint."""
         cfg = self.cfg
         device = torch.device(self.torch_device_type)
+        use_cores(cfg, device)
         model = plain_policy(cfg.actor.model).requires_grad_(False)
         self._weights: PolicyReceiver | None = None
         if self._role == "inference":
