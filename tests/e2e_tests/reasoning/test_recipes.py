@@ -12,7 +12,6 @@ from tests.e2e_tests.reasoning.jobs import CONFIGS, make_runner, metrics_of
 SHORT = [
     "runner.max_steps=3",
     "runner.val_check_interval=-1",
-    "actor.supervised.steps=80",
     "data.rollout_batch_size=16",
 ]
 
@@ -42,7 +41,9 @@ def test_recipes_of_one_task_differ_in_the_algorithm_alone() -> None:
     ],
 )
 def test_a_recipe_trains(troupe, tmp_path: Path, name: str, expected: str) -> None:
-    runner = make_runner(troupe, tmp_path, *SHORT, recipe=name)
+    # With dynamic sampling, some answers have to be right.
+    steps = 80 if name == "arithmetic_dapo" else 10
+    runner = make_runner(troupe, tmp_path, *SHORT, f"actor.supervised.steps={steps}", recipe=name)
     summary = runner.run()
     assert summary["status"] == "finished" and summary["global_step"] == 3
     lines = metrics_of(runner)
