@@ -58,8 +58,12 @@ class Transformers:
         torch.manual_seed(seed)
         repeated = [prompt for prompt in prompts for _ in range(n)]
         begin = time.perf_counter()
-        with torch.inference_mode():
-            made = (self._batched if self._continuous else self._plain)(repeated, tokens, ends)
+        if self._continuous:
+            # It computes in a thread of its own, which could not write into inference tensors.
+            made = self._batched(repeated, tokens, ends)
+        else:
+            with torch.inference_mode():
+                made = self._plain(repeated, tokens, ends)
         return {"tokens": made, "seconds": time.perf_counter() - begin}
 
     def _plain(self, prompts: list[list[int]], tokens: int, ends: bool) -> int:
