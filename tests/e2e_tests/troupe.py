@@ -18,11 +18,11 @@ from rlinf.scheduler import Cluster, HybridComponentPlacement, Worker, WorkerGro
 class BeginsAgain:
     """A worker that can serve the next test."""
 
-    def begin_again(self, cfg: Any) -> None:
-        """Is from now on as if it had been launched with `cfg`."""
+    def begin_again(self, *args: Any) -> None:
+        """Is from now on as if it had been made with these arguments."""
         self.on_shutdown()
         # A second object of this process; this one takes over all that it has.
-        self.__dict__ = type(self)(cfg).__dict__
+        self.__dict__ = type(self)(*args).__dict__
 
 
 class Troupe:
@@ -34,7 +34,8 @@ class Troupe:
         cast: by role, worker classes that begin again.
         make_runner: makes a runner of the configuration and the groups by role.
         kept: roles and places that several tests have; others are given up after each test.
-        further: `further(cfg, cluster, placement)` launches groups that only some runs have.
+        optional: by role, worker classes of groups that only some placements name, and what their
+            constructors take besides the configuration.
     """
 
     _on_stage: ClassVar[Troupe | None] = None
@@ -46,7 +47,7 @@ class Troupe:
         cast: Mapping[str, type[Worker]],
         make_runner: Callable[..., Any],
         kept: set[tuple[str, str]],
-        further: Callable[..., dict[str, WorkerGroup]] = lambda *_: {},
+        optional: Mapping[str, tuple[type[Worker], tuple[Any, ...]]] = MappingProxyType({}),
     ):
         if Troupe._on_stage is not None:
             # Of other roles: its processes are not needed any more.
@@ -57,7 +58,7 @@ class Troupe:
         self._cast = cast
         self._make_runner = make_runner
         self._kept = kept
-        self._further = further
+        self._optional = optional
         self._groups: dict[tuple[str, str], WorkerGroup] = {}
         self._guests: list[WorkerGroup] = []
 
@@ -79,38 +80,40 @@ class Troupe:
         """
         overrides = [*overrides, f"runner.logger.log_path={folder}", "runner.progress=off"]
         cfg = build_config(recipe, overrides=overrides, config_path=self._configs)
-        places = {role: str(cfg.cluster.component_placement[role]) for role in self._cast}
-        regulars = [role for role in self._cast if role not in cast]
-        names = [f"{role}.group_name={role}@{places[role]}" for role in regulars]
+        placed = cfg.cluster.component_placement
+        known = {role: (cls, ()) for role, cls in self._cast.items()}
+        known |= {role: given for role, given in self._optional.items() if role in placed}
+        places = {role: str(placed[role]) for role in known}
+        regulars = [role for role in known if role not in cast]
+        names = [f"++{role}.group_name={role}@{places[role]}" for role in regulars]
         cfg = build_config(recipe, overrides=[*overrides, *names], config_path=self._configs)
         cfg = validate_cfg(cfg)
         placement = HybridComponentPlacement(cfg, self._cluster)
         groups = {}
-        for role, cls in self._cast.items():
+        for role, (cls, args) in known.items():
             strategy = placement.get_strategy(role)
             if role in regulars:
-                groups[role] = self._group((role, places[role]), cls, cfg, strategy)
+                groups[role] = self._group((role, places[role]), cls, (cfg, *args), strategy)
             else:
                 guest, args = cast[role]
                 groups[role] = guest.create_group(cfg, *args).launch(
                     self._cluster, strategy, name=cfg[role].group_name
                 )
                 self._guests.append(groups[role])
-        extras = self._further(cfg, self._cluster, placement)
-        self._guests += extras.values()
-        groups |= extras
         begin_exchange(*groups.values())
         runner = self._make_runner(cfg, **groups)
         runner.init_workers()
         return runner
 
-    def _group(self, key: tuple[str, str], cls: type, cfg: Any, strategy: Any) -> WorkerGroup:
+    def _group(
+        self, key: tuple[str, str], cls: type, args: tuple[Any, ...], strategy: Any
+    ) -> WorkerGroup:
         group = self._groups.get(key)
         if group is None:
-            group = cls.create_group(cfg).launch(self._cluster, strategy, name="@".join(key))
+            group = cls.create_group(*args).launch(self._cluster, strategy, name="@".join(key))
             self._groups[key] = group
         else:
-            group.begin_again(cfg).wait()
+            group.begin_again(*args).wait()
         return group
 
     def end_of_test(self, sound: bool) -> None:

@@ -6,20 +6,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlinf.runners.reasoning_helpers import launch_helpers
 from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.scheduler import Cluster
-from tests.e2e_tests.reasoning.jobs import CONFIGS, Actor, Reward, Rollout
+from tests.e2e_tests.reasoning.jobs import CONFIGS, Actor, Critic, Inference, Reward, Rollout
 from tests.e2e_tests.troupe import Troupe
 
 CAST = {"rollout": Rollout, "reward": Reward, "actor": Actor}
+OPTIONAL = {
+    "inference": (Inference, ("inference",)),
+    "reference": (Inference, ("reference",)),
+    "critic": (Critic, ()),
+}
 KEPT = {("actor", "0"), ("actor", "0-1"), ("rollout", "0"), ("reward", "0")}
 
 
 @pytest.fixture(scope="session")
 def own_troupe(cluster: Cluster) -> Troupe:
     """The processes."""
-    return Troupe(cluster, CONFIGS, CAST, ReasoningRunner, KEPT, launch_helpers)
+    return Troupe(cluster, CONFIGS, CAST, ReasoningRunner, KEPT, OPTIONAL)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import torch
 
 from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.workers.actor.reasoning_actor import ReasoningActor
+from rlinf.workers.critic.critic_worker import ReasoningCriticWorker
+from rlinf.workers.inference.reasoning_inference import ReasoningInference
 from rlinf.workers.reward.reward_worker import RewardWorker
 from rlinf.workers.rollout.generation_worker import GenerationWorker
 from tests.e2e_tests.troupe import BeginsAgain, Troupe
@@ -48,6 +50,14 @@ class Rollout(BeginsAgain, GenerationWorker):
 
 class Reward(BeginsAgain, RewardWorker):
     """Serves one test after the other."""
+
+
+class Inference(BeginsAgain, ReasoningInference):
+    """Serves one job after the other."""
+
+
+class Critic(BeginsAgain, ReasoningCriticWorker):
+    """Serves one job after the other."""
 
 
 def make_runner(

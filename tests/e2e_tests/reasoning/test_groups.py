@@ -58,7 +58,6 @@ def test_groups_of_their_own_make_the_same_run_and_resume_exactly(troupe, tmp_pa
 
     checkpoint = whole.folder / "checkpoints" / "global_step_2"
     resume = f"runner.resume_dir={checkpoint}"
-    troupe.end_of_test(sound=True)
     resumed = make_runner(troupe, tmp_path / "resumed", *RECIPE, *GROUPS, resume)
     assert resumed.global_step == 2
     resumed.run()
