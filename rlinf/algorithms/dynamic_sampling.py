@@ -78,16 +78,21 @@ class DynamicSampler(Generic[Group]):
         self._kept: list[Group] = []
         self._drawn = self._offered = self._with_signal = self._expired = 0
 
-    def begin(self, version: int) -> None:
+    def begin(self, version: int, drawn: int = 0) -> list[Group]:
         """Starts a step.
 
         Args:
             version: Of the weights that generate in this step.
+            drawn: Prompts that were drawn for it already.
+
+        Returns:
+            Groups of earlier steps that count for this one.
         """
         fresh = [g for g in self.carried if version - self._version_of(g) <= self._max_age]
         self._expired = len(self.carried) - len(fresh)
         self._kept, self.carried = fresh, []
-        self._drawn = self._offered = self._with_signal = 0
+        self._drawn, self._offered, self._with_signal = drawn, 0, 0
+        return list(fresh)
 
     def wanted(self) -> int:
         """Returns how many prompts to draw next; 0 when there are enough groups, or no budget.

@@ -71,15 +71,16 @@ class ReasoningRunner(BaseRunner):
         self._began_at: dict[int, int] = {}
         self._asked: dict[int, int] = {}
         self._requested = 0
-        self._sampler: DynamicSampler[Verdict] | None = None
+        self._sampler: DynamicSampler[Any] | None = None
         if cfg.algorithm.dynamic_sampling:
+            # It sees the verdicts of a step, and whole groups that are carried into the next one.
             self._sampler = DynamicSampler(
                 self._batch,
                 max_batches=cfg.algorithm.max_num_gen_batches,
+                max_age=self._ahead,
                 rewards=lambda verdict: verdict.rewards,
-                # Whatever is left over is of weights that are gone: nothing is carried over.
-                version=lambda _: 0,
             )
+        self._version = 0
         self._services: list[Any] = []
         self._samples_seen = self._samples_before = 0
         self.max_steps = self._step_limit()
@@ -200,7 +201,7 @@ class ReasoningRunner(BaseRunner):
         rollout = self.rollout.sync_model_from_actor()
         actor = self.actor.sync_model_to_rollout()
         wait_beside(actor, [rollout, *self._services])
-        wait_beside(rollout, self._services)
+        self._version = wait_beside(rollout, self._services)[0]
 
     def _start_training(self, groups: int) -> Any:
         source, further = self.helpers.begin(self.rewarded, groups, self.global_step)
@@ -231,12 +232,8 @@ class ReasoningRunner(BaseRunner):
         while self._requested < min(until, self.max_steps):
             step = self._requested
             self._began_at[step] = self.prompts.next_number
-            count = self._batch
-            if self._sampler is not None:
-                self._sampler.begin(version=1)
-                count = self._sampler.wanted()
-            self._request(self.prompts.take(count), step)
-            self._asked[step] = count
+            self._request(self.prompts.take(self._batch), step)
+            self._asked[step] = self._batch
             self._requested += 1
 
     def _request(self, prompts: Sequence[Prompt], step: int) -> None:
@@ -254,6 +251,9 @@ class ReasoningRunner(BaseRunner):
         """Waits until the groups of a step have their rewards; draws more if the config says so."""
         found: list[Verdict] = []
         missing = self._asked.pop(step)
+        if self._sampler is not None:
+            for group in self._sampler.begin(self._version, drawn=missing):
+                self.rewarded.put(group, key=step)
         while missing:
             found.append(self._next_verdict(step))
             missing -= 1
@@ -270,8 +270,8 @@ class ReasoningRunner(BaseRunner):
             return generated
         taken = len(self._sampler.take())
         # More than are needed wait in the channel; on policy they are of no use to later steps.
-        for _ in self._sampler.carried:
-            self.rewarded.get(key=self.global_step)
+        left = [self.rewarded.get(key=self.global_step) for _ in self._sampler.carried]
+        self._sampler.carried = left if self._ahead else []
         if not taken:
             raise RuntimeError(
                 f"none of {generated} groups of step {self.global_step} has unequal rewards: the "

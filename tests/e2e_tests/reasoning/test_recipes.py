@@ -33,17 +33,19 @@ def test_recipes_of_one_task_differ_in_the_algorithm_alone() -> None:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "age", "expected"),
     [
-        ("arithmetic_dapo", "rollout/groups_drawn"),
-        ("arithmetic_reinpp", "train/actor/kl_ref"),
-        ("arithmetic_ppo", "train/critic/updates"),
+        ("arithmetic_dapo", 0, "rollout/groups_drawn"),
+        ("arithmetic_dapo", 1, "rollout/groups_carried"),
+        ("arithmetic_reinpp", 0, "train/actor/kl_ref"),
+        ("arithmetic_ppo", 0, "train/critic/updates"),
     ],
 )
-def test_a_recipe_trains(troupe, tmp_path: Path, name: str, expected: str) -> None:
+def test_a_recipe_trains(troupe, tmp_path: Path, name: str, age: int, expected: str) -> None:
     # With dynamic sampling, some answers have to be right.
     steps = 80 if name == "arithmetic_dapo" else 10
-    runner = make_runner(troupe, tmp_path, *SHORT, f"actor.supervised.steps={steps}", recipe=name)
+    more = [f"actor.supervised.steps={steps}", f"algorithm.max_policy_age={age}"]
+    runner = make_runner(troupe, tmp_path, *SHORT, *more, recipe=name)
     summary = runner.run()
     assert summary["status"] == "finished" and summary["global_step"] == 3
     lines = metrics_of(runner)

@@ -135,3 +135,16 @@ def test_samples_say_how_old_a_group_is_and_what_it_got():
 def test_settings_are_checked(bad):
     with pytest.raises(ValueError, match="must be at least 1"):
         sampler(**bad)
+
+
+def test_prompts_that_were_drawn_ahead_count_as_drawn():
+    s = sampler(target=2, max_batches=3, max_age=1)
+    s.begin(0)
+    assert s.wanted() == 2
+    s.offer(groups(1, 1, 1))
+    s.take()
+    (carried,) = s.carried
+    assert s.begin(1, drawn=2) == [carried]
+    assert s.wanted() == 0, "what was drawn has not come yet"
+    s.offer(groups(0, 0))
+    assert s.wanted() == 2, "one is missing, and none of those had a signal"
