@@ -29,6 +29,11 @@ def export_checkpoint(path: str | Path, to: str, out: str | Path | None = None) 
     checkpoint = Checkpoint.find(path)
     if out is None:
         out = checkpoint.run_folder / "export" / f"{checkpoint.path.name}-{to}"
+    if checkpoint.manifest["config"]["runner"]["task_type"].startswith("reasoning"):
+        # Imported here: transformers takes a second.
+        from rlinf.hybrid_engines.export_causal_lm import export_causal_lm
+
+        return export_causal_lm(checkpoint, to, Path(out))
     return write_export(_policy_of(checkpoint), to, Path(out))
 
 

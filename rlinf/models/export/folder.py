@@ -79,6 +79,22 @@ def write_export(policy: PolicyExport, to: str, out: Path) -> Path:
     if to not in FORMATS:
         hint = did_you_mean(to, FORMATS)
         raise ValueError(f"unknown format '{to}'; known: {listed(FORMATS)}. {hint}".rstrip())
+    return write_whole(out, lambda part: FORMATS[to](policy, part))
+
+
+def write_whole(out: Path, write: Callable[[Path], None]) -> Path:
+    """Writes a folder, whole or not at all.
+
+    Args:
+        out: Absent, or an empty folder.
+        write: Writes into the folder that it is given.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: Something is in the way.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not an empty folder: choose another with --out, or empty it")
     part = out.with_name(f".{out.name}.part")
@@ -86,7 +102,7 @@ def write_export(policy: PolicyExport, to: str, out: Path) -> Path:
         shutil.rmtree(part)
     part.mkdir(parents=True)
     try:
-        FORMATS[to](policy, part)
+        write(part)
         os.replace(part, out)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
