@@ -38,7 +38,7 @@ MODES = {
     "collocated": ["cluster.component_placement={actor:0,rollout:0,env:0-1}"],
     "disaggregated": ["cluster.component_placement={actor:0-1,rollout:2-3,env:4}"],
     "hybrid": [
-        "cluster.component_placement={actor:0-1,rollout:2,env:0-1}",
+        "cluster.component_placement={actor:0-1,rollout:2,env:0}",
         "rollout.pipeline_stage_num=2",
     ],
 }

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def run(case: str, log_dir: Path) -> dict:
     own = ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
     env = {k: v for k, v in os.environ.items() if k not in own} | {"PYTHONPATH": str(ROOT)}
+    # Processes that Ray starts ahead on each node would only be in each other's way.
+    env["RAY_prestart_worker_first_driver"] = "0"
     script = Path(__file__).with_name("many_nodes.py")
     done = subprocess.run(
         [sys.executable, str(script), case, str(log_dir)],

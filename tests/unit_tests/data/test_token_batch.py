@@ -1,6 +1,6 @@
 """Groups of samples as flat tensors, and parts of them."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 import torch
@@ -42,6 +42,12 @@ def test_sequences_lie_end_to_end():
     assert batch.sequence_ids().tolist() == [0, 0, 0, 1, 3, 3]
 
 
+def assert_equal(one, other):
+    for name, tensor in vars(other).items():
+        own = getattr(one, name)
+        assert own is tensor is None or torch.equal(own, tensor), name
+
+
 def test_parts_are_whole_sequences_in_any_order():
     batch = TokenBatch.of(GROUPS)
     part = batch.select(torch.tensor([3, 2, 0]))
@@ -49,13 +55,14 @@ def test_parts_are_whole_sequences_in_any_order():
     expected = TokenBatch.of(
         [SampleGroup(GROUPS[1].prompt, [two[1], two[0]]), SampleGroup(GROUPS[0].prompt, [one[0]])]
     )
-    for name, tensor in vars(expected).items():
-        assert torch.equal(getattr(part, name), tensor), name
+    assert_equal(part, expected)
     joined = TokenBatch.join(
         [batch.select(torch.tensor([0, 1])), batch.select(torch.tensor([2, 3]))]
     )
-    for name, tensor in vars(batch).items():
-        assert torch.equal(getattr(joined, name), tensor), name
+    assert_equal(joined, batch)
+    given = dataclasses.replace(batch, values=torch.arange(float(len(batch.logprobs))))
+    back = given.select(torch.tensor([1, 0])).select(torch.tensor([1, 0]))
+    assert torch.equal(back.values, given.select(torch.tensor([0, 1])).values)
     assert batch.select(torch.arange(0)).num_sequences == 0
 
 
@@ -70,7 +77,7 @@ def test_rows_of_flat_entries():
 
 def test_an_engine_may_give_no_log_probabilities():
     quiet = group(0, [1, 2])
-    quiet.samples[0] = replace(quiet.samples[0], logprobs=[])
+    quiet.samples[0] = dataclasses.replace(quiet.samples[0], logprobs=[])
     assert TokenBatch.of([quiet]).logprobs.isnan().all()
 
 
@@ -86,7 +93,7 @@ def test_an_engine_may_give_no_log_probabilities():
 )
 def test_samples_that_cannot_be_trained_on_are_named(change, complaint):
     bad = group(3, [1, 2, 3], [4])
-    bad.samples[1] = replace(bad.samples[1], **change)
+    bad.samples[1] = dataclasses.replace(bad.samples[1], **change)
     with pytest.raises(ValueError, match=complaint):
         TokenBatch.of([bad])
 

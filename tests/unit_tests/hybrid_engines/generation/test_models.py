@@ -146,7 +146,7 @@ def test_a_window_shorter_than_a_sequence_is_refused():
         ("gpt2", "native", "model_type is 'gpt2'"),
         ("llama with small heads", "native", "heads have 8 numbers"),
         ("qwen3", "flash", "the device is not CUDA"),
-        ("qwen3", "fast", "auto, native, flash, torch, transformers are allowed"),
+        ("qwen3", "fast", "auto, native, triton, flash, torch, transformers are allowed"),
     ],
 )
 def test_kernels_that_cannot_run_a_model_say_why(family, kernels, why):
