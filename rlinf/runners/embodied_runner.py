@@ -197,8 +197,8 @@ class EmbodiedRunner(BaseRunner):
             "gymnasium": "another id, for instance with env.train.id=Walker2d-v5",
         }.get(self.cfg.env.train.env_type, "another recipe, of those in rlinf train --list")
         print(
-            f"everything is in {self.folder}; curves: tensorboard --logdir {self.folder}; "
-            f"next: {another}"
+            f"everything is in {self.folder}; one page of it: rlinf report {self.folder}; curves: "
+            f"tensorboard --logdir {self.folder}; next: {another}"
         )
 
 

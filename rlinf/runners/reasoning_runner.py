@@ -367,6 +367,6 @@ class ReasoningRunner(BaseRunner):
                 f"{high:.1%}) over {int(final['eval/prompts'])} prompts"
             )
         print(
-            f"everything is in {self.folder}; responses are in samples.jsonl; curves: tensorboard "
-            f"--logdir {self.folder}"
+            f"everything is in {self.folder}; responses are in samples.jsonl; one page of it: "
+            f"rlinf report {self.folder}; curves: tensorboard --logdir {self.folder}"
         )

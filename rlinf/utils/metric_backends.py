@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -108,7 +109,17 @@ class Swanlab:
             mode=cfg.swanlab_mode,
             logdir=str(logs),
             config=_config_of(folder),
+            **self._identity(folder / "swanlab_run_id", cfg.swanlab_mode, step),
         )
+
+    @staticmethod
+    def _identity(known: Path, mode: str, step: int) -> dict[str, str]:
+        """Lets a resumed run go on in the same experiment, which only the cloud knows again."""
+        if mode != "cloud":
+            return {}
+        if step == 0 or not known.exists():
+            known.write_text(uuid.uuid4().hex[:21])
+        return {"id": known.read_text(), "resume": "allow"}
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Sends metrics of one step."""

@@ -114,6 +114,16 @@ def test_the_proxy_and_the_team_reach_wandb(tmp_path, services):
     assert arguments["settings"].https_proxy == "http://proxy:1"
 
 
+def test_a_resumed_run_goes_on_in_the_same_experiment(tmp_path, services):
+    for step in (0, 2, 0):
+        logger = MetricLogger(tmp_path, settings("swanlab"))
+        logger.start(step)
+        logger.close()
+    first, resumed, new = (run.arguments for run in services["swanlab"])
+    assert first["id"] == resumed["id"] != new["id"] and len(first["id"]) == 21
+    assert {run["resume"] for run in (first, resumed, new)} == {"allow"}
+
+
 def test_a_backend_that_fails_is_said_once_and_stops_nothing(tmp_path, services, capsys):
     logger = MetricLogger(tmp_path, settings("jsonl", "wandb", "swanlab"))
     logger.log({"a/b": 1.0}, 1)
