@@ -234,6 +234,9 @@ class RegistryServer:
 
     def _op_expect_exit(self, name: str, names: list[str]) -> _Result:
         self._leaving.update(n for n in names if n in self._members)
+        for gone in names:
+            if gone not in self._members:
+                self.state.left(gone)
         return None, None, False
 
     def _op_gone(self, name: str, names: list[str]) -> _Result:

@@ -162,7 +162,7 @@ class RegistryState:
         return info
 
     def left(self, name: str) -> None:
-        """Takes out a member that ends on purpose; whoever has the name next is no restart."""
+        """Takes out a member that ends on purpose, or whose group does; the next is no restart."""
         self.remove(name)
         self._lives.pop(name, None)
 

@@ -119,3 +119,16 @@ def test_a_cancelled_receive_takes_nothing_of_the_next_one(groups):
         cancelled.wait(timeout=20)
     a.tell("b", "hello").wait()
     assert b.hear("a").wait(timeout=20) == ["hello"]
+
+
+def test_a_group_that_takes_over_the_name_of_a_dead_one_has_not_lived_before(cluster):
+    one = FlexiblePlacementStrategy([[0]])
+    group = Player.create_group().launch(cluster, one, name="again")
+    os.kill(group.worker_info_list[0].pid, signal.SIGKILL)
+    assert wait_restarted(group) == [0]
+    os.kill(group.worker_info_list[0].pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        group.pid().wait(timeout=20)
+    group._close()
+    new = Player.create_group().launch(cluster, one, name="again")
+    assert new.worker_info_list[0].incarnation == 0
