@@ -30,15 +30,15 @@ train: setup ## Set up if needed, then run the default job
 train-reasoning: setup ## Set up if needed, then let a small language model learn to add
 	@$(BIN)/rlinf train arithmetic_grpo $(ARGS)
 
-# Whole jobs mostly wait for processes to start, so they run beside the other tests, in two lanes. One
-# thread per process, which does not spin while it waits: the processes are more than the cores.
+# Whole jobs mostly wait for processes to start, so they run beside the other tests, in two lanes, and
+# give way. One thread per process, which does not spin while it waits: cores are fewer than these.
 WHOLE_JOBS := embodied others
 LANE_embodied := tests/e2e_tests/embodied
 LANE_others   := tests/e2e_tests --ignore=tests/e2e_tests/embodied
 test: export OMP_NUM_THREADS = 1
 test: export OMP_WAIT_POLICY = passive
 test: lint ## Set up if needed, then lint and run every test
-	@$(foreach lane,$(WHOLE_JOBS),$(BIN)/python -m pytest $(LANE_$(lane)) -p no:cacheprovider $(ARGS) \
+	@$(foreach lane,$(WHOLE_JOBS),nice -n 10 $(BIN)/python -m pytest $(LANE_$(lane)) -p no:cacheprovider $(ARGS) \
 	  > $(VENV)/$(lane).log 2>&1 & $(lane)=$$!;) \
 	trap 'kill $(foreach lane,$(WHOLE_JOBS),$$$(lane)) 2>/dev/null || true' INT TERM; \
 	results=0; \

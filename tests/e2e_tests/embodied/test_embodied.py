@@ -27,13 +27,13 @@ SHORT = [
 
 @pytest.mark.timeout(300)
 def test_the_default_job_learns_to_press_the_button(troupe, tmp_path):
-    overrides = ["runner.max_epochs=26", "env.eval.video_cfg.save_video=false", "runner.seed=1"]
-    overrides += ["runner.val_check_interval=13", "runner.eval_episodes=50"]
+    overrides = ["runner.max_epochs=20", "env.eval.video_cfg.save_video=false", "runner.seed=1"]
+    overrides += ["runner.val_check_interval=10", "runner.eval_episodes=50"]
     runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", overrides)
     summary = runner.run()
     assert summary["evaluation"]["eval/success_once"] >= 0.8
     assert summary["evaluation"]["eval/episodes"] == 50
-    assert summary["env_steps"] == 26 * 1600
+    assert summary["env_steps"] == 20 * 1600
     written = json.loads((runner.folder / "summary.json").read_text())
     assert written["status"] == "finished" and written["versions"]["mujoco"] == "3.3.0"
     lines = [
@@ -45,7 +45,7 @@ def test_the_default_job_learns_to_press_the_button(troupe, tmp_path):
     assert (runner.folder / "tensorboard").is_dir() and (runner.folder / "config.yaml").is_file()
     # What `rlinf verify` and `benchmarks.learning` read of it.
     curve = curves.read_curve(runner.folder)
-    assert curve.env_steps == [13 * 1600, 26 * 1600] and curve.episodes == [50, 50]
+    assert curve.env_steps == [10 * 1600, 20 * 1600] and curve.episodes == [50, 50]
     assert curve.values["success_once"][1] >= 0.8
     run = learning.read_run(runner.folder, seed=1, wall_seconds=1.0)
     assert run.env_steps == summary["env_steps"]
