@@ -140,7 +140,8 @@ class Work:
         recorder, end = trace.current(), time.perf_counter()
         if recorder is not None and end - begin > trace.SHORTEST_WAIT:
             what = self.what() if callable(self.what) else self.what
-            recorder.add(what, trace.WAIT, begin, end)
+            # Keys are often numbers of steps: all waits on a channel are one line of a summary.
+            recorder.add(what.partition(", key ")[0], trace.WAIT, begin, end)
 
     def _hold(self, limit: float | None) -> bool:
         if self.source is not None and not self._done and threading.get_ident() == _MAIN:

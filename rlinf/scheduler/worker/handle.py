@@ -280,6 +280,7 @@ def wait_beside(
     owner = {ref: other for other in others for ref in other._refs}
     own = list(handle._refs)
     watched = list(owner)
+    begin = time.perf_counter()
     while own:
         room = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready, _ = ray.wait(own + watched, num_returns=1, timeout=room)
@@ -294,6 +295,7 @@ def wait_beside(
                     owner[ref].wait()
             else:
                 own.remove(ref)
+    _record(handle, begin)
     return handle.wait()
 
 

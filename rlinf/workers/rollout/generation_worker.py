@@ -98,7 +98,9 @@ class GenerationWorker(Worker):
         try:
             while True:
                 if self.engine.unfinished:
-                    for result in self.engine.step():
+                    with self.worker_timer("generate"):
+                        results = self.engine.step()
+                    for result in results:
                         self._groups[result.request_id].add(result)
                     await self._hand_out(output_channel)
                 elif feeding.done():
