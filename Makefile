@@ -30,22 +30,20 @@ train: setup ## Set up if needed, then run the default job
 train-reasoning: setup ## Set up if needed, then let a small language model learn to add
 	@$(BIN)/rlinf train arithmetic_grpo $(ARGS)
 
-# Whole jobs mostly wait for processes to start, so they run beside the other tests, in two lanes, and
-# give way. One thread per process, which does not spin while it waits: cores are fewer than these.
-WHOLE_JOBS := embodied others
-LANE_embodied := tests/e2e_tests/embodied
-LANE_others   := tests/e2e_tests --ignore=tests/e2e_tests/embodied
+# Whole jobs mostly wait for processes to start, so they run beside the other tests, and give way.
+# One thread per process, which does not spin while it waits: cores are fewer than processes.
+JOBS_LOG := $(VENV)/whole_jobs.log
 test: export OMP_NUM_THREADS = 1
 test: export OMP_WAIT_POLICY = passive
 test: lint ## Set up if needed, then lint and run every test
-	@$(foreach lane,$(WHOLE_JOBS),nice -n 10 $(BIN)/python -m pytest $(LANE_$(lane)) -p no:cacheprovider $(ARGS) \
-	  > $(VENV)/$(lane).log 2>&1 & $(lane)=$$!;) \
-	trap 'kill $(foreach lane,$(WHOLE_JOBS),$$$(lane)) 2>/dev/null || true' INT TERM; \
-	results=0; \
-	$(BIN)/python -m pytest tests/unit_tests $(ARGS) || results=$$?; \
-	$(foreach lane,$(WHOLE_JOBS),code=0; wait $$$(lane) || code=$$?; results="$$results $$code"; \
-	  echo; echo "whole jobs ($(lane)):"; cat $(VENV)/$(lane).log;) \
-	for result in $$results; do \
+	@nice -n 10 $(BIN)/python -m pytest tests/e2e_tests -p no:cacheprovider $(ARGS) > $(JOBS_LOG) 2>&1 & \
+	jobs=$$!; \
+	trap 'kill $$jobs 2>/dev/null || true' INT TERM; \
+	code=0; \
+	$(BIN)/python -m pytest tests/unit_tests $(ARGS) || code=$$?; \
+	e2e=0; wait $$jobs || e2e=$$?; \
+	echo; echo "whole jobs (tests/e2e_tests):"; cat $(JOBS_LOG); \
+	for result in $$code $$e2e; do \
 	  case $$result in 0|5) ;; *) exit $$result;; esac; \
 	done
 

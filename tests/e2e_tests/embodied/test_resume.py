@@ -78,7 +78,9 @@ def start_and_await_step_2(folder: Path, arguments: list[str]) -> subprocess.Pop
     )
     deadline = time.monotonic() + 90
     while not (folder / "checkpoints" / "global_step_2" / "manifest.json").exists():
-        assert process.poll() is None and time.monotonic() < deadline
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(process.communicate()[1][-4000:])
         time.sleep(0.02)
     time.sleep(random.uniform(0, 0.4))
     return process
