@@ -115,7 +115,7 @@ ALL = bool(os.environ.get("RLINF_ALL_TESTS"))
 
 
 def cases() -> list[Fault]:
-    """Every pair of role, kind and phase; with RLINF_ALL_TESTS=1 every triple."""
+    """Every pair of kind and phase, roles in turn; with RLINF_ALL_TESTS=1 every triple."""
     triples = []
     for (i, kind), (j, phase) in itertools.product(enumerate(KINDS), enumerate(DOING)):
         roles = ROLES if ALL else [ROLES[(i + j) % len(ROLES)]]
