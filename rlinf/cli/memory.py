@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
+from rlinf.hybrid_engines.fsdp.precision import FORMATS
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 
 MIB = 1 << 20
@@ -22,7 +23,6 @@ BASE_PROCESS = {"actor": 440 * MIB, "rollout": 360 * MIB, "env": 360 * MIB}
 DEVICE_CONTEXT = 500 * MIB
 """What CUDA itself takes of a device for each process that uses it."""
 
-_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 Observations = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape of one env's observation and its format, by name."""
@@ -210,7 +210,7 @@ def _actor(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool)
 def _acting(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool) -> list[Part]:
     name = cfg.rollout.model.precision or cfg.actor.model.precision
     # A CPU has no arithmetic of 16 bits and uses fp32 instead.
-    size = _FORMATS[name].itemsize if gpu else 4
+    size = FORMATS[name].itemsize if gpu else 4
     weights = sum(p.numel() * size for p in model.parameters())
     weights += sum(buffer.nbytes for buffer in model.buffers())
     kept = rollout.samples // rollout.epochs // ranks * rollout.of_policy

@@ -12,13 +12,13 @@ from torch import nn
 from rlinf.cli.memory import DEVICE_CONTEXT, MIB, CannotPredict, Part, WorkerMemory
 from rlinf.config.placed import is_placed
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
+from rlinf.hybrid_engines.fsdp.precision import FORMATS
 
 _PROCESS = {"actor": 620 * MIB, "rollout": 490 * MIB}
 """Python, Ray, torch and transformers in a worker of a tiny job, with the CPU build on Linux.
 
 Resident memory; others have about what an actor has.
 """
-_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _PROBE = 32
 """Tokens of the pass that activations are counted in."""
 
@@ -74,7 +74,7 @@ class _Workers:
 
     def format(self, name: str) -> torch.dtype:
         """The number format of a key; a CPU has no arithmetic of 16 bits and uses fp32 instead."""
-        return _FORMATS[name] if self.gpu else torch.float32
+        return FORMATS[name] if self.gpu else torch.float32
 
 
 # -- who trains -----------------------------------------------------------------------------------

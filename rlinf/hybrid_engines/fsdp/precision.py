@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Number formats by their names in a config."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def training_precision(
         key, name = "actor.model.precision", cfg.model.precision
     if name == "fp16":
         raise ValueError(f"{key} is fp16, which needs loss scaling to train; use bf16 or fp32")
-    reduce = None if mixed.reduce_dtype is None else _FORMATS[mixed.reduce_dtype]
+    reduce = None if mixed.reduce_dtype is None else FORMATS[mixed.reduce_dtype]
     compute, note = usable_format(name, device, key)
     if compute is torch.float32:
         return ComputePrecision(reduce=reduce, note=note)
@@ -76,7 +77,7 @@ def usable_format(name: str, device: torch.device, key: str) -> tuple[torch.dtyp
     Returns:
         The format, and what to tell the user if it is another one than asked for.
     """
-    wanted = _FORMATS[name]
+    wanted = FORMATS[name]
     if wanted is torch.float32 or computes_in_16_bits(device):
         return wanted, ""
     why = "a CPU emulates it, slowly" if device.type == "cpu" else "this device does not have it"

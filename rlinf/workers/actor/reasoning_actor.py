@@ -13,6 +13,7 @@ from rlinf.algorithms.agreement import Tolerance
 from rlinf.config.placed import is_placed
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.hybrid_engines.fsdp.precision import FORMATS
 from rlinf.hybrid_engines.fsdp.sharding import whole
 from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
@@ -31,8 +32,6 @@ from rlinf.workers.cpu_threads import use_cores
 
 if TYPE_CHECKING:
     from rlinf.data.reasoning import SampleGroup
-
-_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class ReasoningActor(Checkpointed, Worker):
@@ -151,7 +150,7 @@ class ReasoningActor(Checkpointed, Worker):
         name = self.cfg.weight_syncer.bucket.bucket_dtype
         for key, tensor in tensors:
             if name is not None and tensor.is_floating_point():
-                tensor = tensor.to(_FORMATS[name])
+                tensor = tensor.to(FORMATS[name])
             yield key, tensor
 
     def save_model(self, folder: str) -> None:
@@ -285,7 +284,7 @@ class ReasoningActor(Checkpointed, Worker):
         sent = self._on_the_way(self.policy.policy_tensors(whole))
         findings = self.learner.find_differences(sent, evidence)
         name = self.cfg.weight_syncer.bucket.bucket_dtype
-        if name is not None and _FORMATS[name].itemsize < 4:
+        if name is not None and FORMATS[name].itemsize < 4:
             text = f"weights are rounded to {name} on their way: weight_syncer.bucket.bucket_dtype"
             findings.append(Finding("dtype", text))
         return findings
