@@ -84,6 +84,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if exported:
         return {name: tensor for file in exported for name, tensor in load_file(file).items()}
     if not path.is_dir():
-        raise ValueError(f"there are no weights at {path}: there is no such file or folder")
+        raise ValueError(
+            f"there are no weights at {path}: there is no such file or folder; runner.ckpt_path "
+            "takes a checkpoint, a run, an exported folder or a file of weights"
+        )
     checkpoint = Checkpoint.find(path)
     return read_model(checkpoint.path / "actor" / "tensors")
