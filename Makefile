@@ -30,22 +30,13 @@ train: setup ## Set up if needed, then run the default job
 train-reasoning: setup ## Set up if needed, then let a small language model learn to add
 	@$(BIN)/rlinf train arithmetic_grpo $(ARGS)
 
-# Whole jobs mostly wait for processes to start, so they run beside the other tests, and give way.
-# One thread per process, which does not spin while it waits: cores are fewer than processes.
-JOBS_LOG := $(VENV)/whole_jobs.log
+# One thread per process, which does not spin while it waits: cores are fewer than processes. And no
+# process gives way to others: Ray's workers would, and then hardly run beside tests that compute.
 test: export OMP_NUM_THREADS = 1
 test: export OMP_WAIT_POLICY = passive
+test: export RAY_worker_niceness = 0
 test: lint ## Set up if needed, then lint and run every test
-	@nice -n 10 $(BIN)/python -m pytest tests/e2e_tests -p no:cacheprovider $(ARGS) > $(JOBS_LOG) 2>&1 & \
-	jobs=$$!; \
-	trap 'kill $$jobs 2>/dev/null || true' INT TERM; \
-	code=0; \
-	$(BIN)/python -m pytest tests/unit_tests $(ARGS) || code=$$?; \
-	e2e=0; wait $$jobs || e2e=$$?; \
-	echo; echo "whole jobs (tests/e2e_tests):"; cat $(JOBS_LOG); \
-	for result in $$code $$e2e; do \
-	  case $$result in 0|5) ;; *) exit $$result;; esac; \
-	done
+	@$(BIN)/python -m tests.lanes $(ARGS)
 
 lint: setup ## Check style and formatting
 	@$(BIN)/ruff check .
