@@ -65,19 +65,29 @@ class Packed(NamedTuple):
         return [place.name for place, own, sent in pairs if own != sent]
 
 
+def format_of(tensor: Tensor, rounded_to: torch.dtype | None) -> torch.dtype:
+    """The number format of a tensor in a message: only floating point is rounded."""
+    return rounded_to if rounded_to is not None and tensor.is_floating_point() else tensor.dtype
+
+
 @torch.no_grad()
-def pack(tensors: Mapping[str, Tensor], verify: bool) -> Packed:
+def pack(
+    tensors: Mapping[str, Tensor], verify: bool, rounded_to: torch.dtype | None = None
+) -> Packed:
     """Puts tensors of one device end to end.
 
     Args:
         tensors: by name.
         verify: whether checksums go with them.
+        rounded_to: format of floating point; None leaves each as it is.
     """
     places: list[Place] = []
     row = 0
     for name, tensor in tensors.items():
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        places.append(Place(name, tuple(tensor.shape), dtype, row, tensor.nbytes))
+        dtype = format_of(tensor, rounded_to)
+        size = tensor.numel() * dtype.itemsize
+        shape = tuple(tensor.shape)
+        places.append(Place(name, shape, str(dtype).removeprefix("torch."), row, size))
         row += places[-1].rows
     device = next(iter(tensors.values())).device
     flat = torch.zeros(row * ROW_BYTES, dtype=torch.uint8, device=device)
@@ -87,13 +97,14 @@ def pack(tensors: Mapping[str, Tensor], verify: bool) -> Packed:
 
 @torch.no_grad()
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copies tensors into others of their shapes, with few kernels where formats are the same."""
-    same = [(a, b) for a, b in zip(targets, sources, strict=True) if a.dtype == b.dtype]
-    if same:
-        torch._foreach_copy_([a.data for a, _ in same], [b for _, b in same])
+    """Copies tensors into others of their shapes, with few kernels for each pair of formats."""
+    pairs: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
-        if target.dtype != source.dtype:
-            target.data.copy_(source)
+        into, out_of = pairs.setdefault((target.dtype, source.dtype), ([], []))
+        into.append(target.data)
+        out_of.append(source)
+    for into, out_of in pairs.values():
+        torch._foreach_copy_(into, out_of)
 
 
 def _view(flat: Tensor, place: Place) -> Tensor:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from rlinf.algorithms.agreement import Tolerance
 from rlinf.config.placed import is_placed
@@ -16,6 +15,7 @@ from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
 from rlinf.hybrid_engines.fsdp.sharding import whole
 from rlinf.hybrid_engines.initial_weights import load_initial_weights
+from rlinf.hybrid_engines.weight_sync.packing import format_of
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
 from rlinf.models.causal_lm.model import CausalLM
@@ -135,23 +135,20 @@ class ReasoningActor(Checkpointed, Worker):
         else:
             adapters = self.cfg.weight_syncer.lora == "adapters"
             tensors = self.policy.policy_tensors(whole, adapters)
-            tensors = self._on_the_way(tensors) if role == "rollout" else tensors
+        rounded_to = self._format_on_the_way() if role == "rollout" else None
         size = 0
         if self._rank == 0:
-            size = self._senders[role].send(tensors, self.version)
+            size = self._senders[role].send(tensors, self.version, rounded_to)
         else:
             for _ in tensors:
                 pass
         self._offload()
         return size
 
-    def _on_the_way(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Tensors in the number format of messages."""
+    def _format_on_the_way(self) -> torch.dtype | None:
+        """What weights are rounded to in messages to the rollout; None if they are not."""
         name = self.cfg.weight_syncer.bucket.bucket_dtype
-        for key, tensor in tensors:
-            if name is not None and tensor.is_floating_point():
-                tensor = tensor.to(FORMATS[name])
-            yield key, tensor
+        return None if name is None else FORMATS[name]
 
     def save_model(self, folder: str) -> None:
         """Writes the policy as a model folder of Hugging Face layout, adapters merged."""
@@ -281,10 +278,12 @@ class ReasoningActor(Checkpointed, Worker):
     def find_differences(self, evidence: list[Evidence]) -> list[Finding]:
         """Says what differs between this rank and the rollout workers, after `TooFarApart`."""
         self.engine.onload(optimizer=False)
-        sent = self._on_the_way(self.policy.policy_tensors(whole))
+        rounded_to = self._format_on_the_way()
+        weights = self.policy.policy_tensors(whole)
+        sent = ((name, tensor.to(format_of(tensor, rounded_to))) for name, tensor in weights)
         findings = self.learner.find_differences(sent, evidence)
-        name = self.cfg.weight_syncer.bucket.bucket_dtype
-        if name is not None and FORMATS[name].itemsize < 4:
+        if rounded_to is not None and rounded_to.itemsize < 4:
+            name = self.cfg.weight_syncer.bucket.bucket_dtype
             text = f"weights are rounded to {name} on their way: weight_syncer.bucket.bucket_dtype"
             findings.append(Finding("dtype", text))
         return findings

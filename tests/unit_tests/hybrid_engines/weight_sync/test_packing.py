@@ -32,6 +32,19 @@ def test_they_arrive_as_they_were() -> None:
         assert torch.equal(own[name], tensor) and own[name].dtype == tensor.dtype
 
 
+def test_floating_point_is_rounded_on_the_way_if_asked() -> None:
+    sent = tensors()
+    packed = pack(sent, verify=True, rounded_to=torch.bfloat16)
+    wanted = {n: t.bfloat16() if t.is_floating_point() else t for n, t in sent.items()}
+    assert packed.sums == tuple(checksum(tensor) for tensor in wanted.values())
+    for name, tensor in packed.tensors().items():
+        assert tensor.dtype == wanted[name].dtype and torch.equal(tensor, wanted[name])
+    own = {name: torch.zeros_like(tensor) for name, tensor in sent.items()}
+    load_packed(own, packed)
+    for name, tensor in own.items():
+        assert torch.equal(tensor, wanted[name].to(tensor.dtype))
+
+
 def test_a_target_of_another_format_is_cast() -> None:
     own = {"odd": torch.zeros(7, dtype=torch.float32), "scalar": torch.tensor(0)}
     load_packed(own, pack({name: tensors()[name] for name in own}, verify=True))
