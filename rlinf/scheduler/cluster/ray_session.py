@@ -14,6 +14,9 @@ from typing import Any
 
 from rlinf.scheduler.errors import ClusterError
 
+_STARTS = 4
+_TOO_SLOW = "timed out during startup"
+
 
 @dataclass
 class RayNode:
@@ -56,7 +59,7 @@ class RaySession:
             options["address"] = address
         try:
             with _importable_by_workers():
-                ray.init(**options)
+                _start(options) if self.local else ray.init(**options)
         except ConnectionError as error:
             raise _no_ray(address, error) from error
         self.owned = True
@@ -134,6 +137,41 @@ class RaySession:
 
         if self.owned and ray.is_initialized():
             ray.shutdown()
+
+
+def _start(options: dict[str, Any]) -> None:
+    """Starts a Ray of one's own, again if the machine is too busy for the time that Ray allows.
+
+    Raises:
+        ClusterError: it did not come up in any attempt.
+    """
+    import psutil
+    import ray
+
+    before = set(psutil.Process().children())
+    for attempt in range(1, _STARTS + 1):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:
+            # Ray has no type for it, and leaves behind what it has started.
+            if _TOO_SLOW not in str(error):
+                raise
+            for process in set(psutil.Process().children()) - before:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+                    process.wait(10)
+            if attempt == _STARTS:
+                raise ClusterError(
+                    f"Ray did not start on this machine in {_STARTS} attempts: {error} Look at the "
+                    "load of the machine, and for what its processes say in /tmp/ray."
+                ) from error
+            print(
+                f"Ray did not start in time; the machine may be busy. Attempt {attempt + 1} of "
+                f"{_STARTS}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _check_reachable(address: str) -> None:
