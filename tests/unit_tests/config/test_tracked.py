@@ -176,3 +176,25 @@ def test_an_evaluation_does_not_report_what_only_training_reads(embodied):
     assert unread_report(validate_cfg(embodied), ()) == ""
     embodied["runner"]["only_eval"] = False
     assert "algorithm" in unread_report(validate_cfg(embodied), ())
+
+
+def test_a_value_reads_as_omegaconf_would_read_it():
+    odd = {"n": None, "i": 1, "f": 0.5, "b": True, "s": "text", "dollar": "costs ${5}", "l": [1]}
+    cfg = track({"odd": odd, "deep": {"empty": {}}}, [])
+    for name, value in odd.items():
+        assert getattr(cfg.odd, name) == cfg.odd[name] == value
+    assert cfg.deep.empty == {} and isinstance(cfg.deep.empty, TrackedConfig)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = cfg.odd.nothing
+
+
+def test_a_changed_value_is_read(cfg):
+    assert cfg.a.b == 1 and cfg.off is None
+    OmegaConf.set_readonly(cfg, False)
+    OmegaConf.set_struct(cfg, False)
+    cfg.a.b = 5
+    cfg.off = {"on": "???"}
+    cfg.a.c = "${a.b}"
+    assert cfg.a.b == 5 and cfg.a.c == 5
+    with pytest.raises(Exception, match="Missing mandatory value"):
+        _ = cfg.off.on
