@@ -96,7 +96,8 @@ def test_a_contestant_that_hangs_is_given_up_and_ended(fake: Entry, tmp_path: Pa
         with pytest.raises(ContestantFailed, match=r"sleep\(seconds=1000\) took more than 0.2 s"):
             contestant.ask("sleep", seconds=1000, timeout=0.2)
         begin = time.monotonic()
-    assert time.monotonic() - begin < 10
+    # Not after the thousand seconds that it sleeps.
+    assert time.monotonic() - begin < 100
     assert not psutil.pid_exists(contestant.pid) and not psutil.pid_exists(child)
 
 

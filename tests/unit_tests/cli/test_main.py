@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -10,18 +9,17 @@ from rlinf import __version__
 from rlinf.cli import main
 
 
-def test_help_names_every_command_and_is_fast() -> None:
-    command = [sys.executable, "-m", "rlinf.cli", "--help"]
-    times = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        times.append(time.perf_counter() - begin)
+def test_help_names_every_command_and_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from rlinf.cli import main\n"
+        "try: main(['--help'])\n"
+        "finally: print([name for name in ('torch', 'ray', 'hydra') if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True
+    )
     assert all(name in done.stdout for name in ("train", "eval", "export", "check", "doctor"))
-    bare = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import argparse"], timeout=60, check=True)
-    # The command's own share; the machine may be busy, so the interpreter's is measured too.
-    assert min(times) - (time.perf_counter() - bare) < 0.3
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
