@@ -149,7 +149,7 @@ def metrics_in(folder: Path) -> list[dict[str, float]]:
 
 
 def wait_for(process: subprocess.Popen, condition: Any) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while not condition():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
@@ -163,7 +163,7 @@ def kill_an_env_process(of: int) -> None:
     raise AssertionError("there is no env process")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_kill_9_twice_with_a_budget_of_one(tmp_path):
     command = [sys.executable, "-m", "rlinf.cli", "train", "gymnasium_ppo_mlp", *SHORT]
     command += [f"runner.logger.log_path={tmp_path}", "env.train.max_restarts=1"]
@@ -179,7 +179,7 @@ def test_kill_9_twice_with_a_budget_of_one(tmp_path):
     wait_for(process, lambda: metrics_in(tmp_path)[-1]["env/restarts"] == 1.0)
     everyone = psutil.Process(process.pid).children(recursive=True)
     kill_an_env_process(process.pid)
-    output, _ = process.communicate(timeout=90)
+    output, _ = process.communicate(timeout=150)
     assert process.returncode == 1
     assert "restart 1 of at most 1" in output and output.count("RUN FAILED") == 1
     (path,) = tmp_path.glob("**/failure.json")
@@ -187,7 +187,7 @@ def test_kill_9_twice_with_a_budget_of_one(tmp_path):
     assert card["who"].startswith("EnvGroup:") and "SIGKILL" in card["what"]
     (path,) = tmp_path.glob("**/summary.json")
     assert json.loads(path.read_text())["status"] == "failed"
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while (alive := [p for p in everyone if runs(p)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not alive, f"left behind: {alive}"
