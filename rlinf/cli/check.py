@@ -102,8 +102,8 @@ def inspect_config(
     Returns:
         `task_type`, `placement` (per component one entry per process), `placement_map` (the same
         as text), `arithmetic` (lines of text) and `missing` (what is named and not here, as
-        problems); on request `memory` (bytes by component and
-        part) and `memory_lines` (the same as text, or why there is no prediction).
+        problems); on request `memory` (bytes by component and part) and `memory_lines` (the same
+        as text, or why there is no prediction).
 
     Raises:
         rlinf.config.ConfigError: The config is not valid; holds every problem.

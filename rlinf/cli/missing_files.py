@@ -38,7 +38,6 @@ _KINDS = {
         "a checkpoint `.../global_step_<N>`, or auto", "correct the path, or set auto"
     ),
 }
-_NOT_A_PATH = {("resume_dir", "auto")}
 
 
 def missing_files(cfg: dict[str, Any]) -> list[Problem]:
@@ -67,6 +66,8 @@ def _missing(node: Any, path: str) -> Iterator[Problem]:
 
 
 def _is_there(key: str, name: str) -> bool:
-    if (key, name) in _NOT_A_PATH or (key == "tokenizer_model" and name.startswith("characters")):
+    if key == "resume_dir" and name == "auto":
+        return True
+    if key == "tokenizer_model" and name.partition(":")[0] == "characters":
         return True
     return Path(name).expanduser().exists()
