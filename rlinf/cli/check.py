@@ -61,8 +61,9 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(error, file=sys.stderr)
         return 1
-    memory = report.pop("memory_lines", [])
+    memory, missing = report.pop("memory_lines", []), report.pop("missing")
     if args.json:
+        report["missing"] = [asdict(problem) for problem in missing]
         print(json.dumps({"ok": True, "problems": [], **report}, indent=2))
         return 0
     print(f"{args.config}: valid, task type {report['task_type']}")
@@ -71,6 +72,10 @@ def run(args: argparse.Namespace) -> int:
     if report["arithmetic"]:
         print("\nbatch arithmetic")
         print("\n".join(f"  {line}" for line in report["arithmetic"]))
+    if missing:
+        print("\nnot on this machine; the run needs them where it runs")
+        for problem in missing:
+            print(f"  {problem.path}: {problem.message}; {problem.hint}")
     if memory:
         print("\nmemory of each process at its peak")
         print("\n".join(f"  {line}" for line in memory))
@@ -96,16 +101,25 @@ def inspect_config(
 
     Returns:
         `task_type`, `placement` (per component one entry per process), `placement_map` (the same
-        as text) and `arithmetic` (lines of text); on request `memory` (bytes by component and
-        part) and `memory_lines` (the same as text, or why there is no prediction).
+        as text), `arithmetic` (lines of text) and `missing` (what is named and not here, as
+        problems); on request `memory` (bytes by component and part) and `memory_lines` (the same
+        as text, or why there is no prediction).
 
     Raises:
         rlinf.config.ConfigError: The config is not valid; holds every problem.
     """
-    from rlinf.config import ConfigError, Problem, batch_arithmetic, build_config, validate_cfg
+    from rlinf.cli.missing_files import missing_files
+    from rlinf.config import (
+        ConfigError,
+        Problem,
+        batch_arithmetic,
+        build_config,
+        to_plain,
+        validate_cfg,
+    )
     from rlinf.config.placement import PlacementError
     from rlinf.scheduler.cluster.topology import assume_topology
-    from rlinf.scheduler.placement import format_placement_map
+    from rlinf.scheduler.placement import ComponentPlacement, format_placement_map
 
     cfg = validate_cfg(
         build_config(name, overrides, config_path), accelerators_per_node=gpus_per_node
@@ -116,7 +130,8 @@ def inspect_config(
     if cfg.cluster.component_placement:
         try:
             topology = assume_topology(cfg.cluster, gpus_per_node)
-            placement = _placement_class(cfg.runner.task_type)(cfg, topology)
+            # Components may share resources in any way, as in the entry scripts.
+            placement = ComponentPlacement(cfg, topology)
             for component in placement.components:
                 report["placement"][component] = [
                     _entry(process) for process in placement.get_placement(component)
@@ -126,6 +141,7 @@ def inspect_config(
         sizes = {name: len(processes) for name, processes in report["placement"].items()}
         report["placement_map"] = format_placement_map(placement)
     report["arithmetic"] = batch_arithmetic(cfg, sizes)
+    report["missing"] = missing_files(to_plain(cfg))
     trains = cfg.runner.task_type in ("embodied", "reasoning")
     if memory and trains and {"actor", "rollout"} <= report["placement"].keys():
         report |= _memory(cfg, report["placement"])
@@ -140,13 +156,6 @@ def _memory(cfg: Any, placement: dict[str, list[dict[str, Any]]]) -> dict[str, A
     except memory.CannotPredict as error:
         return {"memory": None, "memory_lines": [f"not predicted: {error}"]}
     return {"memory": memory.as_data(workers), "memory_lines": memory.as_lines(workers)}
-
-
-def _placement_class(task_type: str) -> type:
-    from rlinf.scheduler.placement import ComponentPlacement, ModelParallelComponentPlacement
-
-    # The one that the entry script of the task uses: tensor parallelism decides what a process is.
-    return ModelParallelComponentPlacement if task_type == "reasoning" else ComponentPlacement
 
 
 def _entry(process: Any) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from typing import Any
 from rlinf.runners.checkpoints import RunCheckpoints
 from rlinf.runners.run_folder import RunSummary, checkpoint_folder, run_folder
 from rlinf.runners.run_progress import run_progress
-from rlinf.scheduler import WorkerGroup
+from rlinf.scheduler import WorkerDied, WorkerGroup
 from rlinf.scheduler.trace import mark_step
 from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.metric_logger import MetricLogger
 from rlinf.utils.progress import Progress
+
+_FAILURES = "train/checkpoint_failures"
 
 
 class BaseRunner(ABC):
@@ -33,7 +35,7 @@ class BaseRunner(ABC):
         self.folder = run_folder(cfg)
         self.summary = RunSummary(self.folder, cfg)
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
-        self.checkpoints = RunCheckpoints(cfg, checkpoint_folder(cfg), groups)
+        self.checkpoints = RunCheckpoints(cfg, checkpoint_folder(cfg), groups, self.comes_back)
         # Told now, if it is not there or of another run, and not when all workers are built.
         self._resumed = self.checkpoints.find()
         self.global_step = 0
@@ -69,6 +71,10 @@ class BaseRunner(ABC):
     @abstractmethod
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
         """What the terminal shows of a step, by name."""
+
+    def comes_back(self, death: WorkerDied) -> bool:
+        """Whether a worker that died is started again and the run goes on."""
+        return False
 
     def load_policy(self, checkpoint: Checkpoint) -> None:
         """Takes what an evaluation needs from a checkpoint; unless a task knows better, all."""
@@ -133,6 +139,7 @@ class BaseRunner(ABC):
             self.summary.write(status="evaluated", **totals)
         else:
             totals["training_seconds"] = round(training_seconds, 3)
+            totals["checkpoint_failures"] = self.checkpoints.failures
             self.summary.write(status="finished", **totals, **self.totals(training_seconds))
         self.farewell(final)
         return self.summary.facts
@@ -154,12 +161,14 @@ class BaseRunner(ABC):
                     self.logger.log(found, self.global_step)
                 self._save_if_due()
             self.checkpoints.poll(wait=True)
+            if self.checkpoints.failures > self._scores.get(_FAILURES, 0.0):
+                self.logger.log({_FAILURES: float(self.checkpoints.failures)}, self.global_step)
         finally:
             progress.close()
 
     def _report(self, progress: Progress, metrics: dict[str, float], seconds: float) -> None:
         metrics["time/step"] = seconds
-        metrics["train/checkpoint_failures"] = float(self.checkpoints.failures)
+        metrics[_FAILURES] = float(self.checkpoints.failures)
         self._scores |= metrics
         if self._due(self.cfg.runner.log_interval):
             self.logger.log(metrics, self.global_step)

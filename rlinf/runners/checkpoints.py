@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlinf.config import to_plain
 from rlinf.runners.config_difference import describe, differences
@@ -18,6 +19,15 @@ from rlinf.utils.checkpoint.tree import save_tree
 _SETTLE_SECONDS = 2.0
 
 
+class _Begun(NamedTuple):
+    """A checkpoint that the workers are writing."""
+
+    step: int
+    score: float | None
+    folder: str
+    begin: float
+
+
 class RunCheckpoints:
     """The checkpoints of one run.
 
@@ -25,16 +35,29 @@ class RunCheckpoints:
         cfg: checked configuration.
         folder: where they are.
         groups: groups whose workers are `Checkpointed`.
+        comes_back: whether the run survives the death of a worker; then it costs no more than the
+            checkpoint that is being written.
+
+    Attributes:
+        failures: checkpoints that were given up so far.
     """
 
-    def __init__(self, cfg: Any, folder: Path, groups: list[WorkerGroup]):
+    def __init__(
+        self,
+        cfg: Any,
+        folder: Path,
+        groups: list[WorkerGroup],
+        comes_back: Callable[[WorkerDied], bool] = lambda death: False,
+    ):
         self._cfg = cfg
         self._groups = groups
+        self._comes_back = comes_back
         self._settings = cfg.runner
         self.store = CheckpointStore(folder, cfg.runner.keep_last, cfg.runner.keep_best)
         self.failures = 0
-        self._pending: tuple[int, float | None, float] | None = None
+        self._pending: _Begun | None = None
         self._commit: _Commit | None = None
+        self._given_up: list[int] = []
 
     # -- saving ---------------------------------------------------------------------------------
 
@@ -55,64 +78,78 @@ class RunCheckpoints:
         except OSError as error:
             self._complain(step, error)
             return
-        self._pending = step, score, time.perf_counter()
+        self._pending = _Begun(step, score, str(part), time.perf_counter())
         background = self._settings.async_save
         try:
             wait_all(*(group.save_checkpoint(str(part), background) for group in self._groups))
-        except (WorkerDied, WaitTimeout):
-            raise
         except Exception as error:
-            self._give_up(step, error)
+            self._give_up(error)
             return
+        self._sweep()
         self.poll(wait=not background)
 
     def poll(self, wait: bool = False) -> None:
         """Completes the checkpoint that is being written, if all workers are done with it."""
         if self._pending is None:
             return
-        step, score, begin = self._pending
         try:
             if self._commit is None:
-                answers = wait_all(*(group.checkpoint_written(wait) for group in self._groups))
+                answers = wait_all(*self._ask(self._pending, wait))
                 if not all(all(answer) for answer in answers):
                     return
-                self._begin_commit(step, score, begin)
+                self._commit = self._begin_commit(self._pending)
             if self._commit.done(wait):
                 self._pending = self._commit = None
-        except (WorkerDied, WaitTimeout):
-            raise
         except Exception as error:
-            self._give_up(step, error)
+            self._give_up(error)
 
     def settle(self) -> None:
         """Completes, when a run fails, the checkpoint that all workers have written already."""
         if self._pending is None:
             return
-        step, score, begin = self._pending
         try:
             if self._commit is None:
-                calls = [group.checkpoint_written(False) for group in self._groups]
-                answers = wait_all(*calls, timeout=_SETTLE_SECONDS)
+                answers = wait_all(*self._ask(self._pending, False), timeout=_SETTLE_SECONDS)
                 if not all(all(answer) for answer in answers):
                     return
-                self._begin_commit(step, score, begin)
+                self._commit = self._begin_commit(self._pending)
             self._commit.done(wait=True)
         except Exception as error:
             # The failure that ends the run is the one to tell; this only costs a checkpoint.
-            print(f"step {step} could not be saved any more: {error}", file=sys.stderr, flush=True)
+            print(
+                f"step {self._pending.step} could not be saved any more: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
 
-    def _begin_commit(self, step: int, score: float | None, begin: float) -> None:
+    def _ask(self, begun: _Begun, wait: bool) -> list[Any]:
+        """Asks all workers for this one: a process that was restarted meanwhile knows no other."""
+        return [group.checkpoint_written(begun.folder, wait) for group in self._groups]
+
+    def _begin_commit(self, begun: _Begun) -> _Commit:
         facts = {
             "versions": versions(),
             "config": to_plain(self._cfg),
-            "seconds": round(time.perf_counter() - begin, 3),
+            "seconds": round(time.perf_counter() - begun.begin, 3),
         }
-        self._commit = _Commit(self.store, step, facts, score)
+        return _Commit(self.store, begun.step, facts, begun.score)
 
-    def _give_up(self, step: int, error: Exception) -> None:
+    def _give_up(self, error: Exception) -> None:
+        """Does without the checkpoint that is being written; raises what ends the run."""
+        ends = isinstance(error, WorkerDied) and not self._comes_back(error)
+        if ends or isinstance(error, WaitTimeout):
+            raise error
+        step = self._pending.step
         self._pending = self._commit = None
+        self._given_up.append(step)
         self.store.discard(step)
         self._complain(step, error)
+
+    def _sweep(self) -> None:
+        """Removes what ranks had yet to write of a checkpoint when it was given up."""
+        for step in self._given_up:
+            self.store.discard(step)
+        self._given_up.clear()
 
     def _complain(self, step: int, error: Exception) -> None:
         self.failures += 1

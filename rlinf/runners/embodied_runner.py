@@ -10,7 +10,7 @@ from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.evaluation import Evaluator
 from rlinf.runners.fingerprints import RunFingerprints
 from rlinf.runners.rollout_retry import RolloutRetry
-from rlinf.scheduler import WorkerGroup, wait_all
+from rlinf.scheduler import WorkerDied, WorkerGroup, wait_all
 from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.env_spec import rollout_steps
 from rlinf.utils.evaluation_table import show_evaluation
@@ -151,6 +151,10 @@ class EmbodiedRunner(BaseRunner):
         self.env_steps = self._steps_before = state["env_steps"]
         if not self.cfg.runner.only_eval:
             self.retry.restarts = state["env_restarts"]
+
+    def comes_back(self, death: WorkerDied) -> bool:
+        """Env processes do, as long as there is something left of their budget."""
+        return self.retry.comes_back(death)
 
     # -- evaluation -------------------------------------------------------------------------------
 

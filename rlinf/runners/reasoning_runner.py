@@ -81,7 +81,8 @@ class ReasoningRunner(BaseRunner):
                 rewards=lambda verdict: verdict.rewards,
             )
         self._version = 0
-        self._services: list[Any] = []
+        self._generating: list[Any] = []
+        self._rewarding: list[Any] = []
         self._samples_seen = self._samples_before = 0
         self.max_steps = self._step_limit()
 
@@ -121,10 +122,25 @@ class ReasoningRunner(BaseRunner):
         names = ("requests", "responses", "rewarded", "verdicts")
         self.requests, self.responses, self.rewarded, self.verdicts = map(create, names)
         self.helpers.connect(create)
-        self._services = [
-            self.rollout.rollout(self.requests, self.responses),
-            self.reward.compute_rewards(self.responses, self.rewarded, self.verdicts),
+        self._start_services()
+
+    def _start_services(self) -> None:
+        # One call for each rank: that of a rank that fails has ended, although others go on.
+        self._generating = [
+            self.rollout.execute_on(rank).rollout(self.requests, self.responses)
+            for rank in range(self.rollout.world_size)
         ]
+        self._rewarding = [
+            self.reward.execute_on(rank).compute_rewards(
+                self.responses, self.rewarded, self.verdicts
+            )
+            for rank in range(self.reward.world_size)
+        ]
+
+    @property
+    def _services(self) -> list[Any]:
+        """Calls that go on as long as the run does."""
+        return [*self._generating, *self._rewarding]
 
     def init_workers(self) -> None:
         """Builds the workers, or brings them back; drops responses of steps yet to be made."""
@@ -347,10 +363,13 @@ class ReasoningRunner(BaseRunner):
 
     def end_services(self) -> None:
         """Lets rollout and reward workers come to their end."""
-        self.requests.close()
-        wait_beside(self._services[0], self._services[1:])
-        self.responses.close()
-        self._services[1].wait()
+        for channel, calls in (
+            (self.requests, self._generating),
+            (self.responses, self._rewarding),
+        ):
+            channel.close()
+            for call in calls:
+                wait_beside(call, [service for service in self._services if service is not call])
         self.prompts.close()
 
     def totals(self, training_seconds: float) -> dict[str, Any]:

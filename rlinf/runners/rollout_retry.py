@@ -69,6 +69,12 @@ class RolloutRetry:
                 give_up(*calls)
                 crashed = self._crashed(error, calls)
 
+    def comes_back(self, death: WorkerDied) -> bool:
+        """Whether `play` will recover from a death that was noticed elsewhere."""
+        uncounted = max(1, len(new_deaths(self._env)))
+        own = death.group == self._env.worker_group_name
+        return own and self.restarts + uncounted <= self._budget
+
     def _crashed(self, error: BaseException, calls: Calls) -> list[WorkerDied]:
         """The env workers whose end explains an error; raises the error if there are none."""
         own = self._env.worker_group_name
@@ -96,11 +102,11 @@ class RolloutRetry:
 
     def _recover(self) -> None:
         """Waits for the crashed ranks and brings all to the beginning of a rollout."""
-        ranks = wait_restarted(self._env)
+        wait_restarted(self._env)
         # One that crashed once more on its way back has been started more often than noticed.
         lives = sum(info.incarnation for info in self._env.worker_info_list)
         self.restarts = max(self.restarts, lives)
         begin_exchange(self._env, *self._others)
-        if ranks:
-            self._env.execute_on(*ranks).init_worker().wait()
+        # All of them: one that came back in an attempt in which another crashed has none yet.
+        self._env.init_worker().wait()
         self._env.start_over().wait()

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlinf.utils.checkpoint import load_tree
-
 Job = Callable[[], None]
 
 
@@ -19,6 +17,9 @@ def load_rank(folder: Path, rank: int) -> Any:
         folder: where all ranks of a role have saved.
         rank: this one.
     """
+    # Here, so that workers without tensors do not have to import torch.
+    from rlinf.utils.checkpoint import load_tree
+
     own = folder / f"rank_{rank}"
     same = own.with_name(own.name + ".json").exists()
     return load_tree(own if same else own.with_name("rank_0"))
@@ -40,19 +41,32 @@ class Checkpointed:
             folder: where all workers write; each has file names of its own.
             background: return before it is written.
         """
-        self.checkpoint_written(wait=True)
-        self._writing = _Writing(self._snapshot(Path(folder)))
+        if self._writing is not None:
+            # What went wrong with it is for those who ask about that folder.
+            self._writing.done(wait=True)
+        self._writing = _Writing(folder, self._snapshot(Path(folder)))
         if not background:
-            self.checkpoint_written(wait=True)
+            self.checkpoint_written(folder, wait=True)
 
-    def checkpoint_written(self, wait: bool = False) -> bool:
-        """Whether the last snapshot is on the disk; raises what went wrong with it, once."""
+    def checkpoint_written(self, folder: str, wait: bool = False) -> bool:
+        """Whether the part of this worker is on the disk.
+
+        Args:
+            folder: the one that `save_checkpoint` was given.
+            wait: until it is.
+
+        Raises:
+            RuntimeError: this process has not begun to write it, as it was started later.
+            Exception: whatever went wrong with the writing.
+        """
         writing = self._writing
-        if writing is None:
-            return True
+        if writing is None or writing.folder != folder:
+            raise RuntimeError(
+                f"{type(self).__name__} was asked whether it has written its part of {folder}, but "
+                "this process never began to: it has taken the place of one that died"
+            )
         if not writing.done(wait):
             return False
-        self._writing = None
         if writing.error is not None:
             raise writing.error
         return True
@@ -72,9 +86,10 @@ class Checkpointed:
 class _Writing:
     """One snapshot on its way to the disk."""
 
-    def __init__(self, job: Job):
+    def __init__(self, folder: str, job: Job):
+        self.folder = folder
         self.error: Exception | None = None
-        self._job = job
+        self._job: Job | None = job
         # Not a daemon: what was begun is finished before the process goes.
         self._thread = threading.Thread(target=self._run, name="rlinf-checkpoint")
         self._thread.start()
@@ -84,6 +99,9 @@ class _Writing:
             self._job()
         except Exception as error:
             self.error = error
+        finally:
+            # The snapshot is as large as what it is of.
+            self._job = None
 
     def done(self, wait: bool) -> bool:
         if wait:

@@ -85,7 +85,7 @@ class Troupe:
         known |= {role: given for role, given in self._optional.items() if role in placed}
         places = {role: str(placed[role]) for role in known}
         regulars = [role for role in known if role not in cast]
-        names = [f"++{role}.group_name={role}@{places[role]}" for role in regulars]
+        names = self.group_names({role: places[role] for role in regulars})
         cfg = build_config(recipe, overrides=[*overrides, *names], config_path=self._configs)
         cfg = validate_cfg(cfg)
         placement = HybridComponentPlacement(cfg, self._cluster)
@@ -104,6 +104,15 @@ class Troupe:
         runner = self._make_runner(cfg, **groups)
         runner.init_workers()
         return runner
+
+    @staticmethod
+    def group_names(places: Mapping[str, str]) -> list[str]:
+        """Overrides that name the groups as those of the troupe are named.
+
+        Args:
+            places: ranks in the placement, by role.
+        """
+        return [f"++{role}.group_name={role}@{place}" for role, place in places.items()]
 
     def _group(
         self, key: tuple[str, str], cls: type, args: tuple[Any, ...], strategy: Any

@@ -1,8 +1,8 @@
 """The folder of checkpoints: `global_step_<N>`, complete or not there at all.
 
-A checkpoint is written into `.global_step_<N>.part` beside its place. When every file is on the
-disk, a manifest with the size and hash of each is written, and the folder is renamed. What has no
-manifest, or does not match it, is not a checkpoint.
+A checkpoint is written into `.global_step_<N>.<run>.part` beside its place. When every file is on
+the disk, a manifest with the size and hash of each is written, and the folder is renamed. What has
+no manifest, or does not match it, is not a checkpoint.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import time
 from dataclasses import dataclass
@@ -148,6 +149,9 @@ class CheckpointStore:
         self.folder = folder
         self._keep_last = keep_last
         self._keep_best = keep_best
+        # Workers of a run whose driver was killed may go on writing for a moment; what they write
+        # must not get into the checkpoints of the run that has taken its place.
+        self._run = secrets.token_hex(4)
 
     def place(self, step: int) -> Path:
         """Where the checkpoint of a step is, once it is complete."""
@@ -155,9 +159,9 @@ class CheckpointStore:
 
     def begin(self, step: int) -> Path:
         """Makes the folder to write a checkpoint into; an unfinished one is thrown away."""
+        for unfinished in self.folder.glob(f".global_step_{step}.*part"):
+            shutil.rmtree(unfinished, ignore_errors=True)
         part = self._part(step)
-        if part.exists():
-            shutil.rmtree(part)
         part.mkdir(parents=True)
         return part
 
@@ -228,7 +232,7 @@ class CheckpointStore:
         return moved
 
     def _part(self, step: int) -> Path:
-        return self.folder / f".global_step_{step}.part"
+        return self.folder / f".global_step_{step}.{self._run}.part"
 
     def _prune(self) -> None:
         if self._keep_last is None:

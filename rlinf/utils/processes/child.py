@@ -15,6 +15,8 @@ from rlinf.utils.processes.lifetime import kill_family
 
 KEPT_OUTPUT = 4096
 """Last bytes of what a child prints, kept for messages."""
+BURY_SECONDS = 10.0
+"""How long to wait for the end of a process that was killed."""
 
 
 class ChildFailed(RuntimeError):
@@ -135,8 +137,19 @@ class ChildProcess:
                 elif self._receive(answer):
                     return bytes(answer[HEADER.size :])
 
+    @property
+    def waits(self) -> bool:
+        """Whether it can be asked: it lives, and has said nothing since its last answer."""
+        poll = select.poll()
+        poll.register(self._from, select.POLLIN)
+        return not poll.poll(0)
+
     def close(self, seconds: float) -> None:
-        """Lets it end by itself, which closes its questions, and kills it if it does not."""
+        """Lets it end by itself, which closes its questions, and kills it if it does not.
+
+        Args:
+            seconds: how long it may take; a kill takes `BURY_SECONDS` more at the most.
+        """
         if self._to >= 0:
             os.close(self._to)
             self._to = -1
@@ -146,11 +159,20 @@ class ChildProcess:
             pass
         self.kill()
 
-    def kill(self) -> None:
-        """Ends it and all it has started; may be called twice."""
-        if self._process.returncode is None:
+    def strike(self) -> None:
+        """Ends it and all it has started; whoever asks it something is told, and closes it."""
+        # Not one that has been buried: its number may be another's by now.
+        if self._process.poll() is None:
             kill_family(self.pid)
-            self._process.wait()
+
+    def kill(self) -> None:
+        """Ends it and all it has started, and closes its pipes; may be called twice."""
+        self.strike()
+        try:
+            self._process.wait(BURY_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Deep in the kernel, such as in a file system that does not answer: nobody can end it.
+            pass
         for fd in (self._to, self._from, self._output):
             if fd >= 0:
                 os.close(fd)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 
 _SET_DEATH_SIGNAL = 1
 _SET_SUBREAPER = 36
+_KILL_SECONDS = 10.0
+"""How long a family that goes on growing is pursued."""
 
 
 def libc() -> ctypes.CDLL:
@@ -51,7 +54,8 @@ def descendants(pid: int) -> set[int]:
 def kill_descendants(pid: int) -> None:
     """Kills everything that a process has started, until nothing is left to kill."""
     killed: set[int] = set()
-    while found := descendants(pid) - killed:
+    deadline = time.monotonic() + _KILL_SECONDS
+    while (found := descendants(pid) - killed) and time.monotonic() < deadline:
         for one in found:
             _signal(one, signal.SIGKILL)
         killed |= found

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from rlinf.utils.processes.child import ChildFailed, ChildProcess, ChildTimeout, ChildTooLoud
-from rlinf.utils.processes.lifetime import kill_family
 
 Status = Literal["ok", "error", "timeout", "crash", "output"]
+CLOSE_SECONDS = 30.0
+"""How long to wait for the thread of a process whose end cannot be seen."""
 
 
 class PoolFailed(RuntimeError):
@@ -140,8 +141,9 @@ class ProcessPool:
             pass
         for _ in self._masters:
             self._jobs.put(None)
+        deadline = time.monotonic() + CLOSE_SECONDS
         for master in self._masters:
-            master.join()
+            master.join(max(0.0, deadline - time.monotonic()))
 
 
 class _Master(threading.Thread):
@@ -175,13 +177,13 @@ class _Master(threading.Thread):
         with self._ending:
             if self._child is not None:
                 # The thread may be waiting for it; it closes the rest itself.
-                kill_family(self._child.pid)
+                self._child.strike()
 
     def run(self) -> None:
         try:
             self._start()
-        except (ChildFailed, PoolFailed, OSError) as error:
-            self.ready.set_exception(PoolFailed(str(error)))
+        except Exception as error:
+            self.ready.set_exception(PoolFailed(_in_words(error)))
         while (job := self._jobs.get()) is not None:
             future, question = job
             if future.set_running_or_notify_cancel():
@@ -189,24 +191,31 @@ class _Master(threading.Thread):
         self._drop()
 
     def _do(self, question: bytes) -> Outcome:
+        """Does a job; whatever goes wrong, even what nobody thought of, is its outcome.
+
+        Others wait for this thread: it must not end.
+        """
         if self._stopped:
             return Outcome("crash", message="the pool was closed")
         try:
+            if self._child is not None and not self._child.waits:
+                # It died after its last job, or goes on talking: the next one must not pay for it.
+                self._drop()
             if self._child is None:
                 self._start()
-        except (ChildFailed, PoolFailed, OSError) as error:
-            return Outcome("crash", message=f"no process could be started: {error}")
+        except Exception as error:
+            return Outcome("crash", message=f"no process could be started: {_in_words(error)}")
         child = self._child
         assert child is not None
         begin = time.monotonic()
         try:
-            told = json.loads(child.ask(question, self._timeout))
-        except (ChildFailed, ValueError) as error:
+            outcome, leaves = _read(child.ask(question, self._timeout))
+        except Exception as error:
             self._drop()
             return self._failed(error, child.last_words, time.monotonic() - begin)
-        if told.pop("leaving", False):
+        if leaves:
             self._drop()
-        return Outcome(**told, seconds=time.monotonic() - begin)
+        return replace(outcome, seconds=time.monotonic() - begin)
 
     def _failed(self, error: Exception, words: str, seconds: float) -> Outcome:
         status: Status = "crash"
@@ -214,7 +223,7 @@ class _Master(threading.Thread):
             status = "timeout"
         elif isinstance(error, ChildTooLoud):
             status = "output"
-        message = str(error)
+        message = _in_words(error)
         if status == "crash" and words:
             message += f"; its last words: {words}"
         return Outcome(status, message=message, seconds=seconds)
@@ -223,24 +232,49 @@ class _Master(threading.Thread):
         env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             env[name] = "1"
-        self._child = ChildProcess(
-            "rlinf.utils.processes.servant", env=env, max_output=self._max_output
-        )
+        hello = pickle.dumps(self._servant)
+        with self._ending:
+            if self._stopped:
+                # Who stopped us saw no process to end.
+                raise PoolFailed("the pool was closed")
+            self._child = ChildProcess(
+                "rlinf.utils.processes.servant", env=env, max_output=self._max_output
+            )
         try:
-            hello = pickle.dumps(self._servant)
             told = json.loads(self._child.ask(hello, self._start_timeout))
-        except ChildFailed as error:
+            if "failed" in told:
+                raise PoolFailed(told["failed"])
+            enforced = str(told["enforced"])
+        except PoolFailed:
+            self._drop()
+            raise
+        except Exception as error:
             words = self._child.last_words
             self._drop()
-            raise PoolFailed(f"{self._servant.target}: {error}. {words}") from error
-        if "failed" in told:
-            self._drop()
-            raise PoolFailed(told["failed"])
+            raise PoolFailed(f"{self._servant.target}: {_in_words(error)}. {words}") from error
         if not self.ready.done():
-            self.ready.set_result(told["enforced"])
+            self.ready.set_result(enforced)
 
     def _drop(self) -> None:
         with self._ending:
             if self._child is not None:
                 self._child.kill()
                 self._child = None
+
+
+def _read(answer: bytes) -> tuple[Outcome, bool]:
+    """What a process says of a job, and whether it wants to be replaced.
+
+    Raises:
+        ChildFailed: it says something else.
+    """
+    told = json.loads(answer)
+    if not isinstance(told, dict) or told.get("status") not in get_args(Status):
+        raise ChildFailed(f"answered with {answer[:200]!r}")
+    outcome = Outcome(told["status"], told.get("value"), str(told.get("message", "")))
+    return outcome, bool(told.get("leaving"))
+
+
+def _in_words(error: Exception) -> str:
+    ours = isinstance(error, ChildFailed | PoolFailed)
+    return str(error) if ours else f"{type(error).__name__}: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Callable, Sequence
@@ -60,14 +61,21 @@ class EnvWorker(Checkpointed, Worker):
 
     def _make_all(self) -> None:
         self._video = self._prepare_video()
-        if self.cfg.env.train is not None and not self.cfg.runner.only_eval:
-            self._train = self._make(env_settings(self.cfg, "train"), self.stages)
-        if self.cfg.env.eval is not None:
-            settings = env_settings(self.cfg, "eval")
-            self._eval = self._make(settings if self._video[0] else _without_video(settings), 1)
-            check_evaluation(self._eval[0])
-        self._offload(self.cfg.env.train, self._train)
-        self._offload(self.cfg.env.eval, self._eval)
+        train: list[Any] = []
+        evaluation: list[Any] = []
+        # All or none: who is interrupted here makes all of them the next time.
+        with contextlib.ExitStack() as made:
+            if self.cfg.env.train is not None and not self.cfg.runner.only_eval:
+                train = self._make(env_settings(self.cfg, "train"), self.stages, made)
+            if self.cfg.env.eval is not None:
+                settings = env_settings(self.cfg, "eval")
+                settings = settings if self._video[0] else _without_video(settings)
+                evaluation = self._make(settings, 1, made)
+                check_evaluation(evaluation[0])
+            self._offload(self.cfg.env.train, train)
+            self._offload(self.cfg.env.eval, evaluation)
+            made.pop_all()
+            self._train, self._eval = train, evaluation
 
     def _prepare_video(self) -> tuple[bool, str]:
         """Whether this rank draws videos, or why not; a run goes on without."""
@@ -82,20 +90,23 @@ class EnvWorker(Checkpointed, Worker):
             choose_backend()
         return able, reason
 
-    def _make(self, cfg: Any, stages: int) -> list[Any]:
+    def _make(self, cfg: Any, stages: int, made: contextlib.ExitStack) -> list[Any]:
+        """Makes the env of each stage; `made` closes those that are of no use in the end."""
         env_cls = get_env_cls(cfg.env_type, cfg)
         parts = self._world_size * stages
         count = cfg.total_num_envs // parts
-        return [
-            env_cls(
+        envs = []
+        for stage in range(stages):
+            env = env_cls(
                 cfg,
                 num_envs=count,
                 seed_offset=self._rank * stages + stage,
                 total_num_processes=parts,
                 worker_info=self.worker_info,
             )
-            for stage in range(stages)
-        ]
+            made.callback(env.close)
+            envs.append(env)
+        return envs
 
     def start_over(self) -> None:
         """Lets the next rollout begin with new episodes."""
@@ -260,7 +271,7 @@ class EnvWorker(Checkpointed, Worker):
         state = {
             "layout": self._layout(),
             "fresh": list(self._fresh),
-            "train": [env.get_state() for env in self._train],
+            "train": [env.get_state() for env in self._made(self._train)],
         }
         return lambda: save_tree(folder / "env" / f"rank_{self._rank}", state)
 

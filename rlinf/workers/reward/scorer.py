@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any
 
@@ -63,7 +64,7 @@ class Scorer:
         """Scores a response; whatever goes wrong is an outcome, too."""
         question = response, prompt.answer, prompt.text, prompt.metadata
         if self._pool is not None:
-            return await asyncio.wrap_future(self._pool.submit(*question))
+            return _checked(await asyncio.wrap_future(self._pool.submit(*question)))
         begin = time.monotonic()
         try:
             return Outcome("ok", self._score(*question), seconds=time.monotonic() - begin)
@@ -75,3 +76,19 @@ class Scorer:
         """Ends the processes."""
         if self._pool is not None:
             self._pool.close()
+
+
+def _checked(outcome: Outcome) -> Outcome:
+    """An outcome whose value is a score and numbers about it, or none at all.
+
+    A process that runs what a model wrote may say anything.
+    """
+    if outcome.status != "ok":
+        return outcome
+    value = outcome.value
+    if isinstance(value, dict) and isinstance(value.get("info"), dict):
+        numbers = [value.get("score"), *value["info"].values()]
+        if all(isinstance(number, float) for number in numbers) and math.isfinite(numbers[0]):
+            return outcome
+    message = f"the reward process answered with {str(value)[:200]}, which is no score"
+    return Outcome("error", message=message, seconds=outcome.seconds)

@@ -41,6 +41,7 @@ class GenerationWorker(Worker):
         super().__init__()
         self.cfg = cfg
         self._groups: dict[tuple, _Group] = {}
+        self._came = asyncio.Event()
         # Those of a step, and those of all steps that are in the making meanwhile.
         self._seen = SeenResponses(cfg.algorithm.max_policy_age + 2)
         self._notes = cfg.runner.agreement.interval >= 0
@@ -93,8 +94,7 @@ class GenerationWorker(Worker):
         Returns:
             Counters of the engine.
         """
-        came = asyncio.Event()
-        feeding = asyncio.ensure_future(self._feed(input_channel, came))
+        feeding = asyncio.ensure_future(self._feed(input_channel))
         try:
             while True:
                 if self.engine.unfinished:
@@ -102,17 +102,19 @@ class GenerationWorker(Worker):
                         results = self.engine.step()
                     for result in results:
                         self._groups[result.request_id].add(result)
-                    await self._hand_out(output_channel)
-                elif feeding.done():
+                await self._hand_out(output_channel)
+                # Weights that came meanwhile may have completed a group.
+                if self.engine.unfinished or self._complete():
+                    continue
+                if feeding.done():
                     feeding.result()
                     return self.engine.stats()
-                else:
-                    await _either(came, feeding)
-                    came.clear()
+                await _either(self._came, feeding)
+                self._came.clear()
         finally:
             feeding.cancel()
 
-    async def _feed(self, channel: Channel, came: asyncio.Event) -> None:
+    async def _feed(self, channel: Channel) -> None:
         """Takes requests as they come; the engine keeps those in line that it has no room for."""
         while True:
             try:
@@ -121,7 +123,7 @@ class GenerationWorker(Worker):
                 return
             for request in requests:
                 self._submit(request)
-            came.set()
+            self._came.set()
 
     def _submit(self, request: GroupRequest) -> None:
         prompt = request.prompt
@@ -143,12 +145,15 @@ class GenerationWorker(Worker):
 
     async def _hand_out(self, channel: Channel) -> None:
         """Puts what is complete, and lets other calls have their turn."""
-        for name in [name for name, group in self._groups.items() if group.complete]:
+        for name in self._complete():
             group = self._groups.pop(name).finished()
             if self._notes and not group.validation:
                 self._seen.note(group)
             await channel.put(group, async_op=True)
         await asyncio.sleep(0)
+
+    def _complete(self) -> list[tuple]:
+        return [name for name, group in self._groups.items() if group.complete]
 
     # -- weights --------------------------------------------------------------------------------
 
@@ -166,6 +171,8 @@ class GenerationWorker(Worker):
             carried = group.work.carry_on(aborted)
             if carried is not None:
                 self.engine.submit([carried])
+        # The engine may have nothing left to do, but groups that are complete now.
+        self._came.set()
         return version
 
     def _load(self) -> int:

@@ -63,8 +63,8 @@ class Env(Observed, EnvWorker):
     def send_nan_after(self, steps: int) -> None:
         self._left = steps
 
-    def _make(self, cfg: Any, stages: int) -> list[Any]:
-        envs = super()._make(cfg, stages)
+    def _make(self, *args: Any) -> list[Any]:
+        envs = super()._make(*args)
         for env in envs:
             env.onload = lambda: self.note("env on")
             env.offload = lambda: self.note("env off")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,38 +19,88 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlinf.cli.worker_logs import find_logs
 from rlinf.utils.checkpoint import CheckpointError
 from rlinf.utils.fingerprints import FILE
 
 RECIPE = "gymnasium_ppo_mlp"
-STEPS = 6
+STEPS = 8
 SHORT = [
     "env.train.id=Pendulum-v1",
-    "env.train.max_steps_per_rollout_epoch=20",
-    "env.eval.max_episode_steps=20",
-    "env.eval.total_num_envs=4",
-    "runner.eval_episodes=4",
+    "env.train.max_steps_per_rollout_epoch=10",
+    "~env.eval",
+    "runner.logger.logger_backends=[jsonl]",
     "runner.save_interval=1",
     "runner.progress=off",
     "runner.deterministic=true",
     "actor.global_batch_size=80",
-    "algorithm.update_epoch=2",
+    "algorithm.update_epoch=1",
     "actor.optim.lr_scheduler=cosine",
 ]
+# Places that the troupe keeps processes for, where a mode leaves the choice.
 MODES = {
-    "collocated": ["cluster.component_placement={actor:0,rollout:0,env:0-1}"],
-    "disaggregated": ["cluster.component_placement={actor:0-1,rollout:2-3,env:4}"],
-    "hybrid": [
-        "cluster.component_placement={actor:0-1,rollout:2,env:0}",
-        "rollout.pipeline_stage_num=2",
-    ],
+    "collocated": ({"actor": "0", "rollout": "0", "env": "0-1"}, []),
+    "disaggregated": ({"actor": "0-1", "rollout": "2", "env": "3"}, []),
+    "hybrid": ({"actor": "0", "rollout": "2", "env": "0-1"}, ["rollout.pipeline_stage_num=2"]),
 }
 
 
-def command(folder: Path, *overrides: str) -> list[str]:
-    program = [sys.executable, "-m", "rlinf.cli", "train", RECIPE, *SHORT, *overrides]
-    place = [f"runner.logger.log_path={folder.parent}"]
-    return [*program, *place, f"runner.logger.experiment_name={folder.name}"]
+def overrides_of(mode: str, *more: str) -> list[str]:
+    places, further = MODES[mode]
+    placed = ",".join(f"{role}:{ranks}" for role, ranks in places.items())
+    return [*SHORT, f"cluster.component_placement={{{placed}}}", *further, *more]
+
+
+def start(folder: Path, address: str, overrides: list[str]) -> subprocess.Popen:
+    """Starts the program, which joins the Ray of the tests; returns after its second checkpoint."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "rlinf.cli", "train", RECIPE, *overrides),
+            f"runner.logger.log_path={folder.parent}",
+            f"runner.logger.experiment_name={folder.name}",
+        ],
+        env={**os.environ, "RAY_ADDRESS": address},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 200
+    while not (folder / "checkpoints" / "global_step_2" / "manifest.json").exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(process.communicate()[1][-4000:])
+        time.sleep(0.02)
+    return process
+
+
+def workers_of(folder: Path, group: str | None = None) -> list[int]:
+    """Processes of a run, as their logs tell."""
+    logs = [path.read_text() for path in find_logs(folder, group).values()]
+    return [int(pid) for log in logs for pid in re.findall(r"starts, pid (\d+) on node", log)]
+
+
+def kill(pids: list[int]) -> None:
+    """Kills processes, all at once."""
+    alive = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def start_and_kill(folder: Path, address: str, overrides: list[str]) -> None:
+    """Kills a run, driver and workers, at a random moment after its second checkpoint."""
+    for _ in range(3):
+        process = start(folder, address, overrides)
+        everyone = [process.pid, *workers_of(folder)]
+        assert len(everyone) > 3
+        time.sleep(random.uniform(0, 0.4))
+        kill(everyone)
+        process.communicate()
+        if process.returncode == -signal.SIGKILL:
+            return
+        # It was faster than we are.
+        shutil.rmtree(folder)
+    raise AssertionError("no run could be killed before its end")
 
 
 def metrics(folder: Path) -> list[dict[str, float]]:
@@ -67,25 +120,6 @@ def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
     return out
 
 
-def start_and_await_step_2(folder: Path, arguments: list[str]) -> subprocess.Popen:
-    """Starts a run and returns at a random moment after its second checkpoint."""
-    process = subprocess.Popen(
-        arguments,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 90
-    while not (folder / "checkpoints" / "global_step_2" / "manifest.json").exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            raise AssertionError(process.communicate()[1][-4000:])
-        time.sleep(0.02)
-    time.sleep(random.uniform(0, 0.4))
-    return process
-
-
 def assert_same_run(one: Path, two: Path) -> None:
     assert metrics(one) == metrics(two)
     assert (one / FILE).read_text() == (two / FILE).read_text()
@@ -101,8 +135,8 @@ def undisturbed(own_troupe, tmp_path_factory):
 
     def run(mode: str) -> Path:
         if mode not in runs:
-            steps = [*SHORT, *MODES[mode], f"runner.max_epochs={STEPS}"]
-            runner = own_troupe.runner(tmp_path_factory.mktemp(mode), RECIPE, steps)
+            overrides = overrides_of(mode, f"runner.max_epochs={STEPS}")
+            runner = own_troupe.runner(tmp_path_factory.mktemp(mode), RECIPE, overrides)
             runner.run()
             own_troupe.end_of_test(sound=True)
             runs[mode] = runner.folder
@@ -111,45 +145,33 @@ def undisturbed(own_troupe, tmp_path_factory):
     return run
 
 
-ON_REQUEST = pytest.mark.skipif(
-    not os.environ.get("RLINF_ALL_TESTS"), reason="takes half a minute; set RLINF_ALL_TESTS=1"
-)
-
-
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "hybrid",
-        pytest.param("collocated", marks=ON_REQUEST),
-        pytest.param("disaggregated", marks=ON_REQUEST),
-    ],
-)
-def test_killed_and_resumed_is_as_if_nothing_had_happened(undisturbed, ray_address, tmp_path, mode):
+@pytest.mark.parametrize("mode", MODES)
+def test_killed_and_resumed_is_as_if_nothing_had_happened(
+    undisturbed, troupe, ray_address, tmp_path, capsys, mode
+):
     broken = tmp_path / "broken"
-    steps = [*MODES[mode], f"runner.max_epochs={STEPS}"]
-    resumable = command(broken, *steps, "runner.resume_dir=auto")
-    process = start_and_await_step_2(broken, resumable)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    env = {**os.environ, "RAY_ADDRESS": ray_address}
-    done = subprocess.run(resumable, env=env, check=True, capture_output=True, text=True)
-    assert "resuming after step" in done.stdout and "not restored" not in done.stdout
+    # Names of groups are part of the configuration, and processes of the troupe have their own.
+    names = troupe.group_names(MODES[mode][0])
+    overrides = overrides_of(mode, f"runner.max_epochs={STEPS}", "runner.resume_dir=auto", *names)
+    start_and_kill(broken, ray_address, overrides)
+    overrides += [f"runner.logger.experiment_name={broken.name}"]
+    resumed = troupe.runner(tmp_path, RECIPE, overrides)
+    said = capsys.readouterr().out
+    assert "resuming after step" in said and "not restored" not in said
+    resumed.run()
     assert_same_run(broken, undisturbed(mode))
 
 
 @pytest.mark.timeout(300)
-def test_a_run_that_restarts_itself_is_as_if_nothing_had_happened(undisturbed, tmp_path):
+def test_a_run_that_restarts_itself_is_as_if_nothing_had_happened(
+    undisturbed, ray_address, tmp_path
+):
     folder = tmp_path / "restarted"
-    steps = [*MODES["hybrid"], f"runner.max_epochs={STEPS}", "runner.max_restarts=1"]
-    process = start_and_await_step_2(folder, command(folder, *steps))
-    for child in psutil.Process(process.pid).children(recursive=True):
-        if any(part.startswith("ray::EmbodiedFSDPActor") for part in child.cmdline()):
-            child.kill()
-            break
-    else:
-        raise AssertionError("there is no actor process")
-    _, said = process.communicate(timeout=120)
+    steps = (f"runner.max_epochs={STEPS}", "runner.max_restarts=1")
+    process = start(folder, ray_address, overrides_of("hybrid", *steps))
+    kill(workers_of(folder, "ActorGroup")[:1])
+    _, said = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert "restart 1 of at most 1" in said and said.count("RUN FAILED") == 1
     card = json.loads((folder / "workers.failed_1" / "failure.json").read_text())
@@ -161,9 +183,9 @@ def test_a_run_that_restarts_itself_is_as_if_nothing_had_happened(undisturbed, t
 
 @pytest.mark.timeout(180)
 def test_another_number_of_ranks_and_another_config(troupe, tmp_path, capsys):
-    first = [*SHORT, *MODES["collocated"], "runner.max_epochs=1"]
+    first = overrides_of("collocated", "runner.max_epochs=1")
     troupe.runner(tmp_path, RECIPE, first).run()
-    more = [*SHORT, *MODES["disaggregated"], "runner.max_epochs=2", "runner.resume_dir=auto"]
+    more = overrides_of("disaggregated", "runner.max_epochs=2", "runner.resume_dir=auto")
     more.append("actor.optim.lr_scheduler=constant")
     with pytest.raises(CheckpointError) as caught:
         troupe.runner(tmp_path, RECIPE, more)

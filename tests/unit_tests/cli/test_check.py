@@ -81,3 +81,43 @@ def test_a_wrong_number_of_gpus(embodied: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as left:
         main(["check", str(embodied), "--gpus-per-node", "-1"])
     assert left.value.code == 2
+
+
+def test_what_is_named_and_not_there_is_told_with_memory_and_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "here.jsonl"
+    here.touch()
+    overrides = [
+        "actor.model.model_path=/no/such/model",
+        f"data.train_data_paths=[{here},/no/such/data.jsonl]",
+        "runner.resume_dir=auto",
+    ]
+    for further in (["--no-memory"], []):
+        assert main(["check", "arithmetic_grpo", *overrides, *further]) == 0
+        out = capsys.readouterr().out
+        assert "actor.model.model_path: there is no /no/such/model on this machine" in out
+        assert "it must be a folder with weights" in out and "rlinf fetch smollm2" in out
+        assert "data.train_data_paths: there is no /no/such/data.jsonl" in out
+        assert "here.jsonl on" not in out and "resume_dir" not in out
+    assert main(["check", "arithmetic_grpo", *overrides, "--no-memory", "--json"]) == 0
+    missing = json.loads(capsys.readouterr().out)["missing"]
+    assert sorted(problem["path"] for problem in missing) == [
+        "actor.model.model_path",
+        "data.train_data_paths",
+    ]
+    assert main(["check", "arithmetic_grpo", "--no-memory"]) == 0
+    assert "not on this machine" not in capsys.readouterr().out
+
+
+def test_inference_beside_collocated_actor_and_rollout_as_the_entry_script_has_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    overrides = [
+        "cluster.component_placement={actor:0-1,rollout:0-1,reward:0,inference:0-1}",
+        "algorithm.recompute_logprobs=true",
+    ]
+    assert main(["check", "arithmetic_grpo", *overrides, "--json", "--gpus-per-node", "0"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [process["devices"] for process in report["placement"]["inference"]] == [[0], [1]]
+    assert "inference" in report["memory"]

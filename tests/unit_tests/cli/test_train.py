@@ -50,7 +50,7 @@ def test_the_script_gets_the_overrides_and_its_exit_code_is_kept(tree: Path) -> 
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert done.returncode == 7, done.stderr
     folder = tree / "examples" / "workers" / "config"

@@ -14,7 +14,7 @@ class Ranks:
     """Sums tensors over threads that stand for ranks."""
 
     def __init__(self, count):
-        self.barrier = threading.Barrier(count, timeout=20)
+        self.barrier = threading.Barrier(count, timeout=100)
         self.lock = threading.Lock()
         self.total = None
 

@@ -26,8 +26,8 @@ IN_OUT = {"inputs": ["1\n", "21"], "outputs": ["2\n", "42\n"]}
 
 def reward(**keys) -> CodeReward:
     settings = {
-        "timeout": 10.0,
-        "test_timeout": 1.0,
+        "timeout": 100.0,
+        "test_timeout": 30.0,
         "memory_limit_mb": 256,
         "max_tests": None,
         "partial_credit": False,

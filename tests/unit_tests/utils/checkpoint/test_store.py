@@ -42,6 +42,20 @@ def test_an_unfinished_one_is_never_seen(tmp_path):
         Checkpoint.open(store.place(2))
 
 
+def test_a_straggler_of_a_killed_run_does_not_write_into_that_of_the_next(tmp_path):
+    killed, resumed = CheckpointStore(tmp_path), CheckpointStore(tmp_path)
+    late = killed.begin(3)
+    part = resumed.begin(3)
+    assert part != late and not late.exists()
+    (part / "rank_0.json").write_text("new")
+    late.mkdir(parents=True)
+    (late / "rank_0.json").write_text("old, and only half of it")
+    assert (resumed.commit(3, {}).path / "rank_0.json").read_text() == "new"
+    resumed.begin(4)
+    CheckpointStore(tmp_path).begin(3)
+    assert not late.exists()
+
+
 @pytest.mark.parametrize(
     "harm, words",
     [

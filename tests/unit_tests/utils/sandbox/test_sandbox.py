@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.skipif(
 
 ROOT = Path(__file__).resolve().parents[4]
 QUICK = Limits(seconds=1.0, memory_mb=256, output_bytes=1 << 16)
+PATIENT = replace(QUICK, seconds=30.0)
+"""For programs that end by themselves, if only when the machine has time for them."""
 WITHOUT_NAMESPACES = ("user", "landlock", "seccomp")
 FILTER_ALONE = ("seccomp",)
 
@@ -87,7 +90,7 @@ def kept(tmp_path):
 def test_what_is_forbidden_is_refused(kept, layers):
     for name, code in FORBIDDEN.items():
         code = code.format(path=str(kept))
-        with Sandbox(code, QUICK, layers=layers) as sandbox:
+        with Sandbox(code, PATIENT, layers=layers) as sandbox:
             for _ in range(2):
                 result = sandbox.run()
                 assert result.status == "error", (name, result)
@@ -97,8 +100,7 @@ def test_what_is_forbidden_is_refused(kept, layers):
 @pytest.mark.parametrize("attack", STOPPED)
 def test_what_does_not_end_is_ended(attack):
     code, status = STOPPED[attack]
-    # On a busy machine it takes its time to fill memory, which is what must end it.
-    limits = QUICK if status == "timeout" else replace(QUICK, seconds=20.0)
+    limits = QUICK if status == "timeout" else PATIENT
     with Sandbox(code, limits) as sandbox:
         before = descendants(sandbox._keeper.pid)
         result = sandbox.run()
@@ -120,18 +122,22 @@ for _ in range(3):
 
 @pytest.mark.parametrize("layers", [("namespaces",), ()], ids=["namespaces", "none"])
 def test_survivors_of_double_forks_are_killed(layers):
-    with Sandbox(SURVIVORS, QUICK, layers=layers, require=()) as sandbox:
+    with Sandbox(SURVIVORS, PATIENT, layers=layers, require=()) as sandbox:
         before = descendants(sandbox._keeper.pid)
         assert sandbox.run().status == "ok"
         assert descendants(sandbox._keeper.pid) == before
         family = {sandbox._keeper.pid, *before}
-    assert not any(Path(f"/proc/{pid}").exists() for pid in family)
+    # They were killed; the kernel ends them when it comes to it.
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in family):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_programs_do_what_programs_do():
     code = "import sys, threading\nprint(input()[::-1], file=sys.stdout)\n"
     code += "threading.Thread(target=lambda: print('from a thread')).start()\n"
-    with Sandbox(code) as sandbox:
+    with Sandbox(code, PATIENT) as sandbox:
         for text in ("abc", "xyz"):
             result = sandbox.run(text)
             assert (result.status, result.stdout) == ("ok", f"{text[::-1]}\nfrom a thread\n")
@@ -141,7 +147,7 @@ def test_programs_do_what_programs_do():
 
 def test_functions_can_be_called_and_checked():
     code = "class Solution:\n    def add(self, a, b): return a + b\ndef pair(a): return a, {1: a}\n"
-    with Sandbox(code) as sandbox:
+    with Sandbox(code, PATIENT) as sandbox:
         assert sandbox.run(call="add", arguments=[1, 2]).value == 3
         assert sandbox.run(call="pair", arguments=["x"]).value == ["x", {"1": "x"}]
         assert sandbox.run(call="none").status == "error"
@@ -154,7 +160,8 @@ def test_functions_can_be_called_and_checked():
     "code", ["import sys; sys.exit(0)", "import os; os._exit(0)", "quit()", "raise SystemExit"]
 )
 def test_a_program_that_leaves_early_passes_no_check(code):
-    with Sandbox(f"def f(): return 1\ntry:\n    {code}\nexcept NameError:\n    pass") as sandbox:
+    program = f"def f(): return 1\ntry:\n    {code}\nexcept NameError:\n    pass"
+    with Sandbox(program, PATIENT) as sandbox:
         result = sandbox.run(check="assert False")
         assert result.value is None
 
@@ -162,7 +169,7 @@ def test_a_program_that_leaves_early_passes_no_check(code):
 def test_what_is_not_enforced_is_said_and_refused():
     with pytest.raises(SandboxUnavailable, match="nothing keeps a program from: network, proc"):
         Sandbox("", layers=("landlock",))
-    with Sandbox("print(1)", layers=(), require=()) as sandbox:
+    with Sandbox("print(1)", PATIENT, layers=(), require=()) as sandbox:
         assert sandbox.enforced.missing == ["network", "processes", "signals", "files"]
         assert "NOT enforced: no network" in str(sandbox.enforced)
         assert sandbox.run().stdout == "1\n"
@@ -177,11 +184,11 @@ if {drop}:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 from rlinf.utils.sandbox.sandbox import Limits, Sandbox
 code = "import os; print(os.getuid()); os.kill(os.getppid(), 9)"
-with Sandbox(code, Limits(seconds=5), layers={layers}, require=()) as sandbox:
+with Sandbox(code, Limits(seconds=30), layers={layers}, require=()) as sandbox:
     before = sandbox.run()
     print(sandbox.enforced.by.get("signals"), sandbox.enforced.by.get("network"))
     print(before.stdout.strip(), before.status)
-with Sandbox({survivors!r}, Limits(seconds=5), layers={layers}, require=()) as sandbox:
+with Sandbox({survivors!r}, Limits(seconds=30), layers={layers}, require=()) as sandbox:
     print(sandbox.run().status)
 """
 
@@ -195,7 +202,7 @@ def test_other_users(drop):
     layers = ("namespaces",) if drop else ("user",)
     program = PROBE.format(root=str(ROOT), drop=drop, layers=layers, survivors=SURVIVORS)
     done = subprocess.run(
-        [python, "-c", program], capture_output=True, text=True, cwd="/", timeout=60
+        [python, "-c", program], capture_output=True, text=True, cwd="/", timeout=110
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

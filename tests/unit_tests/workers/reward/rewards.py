@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from rlinf.algorithms.rewards import register_reward, reward_registry
 from rlinf.algorithms.rewards.base import Reward
 
 
 class ObedientReward(Reward):
-    """Hangs, crashes, prints or fails when it is told to; otherwise the response is the score."""
+    """Waits, crashes, prints or fails when it is told to; otherwise the response is the score."""
 
     def score(self, response, answer, *, prompt="", metadata={}):  # noqa: B006
-        if response == "hang":
-            time.sleep(60)
+        if response == "wait":
+            while not Path(answer).exists():
+                time.sleep(0.01)
+            return 0.0
+        if response == "late":
+            raise TimeoutError("gave up")
         if response == "crash":
             os._exit(3)
         if response == "print":

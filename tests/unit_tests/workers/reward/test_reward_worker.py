@@ -58,25 +58,26 @@ def obedient(monkeypatch):
     monkeypatch.setenv("RLINF_EXT_MODULE", "tests.unit_tests.workers.reward.rewards")
 
 
-def test_bad_responses_cost_themselves_and_groups_overtake(obedient, cluster):
-    cfg = config("obedient", timeout=1.0, num_processes=2, reward_scale=2.0, reward_max_val=1.5)
+def test_bad_responses_cost_themselves_and_groups_overtake(obedient, cluster, tmp_path):
+    cfg = config("obedient", timeout=100.0, num_processes=2, reward_scale=2.0, reward_max_val=1.5)
     workers = launch(cluster, cfg)
     groups, scored = Channel.create("groups"), Channel.create("scored")
     running = workers.compute_rewards(groups, scored)
-    groups.put(group(0, "", "hang", "1"))
+    groups.put(group(0, str(tmp_path / "go on"), "wait", "1"))
     groups.put(group(1, "", "0.5", "1"))
-    # As soon as it is scored, while the first one hangs and the channel is open.
-    first = scored.get(timeout=30)
+    # As soon as it is scored, while the first one waits and the channel is open.
+    first = scored.get(timeout=60)
     assert first.prompt.index == 1
     assert [sample.reward for sample in first.samples] == [1.0, 1.5]
     assert first.samples[0].reward_info == {"score": 0.5, "outcome": "ok", "length": 3.0}
-    groups.put(group(2, "", "crash", "print", "words", "0"))
+    (tmp_path / "go on").touch()
+    groups.put(group(2, "", "crash", "print", "words", "late", "0"))
     groups.put(None)
     (tally,) = running.wait()
     by_index = {item.prompt.index: item for item in (scored.get(), scored.get())}
     outcomes = [sample.reward_info["outcome"] for sample in by_index[2].samples]
-    assert outcomes == ["crash", "output", "error", "ok"]
-    assert [sample.reward for sample in by_index[2].samples] == [0.0] * 4
+    assert outcomes == ["crash", "output", "error", "timeout", "ok"]
+    assert [sample.reward for sample in by_index[2].samples] == [0.0] * 5
     assert [sample.reward for sample in by_index[0].samples] == [0.0, 1.5]
     metrics = tally.metrics()
     failures = {"timeouts": 1, "crashes": 1, "errors": 1, "floods": 1, "groups": 3}
@@ -85,7 +86,7 @@ def test_bad_responses_cost_themselves_and_groups_overtake(obedient, cluster):
     groups.put(group(3, "", "1", validation=True))
     verdicts = Channel.create("verdicts")
     (again,) = workers.compute_rewards(groups, scored, verdicts, num_groups=1).wait()
-    verdict = verdicts.get(timeout=10)
+    verdict = verdicts.get(timeout=60)
     assert (verdict.index, verdict.rewards) == (3, [1.0]), "validation knows no scale"
     assert scored.empty(), "what is validated is not trained on"
     assert again.metrics()["reward/timeouts"] == 0

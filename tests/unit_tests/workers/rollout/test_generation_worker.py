@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 import torch
 
-from rlinf.scheduler import Channel, wait_all
+from rlinf.data.reasoning import GroupRequest, Prompt
+from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult
+from rlinf.scheduler import Channel, ChannelClosed, wait_all
 from rlinf.workers.rollout.generation_worker import GenerationWorker
 from tests.unit_tests.workers.actor.reasoning import make_cfg, make_groups, make_learner
 from tests.unit_tests.workers.actor.test_reasoning_actor import TriedActor, slots
@@ -58,3 +64,101 @@ def test_adapters_alone_make_the_weights_that_the_actor_has_merged(cluster, tmp_
             assert torch.equal(tensor, start[name]) != ("proj" in name), name
     evidence = rollout.evidence().wait()
     assert actor.find_differences(evidence).wait() == [[]] and evidence[0].version == 2
+
+
+# -- groups that are complete when new weights come ------------------------------------------------
+
+DEADLINE = 60
+
+
+class Idler:
+    """An engine that finishes what it has when it is told to abort."""
+
+    def __init__(self) -> None:
+        self._work: list[GenerationRequest] = []
+        self.stepped = asyncio.Event()
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._work)
+
+    def submit(self, work: list[GenerationRequest]) -> None:
+        self._work += work
+
+    def step(self) -> list[GenerationResult]:
+        self.stepped.set()
+        return []
+
+    def abort(self) -> list[GenerationResult]:
+        work, self._work = self._work, []
+        return [
+            GenerationResult(one.request_id, index, [1, 2], [0.0, 0.0], [0, 0], "stop")
+            for one in work
+            for index in range(one.n)
+        ]
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+
+class Pipe:
+    """A channel of this event loop."""
+
+    def __init__(self) -> None:
+        self._items: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def put(self, item: Any, async_op: bool) -> None:
+        await self._items.put(item)
+
+    async def get(self, key: int, async_op: bool) -> Any:
+        item = await self._items.get()
+        if item is None:
+            raise ChannelClosed("requests")
+        return item
+
+
+class Untied(GenerationWorker):
+    """Lives in this process, with an engine that is given."""
+
+    def __new__(cls, *args: Any) -> Untied:
+        return object.__new__(cls)
+
+    def __init__(self, engine: Idler) -> None:
+        self._rank, self._groups, self._came = 0, {}, asyncio.Event()
+        self._notes = self._asleep = False
+        self.engine = engine
+
+    def worker_timer(self, tag: str | None = None) -> Any:
+        return nullcontext()
+
+    def _submit(self, request: GroupRequest) -> None:
+        from rlinf.workers.rollout.generation_worker import _Group
+
+        name = (request.key, request.prompt.index)
+        work = GenerationRequest(name, request.prompt.token_ids, n=request.group_size)
+        self._groups[name] = _Group(request, work)
+        self.engine.submit([work])
+
+    def _load(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_group_that_is_complete_when_weights_come_is_handed_out(closed):
+    """Nothing is left for the engine to do, and nobody asks for more."""
+    worker = Untied(Idler())
+    requests, responses = Pipe(), Pipe()
+    serving = asyncio.ensure_future(worker.rollout(requests, responses))
+    prompt = Prompt(7, [1], "", None, "", {})
+    await requests.put([GroupRequest(prompt, 2, key=0)], True)
+    await asyncio.wait_for(worker.engine.stepped.wait(), DEADLINE)
+    if closed:
+        await requests.put(None, True)
+    assert await worker.sync_model_from_actor() == 1
+    group = await asyncio.wait_for(responses.get(0, True), DEADLINE)
+    assert (group.prompt.index, len(group.samples)) == (7, 2)
+    assert not worker._groups
+    if not closed:
+        assert not serving.done()
+        await requests.put(None, True)
+    await asyncio.wait_for(serving, DEADLINE)

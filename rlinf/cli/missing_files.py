@@ -1,0 +1,73 @@
+"""What a config names that is not on this machine: folders of weights and files of data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlinf.config import Problem
+
+
+class _Kind(NamedTuple):
+    """What a key may name, and what to do if it is not there."""
+
+    allowed: str
+    fix: str
+
+
+_WEIGHTS = _Kind(
+    "a folder with weights in Hugging Face layout, as save_pretrained or `rlinf export` write it",
+    "download it, `rlinf fetch smollm2` makes a small one, or set null to start from scratch",
+)
+_DATA = _Kind("files of JSONL or parquet", "correct the path, or put the file there")
+_KINDS = {
+    "model_path": _WEIGHTS,
+    "model_dir": _WEIGHTS,
+    "lora_path": _Kind("a folder with adapters of peft", "set null for fresh adapters"),
+    "tokenizer_model": _Kind(
+        "a folder with a tokenizer in Hugging Face layout, or `characters`",
+        "download it; null is the model's own folder",
+    ),
+    "train_data_paths": _DATA,
+    "val_data_paths": _DATA,
+    "ckpt_path": _Kind(
+        "a checkpoint, a run, an exported folder, or a file of weights", "correct the path"
+    ),
+    "resume_dir": _Kind(
+        "a checkpoint `.../global_step_<N>`, or auto", "correct the path, or set auto"
+    ),
+}
+
+
+def missing_files(cfg: dict[str, Any]) -> list[Problem]:
+    """What is named and not there, with what is allowed and what to do.
+
+    They may be on the machines that will run the config, so the config is valid all the same.
+
+    Args:
+        cfg: a whole config, plain data.
+    """
+    return list(_missing(cfg, ""))
+
+
+def _missing(node: Any, path: str) -> Iterator[Problem]:
+    if not isinstance(node, dict):
+        return
+    for key, value in node.items():
+        place = f"{path}.{key}" if path else key
+        if key not in _KINDS:
+            yield from _missing(value, place)
+            continue
+        for name in value if isinstance(value, list) else [value]:
+            if isinstance(name, str) and not _is_there(key, name):
+                message = f"there is no {name} on this machine; it must be {_KINDS[key].allowed}"
+                yield Problem(place, name, message, _KINDS[key].fix)
+
+
+def _is_there(key: str, name: str) -> bool:
+    if key == "resume_dir" and name == "auto":
+        return True
+    if key == "tokenizer_model" and name.partition(":")[0] == "characters":
+        return True
+    return Path(name).expanduser().exists()

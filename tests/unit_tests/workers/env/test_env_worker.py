@@ -1,0 +1,90 @@
+"""An env worker has all of its simulators, or none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlinf.scheduler import CallCancelled
+from rlinf.workers.env import env_worker
+from rlinf.workers.env.env_worker import EnvWorker
+
+
+class Simulators:
+    """A vector env; the making of some of them is interrupted."""
+
+    made: int
+    interrupted_at: tuple[int, ...]
+    open: set[int]
+
+    def __init__(self, cfg: Any, **further: Any) -> None:
+        cls = type(self)
+        cls.made += 1
+        if cls.made in cls.interrupted_at:
+            raise CallCancelled("init_worker() was cancelled")
+        self.number = cls.made
+        cls.open.add(self.number)
+
+    def close(self) -> None:
+        self.open.remove(self.number)
+
+
+class Untied(EnvWorker):
+    """Lives in this process."""
+
+    worker_info = None
+
+    def __new__(cls) -> Untied:
+        return object.__new__(cls)
+
+    def __init__(self) -> None:
+        section = SimpleNamespace(
+            env_type="fake",
+            total_num_envs=4,
+            enable_offload=False,
+            video_cfg=SimpleNamespace(save_video=False),
+        )
+        self.cfg = SimpleNamespace(
+            env=SimpleNamespace(train=section, eval=section),
+            runner=SimpleNamespace(only_eval=False),
+        )
+        self._rank, self._world_size, self.stages = 0, 1, 2
+        self._runtime = SimpleNamespace(info=SimpleNamespace(incarnation=1))
+        self._train, self._eval, self._fresh = [], [], [True, True]
+
+
+@pytest.fixture
+def simulators(monkeypatch):
+    monkeypatch.setattr(env_worker, "env_settings", lambda cfg, part: getattr(cfg.env, part))
+    monkeypatch.setattr(env_worker, "_without_video", lambda settings: settings)
+    monkeypatch.setattr(env_worker, "check_evaluation", lambda env: None)
+    monkeypatch.setattr(env_worker, "describe_envs", lambda train, evaluation: "spec")
+    fields = {"made": 0, "interrupted_at": (), "open": set()}
+    cls = type("Simulators", (Simulators,), fields)
+    monkeypatch.setattr(env_worker, "get_env_cls", lambda name, cfg: cls)
+    return cls
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_who_is_interrupted_makes_all_the_next_time(simulators, at):
+    """At 2 an env for training is missing; at 3 the one for evaluation is."""
+    simulators.interrupted_at = (at,)
+    worker = Untied()
+    with pytest.raises(CallCancelled):
+        worker.init_worker()
+    assert simulators.open == set(), "what was made is closed"
+    assert worker.init_worker() == "spec"
+    assert [env.number for env in worker._train] == [at + 1, at + 2]
+    assert [env.number for env in worker._eval] == [at + 3]
+    worker.init_worker()
+    assert simulators.made == at + 3, "they are made once"
+    worker.on_shutdown()
+    assert simulators.open == set()
+
+
+def test_a_process_without_simulators_has_nothing_to_save(tmp_path):
+    with pytest.raises(RuntimeError, match="no simulators"):
+        Untied().save_checkpoint(str(tmp_path))
+    assert not list(tmp_path.iterdir())
