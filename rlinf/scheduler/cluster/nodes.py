@@ -27,6 +27,8 @@ _PRIVATE_VARS = (
     "HOSTNAME",
     "TERM",
     "SHELL",
+    # Ray sets it in the driver.
+    "PYTHONBREAKPOINT",
 )
 _PRIVATE_PREFIXES = (
     "RAY_",

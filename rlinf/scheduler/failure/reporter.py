@@ -20,6 +20,8 @@ _WINDOW_SECONDS = 60.0
 
 _WAITS = ("WaitTimeout", "ChannelError")
 """What somebody raises who waits for a process that does not answer."""
+_ECHOES = ("WorkerDied", "ChannelError", "ItemLost")
+"""What somebody raises who needs a process that has died; often before the registry notices."""
 
 
 class Frozen(NamedTuple):
@@ -91,7 +93,8 @@ class FailureReporter:
     def _explain(self, error: BaseException) -> FailureCard:
         own = self._event_of(error)
         handled = [self._event_of(told) for told in self._told if told is not error]
-        until = own.time if own is not None else time.time()
+        echo = isinstance(own, Raised) and own.type in _ECHOES
+        until = own.time if own is not None and not echo else time.time()
         events: list[Death | Raised] = [*self._state.deaths, *self._state.raised]
         recent = [
             event
@@ -100,6 +103,9 @@ class FailureReporter:
             and max(until - _WINDOW_SECONDS, self._dealt_with) <= event.time <= until
         ]
         first = min([*recent, *([own] if own else [])], key=lambda e: e.time, default=None)
+        if isinstance(first, Raised) and first.type in _ECHOES:
+            died = [event for event in recent if isinstance(event, Death)]
+            first = min(died, key=lambda e: e.time, default=first)
         followers = sorted(
             {e.name for e in events if first and e.name != first.name and e.time >= first.time}
         )
@@ -112,8 +118,11 @@ class FailureReporter:
         elif waited:
             card = _timeout_card(error)
         elif isinstance(first, Death):
-            known = error if isinstance(error, WorkerDied) and error.worker == first.name else None
-            card = self._death_card(first, known or self._autopsy(first.name, first.reason))
+            # Another worker that raised this only knows that the process did not answer.
+            known = isinstance(error, WorkerDied) and error.worker == first.name and error.pid
+            card = self._death_card(
+                first, error if known else self._autopsy(first.name, first.reason)
+            )
         elif isinstance(first, Raised):
             card = _raised_card(first)
         elif isinstance(error, WorkerDied):

@@ -1,13 +1,11 @@
-"""Workers of a job with the shape of training, light enough to be struck many times.
-
-They import no torch, so that their processes are there soon.
-"""
+"""Workers of a job with the shape of training, light enough to be struck many times."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +16,8 @@ from rlinf.workers.checkpointed import Checkpointed, Job
 ITEMS = 20
 ROLES = ("env", "rollout", "actor")
 """Of ranks 0, 1 and 2 of the group: started together, they are there sooner."""
+SOON = 100.0
+"""Seconds that what has to happen may take on a busy machine."""
 
 
 class Fault(NamedTuple):
@@ -26,6 +26,38 @@ class Fault(NamedTuple):
     role: str
     kind: str
     phase: str
+
+    def is_due(self, phase: str, steps: int) -> bool:
+        """Whether this is the moment: at the start, or in the second step, and its saving."""
+        return self.phase == phase and (phase == "start" or steps == (2 if phase == "save" else 1))
+
+
+class Signs:
+    """Files by which the processes of a run tell each other, and the test, how far they are."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def give(self, name: str) -> None:
+        """Says that something has happened, and when."""
+        part = self._folder / f"{name}.part"
+        part.write_text(str(time.monotonic()))
+        part.rename(self._folder / name)
+
+    def time_of(self, name: str) -> float | None:
+        """When it happened, on the clock of this machine; None if it has not."""
+        try:
+            return float((self._folder / name).read_text())
+        except FileNotFoundError:
+            return None
+
+    def wait_for(self, name: str) -> None:
+        """Waits until it has happened."""
+        deadline = time.monotonic() + SOON
+        while self.time_of(name) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{name!r} did not happen within {SOON:g} s")
+            time.sleep(0.01)
 
 
 def strike(kind: str) -> None:
@@ -43,18 +75,30 @@ def strike(kind: str) -> None:
 
 
 class Part(Checkpointed, Worker):
-    """A role that a fault may befall in the second step, or at the start."""
+    """A role that a fault may befall, or that is in the midst of its work when it befalls others.
 
-    def __init__(self, fault: Fault | None) -> None:
+    Args:
+        fault: what happens in this run.
+        folder: where signs are given.
+    """
+
+    def __init__(self, fault: Fault | None, folder: Path) -> None:
         super().__init__()
         self._role, self._fault = ROLES[self._rank], fault
+        self._signs = Signs(folder)
         self._steps = 0
 
     def _reach(self, phase: str) -> None:
+        """The middle of a phase: where this worker is struck, or waits until others have been."""
         fault = self._fault
-        if fault is None or (fault.role, fault.phase) != (self._role, phase):
+        if fault is None or not fault.is_due(phase, self._steps):
             return
-        if phase == "start" or self._steps == 1:
+        struck = fault.role == self._role
+        if phase == "save" and struck or fault.role not in ROLES and self._role == "env":
+            self._signs.give("halfway")
+            self._signs.wait_for("go")
+        if struck:
+            self._signs.give("struck")
             strike(fault.kind)
 
     def init_worker(self) -> None:
@@ -76,8 +120,6 @@ class Part(Checkpointed, Worker):
 
     def train(self) -> None:
         self._reach("training")
-
-    def step_is_over(self) -> None:
         self._steps += 1
 
     def _snapshot(self, folder: Path) -> Job:
@@ -86,14 +128,11 @@ class Part(Checkpointed, Worker):
 
     def _write(self, path: Path, steps: int) -> None:
         path.write_text("half of it")
-        if steps == 2 and self._fault is not None:
-            if (self._fault.role, self._fault.phase) == (self._role, "save"):
-                strike(self._fault.kind)
+        self._reach("save")
         path.write_text(f"{steps}")
 
     def _restore(self, folder: Path) -> list[str]:
-        self._steps = int((folder / f"{self._role}_{self._rank}").read_text())
-        return []
+        raise NotImplementedError
 
 
 class MortalKeeper(ChannelKeeper):

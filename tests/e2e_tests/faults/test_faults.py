@@ -7,233 +7,221 @@ import json
 import os
 import signal
 import time
-from multiprocessing import get_context
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from rlinf.config import validate_cfg
-from rlinf.scheduler import Cluster, FlexiblePlacementStrategy
 from rlinf.scheduler.cluster.shutdown import runs
+from rlinf.scheduler.failure.blackbox import is_stopped
 from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
-from tests.e2e_tests.faults.job import STEPS, Loop
-from tests.e2e_tests.faults.parts import ITEMS, ROLES, Fault, MortalKeeper, Part
+from tests.e2e_tests.faults.job import STEPS
+from tests.e2e_tests.faults.nursery import Nursery
+from tests.e2e_tests.faults.parts import ITEMS, ROLES, SOON, Fault, Signs
 
-DOING = {
-    "start": "init_worker",
-    "rollout": "play",
-    "training": "train",
-    "save": "save_checkpoint",
+pytestmark = pytest.mark.timeout(400)
+
+KINDS = ("exception", "kill", "stop", "memory")
+PHASES = ("start", "rollout", "training", "save")
+PROMISE = 30.0
+"""Seconds after which a run that was struck has ended, and all its processes with it."""
+SAID = {
+    "exception": "struck by a test",
+    "kill": "SIGKILL",
+    "stop": "stopped by a signal",
+    "memory": "MemoryError",
 }
-PATIENCE = 4.0
-"""Seconds after which a call that does not come back ends the run."""
-
-
-def config(folder: Path) -> Any:
-    return validate_cfg(
-        {
-            "cluster": {
-                "num_nodes": 1,
-                "timeouts": {"call": PATIENCE, "recv": PATIENCE, "channel": PATIENCE},
-            },
-            "runner": {
-                "task_type": "workers",
-                "save_interval": 1,
-                "progress": "off",
-                "logger": {
-                    "log_path": str(folder),
-                    "experiment_name": "run",
-                    "logger_backends": ["jsonl"],
-                },
-            },
-        }
-    )
+AT_ONCE = 3
+"""Runs beside each other: most of the time they wait."""
 
 
 class Ran:
-    """What a run has left behind."""
+    """A run, and what it has left behind."""
 
-    def __init__(self, folder: Path, fault: Fault | None):
-        self.folder = folder / "run"
-        self.error: BaseException | None = None
-        self.processes: list[psutil.Process] = []
-        cfg = config(folder)
-        self.begin = time.monotonic()
-        try:
-            with Cluster(
-                cluster_cfg=cfg.cluster, distributed_log_dir=str(folder / "logs")
-            ) as cluster:
-                self._run(cfg, cluster, fault)
-        except Exception as error:
-            self.error = error
-        self.seconds = time.monotonic() - self.begin
-        card = folder / "logs" / "failure.json"
-        self.card = json.loads(card.read_text()) if card.exists() else None
+    def __init__(
+        self, nursery: Nursery, joining: dict[str, str], folder: Path, fault: Fault | None
+    ) -> None:
+        self.folder = folder
+        argv = ["tests.e2e_tests.faults.program", str(folder), *(fault or ())]
+        with open(folder / "output", "wb") as output:
+            env = {**os.environ, **joining}
+            # It finds its modules already, and its workers should not begin with another one.
+            env.pop("PYTHONPATH", None)
+            driver = psutil.Process(nursery.start(argv, env, output.fileno()))
+        self._wait_for(lambda: is_stopped(driver.pid) or not runs(driver))
+        self.was_stopped = is_stopped(driver.pid)
+        if self.was_stopped:
+            time.sleep(1.0)
+            driver.send_signal(signal.SIGCONT)
+            self._wait_for(lambda: not runs(driver))
+        cast = self._read("cast.json")
+        assert cast is not None, self.output
+        processes = [process for process in map(_process, cast) if process is not None]
+        self._wait_for(lambda: not any(map(runs, processes)))
+        struck = Signs(folder).time_of("struck")
+        self.seconds = time.monotonic() - struck if struck else None
+        self.outcome = self._read("outcome.json")
+        self.card = self._read("logs/failure.json")
+        self.summary = self._read("run/summary.json") or {}
+        self.checkpoints = folder / "run" / "checkpoints"
 
-    def _run(self, cfg: Any, cluster: Cluster, fault: Fault | None) -> None:
-        slots = FlexiblePlacementStrategy([[rank] for rank in range(len(ROLES))])
-        team = Part.create_group(fault).launch(cluster, slots, name="team")
-        self.processes = [psutil.Process(info.pid) for info in team.worker_info_list]
-        self.begin = time.monotonic()
-        self.loop = Loop(cfg, team, fault)
-        self.loop.init_workers()
-        self.loop.run()
+    def _wait_for(self, event: Any) -> None:
+        deadline = time.monotonic() + 2 * SOON
+        while not event():
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.05)
 
     @property
-    def summary(self) -> dict[str, Any]:
-        return json.loads((self.folder / "summary.json").read_text())
+    def output(self) -> str:
+        """What the driver has printed, and its workers."""
+        return (self.folder / "output").read_text(errors="replace")
 
-    def assert_nobody_is_left(self) -> None:
-        deadline = time.monotonic() + 10
-        while (alive := [p for p in self.processes if runs(p)]) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not alive
+    def _read(self, name: str) -> Any:
+        path = self.folder / name
+        return json.loads(path.read_text()) if path.exists() else None
 
-    def assert_the_last_checkpoint_is_whole(self, *steps: int) -> None:
-        """It is of one of these steps; of the one before, if its last moment was too early."""
-        checkpoints = CheckpointStore(self.folder / "checkpoints").all()
-        step = checkpoints[-1].step
-        assert step in steps
-        Checkpoint.open(checkpoints[-1].path)
-        for role in ROLES:
-            (file,) = checkpoints[-1].path.glob(f"{role}_*")
-            assert file.read_text() == str(step)
+    def assert_the_last_checkpoint_is_whole(self, step: int) -> None:
+        """It is of this step; 0 if there must not be one."""
+        found = CheckpointStore(self.checkpoints).all()
+        assert [checkpoint.step for checkpoint in found][-1:] == ([step] if step else [])
+        if step:
+            Checkpoint.open(found[-1].path)
+            for role in ROLES:
+                (file,) = found[-1].path.glob(f"{role}_*")
+                assert file.read_text() == str(step)
+
+    def assert_it_failed(self, fault: Fault, who: str, doing: tuple[str, ...]) -> None:
+        """Within the promised time, with a card that says who, what, and what it was doing."""
+        assert self.seconds < PROMISE
+        assert self.outcome["error"] is not None and self.card is not None
+        assert self.card["who"] == who, self.card
+        said = " ".join([self.card["what"], self.card["cause"], *self.card["evidence"]])
+        assert SAID[fault.kind] in said, self.card
+        assert any(text in self.card["doing"] for text in doing), self.card
+        if fault.phase == "start":
+            return
+        assert self.summary["status"] == "failed"
 
 
-def test_without_a_fault(ray_session, tmp_path):
-    ran = Ran(tmp_path, None)
-    assert ran.error is None and ran.card is None
-    assert ran.loop.totals_seen == [sum(range(ITEMS))] * STEPS
+def _process(known: list[float]) -> psutil.Process | None:
+    """A process by its id and the time when it began; None if it has ended."""
+    pid, began = known
+    try:
+        process = psutil.Process(int(pid))
+        return process if process.create_time() == began else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+class Runs:
+    """Runs with all faults that are asked for, some at once, in the order of the tests."""
+
+    def __init__(self, pool: ThreadPoolExecutor, *shared: Any) -> None:
+        self._pool = pool
+        self._shared = shared
+        self._begun: dict[Fault | None, Future[Ran]] = {}
+
+    def begin(self, folder: Path, fault: Fault | None) -> None:
+        """Runs with a fault as soon as it is its turn."""
+        self._begun[fault] = self._pool.submit(Ran, *self._shared, folder, fault)
+
+    def __getitem__(self, fault: Fault | None) -> Ran:
+        ran = self._begun[fault].result()
+        # Shown if the test fails.
+        print(ran.output)
+        return ran
+
+
+@pytest.fixture(scope="module")
+def runs_with(
+    request: pytest.FixtureRequest,
+    nursery: Nursery,
+    joining_ray: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Runs]:
+    wanted = [i.callspec.params["fault"] for i in request.session.items if i.path == request.path]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        performed = Runs(pool, nursery, joining_ray)
+        for fault in wanted:
+            performed.begin(tmp_path_factory.mktemp("run"), fault)
+        yield performed
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("fault", [None])
+def test_without_a_fault(runs_with, fault):
+    ran = runs_with[fault]
+    assert ran.outcome == {"error": None, "totals": [sum(range(ITEMS))] * STEPS, "failures": 0}
+    assert ran.card is None
     ran.assert_the_last_checkpoint_is_whole(STEPS)
-    ran.assert_nobody_is_left()
 
 
-KINDS = ("exception", "kill", "stop", "memory")
-ALL = bool(os.environ.get("RLINF_ALL_TESTS"))
+def of(*roles: str, kinds: tuple[str, ...] = KINDS) -> Any:
+    """Every phase for these roles and kinds."""
+    faults = [Fault(*triple) for triple in itertools.product(roles, kinds, PHASES)]
+    return pytest.mark.parametrize("fault", faults, ids="-".join)
 
 
-def cases() -> list[Fault]:
-    """Every pair of kind and phase, roles in turn; with RLINF_ALL_TESTS=1 every triple."""
-    triples = []
-    for (i, kind), (j, phase) in itertools.product(enumerate(KINDS), enumerate(DOING)):
-        roles = ROLES if ALL else [ROLES[(i + j) % len(ROLES)]]
-        triples += [Fault(role, kind, phase) for role in roles]
-    return triples
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("fault", cases(), ids="-".join)
-def test_a_worker_is_struck(ray_session, tmp_path, fault):
-    ran = Ran(tmp_path, fault)
-    assert ran.seconds < 30
-    ran.assert_nobody_is_left()
+@of(*ROLES)
+def test_a_worker_is_struck(runs_with, fault):
+    ran = runs_with[fault]
     if fault.phase == "save" and fault.kind in ("exception", "memory"):
         # What cannot be written costs that checkpoint, and nothing else.
-        assert ran.error is None and ran.summary["status"] == "finished"
-        assert ran.loop.checkpoints.failures == 1
+        assert ran.outcome["error"] is None and ran.outcome["failures"] == 1
+        assert ran.summary["status"] == "finished" and ran.card is None
         ran.assert_the_last_checkpoint_is_whole(STEPS)
-        assert not (ran.folder / "checkpoints" / "global_step_2").exists()
+        assert not (ran.checkpoints / "global_step_2").exists()
         return
-    assert ran.error is not None and ran.card is not None
-    assert ran.card["who"] == f"team:{ROLES.index(fault.role)}", ran.card
-    evidence = " ".join(str(ran.card[key]) for key in ("what", "cause", "evidence"))
-    said = {"exception": "struck by a test", "kill": "SIGKILL", "stop": "stopped"}
-    assert said.get(fault.kind, "MemoryError") in evidence, ran.card
-    if fault.phase != "save":
+    doing = {
+        "start": ("running init_worker()",),
+        "rollout": ("running play()",),
+        "training": ("running train()",),
         # A file is written in the background, whatever else the worker is doing.
-        assert DOING[fault.phase] in ran.card["doing"], ran.card
-    if fault.phase == "start":
-        assert not (ran.folder / "checkpoints").exists()
-    else:
-        assert ran.summary["status"] == "failed"
-        ran.assert_the_last_checkpoint_is_whole(1)
+        "save": ("running checkpoint_written()", "idle"),
+    }[fault.phase]
+    ran.assert_it_failed(fault, f"team:{ROLES.index(fault.role)}", doing)
+    ran.assert_the_last_checkpoint_is_whole(0 if fault.phase == "start" else 1)
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    "kind, phase",
-    itertools.product(KINDS, DOING)
-    if ALL
-    else [("kill", "start"), ("stop", "rollout"), ("memory", "training"), ("exception", "save")],
-)
-def test_a_keeper_of_channels_is_struck(ray_session, tmp_path, monkeypatch, kind, phase):
-    monkeypatch.setattr("rlinf.scheduler.channel.keeper.ChannelKeeper", MortalKeeper)
-    ran = Ran(tmp_path, Fault("keeper", kind, phase))
-    assert ran.seconds < 30
-    ran.assert_nobody_is_left()
-    assert ran.error is not None and ran.card is not None
-    assert "ChannelKeeper" in json.dumps(ran.card), ran.card
-    if kind in ("exception", "memory"):
-        assert ran.card["who"].startswith("ChannelKeeper") and ran.card["doing"] == "running put()"
-    if phase != "start":
-        # A death is noticed by whoever needs the channels: after a rollout, the step may be saved.
-        late = kind in ("kill", "stop") and phase != "rollout"
-        ran.assert_the_last_checkpoint_is_whole(*((1, 2) if late else (1,)))
+@of("keeper")
+def test_a_keeper_of_channels_is_struck(runs_with, fault):
+    ran = runs_with[fault]
+    raises = fault.kind in ("exception", "memory")
+    doing = ("running put()",) if raises else ("idle",)
+    ran.assert_it_failed(fault, "ChannelKeeper-node0:0", doing)
+    # A death is noticed by whoever needs the channels next: that is the rollout of the next step.
+    late = not raises and fault.phase in ("training", "save")
+    ran.assert_the_last_checkpoint_is_whole(0 if fault.phase == "start" else 1 + late)
 
 
-# -- the driver -------------------------------------------------------------------------------
+@of("driver", kinds=("exception", "memory"))
+def test_the_driver_is_struck(runs_with, fault):
+    ran = runs_with[fault]
+    ran.assert_it_failed(fault, "driver", ("running the program",))
+    assert f"in _in_{fault.phase}" in "".join(ran.card["evidence"]), ran.card
+    errors = {"exception": "RuntimeError", "memory": "MemoryError"}
+    assert ran.outcome["error"] == errors[fault.kind]
+    ran.assert_the_last_checkpoint_is_whole(0 if fault.phase == "start" else 1)
 
 
-def drive(folder: str, fault: Fault | None, answer: Any) -> None:
-    """The whole program, in a process of its own."""
-    os.setsid()
-    ran = Ran(Path(folder), fault)
-    answer.put(repr(ran.error))
+@of("driver", kinds=("kill",))
+def test_the_driver_is_killed(runs_with, fault):
+    """It takes everybody along."""
+    ran = runs_with[fault]
+    assert ran.seconds < PROMISE
+    assert ran.outcome is None
+    ran.assert_the_last_checkpoint_is_whole(0 if fault.phase == "start" else 1)
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    "kind, phase",
-    itertools.product(("exception", "memory"), DOING)
-    if ALL
-    else [("exception", "start"), ("memory", "rollout"), ("exception", "save")],
-)
-def test_the_driver_is_struck(ray_session, tmp_path, kind, phase):
-    ran = Ran(tmp_path, Fault("driver", kind, phase))
-    assert type(ran.error) is {"exception": RuntimeError, "memory": MemoryError}[kind]
-    ran.assert_nobody_is_left()
-    assert ran.card["who"] == "driver", ran.card
-    if phase != "start":
-        ran.assert_the_last_checkpoint_is_whole(1)
-
-
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "kind, phase",
-    itertools.product(("kill", "stop"), DOING) if ALL else [("kill", "save"), ("stop", "rollout")],
-)
-def test_the_drivers_process_is_struck(tmp_path, kind, phase):
-    """A killed driver takes everybody along; one that was stopped goes on when it may."""
-    context = get_context("spawn")
-    answer = context.Queue()
-    driver = context.Process(
-        target=drive, args=(str(tmp_path), Fault("driver", kind, phase), answer)
-    )
-    driver.start()
-    process = psutil.Process(driver.pid)
-    family: dict[int, psutil.Process] = {}
-    deadline = time.monotonic() + 60
-    while driver.is_alive() and process.status() != psutil.STATUS_STOPPED:
-        assert time.monotonic() < deadline
-        try:
-            family |= {child.pid: child for child in process.children(recursive=True)}
-        except psutil.NoSuchProcess:
-            break
-        time.sleep(0.05)
-    if kind == "stop":
-        time.sleep(1.0)
-        process.send_signal(signal.SIGCONT)
-        assert answer.get(timeout=60) == "None"
-    driver.join(30)
-    assert driver.exitcode == (-signal.SIGKILL if kind == "kill" else 0)
-    deadline = time.monotonic() + 20
-    while (alive := [p for p in family.values() if runs(p)]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not alive, f"left behind: {alive}"
-    newest = CheckpointStore(tmp_path / "run" / "checkpoints").latest()
-    if (kind, phase) == ("kill", "start"):
-        assert newest is None
-    else:
-        assert newest.step == (1 if kind == "kill" else STEPS)
+@of("driver", kinds=("stop",))
+def test_the_driver_is_stopped(runs_with, fault):
+    """It goes on when it may."""
+    ran = runs_with[fault]
+    assert ran.was_stopped
+    assert ran.outcome["error"] is None and ran.card is None
+    assert ran.outcome["totals"] == [sum(range(ITEMS))] * STEPS
+    assert ran.summary["status"] == "finished"
+    ran.assert_the_last_checkpoint_is_whole(STEPS)

@@ -1,0 +1,35 @@
+"""A Ray whose workers are forks, beside the one that other tests share."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e_tests.faults.nursery import ROOT, Nursery
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Where processes come from."""
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="session")
+def joining_ray(nursery: Nursery) -> Iterator[dict[str, str]]:
+    """Variables of those who join that Ray."""
+    command = [sys.executable, "-m", "tests.e2e_tests.faults.ray_host", nursery.address]
+    host = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        said = next((line for line in host.stdout if line.startswith("{")), None)
+        assert said is not None, "Ray did not start; it says why above"
+        yield json.loads(said)
+    finally:
+        host.communicate()

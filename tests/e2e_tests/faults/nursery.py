@@ -1,0 +1,150 @@
+"""Processes that begin with everything imported, as forks of one that has done it.
+
+A run of the faults has a driver and four Ray workers. To start Python and to import Ray and torch
+costs each of them seconds of a core; a fork costs a tenth of one. From then on nothing differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib.util
+import os
+import pickle
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from tests.e2e_tests.faults.forked import ADDRESS, start
+
+ROOT = Path(__file__).resolve().parents[3]
+LARGEST = 1 << 17
+"""Bytes of a request."""
+IMPORTS = (
+    "ray._private.workers.default_worker",
+    "ray.util.scheduling_strategies",
+    "rlinf.scheduler.worker.host",
+    "tests.e2e_tests.faults.program",
+)
+
+
+class Nursery:
+    """Starts Python modules as programs, by fork.
+
+    Args:
+        folder: where its socket is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.address = str(folder / "nursery")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self.address)
+            listener.listen(128)
+            number = listener.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __spec__.name, str(number)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                pass_fds=[number],
+            )
+
+    def start(self, argv: list[str], env: dict[str, str], output: int) -> int:
+        """Starts `argv[0]`, the name of a module; returns the process id."""
+        with open(os.devnull) as nothing:
+            return start(self.address, argv, env, [nothing.fileno(), output, output])
+
+    def close(self) -> None:
+        """Ends the nursery; what it has started goes on."""
+        self._process.communicate()
+
+
+@contextlib.contextmanager
+def serving_ray(address: str) -> Iterator[None]:
+    """A Ray that is started within this has forks of a nursery as workers."""
+    from ray._private.parameter import RayParams
+
+    make = RayParams.__init__
+    entry = importlib.util.find_spec("tests.e2e_tests.faults.forked").origin
+    os.environ[ADDRESS] = address
+    RayParams.__init__ = functools.partialmethod(make, worker_path=entry)
+    try:
+        yield
+    finally:
+        RayParams.__init__ = make
+        del os.environ[ADDRESS]
+
+
+def serve(listener: socket.socket) -> None:
+    """Forks whenever it is asked to, until its parent closes it or is gone."""
+    grown = False
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            return
+        asking, _ = listener.accept()
+        with asking:
+            request, files, _, _ = socket.recv_fds(asking, LARGEST, 3)
+            argv, env, folder = pickle.loads(request)
+            if not grown:
+                _grow_up(env)
+                grown = True
+            pid = os.fork()
+            if pid == 0:
+                listener.close()
+                asking.close()
+                _become(files, argv, env, folder)
+            for file in files:
+                os.close(file)
+            asking.send(str(pid).encode())
+
+
+def _grow_up(env: dict[str, str]) -> None:
+    """Imports all that there is to import, with the variables of the first who asks.
+
+    That is a worker of Ray, which reads its settings when it is imported. All workers get the same,
+    but for the job that they are meant for; one that is meant for none serves any.
+    """
+    os.environ.update(env, RAY_JOB_ID="ffffffff")
+    for name in IMPORTS:
+        importlib.import_module(name)
+    gc.freeze()
+
+
+def _become(files: list[int], argv: list[str], env: dict[str, str], folder: str) -> NoReturn:
+    """Is from now on the process that runs this module."""
+    code = 1
+    try:
+        # As Ray does with its workers; it ends the whole group of one that has ended.
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        os.environ.clear()
+        os.environ.update(env)
+        os.chdir(folder)
+        script = importlib.util.find_spec(argv[0]).origin
+        sys.argv = [script, *argv[1:]]
+        runpy.run_path(script, run_name="__main__")
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
