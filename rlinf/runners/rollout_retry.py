@@ -40,6 +40,7 @@ class RolloutRetry:
         self._env = env
         self._others = list(others)
         self._budget = budget
+        self._unbuilt: set[int] = set()
 
     def play(self, start: Callable[[], Calls]) -> Calls:
         """Starts calls of all who take part in a rollout and waits for them.
@@ -96,11 +97,13 @@ class RolloutRetry:
 
     def _recover(self) -> None:
         """Waits for the crashed ranks and brings all to the beginning of a rollout."""
-        ranks = wait_restarted(self._env)
+        # Until all have been built: another crash on the way must not make one forget the others.
+        self._unbuilt |= set(wait_restarted(self._env))
         # One that crashed once more on its way back has been started more often than noticed.
         lives = sum(info.incarnation for info in self._env.worker_info_list)
         self.restarts = max(self.restarts, lives)
         begin_exchange(self._env, *self._others)
-        if ranks:
-            self._env.execute_on(*ranks).init_worker().wait()
+        if self._unbuilt:
+            self._env.execute_on(*sorted(self._unbuilt)).init_worker().wait()
+            self._unbuilt.clear()
         self._env.start_over().wait()

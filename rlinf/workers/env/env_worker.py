@@ -60,14 +60,18 @@ class EnvWorker(Checkpointed, Worker):
 
     def _make_all(self) -> None:
         self._video = self._prepare_video()
+        train: list[Any] = []
+        evaluation: list[Any] = []
         if self.cfg.env.train is not None and not self.cfg.runner.only_eval:
-            self._train = self._make(env_settings(self.cfg, "train"), self.stages)
+            train = self._make(env_settings(self.cfg, "train"), self.stages)
         if self.cfg.env.eval is not None:
             settings = env_settings(self.cfg, "eval")
-            self._eval = self._make(settings if self._video[0] else _without_video(settings), 1)
-            check_evaluation(self._eval[0])
-        self._offload(self.cfg.env.train, self._train)
-        self._offload(self.cfg.env.eval, self._eval)
+            evaluation = self._make(settings if self._video[0] else _without_video(settings), 1)
+            check_evaluation(evaluation[0])
+        self._offload(self.cfg.env.train, train)
+        self._offload(self.cfg.env.eval, evaluation)
+        # All at once: whoever is interrupted before this begins from the beginning.
+        self._train, self._eval = train, evaluation
 
     def _prepare_video(self) -> tuple[bool, str]:
         """Whether this rank draws videos, or why not; a run goes on without."""
