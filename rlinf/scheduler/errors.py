@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.registry.state import Raised
 
 
 class SchedulerError(RuntimeError):
@@ -100,6 +103,11 @@ class WorkerDied(SchedulerError):
         super().__init__(self._text())
 
     @property
+    def explained(self) -> bool:
+        """Whether it says how a process ended, and not only that one has gone."""
+        return self.pid is not None and (self.signal is not None or self.exit_code is not None)
+
+    @property
     def how(self) -> str:
         """How the process ended, in a few words."""
         if self.signal:
@@ -131,11 +139,17 @@ class CallCancelled(SchedulerError):
 
 
 class RemoteTraceback(Exception):
-    """Carries a worker's traceback as the cause of the exception raised in the driver."""
+    """Carries a worker's traceback as the cause of the exception raised in the driver.
 
-    def __init__(self, text: str):
-        super().__init__(text)
+    Attributes:
+        text: the traceback.
+        raised: the worker's report of it.
+    """
+
+    def __init__(self, text: str, raised: Raised | None = None):
+        super().__init__(text, raised)
         self.text = text
+        self.raised = raised
 
     def __str__(self) -> str:
         return f"\n{self.text}"
@@ -143,6 +157,43 @@ class RemoteTraceback(Exception):
 
 class WorkerException(SchedulerError):
     """Stands in for a worker's exception whose own type cannot be brought to the driver."""
+
+
+_LOST_CONNECTION = (
+    "broken pipe",
+    "connection aborted",
+    "connection closed",
+    "connection reset",
+    "connection was closed",
+    "connection was lost",
+    "failed to recv, got 0 bytes",
+    "ncclremoteerror",
+    "peer closed the connection",
+    "remote process exited",
+    "sendbytes failed",
+    "socket closed",
+    "was aborted on rank",
+    "workerdied",
+)
+"""What exceptions say, in lower case, of those whose peer has gone; most come from gloo and NCCL.
+
+The last one is the type of our own, as the report of a worker names it.
+"""
+_LOST_TYPES = ("BrokenPipeError", "ConnectionAbortedError", "ConnectionError")
+
+
+def tells_of_lost_connection(error: BaseException) -> bool:
+    """Whether an exception speaks of a peer that has gone: then that one may be to blame."""
+    if isinstance(error, (ConnectionError, WorkerDied)):
+        # One that was never there has not been lost.
+        return not isinstance(error, ConnectionRefusedError)
+    return speaks_of_lost_connection(type(error).__qualname__, str(error))
+
+
+def speaks_of_lost_connection(type_name: str, message: str) -> bool:
+    """As `tells_of_lost_connection`, for an exception of which only words are known."""
+    text = f"{type_name}: {message}".lower()
+    return type_name in _LOST_TYPES or any(words in text for words in _LOST_CONNECTION)
 
 
 def _rebuild(cls: type, first: Any, kwargs: dict[str, Any]) -> Any:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import secrets
 import signal
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,13 +19,19 @@ from rlinf.scheduler.cluster.inquest import Inquest
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.ray_session import RaySession
-from rlinf.scheduler.cluster.shutdown import end_leftovers, kill_processes, our_processes
+from rlinf.scheduler.cluster.shutdown import (
+    GroupEnder,
+    Means,
+    attempt,
+    leave_ray,
+    our_processes,
+)
 from rlinf.scheduler.cluster.topology import ClusterTopology
 from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.blackbox import Remains, examine
 from rlinf.scheduler.net.auth import new_secret
 from rlinf.scheduler.registry.server import RegistryServer
-from rlinf.scheduler.registry.state import Death
+from rlinf.scheduler.registry.state import Death, Raised
 from rlinf.scheduler.trace import start as start_trace
 from rlinf.scheduler.traffic import Traffic
 from rlinf.scheduler.worker.launched import LaunchedGroup
@@ -49,8 +53,10 @@ DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "lock": 1800.0,
     "shutdown": 20.0,
 }
-_KILL_SECONDS = 2.0
-"""How long a worker has to end when Ray asks it to, before its process is killed."""
+_EXAMINE_SECONDS = 20.0
+"""How long another node may take to say what a worker left there."""
+_EXPLAINED_SECONDS = 10.0
+"""How long before a lost connection a death may lie that is the reason."""
 
 
 class Cluster:
@@ -126,6 +132,7 @@ class Cluster:
         self.run = self._runtime.run
         self.topology: ClusterTopology = self._runtime.registry.ask("take", key="topology")
         self.log_dir = Path(self.run.log_dir)
+        self._ender = GroupEnder(self._runtime.registry, self.timeout("shutdown") or 20.0)
 
     def _create(
         self,
@@ -202,11 +209,17 @@ class Cluster:
             self._examine_on,
             found.oom_kills,
         )
+        self._ender = GroupEnder(
+            self._runtime.registry,
+            self.timeout("shutdown") or 20.0,
+            Means(self._server, self._session, self.topology.nodes, self._driver_node.node_rank),
+            self._inquest.awake,
+        )
         self._hooks = ExitHooks(self.shutdown, self._inquest.report, old_sigterm)
 
     def _examine_on(self, node: NodeInfo, box: str, log: str, pid: int | None) -> Remains:
         assert self._session is not None
-        return self._session.run_on(node.ray_id, examine, box, log, pid, timeout=30)
+        return self._session.run_on(node.ray_id, examine, box, log, pid, timeout=_EXAMINE_SECONDS)
 
     # -- facts --------------------------------------------------------------------------------
 
@@ -306,7 +319,8 @@ class Cluster:
         try:
             group.infos = group.start(self.timeout("launch"))
         except BaseException:
-            self.stop_group(group)
+            with attempt(f"ending group {name!r}, which could not be started,"):
+                self.stop_group(group)
             raise
         return group
 
@@ -325,7 +339,9 @@ class Cluster:
         # A later group may have the same name, and its workers are not to be touched.
         if not group.stopped:
             group.stopped = True
-            self._stop([group])
+            if group in self._groups:
+                self._groups.remove(group)
+            self._ender.end([group])
 
     def _start_keepers(self, distributed: bool, node_rank: int) -> list[str]:
         """Starts the processes that keep channels on some nodes, once; returns their names."""
@@ -366,6 +382,17 @@ class Cluster:
             return self._inquest.autopsy(name, message)
         return WorkerDied(name, cause=message)
 
+    def with_facts(self, died: WorkerDied) -> WorkerDied:
+        """A death as a peer saw it, with how it came about if the peer does not know."""
+        return died if self._inquest is None else self._inquest.with_facts(died)
+
+    def deaths_behind(self, report: Raised) -> list[WorkerDied]:
+        """Deaths that may be the reason of an exception, in the order of time."""
+        recovered = self._inquest.reporter.recovered_at if self._inquest is not None else 0.0
+        since = max(report.time - _EXPLAINED_SECONDS, recovered)
+        deaths = [d for d in self.deaths() if d.info is not None and d.time >= since]
+        return [self.autopsy(death.name, death.reason) for death in deaths]
+
     def _node_of(self, name: str) -> NodeInfo | None:
         for death in reversed(self.deaths()):
             if death.name == name and death.info is not None:
@@ -393,10 +420,10 @@ class Cluster:
         if self._inquest is not None:
             self._inquest.reporter.told(failure)
 
-    def dealt_with(self) -> None:
-        """Notes that the program has recovered from all that failed until now."""
+    def dealt_with(self, moment: float) -> None:
+        """Notes that the program has recovered from all that failed before a moment."""
         if self._inquest is not None:
-            self._inquest.reporter.dealt_with()
+            self._inquest.reporter.dealt_with(moment)
 
     def dump_stacks(self) -> Path:
         """Writes the Python stacks of all workers to files and returns their folder."""
@@ -447,61 +474,22 @@ class Cluster:
             Cluster._current = None
         if self._server is None:
             return
-        self._hooks.remove()
-        started = our_processes() if self._session and self._session.local else []
-        self._stop(list(self._groups))
-        self._report_unread()
-        self._runtime.close()
-        self._server.close()
-        start_trace(None)
         assert self._session is not None
-        self._session.close()
-        end_leftovers(started, self.timeout("shutdown") or 20.0)
-
-    def _stop(self, groups: list[LaunchedGroup]) -> None:
-        import ray
-
-        deadline = time.monotonic() + (self.timeout("shutdown") or 20.0)
-        actors = {g.name_of(rank): actor for g in groups for rank, actor in enumerate(g.actors)}
-        names = list(actors)
-        awake = names if self._inquest is None else self._inquest.awake(names)
-        told = [g.name_of(rank) for g in groups if g.closes_itself for rank in range(len(g.actors))]
-        polite = [actors[name].rlinf_shut_down.remote() for name in told if name in awake]
-        if polite:
-            ray.wait(polite, num_returns=len(polite), timeout=deadline - time.monotonic())
-        if self._server is not None:
-            for reads in self._server.inquire("leave", None, awake, timeout=2.0).values():
-                self._server.state.config_reads |= reads
-        self._runtime.registry.ask("expect_exit", names=names)
-        # Ray asks a process to end, and one that has been stopped does not hear it.
-        self._kill([name for name in names if name not in awake])
-        for group in groups:
-            for actor in group.actors:
-                ray.kill(actor, no_restart=True)
-            if group in self._groups:
-                self._groups.remove(group)
-        gone = functools.partial(
-            self._runtime.registry.ask, "gone", names=names, what=f"{names} to end"
-        )
-        try:
-            gone(timeout=_KILL_SECONDS)
-        except WaitTimeout:
-            self._kill(names)
-            gone(timeout=max(1.0, deadline - time.monotonic()))
-
-    def _kill(self, names: list[str]) -> None:
-        workers = self._server.state.workers if self._server is not None else {}
-        by_node: dict[int, list[int]] = {}
-        for name in names:
-            if name in workers:
-                by_node.setdefault(workers[name].cluster_node_rank, []).append(workers[name].pid)
-        for node_rank, pids in by_node.items():
-            if node_rank == self._driver_node.node_rank:
-                kill_processes(pids)
-            else:
-                assert self._session is not None
-                ray_id = self.topology.nodes[node_rank].ray_id
-                self._session.run_on(ray_id, kill_processes, pids)
+        self._hooks.remove()
+        started = our_processes() if self._session.local else []
+        groups, self._groups = self._groups, []
+        parts: dict[str, Callable[[], None]] = {
+            "ending the workers": lambda: self._ender.end(groups),
+            "naming what nobody read": self._report_unread,
+            "leaving the run": self._runtime.close,
+            "ending the registry": self._server.close,
+            "ending the trace": lambda: start_trace(None),
+        }
+        # Whatever fails, the rest is done, and the error that ends the run stays the one to tell.
+        for what, part in parts.items():
+            with attempt(what):
+                part()
+        leave_ray(self._session, started, self.timeout("shutdown") or 20.0)
 
     def _report_unread(self) -> None:
         """Names the keys of the configuration that nobody read, after a run that went well."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,14 @@ from rlinf.scheduler.failure.blackbox import (
 )
 from rlinf.scheduler.failure.reporter import FailureReporter, Frozen
 from rlinf.scheduler.registry.server import RegistryServer
+from rlinf.scheduler.registry.state import Death
 from rlinf.scheduler.worker.spec import RunSpec, worker_file
 
 _STATUS_SECONDS = 2.0
 _STACKS_SECONDS = 3.0
+_HEARD_SECONDS = 5.0
+"""Within these the registry has noticed the end of a process."""
+_LOOK_SECONDS = 0.02
 
 
 class Inquest:
@@ -57,24 +64,64 @@ class Inquest:
         self.reporter = FailureReporter(server.state, self.folder, self.autopsy, self.frozen)
 
     def autopsy(self, name: str, message: str = "") -> WorkerDied:
-        """Finds out how a worker died."""
+        """Finds out how a worker died, or says what is known if its node does not answer."""
+        self._await_registry(name)
+        death = self._last_death(name)
+        info = death.info if death is not None else self._server.state.workers.get(name)
+        pid = info.pid if info is not None else None
         node = self._node_of(name)
+        rank, address = (node.node_rank, node.node_ip) if node else (None, "")
+        unclear = functools.partial(WorkerDied, name, node_rank=rank, node_ip=address, pid=pid)
+        if death is None and info is not None and self._may_live(info):
+            return unclear(cause=f"its connection was lost, but the process still runs; {message}")
         files = [worker_file(self._run.log_dir, name, suffix) for suffix in (".box", ".log")]
-        deaths = [d for d in self._server.deaths() if d.name == name and d.info is not None]
-        pid = deaths[-1].info.pid if deaths else None
-        if node is None or node.node_rank == self._node_rank:
-            remains = examine(*files, pid)
-        else:
-            remains = self._examine_on(node, *files, pid)
-        rank = node.node_rank if node else None
+        try:
+            near = rank is None or rank == self._node_rank
+            remains = examine(*files, pid) if near else self._examine_on(node, *files, pid)
+        except Exception as error:
+            seen = message or (death.reason if death is not None else "")
+            return unclear(cause=f"its node does not answer ({_gist(error)}); the run saw: {seen}")
         return diagnose(
             name,
             remains,
             node_rank=rank,
-            node_ip=node.node_ip if node else "",
+            node_ip=address,
             message=message,
             oom_kills_before=self._oom_kills.get(rank or 0, remains.oom_kills),
         )
+
+    def with_facts(self, died: WorkerDied) -> WorkerDied:
+        """A death as a peer saw it, with how it came about if the peer does not know."""
+        if died.explained or type(died) is not WorkerDied:
+            return died
+        known = self.autopsy(died.worker, died.cause)
+        known.__cause__ = died.__cause__
+        return known
+
+    def _last_death(self, name: str) -> Death | None:
+        deaths = [d for d in self._server.deaths() if d.name == name and d.info is not None]
+        return deaths[-1] if deaths else None
+
+    def _await_registry(self, name: str) -> None:
+        """Waits until the registry has heard of a death; whoever asks may be earlier.
+
+        Without it, what an earlier process of this name has left would be taken for what is asked.
+        """
+        deadline = time.monotonic() + _HEARD_SECONDS
+        while time.monotonic() < deadline:
+            info = self._server.state.workers.get(name)
+            if info is None:
+                return
+            if self._last_death(name) is not None and self._may_live(info):
+                # Its next process is there already.
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def _may_live(self, info: Any) -> bool:
+        """Whether the process of a worker is there, as far as can be seen here."""
+        if info.cluster_node_rank != self._node_rank:
+            return True
+        return process_state(info.pid) not in ("", "gone")
 
     def timeout(
         self, waiter: str, what: str, names: list[str], seconds: float | None
@@ -136,7 +183,19 @@ class Inquest:
         return folder
 
     def report(self, error: BaseException) -> None:
-        """Prints and saves the failure card, once, for the error that ends the run."""
-        card = self.reporter.report(error)
+        """Prints and saves the failure card, once, for the error that ends the run.
+
+        Whatever goes wrong with the card, the error stays the one that is raised.
+        """
+        try:
+            card = self.reporter.report(error)
+        except Exception:
+            traceback.print_exc()
+            card = self.reporter.card
         if card is not None:
             print(card.render(), file=sys.stderr, flush=True)
+
+
+def _gist(error: Exception) -> str:
+    said = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {said}"

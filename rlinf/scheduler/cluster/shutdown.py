@@ -1,12 +1,201 @@
-"""Makes sure that nothing which the cluster started outlives it."""
+"""Ends groups of workers, and makes sure that nothing which the cluster started outlives it.
+
+Every part has a deadline of its own, and one that fails does not keep the next from being done.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sys
+import threading
 import time
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlinf.scheduler.errors import WaitTimeout
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.cluster.node import NodeInfo
+    from rlinf.scheduler.cluster.ray_session import RaySession
+    from rlinf.scheduler.registry.client import RegistryClient
+    from rlinf.scheduler.registry.server import RegistryServer
+    from rlinf.scheduler.worker.launched import LaunchedGroup
+
+_KILL_SECONDS = 2.0
+"""How long a worker has to end when Ray asks it to, before its process is killed."""
+_LEAVE_SECONDS = 2.0
+"""How long workers have to say what they read of the configuration."""
+
+
+class Means(NamedTuple):
+    """What only the driver has: ways to reach the processes themselves.
+
+    Attributes:
+        server: the registry.
+        session: the connection to Ray.
+        nodes: the nodes of the cluster, by rank.
+        node_rank: the node of the driver.
+    """
+
+    server: RegistryServer
+    session: RaySession
+    nodes: Sequence[NodeInfo]
+    node_rank: int
+
+
+class GroupEnder:
+    """Ends groups: asks their workers, then tells Ray, then kills the processes.
+
+    Args:
+        registry: the lifeline, which knows who has gone.
+        seconds: deadline of each part that may take long.
+        means: what only the driver has; None in a worker.
+        awake: picks those workers that may answer.
+    """
+
+    def __init__(
+        self,
+        registry: RegistryClient,
+        seconds: float,
+        means: Means | None = None,
+        awake: Callable[[list[str]], list[str]] = list,
+    ):
+        self._registry = registry
+        self._seconds = seconds
+        self._means = means
+        self._awake = awake
+
+    def end(self, groups: Sequence[LaunchedGroup]) -> None:
+        """Ends the workers of some groups and waits until they are gone.
+
+        Raises:
+            WaitTimeout: some are still there, although they were killed.
+        """
+        actors = {g.name_of(rank): actor for g in groups for rank, actor in enumerate(g.actors)}
+        names = list(actors)
+        awake = self._awake(names)
+        told = [g.name_of(rank) for g in groups if g.closes_itself for rank in range(len(g.actors))]
+        with attempt("letting workers close what they have open"):
+            self._let_close([actors[name] for name in told if name in awake])
+        with attempt("asking workers what they read"):
+            self._take_leave(awake)
+        with attempt("telling the registry who ends"):
+            self._registry.ask("expect_exit", names=names)
+        # Ray asks a process to end, and one that has been stopped does not hear it.
+        with attempt("killing workers that were stopped"):
+            self._kill([name for name in names if name not in awake])
+        with attempt("telling Ray to end workers"):
+            in_time(self._seconds, "Ray to end workers", lambda: _end_actors(actors.values()))
+        what = f"{names} to end"
+        try:
+            self._registry.ask("gone", names=names, what=what, timeout=_KILL_SECONDS)
+        except WaitTimeout:
+            with attempt("killing workers"):
+                self._kill(names)
+            self._registry.ask("gone", names=names, what=what, timeout=self._seconds)
+
+    def _let_close(self, actors: list[Any]) -> None:
+        import ray
+
+        calls = [actor.rlinf_shut_down.remote() for actor in actors]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=self._seconds)
+
+    def _take_leave(self, names: list[str]) -> None:
+        if self._means is not None:
+            server = self._means.server
+            for reads in server.inquire("leave", None, names, timeout=_LEAVE_SECONDS).values():
+                server.state.config_reads |= reads
+
+    def _kill(self, names: list[str]) -> None:
+        """Kills processes, those on other nodes all at the same time."""
+        if self._means is None:
+            return
+        server, session, nodes, here = self._means
+        by_node: dict[int, list[int]] = {}
+        for name in names:
+            info = server.state.workers.get(name)
+            if info is not None:
+                by_node.setdefault(info.cluster_node_rank, []).append(info.pid)
+        kill_processes(by_node.pop(here, []))
+        deadline = time.monotonic() + self._seconds
+        started = {
+            rank: session.start_on(nodes[rank].ray_id, kill_processes, pids)
+            for rank, pids in by_node.items()
+        }
+        for rank, result in started.items():
+            with attempt(f"killing processes on node {rank}"):
+                result(max(0.0, deadline - time.monotonic()))
+
+
+def _end_actors(actors: Any) -> None:
+    import ray
+
+    for actor in actors:
+        ray.kill(actor, no_restart=True)
+
+
+@contextlib.contextmanager
+def attempt(what: str) -> Iterator[None]:
+    """Goes on when a part of the shutdown fails, and says so."""
+    try:
+        yield
+    except Exception as error:
+        said = f"warning: {what} failed ({type(error).__name__}: {error}); the shutdown goes on"
+        print(said, file=sys.stderr, flush=True)
+
+
+def in_time(seconds: float, what: str, function: Callable[[], None]) -> None:
+    """Runs something that has no deadline of its own and may never come back.
+
+    Raises:
+        WaitTimeout: it has not come back; it goes on by itself.
+        Exception: whatever it raised.
+    """
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="rlinf-shutdown", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise WaitTimeout(what, seconds=seconds)
+    if failures:
+        raise failures[0]
+
+
+def leave_ray(session: RaySession, started: list[Any], seconds: float) -> None:
+    """Leaves Ray, and ends what is left of one's own.
+
+    Args:
+        session: the connection to Ray.
+        started: processes of a Ray that was started here.
+        seconds: how long Ray may take, and then what is left.
+    """
+    # Ray knows no deadline here, but it waits for processes only.
+    with attempt("leaving Ray"), after(seconds, end_leftovers, started, 0.0):
+        session.close()
+    with attempt("ending what Ray left"):
+        end_leftovers(started, seconds)
+
+
+@contextlib.contextmanager
+def after(seconds: float, function: Callable[..., None], *args: Any) -> Iterator[None]:
+    """Calls a function, in another thread, if the block takes longer than this."""
+    timer = threading.Timer(seconds, function, args)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def our_processes() -> list[Any]:

@@ -75,6 +75,11 @@ def what_to_change(error: WorkerDied) -> str:
     """Advice for a death."""
     if error.pid is None:
         return "check that this package and the worker's modules can be imported on that node"
+    if not error.explained:
+        return (
+            "look whether that node is up and its network works; runner.max_restarts lets a run "
+            "go on from its last checkpoint"
+        )
     if error.cause == OUT_OF_MEMORY or "memory" in error.cause:
         return (
             "use fewer processes per node, fewer environments (env.train.total_num_envs) or "

@@ -9,19 +9,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rlinf.scheduler.errors import RemoteTraceback, WaitTimeout, WorkerDied
+from rlinf.scheduler.errors import WaitTimeout, WorkerDied, speaks_of_lost_connection
 from rlinf.scheduler.failure.autopsy import what_to_change
 from rlinf.scheduler.failure.card import FailureCard, advice, timestamp
 from rlinf.scheduler.registry.state import Death, Raised, RegistryState
 
 # A failure shows up at the driver a little after it happened; older ones have been dealt with.
 _WINDOW_SECONDS = 60.0
-
-
+_NOTICED_SECONDS = 5.0
+"""Within these, everybody has noticed a death; those who lose a connection by it may be earlier."""
 _WAITS = ("WaitTimeout", "ChannelError")
 """What somebody raises who waits for a process that does not answer."""
-_ECHOES = ("WorkerDied", "ChannelError", "ItemLost")
-"""What somebody raises who needs a process that has died; often before the registry notices."""
+_ECHOES = ("ChannelError", "ItemLost")
+"""What somebody raises whose items were with a process that has died."""
+
+
+class _Told(NamedTuple):
+    """A failure that the driver was told of, and when."""
+
+    error: BaseException
+    time: float
 
 
 class Frozen(NamedTuple):
@@ -48,6 +55,10 @@ class FailureReporter:
         folder: where the card is saved.
         autopsy: finds out how a worker died.
         frozen: finds the workers whose processes have been stopped by a signal.
+
+    Attributes:
+        card: the card of the run; None as long as nothing has ended it.
+        recovered_at: the program has recovered from all that failed before this time.
     """
 
     def __init__(
@@ -61,8 +72,8 @@ class FailureReporter:
         self._folder = folder
         self._autopsy = autopsy
         self._frozen = frozen
-        self._told: list[BaseException] = []
-        self._dealt_with = 0.0
+        self._told: list[_Told] = []
+        self.recovered_at = 0.0
         self._lock = threading.Lock()
         self.card: FailureCard | None = None
 
@@ -82,32 +93,37 @@ class FailureReporter:
 
     def told(self, error: BaseException) -> None:
         """The driver was told of this failure; if it goes on, it has dealt with it."""
-        self._told.append(error)
+        self._told.append(_Told(error, time.time()))
 
-    def dealt_with(self) -> None:
-        """The program has recovered from all that failed until now; a later card starts here."""
-        self._dealt_with = time.time()
+    def dealt_with(self, moment: float) -> None:
+        """The program has recovered from all that failed before; a later card starts there."""
+        self.recovered_at = max(self.recovered_at, moment)
 
     # -- what failed first ----------------------------------------------------------------------
 
     def _explain(self, error: BaseException) -> FailureCard:
-        own = self._event_of(error)
-        handled = [self._event_of(told) for told in self._told if told is not error]
-        echo = isinstance(own, Raised) and own.type in _ECHOES
-        until = own.time if own is not None and not echo else time.time()
+        chain = _chain(error)
+        own = self._event_behind(chain)
+        until = _moment(own) if own is not None else time.time() + _NOTICED_SECONDS
+        # A peer has missed somebody of whose death the registry has not heard.
+        missed = own is None and isinstance(chain[-1], WorkerDied)
         events: list[Death | Raised] = [*self._state.deaths, *self._state.raised]
+        handled = self._handled(chain)
         recent = [
             event
             for event in events
-            if not any(event is other for other in handled)
-            and max(until - _WINDOW_SECONDS, self._dealt_with) <= event.time <= until
+            if event not in handled
+            and max(until - _WINDOW_SECONDS, self.recovered_at) <= event.time
+            and _moment(event) <= until
+            and not (missed and _lost_connection(event))
         ]
-        first = min([*recent, *([own] if own else [])], key=lambda e: e.time, default=None)
-        if isinstance(first, Raised) and first.type in _ECHOES:
-            died = [event for event in recent if isinstance(event, Death)]
-            first = min(died, key=lambda e: e.time, default=first)
+        first = min([*recent, *([own] if own else [])], key=_moment, default=None)
         followers = sorted(
-            {e.name for e in events if first and e.name != first.name and e.time >= first.time}
+            {
+                event.name
+                for event in events
+                if first and event.name != first.name and _moment(event) >= _moment(first)
+            }
         )
         waited = isinstance(error, WaitTimeout) and own is None and first is None
         waited_elsewhere = isinstance(first, Raised) and first.type in _WAITS
@@ -118,11 +134,7 @@ class FailureReporter:
         elif waited:
             card = _timeout_card(error)
         elif isinstance(first, Death):
-            # Another worker that raised this only knows that the process did not answer.
-            known = isinstance(error, WorkerDied) and error.worker == first.name and error.pid
-            card = self._death_card(
-                first, error if known else self._autopsy(first.name, first.reason)
-            )
+            card = self._death_card(first, self._facts(first, chain))
         elif isinstance(first, Raised):
             card = _raised_card(first)
         elif isinstance(error, WorkerDied):
@@ -132,19 +144,42 @@ class FailureReporter:
         card.followers = followers
         return card
 
+    def _handled(self, chain: list[BaseException]) -> list[Death | Raised]:
+        """What failed and did not keep the program from going on.
+
+        The program did not go on after the failure that ends it, nor, so shortly before, after a
+        death: those who depend on the dead had yet to notice.
+        """
+        now = time.time()
+        ended = next((t.time for t in self._told if any(t.error is own for own in chain)), now)
+        handled = []
+        for told in self._told:
+            event = self._event_behind(_chain(told.error))
+            notice = _NOTICED_SECONDS if isinstance(event, Death) else 0.0
+            if event is not None and told.time < ended - notice:
+                handled.append(event)
+        return handled
+
+    def _facts(self, death: Death, chain: list[BaseException]) -> WorkerDied:
+        """How a worker died; a peer that only knows that it has gone does not count."""
+        for error in chain:
+            if isinstance(error, WorkerDied) and error.worker == death.name and error.explained:
+                return error
+        return self._autopsy(death.name, death.reason)
+
+    def _event_behind(self, chain: list[BaseException]) -> Death | Raised | None:
+        """The record of the failure that an exception speaks of."""
+        return next(filter(None, map(self._event_of, chain)), None)
+
     def _event_of(self, error: BaseException) -> Death | Raised | None:
-        """The registry's record of the failure that an exception speaks of."""
         if isinstance(error, WorkerDied):
             deaths = [d for d in self._state.deaths if d.name == error.worker]
-            return deaths[-1] if deaths else None
+            # A worker that was started anew has died more than once under its name.
+            same = [d for d in deaths if d.info is not None and d.info.pid == error.pid]
+            return (same or deaths or [None])[-1]
+        # What travels with the error may be here before the registry knows.
         own = getattr(error, "raised", None)
-        if isinstance(own, Raised):
-            # It travels with the error, which may be here before the registry knows.
-            return own
-        cause = error.__cause__
-        if isinstance(cause, RemoteTraceback):
-            return next((r for r in self._state.raised if r.traceback == cause.text), None)
-        return None
+        return own if isinstance(own, Raised) else None
 
     def _death_card(self, death: Death | None, error: WorkerDied) -> FailureCard:
         return FailureCard(
@@ -157,6 +192,28 @@ class FailureReporter:
             cause=error.cause,
             change=what_to_change(error),
         )
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An exception and those that it was raised from, down to a death."""
+    chain = [error]
+    while not isinstance(chain[-1], WorkerDied):
+        cause = chain[-1].__cause__
+        if cause is None or any(cause is known for known in chain):
+            break
+        chain.append(cause)
+    return chain
+
+
+def _moment(event: Death | Raised) -> float:
+    """When a failure counts: a lost connection after the deaths that may be the reason."""
+    return event.time + (_NOTICED_SECONDS if _lost_connection(event) else 0.0)
+
+
+def _lost_connection(event: Death | Raised) -> bool:
+    return isinstance(event, Raised) and (
+        event.type in _ECHOES or speaks_of_lost_connection(event.type, event.message)
+    )
 
 
 def _raised_card(event: Raised) -> FailureCard:

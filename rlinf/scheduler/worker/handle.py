@@ -6,10 +6,16 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rlinf.scheduler import trace
-from rlinf.scheduler.errors import CallCancelled, WaitTimeout, WorkerDied
+from rlinf.scheduler.errors import (
+    CallCancelled,
+    WaitTimeout,
+    WorkerDied,
+    speaks_of_lost_connection,
+    tells_of_lost_connection,
+)
 from rlinf.scheduler.worker.pending import waiting
 from rlinf.scheduler.worker.remote_error import WorkerRaised
 
@@ -24,6 +30,11 @@ _REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
 }
 # After one rank has failed, others of the call that fail because of it, or before it, show up soon.
 _ECHO_SECONDS = 0.5
+_EXPLAINED_SECONDS = 10.0
+"""How long a lost connection may wait for the death that explains it."""
+_LOOK_SECONDS = 0.05
+_GLANCE_SECONDS = 1.0
+"""Most calls end within these; for longer ones each rank is watched, so that none fails unseen."""
 
 
 class WorkerGroupFuncResult:
@@ -58,23 +69,30 @@ class WorkerGroupFuncResult:
             Exception: whatever the method raised, with the worker's traceback as its cause.
         """
         if self._outcomes is None:
-            import ray
-
             if timeout is None:
                 timeout = self._group.default_timeout
             begin = time.perf_counter()
-            try:
-                with waiting(lambda: (self,)):
-                    self._outcomes = ray.get(self._refs, timeout=timeout)
-                _record(self, begin)
-            except ray.exceptions.GetTimeoutError:
-                raise self._timeout(timeout) from None
-            except ray.exceptions.RayError as error:
-                failure = self._failure(error)
-                self._group.told(failure)
-                # The worker's own traceback is the cause; Ray's frames would only bury it.
-                raise failure from failure.__cause__
+            with waiting(lambda: (self,)):
+                self._outcomes = self._glance(timeout)
+                if self._outcomes is None:
+                    _collect([self], [], timeout, begin)
+            _record(self, begin)
         return list(self._outcomes or [])
+
+    def _glance(self, timeout: float | None) -> list[Any] | None:
+        """All values if they come soon; None if ranks have to be watched one by one."""
+        import ray
+
+        several = len(self._refs) > 1
+        short = several and (timeout is None or timeout > _GLANCE_SECONDS)
+        try:
+            return ray.get(self._refs, timeout=_GLANCE_SECONDS if short else timeout)
+        except ray.exceptions.GetTimeoutError:
+            if short:
+                return None
+            raise self.late(timeout) from None
+        except ray.exceptions.RayError as error:
+            self._fail(self._failure(error))
 
     async def async_wait(self, timeout: float | None = None) -> list[Any]:
         """Like `wait`, for coroutines: the event loop goes on meanwhile."""
@@ -88,12 +106,10 @@ class WorkerGroupFuncResult:
                     outcomes = await asyncio.wait_for(asyncio.gather(*self._refs), timeout)
                 self._outcomes = list(outcomes)
             except (asyncio.TimeoutError, TimeoutError):
-                raise self._timeout(timeout) from None
+                raise self.late(timeout) from None
             except ray.exceptions.RayError as error:
                 loop = asyncio.get_running_loop()
-                failure = await loop.run_in_executor(None, self._failure, error)
-                self._group.told(failure)
-                raise failure from failure.__cause__
+                self._fail(await loop.run_in_executor(None, self._failure, error))
         return list(self._outcomes or [])
 
     def __await__(self) -> Any:
@@ -115,9 +131,18 @@ class WorkerGroupFuncResult:
         ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=timeout)
         return len(ready) == len(self._refs)
 
-    def late(self, seconds: float) -> WaitTimeout:
+    def late(self, seconds: float | None) -> WaitTimeout:
         """The error that says which ranks have not ended after so many seconds."""
-        return self._timeout(seconds)
+        import ray
+
+        # Not 0: that asks before Ray has looked.
+        ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=0.1)
+        missing = [
+            r for r, ref in zip(self.ranks, self._refs, strict=True) if ref not in set(ready)
+        ]
+        error = self._group.describe_timeout(self.method, missing, seconds)
+        self._group.told(error)
+        return error
 
     def cancel(self) -> None:
         """Asks all ranks to stop this call.
@@ -161,20 +186,47 @@ class WorkerGroupFuncResult:
 
     # -- outcome ------------------------------------------------------------------------------
 
+    def _value(self, ref: Any) -> Any:
+        """What a rank that has ended returned; raises the failure of the call if it failed."""
+        import ray
+
+        try:
+            return ray.get(ref)
+        except ray.exceptions.RayError as error:
+            self._fail(self._failure(error))
+
+    def _fail(self, failure: BaseException) -> NoReturn:
+        self._group.told(failure)
+        # The worker's own traceback is the cause; Ray's frames would only bury it.
+        raise failure from failure.__cause__
+
     def _failure(self, error: Exception) -> BaseException:
         """The exception to raise: a death explains what the other ranks say, so it goes first."""
         import ray
 
         ray.wait(self._refs, num_returns=len(self._refs), timeout=_ECHO_SECONDS)
-        died, raised = self._failures()
-        if died:
-            return self._first(died)
-        for envelope in raised:
-            if self._cancelled and envelope.type_name == CallCancelled.__name__:
+        deadline = time.monotonic() + _EXPLAINED_SECONDS
+        while True:
+            died, raised = self._failures()
+            if died:
+                return self._first(died)
+            if self._cancelled and any(r.report.type == CallCancelled.__name__ for r in raised):
                 return CallCancelled(f"{self._group.name}.{self.method}() was cancelled")
-        if raised:
-            return raised[0].unpack()
-        return error
+            if not raised:
+                return error
+            first = min(raised, key=_blame)
+            failure = first.unpack()
+            if isinstance(failure, WorkerDied):
+                return self._group.with_facts(failure)
+            if not tells_of_lost_connection(failure):
+                return failure
+            deaths = self._group.deaths_behind(first.report)
+            own = [death for death in deaths if death.group == self._group.name]
+            if own:
+                return own[0]
+            if deaths or time.monotonic() > deadline:
+                return failure
+            time.sleep(_LOOK_SECONDS)
 
     def deaths(self) -> list[WorkerDied]:
         """The ranks that died in this call, as far as it has ended."""
@@ -205,16 +257,6 @@ class WorkerGroupFuncResult:
         order = self._group.death_order()
         return min(deaths, key=lambda d: order.get(d.worker, len(order)))
 
-    def _timeout(self, timeout: float | None) -> WaitTimeout:
-        import ray
-
-        # Not 0: that asks before Ray has looked.
-        ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=0.1)
-        missing = [
-            r for r, ref in zip(self.ranks, self._refs, strict=True) if ref not in set(ready)
-        ]
-        return self._group.describe_timeout(self.method, missing, timeout)
-
     def __repr__(self) -> str:
         state = "done" if self.done() else "running"
         return f"<{self._group.name}.{self.method}() on ranks {self.ranks}: {state}>"
@@ -226,33 +268,22 @@ def _reduce(values: list[float], reduction: str) -> float:
     return _REDUCTIONS[reduction](values)
 
 
+def _blame(envelope: WorkerRaised) -> tuple[bool, float]:
+    """Order of exceptions of one call: who lost a connection did so because of somebody else."""
+    report = envelope.report
+    return speaks_of_lost_connection(report.type, report.message), report.time
+
+
 def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> list[list[Any]]:
     """Waits for several calls and raises the failure of whichever fails first.
 
     Waiting for the handles one after the other would miss a failure in a later one for as long as
     an earlier one hangs because of it.
     """
-    import ray
-
     limits = [timeout] if timeout is not None else [h._group.default_timeout for h in handles]
     limit = min((value for value in limits if value is not None), default=None)
-    deadline = None if limit is None else time.monotonic() + limit
     begin = time.perf_counter()
-    last: WorkerGroupFuncResult | None = None
-    owner = {ref: handle for handle in handles for ref in handle._refs}
-    left = list(owner)
-    with waiting(lambda: dict.fromkeys(owner[ref] for ref in left)):
-        while left:
-            room = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready, left = ray.wait(left, num_returns=1, timeout=room)
-            if not ready:
-                raise owner[left[0]]._timeout(limit)
-            for ref in ready:
-                last = owner[ref]
-                try:
-                    ray.get(ref)
-                except ray.exceptions.RayError:
-                    owner[ref].wait()
+    last = _collect(handles, (), limit, begin)
     if last is not None:
         _record(last, begin)
     return [handle.wait() for handle in handles]
@@ -273,30 +304,57 @@ def wait_beside(
     Returns:
         What the call returned, by rank.
     """
-    import ray
-
     limit = handle._group.default_timeout if timeout is None else timeout
-    deadline = None if limit is None else time.monotonic() + limit
-    owner = {ref: other for other in others for ref in other._refs}
-    own = list(handle._refs)
-    watched = list(owner)
     begin = time.perf_counter()
-    while own:
-        room = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready, _ = ray.wait(own + watched, num_returns=1, timeout=room)
-        if not ready:
-            raise handle._timeout(limit)
-        for ref in ready:
-            if ref in owner:
-                watched.remove(ref)
-                try:
-                    ray.get(ref)
-                except ray.exceptions.RayError:
-                    owner[ref].wait()
-            else:
-                own.remove(ref)
+    _collect([handle], others, limit, begin)
     _record(handle, begin)
     return handle.wait()
+
+
+def _collect(
+    handles: Sequence[WorkerGroupFuncResult],
+    beside: Sequence[WorkerGroupFuncResult],
+    limit: float | None,
+    begin: float,
+) -> WorkerGroupFuncResult | None:
+    """Waits until all ranks of some calls have ended and keeps what they returned.
+
+    Each rank is looked at as soon as it ends: its failure is told although others hang.
+
+    Args:
+        handles: the calls to wait for.
+        beside: calls that must not fail meanwhile.
+        limit: deadline in seconds, from `begin` on.
+        begin: when the wait began, by `time.perf_counter`.
+
+    Returns:
+        The call that ended last; None if all had ended before.
+    """
+    import ray
+
+    open_calls = [handle for handle in handles if handle._outcomes is None]
+    owner = {ref: call for call in (*beside, *open_calls) for ref in call._refs}
+    needed = dict.fromkeys(ref for call in open_calls for ref in call._refs)
+    watched = dict.fromkeys(ref for ref in owner if ref not in needed)
+    values: dict[Any, Any] = {}
+    last: WorkerGroupFuncResult | None = None
+    with waiting(lambda: dict.fromkeys(owner[ref] for ref in list(needed))):
+        while needed:
+            room = None if limit is None else max(0.0, begin + limit - time.perf_counter())
+            ready, _ = ray.wait([*needed, *watched], num_returns=1, timeout=room)
+            if not ready:
+                raise owner[next(iter(needed))].late(limit)
+            for ref in ready:
+                value = owner[ref]._value(ref)
+                if ref in needed:
+                    values[ref] = value
+                    last = owner[ref]
+                    del needed[ref]
+                else:
+                    del watched[ref]
+    for call in open_calls:
+        call._outcomes = [values[ref] for ref in call._refs]
+    return last
 
 
 def _record(handle: WorkerGroupFuncResult, begin: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import ctypes
+import functools
 import inspect
 import logging
 import pickle
@@ -18,14 +18,12 @@ from typing import Any
 
 from rlinf.scheduler import trace
 from rlinf.scheduler.errors import CallCancelled
-from rlinf.scheduler.net import doorbell
 from rlinf.scheduler.worker import timers
+from rlinf.scheduler.worker.cancelling import CANCEL_SIGNAL, Coroutine
 from rlinf.scheduler.worker.logs import note
 from rlinf.scheduler.worker.remote_error import WorkerRaised, pack
 from rlinf.scheduler.worker.runtime import WorkerRuntime, set_current_call
 from rlinf.scheduler.worker.spec import WorkerSpec
-
-CANCEL_SIGNAL = signal.SIGUSR1
 
 _KEPT_TIMERS = 256
 """Calls whose timers a worker keeps for whoever asks."""
@@ -51,7 +49,7 @@ class WorkerHost:
     def _boot(self) -> None:
         runtime = self._runtime = WorkerRuntime(self._spec)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(CANCEL_SIGNAL, _on_cancel_signal)
+            signal.signal(CANCEL_SIGNAL, runtime.cancel.on_signal)
         runtime.register()
         runtime.box.rest("running __init__")
         from rlinf.config.plugins import load_extension
@@ -72,11 +70,9 @@ class WorkerHost:
         set_current_call(call)
         token = runtime.box.enter(f"running {method}()")
         try:
-            if not runtime.cancel.begin(call, _interrupter(threading.current_thread())):
-                raise CallCancelled(f"{method}() was cancelled before it began")
-            return getattr(self._worker, method)(*args, **kwargs)
+            function = functools.partial(getattr(self._worker, method), *args, **kwargs)
+            return runtime.cancel.run(call, method, function)
         finally:
-            runtime.cancel.end(call)
             runtime.box.leave(token)
             self._keep_timers(call, method, begin, spent)
 
@@ -121,9 +117,9 @@ class WorkerHost:
             note(
                 self._spec.name,
                 logging.ERROR,
-                f"{method}() raised\n{envelope.traceback_text.rstrip()}",
+                f"{method}() raised\n{envelope.report.traceback.rstrip()}",
             )
-            self._runtime.report(method, error, envelope.traceback_text)
+            self._runtime.registry.notify("raised", report=envelope.report)
         return envelope
 
     def rlinf_shut_down(self) -> None:
@@ -162,10 +158,15 @@ class AsyncWorkerHost(WorkerHost):
         token = runtime.box.enter(f"running {method}()")
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
+
+        def cancel() -> None:
+            # Looked at again on the loop: the call may have ended, and its task be Ray's once more.
+            loop.call_soon_threadsafe(lambda: runtime.cancel.asked(call) and task.cancel())
+
         try:
-            if not runtime.cancel.begin(call, lambda: loop.call_soon_threadsafe(task.cancel)):
-                raise CallCancelled(f"{method}() was cancelled before it began")
-            return await getattr(self._worker, method)(*args, **kwargs)
+            runtime.cancel.begin(call, method, Coroutine(cancel))
+            value = await getattr(self._worker, method)(*args, **kwargs)
+            return runtime.cancel.checked(call, method, value)
         except asyncio.CancelledError:
             raise self._envelope(method, CallCancelled(f"{method}() was cancelled")) from None
         except BaseException as error:
@@ -198,29 +199,6 @@ def _was_restarted() -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ray.get_runtime_context().was_current_actor_reconstructed
-
-
-def _interrupter(thread: threading.Thread) -> Callable[[], None]:
-    """What raises CallCancelled in the thread of a running call."""
-
-    def interrupt() -> None:
-        if thread is threading.main_thread():
-            # A signal also wakes the thread from a blocking system call.
-            signal.pthread_kill(thread.ident, CANCEL_SIGNAL)  # type: ignore[arg-type]
-        else:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(CallCancelled)
-            )
-
-    return interrupt
-
-
-def _on_cancel_signal(signum: int, frame: Any) -> None:
-    from rlinf.scheduler.worker.runtime import current_call, current_runtime
-
-    runtime, call = current_runtime(), current_call()
-    if isinstance(runtime, WorkerRuntime) and call is not None and runtime.cancel.asked(call):
-        doorbell.of_main_thread().interrupt(CallCancelled("the call was cancelled"))
 
 
 def actor_class(worker_cls: type) -> type:

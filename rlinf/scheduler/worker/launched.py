@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied
+from rlinf.scheduler.registry.state import Raised
 from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
 
@@ -101,6 +102,14 @@ class LaunchedGroup:
     def autopsy(self, rank: int, message: str) -> WorkerDied:
         """Finds out how a rank died."""
         return self.cluster.autopsy(self.name_of(rank), message)
+
+    def with_facts(self, died: WorkerDied) -> WorkerDied:
+        """A death as a peer saw it, with how it came about if the peer does not know."""
+        return self.cluster.with_facts(died)
+
+    def deaths_behind(self, report: Raised) -> list[WorkerDied]:
+        """Deaths that may be the reason of an exception, in the order of time."""
+        return self.cluster.deaths_behind(report)
 
     def told(self, failure: BaseException) -> None:
         """Notes that the caller is about to get this failure."""

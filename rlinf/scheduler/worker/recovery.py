@@ -13,8 +13,9 @@ import time
 from typing import Any
 
 from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.registry.state import Death
 from rlinf.scheduler.worker.group import WorkerGroup
-from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
+from rlinf.scheduler.worker.handle import WorkerGroupFuncResult, wait_all
 from rlinf.scheduler.worker.launched import LaunchedGroup
 
 _GRACE_SECONDS = 60.0
@@ -59,9 +60,16 @@ def call_off(*handles: WorkerGroupFuncResult, grace: float = _GRACE_SECONDS) -> 
 def new_deaths(group: WorkerGroup) -> list[WorkerDied]:
     """Ranks that have died since the group was launched, or since `wait_restarted` saw them."""
     launched = group.launched
+    dead = {death.name for death in _unnoticed(launched)}
+    return [launched.autopsy(i.rank, "") for i in launched.infos if i.name in dead]
+
+
+def _unnoticed(group: LaunchedGroup) -> list[Death]:
+    """Deaths of the processes that the group believes to be its ranks."""
     # Where a process listens is its alone, unlike its name.
-    dead = [death.info.endpoints for death in launched.cluster.deaths() if death.info is not None]
-    return [launched.autopsy(i.rank, "") for i in launched.infos if i.endpoints in dead]
+    own = [info.endpoints for info in group.infos]
+    deaths = group.cluster.deaths()
+    return [death for death in deaths if death.info is not None and death.info.endpoints in own]
 
 
 def wait_restarted(group: WorkerGroup, timeout: float | None = None) -> list[int]:
@@ -112,12 +120,16 @@ def begin_exchange(*groups: WorkerGroup) -> None:
     """Drops all that these groups have sent each other by `send_to` and that was not received.
 
     All groups that exchange data with one of them have to be named, and none of them may be in a
-    call. What failed before counts as dealt with.
+    call. What failed before counts as dealt with, unless a rank has died that `wait_restarted` has
+    not seen.
     """
     clusters = {id(group.launched.cluster): group.launched.cluster for group in groups}
     for cluster in clusters.values():
+        begin = time.time()
         cluster.exchange += 1
         own = [group.launched for group in groups if group.launched.cluster is cluster]
-        for call in [group.begin_exchange(cluster.exchange) for group in own]:
-            call.wait()
-        cluster.dealt_with()
+        calls = [group.begin_exchange(cluster.exchange) for group in own]
+        # A plain call may take as long as it likes; this one has nothing to do.
+        wait_all(*calls, timeout=cluster.timeout("launch"))
+        again = [death.time for group in own for death in _unnoticed(group)]
+        cluster.dealt_with(min([begin, *again]))

@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 import pickle
+import time
 import traceback
 from typing import Any
 
 from rlinf.scheduler.errors import RemoteTraceback, WorkerException
+from rlinf.scheduler.registry.state import Raised
+
+_LONGEST_MESSAGE = 4000
+_HOST = {("host.py", name) for name in ("_boot", "_guard", "_run", "run_coroutine")} | {
+    ("cancelling.py", "run")
+}
+"""The functions that call methods of a worker."""
 
 
 class WorkerRaised(Exception):
     """Envelope of an exception on its way from a worker to the caller.
 
     Attributes:
-        worker: who raised it.
-        method: in which method.
-        type_name: name of the exception's type.
-        message: its text.
-        traceback_text: its traceback in the worker.
+        report: who raised it, where and when, as the registry is told; it may be here sooner.
         pickled: the exception itself, None if it cannot be pickled.
     """
 
-    def __init__(
-        self,
-        worker: str,
-        method: str,
-        type_name: str,
-        message: str,
-        traceback_text: str,
-        pickled: bytes | None,
-    ):
-        super().__init__(worker, method, type_name, message, traceback_text, pickled)
-        self.worker = worker
-        self.method = method
-        self.type_name = type_name
-        self.message = message
-        self.traceback_text = traceback_text
+    def __init__(self, report: Raised, pickled: bytes | None):
+        super().__init__(report, pickled)
+        self.report = report
         self.pickled = pickled
 
     def __str__(self) -> str:
-        return f"{self.worker} raised {self.type_name} in {self.method}: {self.message}"
+        report = self.report
+        return f"{report.name} raised {report.type} in {report.method}: {report.message}"
 
     def unpack(self) -> BaseException:
         """The original exception, its traceback in the worker as its cause."""
@@ -48,19 +41,25 @@ class WorkerRaised(Exception):
             error = _load(self.pickled) if self.pickled is not None else self._stand_in()
         except Exception:
             error = self._stand_in()
-        error.__cause__ = RemoteTraceback(self.traceback_text)
+        error.__cause__ = RemoteTraceback(self.report.traceback, self.report)
         if hasattr(error, "add_note"):
-            error.add_note(f"raised by worker {self.worker} in {self.method}()")
+            error.add_note(f"raised by worker {self.report.name} in {self.report.method}()")
         return error
 
     def _stand_in(self) -> WorkerException:
-        return WorkerException(f"{self.type_name}: {self.message}")
+        return WorkerException(f"{self.report.type}: {self.report.message}")
 
 
 def pack(error: BaseException, worker: str, method: str) -> WorkerRaised:
     """Puts an exception into its envelope (in the worker)."""
     text = "".join(traceback.format_exception(type(error), error, _trim(error.__traceback__)))
-    return WorkerRaised(worker, method, type(error).__qualname__, str(error), text, _dump(error))
+    return WorkerRaised(report_of(error, worker, method, text), _dump(error))
+
+
+def report_of(error: BaseException, worker: str, method: str, text: str) -> Raised:
+    """Who raised an exception, where and when (in the worker)."""
+    kind, said = type(error).__qualname__, str(error)[:_LONGEST_MESSAGE]
+    return Raised(worker, method, kind, said, text, time.time())
 
 
 def _trim(trace: Any) -> Any:
@@ -68,7 +67,8 @@ def _trim(trace: Any) -> Any:
     user = trace
     frame = trace
     while frame is not None:
-        if frame.tb_frame.f_code.co_filename.endswith("scheduler/worker/host.py"):
+        code = frame.tb_frame.f_code
+        if (code.co_filename.rpartition("rlinf/scheduler/worker/")[2], code.co_name) in _HOST:
             user = frame.tb_next
         frame = frame.tb_next
     return trace if user is None else user

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import secrets
 import socket
 import sys
 import tempfile
-import threading
-import time
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +22,8 @@ from rlinf.scheduler.failure.blackbox import BlackBox
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.registry.state import Raised
 from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.worker.cancelling import CancelDesk
+from rlinf.scheduler.worker.remote_error import report_of
 from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class WorkerRuntime(ProcessRuntime):
         self.spec = spec
         self.box = BlackBox(Path(spec.box_file))
         trace.start(spec.trace_file)
-        self.cancel = _CancelDesk()
+        self.cancel = CancelDesk()
         super().__init__(
             spec.name,
             spec.run,
@@ -211,8 +212,7 @@ class WorkerRuntime(ProcessRuntime):
 
     def report(self, method: str, error: BaseException, text: str) -> Raised:
         """Tells the registry that a method raised, so that the order of failures is known."""
-        kind, said = type(error).__qualname__, str(error)[:4000]
-        report = Raised(self.name, method, kind, said, text, time.time())
+        report = report_of(error, self.name, method, text)
         self.registry.notify("raised", report=report)
         return report
 
@@ -239,44 +239,6 @@ class WorkerRuntime(ProcessRuntime):
         os._exit(1)
 
 
-class _CancelDesk:
-    """Calls that were asked to stop, and the running ones that can be."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._asked: set[str] = set()
-        self._running: dict[str, Any] = {}
-
-    def request(self, call: str) -> bool:
-        """Asks a call to stop, now or when it is about to begin."""
-        with self._lock:
-            self._asked.add(call)
-            interrupt = self._running.get(call)
-        if interrupt is not None:
-            interrupt()
-        return interrupt is not None
-
-    def begin(self, call: str, interrupt: Any) -> bool:
-        """Notes that a call runs; False if it must not begin."""
-        with self._lock:
-            if call in self._asked:
-                self._asked.discard(call)
-                return False
-            self._running[call] = interrupt
-            return True
-
-    def end(self, call: str) -> None:
-        """Notes that a call has ended."""
-        with self._lock:
-            self._running.pop(call, None)
-            self._asked.discard(call)
-
-    def asked(self, call: str) -> bool:
-        """Whether a call was asked to stop."""
-        with self._lock:
-            return call in self._asked
-
-
 def end_processes(processes: list[tuple[int, float]]) -> None:
     """Kills processes given by pid and start time, as far as they are still the same ones."""
     import psutil
@@ -290,8 +252,34 @@ def end_processes(processes: list[tuple[int, float]]) -> None:
             continue
 
 
+_LOWEST_PORT = 20000
+"""Below are the ports of Ray's workers, and those of well-known services."""
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def port_choices() -> range:
+    """Ports that the kernel gives to nobody who does not ask for that very one."""
+    try:
+        low, high = map(int, _PORT_RANGE.read_text().split())
+    except (OSError, ValueError):
+        low, high = 32768, 60999
+    below, above = range(_LOWEST_PORT, low), range(high + 1, 65536)
+    return below if len(below) >= len(above) else above
+
+
 def free_port() -> int:
-    """A port that is free at this moment."""
+    """A port that is free at this moment, and that no outgoing connection takes meanwhile."""
+    choices = port_choices()
+    for _ in range(len(choices)):
+        # Not `random`, which a program may seed alike in all of its processes.
+        port = choices[secrets.randbelow(len(choices))]
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+            try:
+                sock.bind(("", port))
+                return port
+            except OSError:
+                continue
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        # All ports are the kernel's to give away.
         sock.bind(("", 0))
         return sock.getsockname()[1]

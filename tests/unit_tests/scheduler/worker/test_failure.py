@@ -12,8 +12,16 @@ import time
 import psutil
 import pytest
 
-from rlinf.scheduler import FlexiblePlacementStrategy, WaitTimeout, WorkerDied
+from rlinf.scheduler import (
+    FlexiblePlacementStrategy,
+    WaitTimeout,
+    WorkerDied,
+    WorkerGroupFuncResult,
+    wait_restarted,
+)
 from rlinf.scheduler.cluster.shutdown import runs
+from rlinf.scheduler.failure.blackbox import is_stopped
+from tests.unit_tests.scheduler.waits import PROMISED, PROMPTLY, wait_until
 from tests.unit_tests.scheduler.worker.workers import Doomed, Echo
 
 HOW = {"kill": ("SIGKILL", None), "segv": ("SIGSEGV", None), "exit": (None, 3)}
@@ -24,14 +32,14 @@ def slots(count: int) -> FlexiblePlacementStrategy:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_death_in_a_call(cluster, how):
+def test_death_in_a_call(cluster, tmp_path, how):
     group = Echo.create_group().launch(cluster, slots(3), name="mortal")
     group.say("famous last words").wait()
     pid = group.pid().wait()[1]
-    begin = time.monotonic()
+    clock = tmp_path / "clock"
     with pytest.raises(WorkerDied) as caught:
-        group.die_on_rank(1, how).wait()
-    assert time.monotonic() - begin < 5
+        group.die_on_rank(1, how, str(clock)).wait()
+    assert time.time() - float(clock.read_text()) < PROMISED
     died = caught.value
     assert (died.worker, died.group, died.rank, died.node_rank, died.pid) == (
         "mortal:1",
@@ -57,16 +65,33 @@ def test_death_in_the_constructor(cluster, how):
 def test_death_between_calls(cluster):
     group = Echo.create_group().launch(cluster, slots(2), name="idle")
     os.kill(group.pid().wait()[0], signal.SIGKILL)
-    time.sleep(0.5)
+    wait_until(cluster.deaths)
     with pytest.raises(WorkerDied) as caught:
-        group.add().wait(timeout=5)
+        group.add().wait(timeout=PROMPTLY)
     assert (caught.value.worker, caught.value.activity) == ("idle:0", "idle")
 
 
-def test_a_hang_in_the_constructor_meets_the_launch_deadline(ray_session, tmp_path):
+def test_a_hang_in_the_constructor_meets_the_launch_deadline(ray_session, tmp_path, monkeypatch):
     from rlinf.scheduler import Cluster
 
-    cfg = {"num_nodes": 1, "timeouts": {"launch": 10.0}}
+    glance, limit = WorkerGroupFuncResult._glance, 5 * PROMPTLY
+
+    def patient(call: WorkerGroupFuncResult, timeout: float) -> object:
+        """Lets the deadline come when one rank is up and the other hangs, however slowly."""
+        if call.method != "__init__":
+            return glance(call, timeout)
+        assert timeout == limit
+        server = cluster._server
+        wait_until(lambda: "stuck:0" in server.state.ready, limit)
+        names = ["stuck:1"]
+        wait_until(
+            lambda: "__init__" in server.inquire("status", None, names, limit).get(names[0], ""),
+            limit,
+        )
+        return glance(call, 1.0)
+
+    monkeypatch.setattr(WorkerGroupFuncResult, "_glance", patient)
+    cfg = {"num_nodes": 1, "timeouts": {"launch": limit}}
     with Cluster(cluster_cfg=cfg, distributed_log_dir=str(tmp_path)) as cluster:
         with pytest.raises(WaitTimeout) as caught:
             Doomed.create_group("hang").launch(cluster, slots(2), name="stuck")
@@ -77,8 +102,10 @@ def test_a_hang_in_the_constructor_meets_the_launch_deadline(ray_session, tmp_pa
 def test_a_stopped_process_is_recognised(cluster):
     group = Echo.create_group().launch(cluster, slots(2), name="frozen")
     pid = group.pid().wait()[1]
+    call = group.die_on_rank(1, "stop")
+    wait_until(lambda: is_stopped(pid))
     with pytest.raises(WaitTimeout) as caught:
-        group.die_on_rank(1, "stop").wait(timeout=1)
+        call.wait(timeout=1)
     os.kill(pid, signal.SIGCONT)
     assert "frozen:1" in str(caught.value) and "stopped by a signal" in str(caught.value)
 
@@ -101,7 +128,7 @@ def test_device_lock_serialises_and_is_freed_by_death(cluster):
     with pytest.raises(WaitTimeout, match="held by locked:0"):
         group.execute_on(1).take_lock(0.3).wait()
     os.kill(group.pid().wait()[0], signal.SIGKILL)
-    group.execute_on(1).take_lock(5.0).wait()
+    group.execute_on(1).take_lock(PROMPTLY).wait()
     group.execute_on(1).give_lock().wait()
     with pytest.raises(ValueError, match="does not hold the lock"):
         group.execute_on(1).give_lock().wait()
@@ -112,16 +139,12 @@ def test_a_restarted_rank_comes_back_under_its_address(cluster):
         cluster, slots(2), name="phoenix", restart={"on_failure": 1}
     )
     before = group.pid().wait()
+    call = group.die_on_rank(1, "kill")
     with pytest.raises(WorkerDied, match="phoenix:1"):
-        group.die_on_rank(1, "kill").wait()
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            after = group.execute_on(1).pid().wait(timeout=10)
-            break
-        except WorkerDied:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        call.wait()
+    call.cancel()
+    assert wait_restarted(group, timeout=60) == [1]
+    after = group.execute_on(1).pid().wait(timeout=PROMPTLY)
     assert after[0] != before[1]
     assert group.execute_on(1).add().wait() == [4]
     infos = cluster._runtime.registry.ask("group", group="phoenix")
@@ -179,9 +202,9 @@ def run_program(
     if kill is not None:
         time.sleep(0.5)
         process.send_signal(kill)
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate(timeout=150)
     seconds = time.monotonic() - begin
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while (alive := [p for p in everyone if runs(p)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     for left in alive:
@@ -190,6 +213,7 @@ def run_program(
     return process.returncode, "".join(lines) + out, pids, seconds
 
 
+@pytest.mark.timeout(240)
 def test_an_uncaught_death_ends_the_run_with_one_card(tmp_path):
     code, output, pids, _ = run_program(tmp_path, "group.die_on_rank(2, 'segv').wait()")
     assert code == 1
@@ -202,6 +226,7 @@ def test_an_uncaught_death_ends_the_run_with_one_card(tmp_path):
     assert card["cause"] and card["change"] and card["when"]
 
 
+@pytest.mark.timeout(240)
 def test_an_uncaught_exception_names_the_worker_and_method(ray_address, tmp_path):
     body = "group.execute_on(1).fail().wait()"
     code, output, _, _ = run_program(tmp_path, body, address=ray_address)
@@ -213,6 +238,7 @@ def test_an_uncaught_exception_names_the_worker_and_method(ray_address, tmp_path
     assert "ValueError: this method fails" in output
 
 
+@pytest.mark.timeout(240)
 def test_a_caught_failure_is_not_blamed_for_a_later_one(ray_address, tmp_path):
     body = """
     try:
@@ -226,6 +252,7 @@ def test_a_caught_failure_is_not_blamed_for_a_later_one(ray_address, tmp_path):
     assert card["what"] == "SystemError: the driver itself"
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("body, expected", [("sys.exit(5)", 5), ("pass", 0)])
 def test_the_exit_code_is_the_one_asked_for(ray_address, tmp_path, body, expected):
     # The one that goes well also ends a Ray of its own.
@@ -235,9 +262,9 @@ def test_the_exit_code_is_the_one_asked_for(ray_address, tmp_path, body, expecte
     assert "RUN FAILED" not in output
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("number, expected", [(signal.SIGTERM, -15), (signal.SIGKILL, -9)])
 def test_a_killed_driver_leaves_nothing_behind(tmp_path, number, expected):
-    code, _, _, seconds = run_program(tmp_path, "group.sleep(60).wait()", kill=number)
+    code, _, _, seconds = run_program(tmp_path, "group.sleep(600).wait()", kill=number)
     assert code == expected
-    assert seconds < 40
+    assert seconds < 100

@@ -12,6 +12,7 @@ import pytest
 from rlinf.cli.worker_logs import LogFile, Selection, find_logs, merged
 from rlinf.scheduler import PackedPlacementStrategy, Worker, wait_all
 from rlinf.scheduler.worker.pending import pending_calls
+from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
 
 class Talker(Worker):
@@ -74,8 +75,7 @@ def test_what_is_waited_for_can_be_asked(shared_cluster, tmp_path):
     thread.start()
 
     def until(names: list[str]) -> list:
-        while [call.name for call in pending_calls()] != names:
-            threading.Event().wait(0.01)
+        wait_until(lambda: [call.name for call in pending_calls()] == names, 3 * PROMPTLY)
         return pending_calls()
 
     first, second = until(["One.wait_for_word()", "Two.wait_for_word()"])

@@ -78,10 +78,14 @@ class Echo(Worker):
     def die(self, how: str) -> None:
         die(how)
 
-    def die_on_rank(self, rank: int, how: str) -> None:
+    def die_on_rank(self, rank: int, how: str, clock: str | None = None) -> None:
+        """Notes the time in a file, if one is named, and dies."""
         if self._rank == rank:
+            if clock is not None:
+                with open(clock, "w") as file:
+                    file.write(str(time.time()))
             die(how)
-        time.sleep(60)
+        time.sleep(600)
 
     def lock_for(self, seconds: float) -> tuple[float, float]:
         with self.device_lock:
