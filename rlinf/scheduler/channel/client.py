@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.channel.entries import Entry
 from rlinf.scheduler.channel.errors import ChannelError, ItemLost
 from rlinf.scheduler.channel.outbox import Outbox
 from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Deferred, Work, finished
-from rlinf.scheduler.errors import CallCancelled
+from rlinf.scheduler.errors import CallCancelled, WorkerDied
 from rlinf.scheduler.net.connection import Connection
 
 if TYPE_CHECKING:
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 16 * 1024
 """Items up to this size travel inside the request; larger ones stay with the producer."""
+
+_GET_GRACE = 5.0
+_PUT_GRACE = 60.0
+"""Seconds after a deadline in which the keeper says what became of a request.
+
+What a get would have taken goes back if that takes longer; a put cannot be undone.
+"""
 
 
 class ChannelClient:
@@ -35,8 +44,10 @@ class ChannelClient:
         self._pending: dict[int, _Pending] = {}
         self._early: dict[int, dict[int, Payload]] = {}
         self._late_errors: dict[str, Exception] = {}
-        # By channel and key: the keeper, and the items that it has lent, in order.
-        self._ahead: dict[tuple[str, Hashable], tuple[str, deque[Payload]]] = {}
+        # By channel and keeper: requests whose items were taken here since it was told last.
+        self._taken: dict[tuple[str, str], list[int]] = {}
+        # By channel and key: the connection to the keeper, and the items that it has lent.
+        self._ahead: dict[tuple[str, Hashable], tuple[Connection, deque[Payload]]] = {}
         for kind, handler in {
             "q.ok": self._on_ok,
             "q.error": self._on_error,
@@ -60,7 +71,7 @@ class ChannelClient:
         timeout: float | None,
     ) -> Work:
         """Starts to put an item."""
-        self._raise_late_error(spec.name)
+        self.raise_late_error(spec.name)
         encoded, _ = self.endpoint.packer.encode(obj)
         limit = self._limit(timeout)
         ticket, parts = None, [encoded.header, *encoded.buffers]
@@ -70,8 +81,9 @@ class ChannelClient:
         # Without a bound there is nothing to wait for: a refusal is reported by the next request.
         quiet = wait and not spec.maxsize and not spec.maxbytes
         pending = _Pending(
-            self, spec, key, lambda: f"room in channel {spec.name!r}", limit, quiet=quiet
+            self, spec, key, lambda: f"room in channel {spec.name!r}", limit, grace=_PUT_GRACE
         )
+        pending.is_put = True
         fields = (
             pending.number,
             spec.name,
@@ -82,7 +94,12 @@ class ChannelClient:
             wait,
             quiet,
         )
-        self._request(pending, "q.put", fields, parts)
+        try:
+            self._request(pending, "q.put", fields, parts)
+        except BaseException:
+            if ticket is not None:
+                self.outbox.drop(ticket)
+            raise
         if quiet:
             self._settle(pending.number)
             pending.work.finish()
@@ -97,7 +114,7 @@ class ChannelClient:
         timeout: float | None,
     ) -> Work:
         """Starts to get an item, or a batch if there is a target weight."""
-        self._raise_late_error(spec.name)
+        self.raise_late_error(spec.name)
         if self._ahead:
             if target is None:
                 payload = self._take_ahead(spec, key)
@@ -112,19 +129,33 @@ class ChannelClient:
             lambda: f"an item of channel {spec.name!r}, key {key!r}",
             self._limit(timeout),
             batch=target is not None,
+            undo=_Granted.give_back,
         )
-        self._request(pending, "q.get", (pending.number, spec.name, key, target, wait))
+        fields = (
+            pending.number,
+            spec.name,
+            key,
+            target,
+            wait,
+            self._pop_taken(spec.name, pending.keeper),
+        )
+        self._request(pending, "q.get", fields)
         return pending.work
 
     def _take_ahead(self, spec: ChannelSpec, key: Hashable) -> Payload | None:
         """Takes the next item that was lent, and tells the keeper; None if there is none."""
         with self._lock:
-            keeper, lent = self._ahead.get((spec.name, key), ("", None))
-            if lent is None:
+            connection, lent = self._ahead.get((spec.name, key), (None, None))
+            if connection is None or lent is None:
                 return None
-            # Before a recall can be answered, and before the item is used.
-            connection = self.endpoint.connection_to(keeper)
-            self.endpoint.answer_raw(connection, "q.take", (0, spec.name, key))
+            done = self._taken.pop((spec.name, connection.identity["name"]), ())
+            try:
+                # Before a recall can be answered, and before the item is used.
+                self.endpoint.answer_raw(connection, "q.take", (0, spec.name, key, done))
+            except WorkerDied:
+                # Nothing here may wait for what becomes of the keeper; the next request does.
+                del self._ahead[spec.name, key]
+                return None
             payload = lent.popleft()
             if not lent:
                 del self._ahead[spec.name, key]
@@ -132,12 +163,20 @@ class ChannelClient:
 
     def _return_ahead(self, channel: str, key: Hashable) -> None:
         with self._lock:
-            keeper, _ = self._ahead.pop((channel, key), ("", None))
-            if keeper:
-                self.endpoint.post_soon(keeper, "q.returned", (0, channel, key))
+            connection, _ = self._ahead.pop((channel, key), (None, None))
+            if connection is not None:
+                self._say_returned(connection, channel, key)
+
+    def _say_returned(self, connection: Connection, channel: str, key: Hashable) -> None:
+        try:
+            self.endpoint.answer_raw(connection, "q.returned", (0, channel, key))
+        except WorkerDied:
+            # With the keeper all that it had lent is gone.
+            pass
 
     def ask(self, spec: ChannelSpec, question: str, key: Hashable = None) -> Work:
         """Starts a question to the keeper of a key."""
+        self.raise_late_error(spec.name)
         what = f"the answer of channel {spec.name!r} to {question}"
         pending = _Pending(
             self, spec, key, lambda: what, self._limit(None), batch=question == "peek"
@@ -160,7 +199,8 @@ class ChannelClient:
     def acknowledge(self, spec: ChannelSpec) -> None:
         """Says that this process is done with all items that it has taken."""
         for keeper in spec.keepers:
-            self.endpoint.answer_raw(self.endpoint.connection_to(keeper), "q.ack", (spec.name,))
+            fields = (0, spec.name, self._pop_taken(spec.name, keeper))
+            self.endpoint.answer_raw(self.endpoint.connection_to(keeper), "q.ack", fields)
 
     def _request(
         self, pending: _Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
@@ -169,25 +209,42 @@ class ChannelClient:
             self._pending[pending.number] = pending
         try:
             connection = self.endpoint.connection_to(pending.keeper)
-            pending.work.source = connection
+            pending.work_source = pending.work.source = connection
             self.endpoint.answer_raw(connection, kind, fields, parts)
         except BaseException:
             self._settle(pending.number)
             raise
 
-    def cancel(self, pending: _Pending, abandoned: bool) -> None:
+    def cancel(self, pending: _Pending) -> None:
         """Asks the keeper to forget a request; an answer that is on the way still counts."""
-        pending.abandoned |= abandoned
         fields = (pending.number, pending.spec.name, pending.key)
         self.endpoint.post_soon(pending.keeper, "q.cancel", fields)
 
-    def give_back(self, pending: _Pending, payloads: list[Payload]) -> None:
-        """Returns items that nobody will take here; they go in front of their queue again."""
-        sizes = [len(payload.parts) for payload in payloads]
-        parts = [part for payload in payloads for part in payload.parts]
-        connection = self.endpoint.connection_to(pending.keeper)
-        fields = (pending.number, pending.spec.name, sizes)
-        self.endpoint.answer_raw(connection, "q.return", fields, [bytes(part) for part in parts])
+    def note_taken(self, channel: str, keeper: str, number: int) -> None:
+        """The items of a request are in somebody's hands; its keeper is told by the next one."""
+        with self._lock:
+            self._taken.setdefault((channel, keeper), []).append(number)
+
+    def _pop_taken(self, channel: str, keeper: str) -> list[int]:
+        with self._lock:
+            return self._taken.pop((channel, keeper), [])
+
+    def give_back(self, pending: _Pending, payloads: list[Payload | None]) -> None:
+        """Returns items that nobody will take here; they go to where they were in the queue."""
+        sizes, parts = [], []
+        for payload in payloads:
+            copies = _copies(payload)
+            sizes.append(len(copies))
+            parts += copies
+        connection, channel = pending.work_source, pending.spec.name
+        try:
+            fields = (pending.number, channel, sizes)
+            self.endpoint.answer_raw(connection, "q.return", fields, parts)
+        except WorkerDied:
+            # The channel is gone with its keeper.
+            return
+        # What was lent together with them must not overtake them.
+        self._return_ahead(channel, pending.key)
 
     def number(self) -> int:
         """A number for a new request."""
@@ -200,7 +257,8 @@ class ChannelClient:
         with self._lock:
             return self._pending.pop(number, None)
 
-    def _raise_late_error(self, channel: str) -> None:
+    def raise_late_error(self, channel: str) -> None:
+        """Raises what became of an earlier put, if it was refused and nobody was told."""
         error = self._late_errors.pop(channel, None) if self._late_errors else None
         if error is not None:
             raise error
@@ -214,18 +272,29 @@ class ChannelClient:
             pending.work.finish(value[0] if value else None)
 
     def _on_error(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
-        number, error = fields
+        number, error, channel = fields
         pending = self._settle(number)
-        if pending is not None:
-            pending.work.finish(error=error)
-        else:
-            # Of a put that did not wait: told now, and raised by the next request of this process.
-            print(
-                f"{self.endpoint.name}: an item was refused: {error}", file=sys.stderr, flush=True
-            )
-            self._late_errors[str(error).split("'")[1]] = error
+        if pending is None:
+            self._note_late_error(channel, error)
+            return
+        if pending.is_put:
+            # Its handle may have been let go.
+            unseen = weakref.finalize(pending.work, self._note_if_unseen, pending.spec.name, error)
+            unseen.atexit = False
+        pending.work.finish(error=error)
 
-    def _on_grant(self, keeper: str, _: Connection, fields: tuple[Any, ...], body: Any) -> None:
+    def _note_if_unseen(self, channel: str, error: Exception) -> None:
+        if error.__traceback__ is None:
+            self._note_late_error(channel, error)
+
+    def _note_late_error(self, channel: str, error: Exception) -> None:
+        """Of a put that nobody waited for: told now, and raised by the next request."""
+        print(f"{self.endpoint.name}: an item was refused: {error}", file=sys.stderr, flush=True)
+        self._late_errors[channel] = error
+
+    def _on_grant(
+        self, keeper: str, connection: Connection, fields: tuple[Any, ...], body: Any
+    ) -> None:
         number, entries, *loan = fields
         with self._lock:
             pending = self._pending.get(number)
@@ -233,41 +302,43 @@ class ChannelClient:
         if pending is None:
             return
         if loan:
-            self._borrow(pending, keeper, *loan, body)
+            self._borrow(pending, connection, *loan, body)
         pending.expect(entries)
         position = 0
-        for index, (count, producer) in enumerate(entries):
-            if count >= 0:
-                pending.fill(index, self._small(body[position : position + count]))
-                position += count
+        for index, entry in enumerate(entries):
+            if isinstance(entry, int):
+                pending.fill(index, self._small(body[position : position + entry]))
+                position += entry
             elif index in early:
                 pending.fill(index, early[index])
-            elif (error := self.endpoint.ended(producer)) is not None:
-                self._lose(pending, producer, error)
-                return
+            elif (error := self.endpoint.ended(*entry)) is not None:
+                pending.lose(index, error)
         self._finish_if_complete(pending)
 
     def _borrow(
-        self, pending: _Pending, keeper: str, key: Hashable, counts: list[int], body: list[Any]
+        self,
+        pending: _Pending,
+        connection: Connection,
+        key: Hashable,
+        counts: list[int],
+        body: list[Any],
     ) -> None:
         """Keeps the items that came along, the last ones of the body, for the next requests."""
-        channel = pending.spec.name
         lent: deque[Payload] = deque()
         position = len(body) - sum(counts)
         for count in counts:
             lent.append(self._small(body[position : position + count]))
             position += count
         with self._lock:
-            self._ahead[channel, key] = keeper, lent
-        if pending.abandoned:
-            # The item itself goes back to the front of its queue, where these must not overtake it.
-            self._return_ahead(channel, key)
+            self._ahead[pending.spec.name, key] = connection, lent
 
-    def _on_recall(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+    def _on_recall(
+        self, keeper: str, connection: Connection, fields: tuple[Any, ...], __: Any
+    ) -> None:
         channel, key = fields
         with self._lock:
             self._ahead.pop((channel, key), None)
-            self.endpoint.post_soon(keeper, "q.returned", (0, channel, key))
+            self._say_returned(connection, channel, key)
 
     def _small(self, parts: list[memoryview]) -> Payload:
         from rlinf.scheduler.collective.payload import Payload
@@ -303,30 +374,28 @@ class ChannelClient:
     def _on_end(self, member: str, error: BaseException) -> None:
         with self._lock:
             pendings = list(self._pending.values())
-            for place in [p for p, (keeper, _) in self._ahead.items() if keeper == member]:
-                del self._ahead[place]
+            for place, (connection, _) in list(self._ahead.items()):
+                if connection.identity["name"] == member:
+                    del self._ahead[place]
         for pending in pendings:
             if pending.keeper == member:
                 self._settle(pending.number)
                 pending.work.finish(error=_keeper_ended(pending.spec, error))
-            elif pending.missing and member in pending.missing.values():
-                self._lose(pending, member, error)
-
-    def _lose(self, pending: _Pending, producer: str, error: BaseException) -> None:
-        self._settle(pending.number)
-        lost = ItemLost(
-            f"an item of channel {pending.spec.name!r} was lost with its producer {producer}"
-        )
-        lost.__cause__ = error
-        pending.work.finish(error=lost)
+            elif pending.missing:
+                for index, (producer, _) in list(pending.missing.items()):
+                    if producer == member:
+                        pending.lose(index, error)
+                self._finish_if_complete(pending)
 
 
 class _Pending:
     """A request that has not been answered.
 
     Attributes:
-        missing: producer by position of the items that are still on their way; None before the
-            keeper has answered.
+        missing: producer and its life, by position, of the items that are still on their way; None
+            before the keeper has answered.
+        is_put: whether it puts an item.
+        work_source: the connection to the keeper.
     """
 
     def __init__(
@@ -338,30 +407,38 @@ class _Pending:
         timeout: float | None,
         *,
         batch: bool = False,
-        quiet: bool = False,
         keeper: str | None = None,
+        grace: float = _GET_GRACE,
+        undo: Callable[[Any], None] | None = None,
     ):
         self.number = client.number()
         self.spec = spec
         self.key = key
         self.keeper = keeper or keeper_of(spec, key)
-        self.missing: dict[int, str] | None = None
-        self.abandoned = False
+        self.missing: dict[int, tuple[str, str]] | None = None
+        self.is_put = False
+        self.work_source: Any = None
         self._client = client
         self._batch = batch
-        self._items: list[Any] = []
+        self._takes = undo is not None
+        self._items: list[Payload | None] = []
+        self._failure: ItemLost | None = None
         self.work = Work(
             what,
             client.endpoint.name,
             timeout,
-            lambda abandoned: client.cancel(self, abandoned),
-            grace=_GRACE_SECONDS,
+            lambda: client.cancel(self),
+            grace,
+            undo=undo,
         )
 
-    def expect(self, entries: list[tuple[int, str]]) -> None:
+    def expect(self, entries: list[Entry]) -> None:
         """Notes who sends what."""
         self._items = [None] * len(entries)
-        self.missing = {index: producer for index, (_, producer) in enumerate(entries)}
+        self.missing = {
+            index: ("", "") if isinstance(entry, int) else entry
+            for index, entry in enumerate(entries)
+        }
 
     def fill(self, index: int, payload: Payload) -> None:
         """Takes an item."""
@@ -369,12 +446,24 @@ class _Pending:
         self._items[index] = payload
         self.missing.pop(index, None)
 
+    def lose(self, index: int, error: BaseException) -> None:
+        """An item is gone with its producer."""
+        assert self.missing is not None
+        producer, _ = self.missing.pop(index)
+        self._failure = ItemLost(
+            f"an item of channel {self.spec.name!r} was lost with its producer {producer}"
+        )
+        self._failure.__cause__ = error
+
     def deliver(self) -> None:
-        """All items are here."""
+        """All items are here that will come."""
         items, self._items = self._items, []
-        if self.abandoned:
-            self._client.endpoint.later(self._client.give_back, self, items)
-            self.work.finish(error=CallCancelled("the request was cancelled"))
+        if self._failure is not None:
+            if self._takes:
+                self._client.give_back(self, items)
+            self.work.finish(error=self._failure)
+        elif self._takes:
+            self.work.finish(_Granted(self._client, self, items, self._batch))
         else:
             self.work.finish(_Batch(items) if self._batch else items[0])
 
@@ -382,7 +471,7 @@ class _Pending:
 class _Batch(Deferred):
     """Items that are decoded together when they are taken."""
 
-    def __init__(self, payloads: list[Payload]):
+    def __init__(self, payloads: list[Any]):
         self.payloads = payloads
         self._values: list[Any] | None = None
 
@@ -393,7 +482,35 @@ class _Batch(Deferred):
         return self._values
 
 
-_GRACE_SECONDS = 5.0
+class _Granted(_Batch):
+    """Items that belong to a request: somebody takes them, or they go back."""
+
+    def __init__(self, client: ChannelClient, pending: _Pending, payloads: list[Any], batch: bool):
+        super().__init__(payloads)
+        self._client = client
+        self._pending: _Pending | None = pending
+        self._is_batch = batch
+
+    def load(self) -> Any:
+        """The items, or the one item."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._client.note_taken(pending.spec.name, pending.keeper, pending.number)
+        return super().load() if self._is_batch else self.payloads[0].load()
+
+    def give_back(self) -> None:
+        """Nobody takes them."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._client.give_back(pending, self.payloads)
+
+
+def _copies(payload: Payload | None) -> list[bytes]:
+    """The parts of an item, to send it back; none if it is lost."""
+    try:
+        return [bytes(part) for part in payload.parts] if payload is not None else []
+    except WorkerDied:
+        return []
 
 
 def _keeper_ended(spec: ChannelSpec, error: BaseException) -> ChannelError:

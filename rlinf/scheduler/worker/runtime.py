@@ -243,7 +243,8 @@ class _CancelDesk:
     """Calls that were asked to stop, and the running ones that can be."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # The handler of the cancel signal asks, whatever its thread is doing here.
+        self._lock = threading.RLock()
         self._asked: set[str] = set()
         self._running: dict[str, Any] = {}
 
