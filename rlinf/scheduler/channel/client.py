@@ -408,7 +408,7 @@ class _Pending:
         *,
         batch: bool = False,
         keeper: str | None = None,
-        grace: float = _GET_GRACE,
+        grace: float | None = None,
         undo: Callable[[Any], None] | None = None,
     ):
         self.number = client.number()
@@ -428,7 +428,7 @@ class _Pending:
             client.endpoint.name,
             timeout,
             lambda: client.cancel(self),
-            grace,
+            _GET_GRACE if grace is None else grace,
             undo=undo,
         )
 

@@ -8,7 +8,14 @@ import threading
 
 import pytest
 
-from rlinf.scheduler import Channel, ChannelClosed, ChannelError, ItemLost, WaitTimeout
+from rlinf.scheduler import (
+    Channel,
+    ChannelClosed,
+    ChannelError,
+    ItemLost,
+    WaitTimeout,
+    WorkerDied,
+)
 from rlinf.scheduler.channel import client as client_module
 from rlinf.scheduler.channel.local import LocalChannel
 from rlinf.scheduler.channel.spec import ChannelSpec
@@ -21,9 +28,7 @@ LARGE = 5 * client_module.INLINE_BYTES
 @pytest.fixture
 def impatient(monkeypatch):
     """After its deadline a get waits no longer for word from the keeper."""
-    monkeypatch.setattr(client_module._Pending.__init__, "__kwdefaults__", None, raising=False)
-    defaults = {"batch": False, "keeper": None, "grace": 0.05, "undo": None}
-    monkeypatch.setattr(client_module._Pending.__init__, "__kwdefaults__", defaults)
+    monkeypatch.setattr(client_module, "_GET_GRACE", 0.05)
 
 
 def time_out(channel, *args, **kwargs):
@@ -69,8 +74,6 @@ def test_the_rest_of_a_batch_goes_back_if_one_item_is_lost_with_its_producer(sma
     dying, producer, consumer = (small_run.join(name) for name in ("d:0", "p:0", "c:0"))
     small_run.channel(producer, "c").put("small", weight=1)
     channel = small_run.channel(consumer, "c")
-    with stalled(dying):
-        in_thread(small_run.channel(producer, "c").qsize).wait()
     small_run.channel(dying, "c").put(b"x" * LARGE, weight=1)
     wait_until(lambda: channel.qsize() == 2)
     with stalled(dying):
@@ -114,22 +117,27 @@ def test_a_cancelled_handle_takes_nothing_although_the_keeper_is_slow(small_run)
     assert small_run.channel(producer, "c").get(timeout=PROMPTLY) == "kept"
 
 
-def test_a_keeper_that_dies_while_items_are_lent_is_reported(small_run):
+def test_a_keeper_that_dies_while_items_are_lent_is_reported(small_run, monkeypatch):
     keeper = small_run.keeper()
     consumer = small_run.join("c:0")
     channel = small_run.channel(consumer, "c")
     channel.put_batch(range(6))
     assert [channel.get(), channel.get()] == [0, 1]
     assert consumer.channels._ahead, "the rest is lent"
-    with stalled(consumer):
-        # The connection is known to be closed here before the keeper's end is.
-        for connection in list(consumer.endpoint._out.values()):
-            connection.closed = "it broke"
-        taking = in_thread(channel.get)
-        small_run.server  # noqa: B018
-        small_run._cut(keeper)
-    with pytest.raises(Exception, match="keeper:0"):
-        taking.wait()
+    endpoint = consumer.endpoint
+    reach, killed = endpoint.connection_to, []
+
+    def reach_a_dead_one(*args):
+        if not killed:
+            killed.append(keeper)
+            small_run.kill(keeper)
+            # Its end is told from here on, which must not need what the caller holds.
+            wait_until(lambda: "keeper:0" not in endpoint._out)
+        return reach(*args)
+
+    monkeypatch.setattr(endpoint, "connection_to", reach_a_dead_one)
+    with pytest.raises((ChannelError, WorkerDied), match="keeper:0"):
+        in_thread(lambda: [channel.get() for _ in range(6)]).wait()
 
 
 def test_a_refusal_that_nobody_waited_for_is_raised_by_close(small_run):
@@ -174,7 +182,7 @@ def test_a_large_item_that_cannot_be_put_is_not_kept(small_run):
     producer = small_run.join("p:0")
     channel = small_run.channel(producer, "c")
     small_run.kill(keeper)
-    with pytest.raises(Exception, match="keeper:0"):
+    with pytest.raises((ChannelError, WorkerDied), match="keeper:0"):
         channel.put(b"x" * LARGE)
     assert len(producer.channels.outbox) == 0
 
