@@ -93,7 +93,7 @@ class Endpoint:
         self._made: tuple[Packer, Unpacker] | None = None
         # Handlers and watchers run one at a time: in the I/O thread, or in one that waits.
         self._serial = threading.RLock()
-        self._helpers = ThreadPoolExecutor(4, thread_name_prefix="rlinf-send")
+        self._helpers = ThreadPoolExecutor(16, thread_name_prefix="rlinf-send")
         args = (run.secret, self._on_message, self._on_close, self._on_connect)
         self._listeners = [Listener(self._loop, ("unix", f"rlinf-{secrets.token_hex(8)}"), *args)]
         self._identity = {"name": name, "life": _life_at(self.addresses)}
