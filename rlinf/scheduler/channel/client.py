@@ -8,9 +8,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rlinf.scheduler.channel.entries import Entry
+from rlinf.scheduler.channel.entries import Entry, Lent
 from rlinf.scheduler.channel.errors import ChannelError, ItemLost
 from rlinf.scheduler.channel.outbox import Outbox
 from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 16 * 1024
 """Items up to this size travel inside the request; larger ones stay with the producer."""
+
+_Loan = tuple["Payload", float, int]
+"""An item that was lent, its weight and its order."""
 
 _GET_GRACE = 5.0
 _PUT_GRACE = 60.0
@@ -47,7 +51,7 @@ class ChannelClient:
         # By channel and keeper: requests whose items were taken here since it was told last.
         self._taken: dict[tuple[str, str], list[int]] = {}
         # By channel and key: the connection to the keeper, and the items that it has lent.
-        self._ahead: dict[tuple[str, Hashable], tuple[Connection, deque[Payload]]] = {}
+        self._ahead: dict[tuple[str, Hashable], tuple[Connection, deque[_Loan]]] = {}
         for kind, handler in {
             "q.ok": self._on_ok,
             "q.error": self._on_error,
@@ -117,9 +121,9 @@ class ChannelClient:
         self.raise_late_error(spec.name)
         if self._ahead:
             if target is None:
-                payload = self._take_ahead(spec, key)
-                if payload is not None:
-                    return finished(payload)
+                work = self._take_ahead(spec, key)
+                if work is not None:
+                    return work
             else:
                 self._return_ahead(spec.name, key)
         pending = _Pending(
@@ -142,7 +146,7 @@ class ChannelClient:
         self._request(pending, "q.get", fields)
         return pending.work
 
-    def _take_ahead(self, spec: ChannelSpec, key: Hashable) -> Payload | None:
+    def _take_ahead(self, spec: ChannelSpec, key: Hashable) -> Work | None:
         """Takes the next item that was lent, and tells the keeper; None if there is none."""
         with self._lock:
             connection, lent = self._ahead.get((spec.name, key), (None, None))
@@ -156,10 +160,21 @@ class ChannelClient:
                 # Nothing here may wait for what becomes of the keeper; the next request does.
                 del self._ahead[spec.name, key]
                 return None
-            payload = lent.popleft()
+            payload, *rest = lent.popleft()
             if not lent:
                 del self._ahead[spec.name, key]
-            return payload
+        return finished(
+            payload, undo=partial(self._restore, connection, (0, spec.name, key, *rest))
+        )
+
+    def _restore(self, connection: Connection, fields: tuple[Any, ...], payload: Payload) -> None:
+        """Returns an item that was lent and taken, but is used by nobody."""
+        try:
+            self.endpoint.answer_raw(connection, "q.restore", fields, _copies(payload))
+        except WorkerDied:
+            # The channel is gone with its keeper.
+            return
+        self._return_ahead(fields[1], fields[2])
 
     def _return_ahead(self, channel: str, key: Hashable) -> None:
         with self._lock:
@@ -320,14 +335,14 @@ class ChannelClient:
         pending: _Pending,
         connection: Connection,
         key: Hashable,
-        counts: list[int],
+        loans: list[Lent],
         body: list[Any],
     ) -> None:
         """Keeps the items that came along, the last ones of the body, for the next requests."""
-        lent: deque[Payload] = deque()
-        position = len(body) - sum(counts)
-        for count in counts:
-            lent.append(self._small(body[position : position + count]))
+        lent: deque[_Loan] = deque()
+        position = len(body) - sum(count for count, _, _ in loans)
+        for count, weight, order in loans:
+            lent.append((self._small(body[position : position + count]), weight, order))
             position += count
         with self._lock:
             self._ahead[pending.spec.name, key] = connection, lent

@@ -39,6 +39,10 @@ Entry = int | tuple[str, str]
 """Where an item is that was granted: so many parts of the message, or with (producer, life)."""
 
 
+Lent = tuple[int, float, int]
+"""An item that was lent: number of its parts, weight and order."""
+
+
 @dataclass(slots=True, eq=False)
 class Put:
     """A request to enqueue an item; `request` identifies it to whoever made it."""

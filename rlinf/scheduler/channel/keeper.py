@@ -12,7 +12,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlinf.scheduler.channel.entries import Entry, Get, Item, Put
+from rlinf.scheduler.channel.entries import Entry, Get, Item, Lent, Put
 from rlinf.scheduler.channel.errors import ChannelError, KeeperFailed
 from rlinf.scheduler.channel.queues import Queues
 from rlinf.scheduler.collective.endpoint import Handler, PeerLeft
@@ -64,6 +64,7 @@ class ChannelKeeper(Worker):
             "q.ack": self._on_ack,
             "q.cancel": self._on_cancel,
             "q.return": self._on_return,
+            "q.restore": self._on_restore,
             "q.close": self._on_close,
             "q.ask": self._on_ask,
         }.items():
@@ -153,6 +154,13 @@ class ChannelKeeper(Worker):
             start += size
         queues.take_back(who, _Request(connection, number), bodies)
 
+    def _on_restore(
+        self, who: str, connection: Connection, fields: Any, body: list[memoryview]
+    ) -> None:
+        _, channel, key, weight, order = fields
+        nbytes = sum(map(len, body))
+        self._channels[channel].restore(who, Item(body, weight, nbytes, who, key, order=order))
+
     def _on_close(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel = fields
         request = _Request(connection, number)
@@ -203,7 +211,8 @@ class ChannelKeeper(Worker):
         entries, buffers = self._entries(items)
         loan: tuple[Any, ...] = ()
         if ahead:
-            loan = (items[0].key, [len(item.body) for item in ahead])
+            lent: list[Lent] = [(len(item.body), item.weight, item.order) for item in ahead]
+            loan = (items[0].key, lent)
             buffers += [part for item in ahead for part in item.body]
         self._send(request.connection, "q.grant", (request.number, entries, *loan), buffers)
         consumer = request.connection.identity["name"]

@@ -133,6 +133,18 @@ class Queues:
         self.stats.lost += len(items) - len(there)
         self.put_back(there)
 
+    def restore(self, consumer: str, item: Item) -> None:
+        """Puts an item where it was that a consumer had been lent, took and did not use after all.
+
+        It may have said since that it is done with it.
+        """
+        held = self._held.pop(consumer, [])
+        kept = [(owner, other) for owner, other in held if other.order != item.order]
+        if kept:
+            self._held[consumer] = kept
+        self.stats.gets -= 1
+        self.put_back([item])
+
     def put_back(self, items: list[Item]) -> None:
         """Puts items into their queues again, where they were."""
         for key in dict.fromkeys(item.key for item in items):

@@ -19,6 +19,7 @@ from rlinf.scheduler import (
 from rlinf.scheduler.channel import client as client_module
 from rlinf.scheduler.channel.local import LocalChannel
 from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.collective.work import gather
 from tests.unit_tests.scheduler.small_run import in_thread, stalled
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -67,6 +68,21 @@ def test_items_that_go_back_are_in_their_places_and_what_was_lent_with_them_too(
         [wait.wait() for wait in waits]
     other_side = small_run.channel(other, "c")
     assert [other_side.get(timeout=PROMPTLY) for _ in range(6)] == list(range(2, 8))
+
+
+def test_a_lent_item_that_was_taken_for_nothing_is_in_its_place_again(small_run):
+    small_run.keeper()
+    consumer, other = small_run.join("c:0"), small_run.join("o:0")
+    channel = small_run.channel(consumer, "c")
+    channel.put_batch(range(6))
+    assert [channel.get(), channel.get()] == [0, 1]
+    together = gather([channel.get(async_op=True), channel.get(key="empty", async_op=True)])
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        in_thread(together.wait).wait()
+    other_side = small_run.channel(other, "c")
+    assert [other_side.get(timeout=PROMPTLY) for _ in range(4)] == [2, 3, 4, 5]
+    assert other_side.stats()["gets"] == 6
 
 
 def test_the_rest_of_a_batch_goes_back_if_one_item_is_lost_with_its_producer(small_run):
