@@ -85,7 +85,13 @@ class ChannelClient:
         # Without a bound there is nothing to wait for: a refusal is reported by the next request.
         quiet = wait and not spec.maxsize and not spec.maxbytes
         pending = _Pending(
-            self, spec, key, lambda: f"room in channel {spec.name!r}", limit, grace=_PUT_GRACE
+            self,
+            spec,
+            key,
+            lambda: f"room in channel {spec.name!r}",
+            limit,
+            grace=_PUT_GRACE,
+            quiet=quiet,
         )
         pending.is_put = True
         fields = (
@@ -104,9 +110,6 @@ class ChannelClient:
             if ticket is not None:
                 self.outbox.drop(ticket)
             raise
-        if quiet:
-            self._settle(pending.number)
-            pending.work.finish()
         return pending.work
 
     def get(
@@ -220,8 +223,9 @@ class ChannelClient:
     def _request(
         self, pending: _Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
     ) -> None:
-        with self._lock:
-            self._pending[pending.number] = pending
+        if not pending.quiet:
+            with self._lock:
+                self._pending[pending.number] = pending
         try:
             connection = self.endpoint.connection_to(pending.keeper)
             pending.work_source = pending.work.source = connection
@@ -229,6 +233,8 @@ class ChannelClient:
         except BaseException:
             self._settle(pending.number)
             raise
+        if pending.quiet:
+            pending.work.finish()
 
     def cancel(self, pending: _Pending) -> None:
         """Asks the keeper to forget a request; an answer that is on the way still counts."""
@@ -410,6 +416,7 @@ class _Pending:
         missing: producer and its life, by position, of the items that are still on their way; None
             before the keeper has answered.
         is_put: whether it puts an item.
+        quiet: whether it is answered only if something is wrong.
         work_source: the connection to the keeper.
     """
 
@@ -422,6 +429,7 @@ class _Pending:
         timeout: float | None,
         *,
         batch: bool = False,
+        quiet: bool = False,
         keeper: str | None = None,
         grace: float | None = None,
         undo: Callable[[Any], None] | None = None,
@@ -432,6 +440,7 @@ class _Pending:
         self.keeper = keeper or keeper_of(spec, key)
         self.missing: dict[int, tuple[str, str]] | None = None
         self.is_put = False
+        self.quiet = quiet
         self.work_source: Any = None
         self._client = client
         self._batch = batch

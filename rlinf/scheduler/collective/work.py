@@ -209,10 +209,8 @@ class Work:
             loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
         self.on_done(wake)
-        try:
-            await asyncio.wait_for(future, limit)
-        except (asyncio.TimeoutError, TimeoutError):
-            pass
+        # Not `wait_for`, which may swallow a cancellation that comes together with the outcome.
+        await asyncio.wait([future], timeout=limit)
         return self._done
 
     def __await__(self) -> Any:

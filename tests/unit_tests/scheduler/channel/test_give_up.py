@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 
 import pytest
 
@@ -112,8 +111,8 @@ def test_a_coroutine_that_is_cancelled_when_its_item_comes_leaves_it(small_run):
         task = asyncio.ensure_future(work.async_wait())
         await asyncio.sleep(0)
         small_run.channel(producer, "c").put("kept")
-        while not work.done():
-            threading.Event().wait(0.01)
+        # The loop stands still meanwhile.
+        wait_until(work.done)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
