@@ -7,16 +7,17 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rlinf.scheduler.channel.entries import Entry, Lent
-from rlinf.scheduler.channel.errors import ChannelError, ItemLost
+from rlinf.scheduler.channel.entries import Lent
+from rlinf.scheduler.channel.errors import ChannelError
 from rlinf.scheduler.channel.outbox import Outbox
-from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
+from rlinf.scheduler.channel.pending import PUT_GRACE, Granted, Pending, copies
+from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.endpoint import Endpoint
-from rlinf.scheduler.collective.work import Deferred, Work, finished
+from rlinf.scheduler.collective.work import Work, finished
 from rlinf.scheduler.errors import CallCancelled, WorkerDied
 from rlinf.scheduler.net.connection import Connection
 
@@ -29,13 +30,6 @@ INLINE_BYTES = 16 * 1024
 _Loan = tuple["Payload", float, int]
 """An item that was lent, its weight and its order."""
 
-_GET_GRACE = 5.0
-_PUT_GRACE = 60.0
-"""Seconds after a deadline in which the keeper says what became of a request.
-
-What a get would have taken goes back if that takes longer; a put cannot be undone.
-"""
-
 
 class ChannelClient:
     """Makes requests and collects their outcomes; one per process."""
@@ -45,7 +39,7 @@ class ChannelClient:
         self.outbox = Outbox(endpoint)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
         self._early: dict[int, dict[int, Payload]] = {}
         self._late_errors: dict[str, Exception] = {}
         # By channel and keeper: requests whose items were taken here since it was told last.
@@ -84,13 +78,13 @@ class ChannelClient:
             parts = []
         # Without a bound there is nothing to wait for: a refusal is reported by the next request.
         quiet = wait and not spec.maxsize and not spec.maxbytes
-        pending = _Pending(
+        pending = Pending(
             self,
             spec,
             key,
             lambda: f"room in channel {spec.name!r}",
             limit,
-            grace=_PUT_GRACE,
+            grace=PUT_GRACE,
             quiet=quiet,
         )
         pending.is_put = True
@@ -129,14 +123,14 @@ class ChannelClient:
                     return work
             else:
                 self._return_ahead(spec.name, key)
-        pending = _Pending(
+        pending = Pending(
             self,
             spec,
             key,
             lambda: f"an item of channel {spec.name!r}, key {key!r}",
             self._limit(timeout),
             batch=target is not None,
-            undo=_Granted.give_back,
+            undo=Granted.give_back,
         )
         fields = (
             pending.number,
@@ -173,7 +167,7 @@ class ChannelClient:
     def _restore(self, connection: Connection, fields: tuple[Any, ...], payload: Payload) -> None:
         """Returns an item that was lent and taken, but is used by nobody."""
         try:
-            self.endpoint.answer_raw(connection, "q.restore", fields, _copies(payload))
+            self.endpoint.answer_raw(connection, "q.restore", fields, copies(payload))
         except WorkerDied:
             # The channel is gone with its keeper.
             return
@@ -196,7 +190,7 @@ class ChannelClient:
         """Starts a question to the keeper of a key."""
         self.raise_late_error(spec.name)
         what = f"the answer of channel {spec.name!r} to {question}"
-        pending = _Pending(
+        pending = Pending(
             self, spec, key, lambda: what, self._limit(None), batch=question == "peek"
         )
         self._request(pending, "q.ask", (pending.number, spec.name, question, key))
@@ -207,7 +201,7 @@ class ChannelClient:
         works = []
         for keeper in spec.keepers:
             what = f"{keeper} to answer for channel {spec.name!r}"
-            pending = _Pending(
+            pending = Pending(
                 self, spec, None, lambda what=what: what, self._limit(None), keeper=keeper
             )
             self._request(pending, kind, (pending.number, *fields))
@@ -221,7 +215,7 @@ class ChannelClient:
             self.endpoint.answer_raw(self.endpoint.connection_to(keeper), "q.ack", fields)
 
     def _request(
-        self, pending: _Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
+        self, pending: Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
     ) -> None:
         if not pending.quiet:
             with self._lock:
@@ -236,7 +230,7 @@ class ChannelClient:
         if pending.quiet:
             pending.work.finish()
 
-    def cancel(self, pending: _Pending) -> None:
+    def cancel(self, pending: Pending) -> None:
         """Asks the keeper to forget a request; an answer that is on the way still counts."""
         fields = (pending.number, pending.spec.name, pending.key)
         self.endpoint.post_soon(pending.keeper, "q.cancel", fields)
@@ -250,13 +244,13 @@ class ChannelClient:
         with self._lock:
             return self._taken.pop((channel, keeper), [])
 
-    def give_back(self, pending: _Pending, payloads: list[Payload | None]) -> None:
+    def give_back(self, pending: Pending, payloads: list[Payload | None]) -> None:
         """Returns items that nobody will take here; they go to where they were in the queue."""
         sizes, parts = [], []
         for payload in payloads:
-            copies = _copies(payload)
-            sizes.append(len(copies))
-            parts += copies
+            mine = copies(payload)
+            sizes.append(len(mine))
+            parts += mine
         connection, channel = pending.work_source, pending.spec.name
         try:
             fields = (pending.number, channel, sizes)
@@ -274,7 +268,7 @@ class ChannelClient:
     def _limit(self, timeout: float | None) -> float | None:
         return self.endpoint.run.timeout("channel") if timeout is None else timeout
 
-    def _settle(self, number: int) -> _Pending | None:
+    def _settle(self, number: int) -> Pending | None:
         with self._lock:
             return self._pending.pop(number, None)
 
@@ -338,7 +332,7 @@ class ChannelClient:
 
     def _borrow(
         self,
-        pending: _Pending,
+        pending: Pending,
         connection: Connection,
         key: Hashable,
         loans: list[Lent],
@@ -379,7 +373,7 @@ class ChannelClient:
         pending.fill(index, body)
         self._finish_if_complete(pending)
 
-    def _finish_if_complete(self, pending: _Pending) -> None:
+    def _finish_if_complete(self, pending: Pending) -> None:
         if pending.missing:
             return
         if self._settle(pending.number) is not None:
@@ -407,134 +401,6 @@ class ChannelClient:
                     if producer == member:
                         pending.lose(index, error)
                 self._finish_if_complete(pending)
-
-
-class _Pending:
-    """A request that has not been answered.
-
-    Attributes:
-        missing: producer and its life, by position, of the items that are still on their way; None
-            before the keeper has answered.
-        is_put: whether it puts an item.
-        quiet: whether it is answered only if something is wrong.
-        work_source: the connection to the keeper.
-    """
-
-    def __init__(
-        self,
-        client: ChannelClient,
-        spec: ChannelSpec,
-        key: Hashable,
-        what: Callable[[], str],
-        timeout: float | None,
-        *,
-        batch: bool = False,
-        quiet: bool = False,
-        keeper: str | None = None,
-        grace: float | None = None,
-        undo: Callable[[Any], None] | None = None,
-    ):
-        self.number = client.number()
-        self.spec = spec
-        self.key = key
-        self.keeper = keeper or keeper_of(spec, key)
-        self.missing: dict[int, tuple[str, str]] | None = None
-        self.is_put = False
-        self.quiet = quiet
-        self.work_source: Any = None
-        self._client = client
-        self._batch = batch
-        self._takes = undo is not None
-        self._items: list[Payload | None] = []
-        self._failure: ItemLost | None = None
-        self.work = Work(
-            what,
-            client.endpoint.name,
-            timeout,
-            lambda: client.cancel(self),
-            _GET_GRACE if grace is None else grace,
-            undo=undo,
-        )
-
-    def expect(self, entries: list[Entry]) -> None:
-        """Notes who sends what."""
-        self._items = [None] * len(entries)
-        self.missing = {
-            index: ("", "") if isinstance(entry, int) else entry
-            for index, entry in enumerate(entries)
-        }
-
-    def fill(self, index: int, payload: Payload) -> None:
-        """Takes an item."""
-        assert self.missing is not None
-        self._items[index] = payload
-        self.missing.pop(index, None)
-
-    def lose(self, index: int, error: BaseException) -> None:
-        """An item is gone with its producer."""
-        assert self.missing is not None
-        producer, _ = self.missing.pop(index)
-        self._failure = ItemLost(
-            f"an item of channel {self.spec.name!r} was lost with its producer {producer}"
-        )
-        self._failure.__cause__ = error
-
-    def deliver(self) -> None:
-        """All items are here that will come."""
-        items, self._items = self._items, []
-        if self._failure is not None:
-            if self._takes:
-                self._client.give_back(self, items)
-            self.work.finish(error=self._failure)
-        elif self._takes:
-            self.work.finish(_Granted(self._client, self, items, self._batch))
-        else:
-            self.work.finish(_Batch(items) if self._batch else items[0])
-
-
-class _Batch(Deferred):
-    """Items that are decoded together when they are taken."""
-
-    def __init__(self, payloads: list[Any]):
-        self.payloads = payloads
-        self._values: list[Any] | None = None
-
-    def load(self) -> list[Any]:
-        """The items."""
-        if self._values is None:
-            self._values = [payload.load() for payload in self.payloads]
-        return self._values
-
-
-class _Granted(_Batch):
-    """Items that belong to a request: somebody takes them, or they go back."""
-
-    def __init__(self, client: ChannelClient, pending: _Pending, payloads: list[Any], batch: bool):
-        super().__init__(payloads)
-        self._client = client
-        self._pending: _Pending | None = pending
-        self._is_batch = batch
-
-    def load(self) -> Any:
-        """The items, or the one item."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self._client.note_taken(pending.spec.name, pending.keeper, pending.number)
-        return super().load() if self._is_batch else self.payloads[0].load()
-
-    def give_back(self) -> None:
-        """Nobody takes them."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self._client.give_back(pending, self.payloads)
-
-
-def _copies(payload: Payload | None) -> list[bytes]:
-    """The parts of an item, to send it back; none if it is lost."""
-    try:
-        return [bytes(part) for part in payload.parts] if payload is not None else []
-    except WorkerDied:
-        return []
 
 
 def _keeper_ended(spec: ChannelSpec, error: BaseException) -> ChannelError:

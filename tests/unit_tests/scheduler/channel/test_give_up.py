@@ -15,20 +15,21 @@ from rlinf.scheduler import (
     WaitTimeout,
     WorkerDied,
 )
-from rlinf.scheduler.channel import client as client_module
+from rlinf.scheduler.channel import pending
+from rlinf.scheduler.channel.client import INLINE_BYTES
 from rlinf.scheduler.channel.local import LocalChannel
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.work import gather
 from tests.unit_tests.scheduler.small_run import in_thread, stalled
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
-LARGE = 5 * client_module.INLINE_BYTES
+LARGE = 5 * INLINE_BYTES
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     """After its deadline a get waits no longer for word from the keeper."""
-    monkeypatch.setattr(client_module, "_GET_GRACE", 0.05)
+    monkeypatch.setattr(pending, "GET_GRACE", 0.05)
 
 
 def time_out(channel, *args, **kwargs):
