@@ -15,7 +15,7 @@ from rlinf.scheduler.channel.entries import Lent
 from rlinf.scheduler.channel.errors import ChannelError
 from rlinf.scheduler.channel.outbox import Outbox
 from rlinf.scheduler.channel.pending import PUT_GRACE, Granted, Pending, copies
-from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Work, finished
 from rlinf.scheduler.errors import CallCancelled, WorkerDied
@@ -78,33 +78,29 @@ class ChannelClient:
             parts = []
         # Without a bound there is nothing to wait for: a refusal is reported by the next request.
         quiet = wait and not spec.maxsize and not spec.maxbytes
-        pending = Pending(
-            self,
-            spec,
-            key,
-            lambda: f"room in channel {spec.name!r}",
-            limit,
-            grace=PUT_GRACE,
-            quiet=quiet,
-        )
-        pending.is_put = True
-        fields = (
-            pending.number,
-            spec.name,
-            key,
-            weight,
-            encoded.nbytes,
-            ticket,
-            wait,
-            quiet,
-        )
+        number = self.number()
+        fields = (number, spec.name, key, weight, encoded.nbytes, ticket, wait, quiet)
         try:
+            if quiet:
+                connection = self.endpoint.connection_to(keeper_of(spec, key))
+                self.endpoint.answer_raw(connection, "q.put", fields, parts)
+                return finished()
+            pending = Pending(
+                self,
+                spec,
+                key,
+                lambda: f"room in channel {spec.name!r}",
+                limit,
+                number=number,
+                grace=PUT_GRACE,
+            )
+            pending.is_put = True
             self._request(pending, "q.put", fields, parts)
+            return pending.work
         except BaseException:
             if ticket is not None:
                 self.outbox.drop(ticket)
             raise
-        return pending.work
 
     def get(
         self,
@@ -217,9 +213,8 @@ class ChannelClient:
     def _request(
         self, pending: Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
     ) -> None:
-        if not pending.quiet:
-            with self._lock:
-                self._pending[pending.number] = pending
+        with self._lock:
+            self._pending[pending.number] = pending
         try:
             connection = self.endpoint.connection_to(pending.keeper)
             pending.work_source = pending.work.source = connection
@@ -227,8 +222,6 @@ class ChannelClient:
         except BaseException:
             self._settle(pending.number)
             raise
-        if pending.quiet:
-            pending.work.finish()
 
     def cancel(self, pending: Pending) -> None:
         """Asks the keeper to forget a request; an answer that is on the way still counts."""

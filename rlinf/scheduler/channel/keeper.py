@@ -9,6 +9,7 @@ small items together with the one that it asked for.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,6 +45,10 @@ class _Request:
             and self.number == other.number
             and self.connection is other.connection
         )
+
+
+def _requests(connection: Connection, numbers: Collection[int]) -> Collection[_Request]:
+    return [_Request(connection, number) for number in numbers] if numbers else ()
 
 
 class ChannelKeeper(Worker):
@@ -118,12 +123,12 @@ class ChannelKeeper(Worker):
         self._consumers[who] = connection
         queues = self._find(channel, request)
         if queues is not None:
-            get = Get(request, who, target, done=[_Request(connection, n) for n in done])
+            get = Get(request, who, target, done=_requests(connection, done))
             queues.get(key, get, wait)
 
     def _on_take(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         _, channel, key, done = fields
-        self._channels[channel].take(who, key, [_Request(connection, n) for n in done])
+        self._channels[channel].take(who, key, _requests(connection, done))
 
     def _on_returned(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         _, channel, key = fields
@@ -133,7 +138,7 @@ class ChannelKeeper(Worker):
         _, channel, done = fields
         queues = self._channels.get(channel)
         if queues is not None:
-            queues.acknowledge(who, [_Request(connection, n) for n in done])
+            queues.acknowledge(who, _requests(connection, done))
 
     def _on_cancel(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel, key = fields

@@ -30,7 +30,6 @@ class Pending:
         missing: producer and its life, by position, of the items that are still on their way; None
             before the keeper has answered.
         is_put: whether it puts an item.
-        quiet: whether it is answered only if something is wrong.
         work_source: the connection to the keeper.
     """
 
@@ -43,18 +42,17 @@ class Pending:
         timeout: float | None,
         *,
         batch: bool = False,
-        quiet: bool = False,
+        number: int | None = None,
         keeper: str | None = None,
         grace: float | None = None,
         undo: Callable[[Any], None] | None = None,
     ):
-        self.number = client.number()
+        self.number = client.number() if number is None else number
         self.spec = spec
         self.key = key
         self.keeper = keeper or keeper_of(spec, key)
         self.missing: dict[int, tuple[str, str]] | None = None
         self.is_put = False
-        self.quiet = quiet
         self.work_source: Any = None
         self._client = client
         self._batch = batch

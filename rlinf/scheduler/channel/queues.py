@@ -283,8 +283,11 @@ class Queues:
             done: requests whose items it has taken, beside those that were lent; None if it has
                 taken all that was granted.
         """
+        held = self._held.pop(consumer, None)
+        if held is None:
+            return
         kept = []
-        for owner, item in self._held.pop(consumer, ()):
+        for owner, item in held:
             if done is None or owner is None or owner in done:
                 self._sink.dropped(item)
             else:
