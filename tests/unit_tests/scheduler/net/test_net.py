@@ -241,19 +241,26 @@ class Signalling:
 
 @pytest.mark.parametrize(
     "place, method, skip",
-    [("sock", "recv_into", 0), ("sock", "recv_into", 3), ("_loop", "modify", 0)],
+    [("sock", "recv_into", 0), ("sock", "recv_into", 1), ("_loop", "modify", 0)],
 )
 def test_a_signal_while_the_main_thread_reads_loses_no_message(
     pair, cancel_signal, place, method, skip
 ):
     _, connection, server, client = pair
     setattr(connection, place, Signalling(getattr(connection, place), method, cancel_signal, skip))
-    body = os.urandom(5_000_000)
-    sent = threading.Thread(target=server.connection.send, args=(b"first", [body]))
-    sent.start()
+    body, over = os.urandom(5_000_000), threading.Event()
+
+    def send():
+        # From then on the main thread reads, and nobody else.
+        wait_until(lambda: connection._borrowed or over.is_set())
+        server.connection.send(b"first", [body])
+
+    sending = threading.Thread(target=send)
+    sending.start()
     with pytest.raises(CallCancelled):
         connection.read_until(lambda: False, doorbell.of_main_thread(), PROMPTLY)
-    sent.join()
+    over.set()
+    sending.join()
     server.connection.send(b"second")
     for _ in range(2):
         assert client.arrived.acquire(timeout=PROMPTLY)
@@ -264,10 +271,10 @@ def test_a_signal_while_the_main_thread_stops_to_read_leaves_it_to_others(pair, 
     _, connection, server, client = pair
     # The second change of what is watched is at the end.
     connection._loop = Signalling(connection._loop, "modify", cancel_signal, skip=1)
-    server.connection.send(b"first")
     with pytest.raises(CallCancelled):
-        connection.read_until(lambda: client.messages, doorbell.of_main_thread(), PROMPTLY)
+        connection.read_until(lambda: True, doorbell.of_main_thread(), PROMPTLY)
         threading.Event().wait(PROMPTLY)
+    server.connection.send(b"first")
     assert not connection._borrowed and not connection._reading.locked()
     server.connection.send(b"second")
     for _ in range(2):
