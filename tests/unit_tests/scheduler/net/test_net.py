@@ -274,8 +274,8 @@ def test_a_signal_while_the_main_thread_stops_to_read_leaves_it_to_others(pair, 
     with pytest.raises(CallCancelled):
         connection.read_until(lambda: True, doorbell.of_main_thread(), PROMPTLY)
         threading.Event().wait(PROMPTLY)
-    server.connection.send(b"first")
     assert not connection._borrowed and not connection._reading.locked()
+    server.connection.send(b"first")
     server.connection.send(b"second")
     for _ in range(2):
         assert client.arrived.acquire(timeout=PROMPTLY)
