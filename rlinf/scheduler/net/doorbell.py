@@ -1,8 +1,8 @@
 """How the main thread waits: woken by a socket or a bell, interrupted where that does no harm.
 
 A signal can raise between any two steps of the main thread, also where a message is half read or
-half written. So `interrupt` lets it raise in the user's code, and in `interruptible`, which is
-where the code that moves data waits; anywhere else the signal comes again a moment later.
+half written. So `Doorbell.interrupt` lets it raise in the user's code, and in `interruptible`,
+which is where the code that moves data waits; anywhere else the signal comes again a moment later.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import _thread
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -39,25 +40,6 @@ def interruptible(wait: Callable[..., T], *args: object) -> T:
     return wait(*args)
 
 
-def interrupt(error: BaseException, signum: int, frame: FrameType | None) -> None:
-    """Raises `error` in the main thread, now or as soon as that is safe.
-
-    Args:
-        error: what to raise.
-        signum: signal whose handler calls this; the handler is called again if it must wait.
-        frame: what the handler was given.
-    """
-    while frame is not None:
-        if frame.f_code is interruptible.__code__:
-            break
-        if frame.f_globals.get("__name__", "").startswith(_GUARDED):
-            # Not by `threading`, one of whose locks this thread may be holding.
-            _thread.start_new_thread(_signal_again, (signum,))
-            return
-        frame = frame.f_back
-    raise error
-
-
 def _signal_again(signum: int) -> None:
     time.sleep(_AGAIN_SECONDS)
     signal.pthread_kill(_MAIN.ident, signum)  # type: ignore[arg-type]
@@ -79,6 +61,30 @@ class Doorbell:
     def ring(self) -> None:
         """Wakes the thread."""
         os.eventfd_write(self._event, 1)
+
+    def interrupt(
+        self,
+        error: BaseException,
+        signum: int = signal.SIGUSR1,
+        frame: FrameType | None = None,
+    ) -> None:
+        """Raises in this thread, now or as soon as that does no harm; for handlers of signals.
+
+        Args:
+            error: what to raise.
+            signum: signal whose handler calls this; the handler is called again if it must wait.
+            frame: where the signal came; by default where this is called.
+        """
+        frame = frame or sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is interruptible.__code__:
+                break
+            if frame.f_globals.get("__name__", "").startswith(_GUARDED):
+                # Not by `threading`, one of whose locks this thread may be holding.
+                _thread.start_new_thread(_signal_again, (signum,))
+                return
+            frame = frame.f_back
+        raise error
 
     def wait(self, descriptor: int, seconds: float | None) -> bool:
         """Waits, at most an hour; True if the socket has something to read, or has ended."""
@@ -111,4 +117,4 @@ def of_main_thread() -> Doorbell:
 
 
 def _on_interrupt_key(signum: int, frame: FrameType | None) -> None:
-    interrupt(KeyboardInterrupt(), signum, frame)
+    of_main_thread().interrupt(KeyboardInterrupt(), signum, frame)

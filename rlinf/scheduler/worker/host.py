@@ -220,7 +220,7 @@ def _on_cancel_signal(signum: int, frame: Any) -> None:
 
     runtime, call = current_runtime(), current_call()
     if isinstance(runtime, WorkerRuntime) and call is not None and runtime.cancel.asked(call):
-        doorbell.interrupt(CallCancelled("the call was cancelled"), signum, frame)
+        doorbell.of_main_thread().interrupt(CallCancelled("the call was cancelled"))
 
 
 def actor_class(worker_cls: type) -> type:

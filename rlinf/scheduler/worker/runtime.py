@@ -243,8 +243,7 @@ class _CancelDesk:
     """Calls that were asked to stop, and the running ones that can be."""
 
     def __init__(self) -> None:
-        # The handler of the cancel signal asks, whatever its thread is doing here.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._asked: set[str] = set()
         self._running: dict[str, Any] = {}
 

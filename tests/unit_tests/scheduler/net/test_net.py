@@ -211,7 +211,7 @@ def cancel_signal():
     """A signal that raises in the main thread when that does no harm."""
 
     def cancel(signum, frame):
-        doorbell.interrupt(CallCancelled("cancelled"), signum, frame)
+        doorbell.of_main_thread().interrupt(CallCancelled("cancelled"), signum)
 
     before = signal.signal(signal.SIGUSR1, cancel)
     yield signal.SIGUSR1
@@ -297,3 +297,22 @@ def test_a_signal_while_the_main_thread_writes_tears_no_message(pair, cancel_sig
 def test_a_signal_in_the_users_code_raises_at_once(cancel_signal):
     with pytest.raises(CallCancelled):
         signal.raise_signal(cancel_signal)
+
+
+def test_the_interrupt_key_is_no_exception(pair, monkeypatch):
+    _, connection, server, _ = pair
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(doorbell, "_bell", None)
+        doorbell.of_main_thread()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        connection.sock = Signalling(connection.sock, "sendmsg", signal.SIGINT)
+        body = os.urandom(20_000_000)
+        with pytest.raises(KeyboardInterrupt):
+            connection.send(b"first", [body])
+            threading.Event().wait(PROMPTLY)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert server.arrived.acquire(timeout=PROMPTLY)
+    assert server.messages == [(b"first", [body])]

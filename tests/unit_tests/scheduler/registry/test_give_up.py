@@ -48,7 +48,7 @@ def test_a_lock_whose_waiter_is_interrupted_is_free(small_run, granted):
     lock.acquire()
 
     def cancel(signum, frame):
-        doorbell.interrupt(CallCancelled("cancelled"), signum, frame)
+        doorbell.of_main_thread().interrupt(CallCancelled("cancelled"), signum)
 
     def interrupt():
         wait_until(lambda: small_run.server._waiters)
