@@ -299,20 +299,13 @@ def test_a_signal_in_the_users_code_raises_at_once(cancel_signal):
         signal.raise_signal(cancel_signal)
 
 
-def test_the_interrupt_key_is_no_exception(pair, monkeypatch):
-    _, connection, server, _ = pair
+def test_the_interrupt_key_takes_the_same_way(monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         monkeypatch.setattr(doorbell, "_bell", None)
         doorbell.of_main_thread()
+        assert signal.getsignal(signal.SIGINT) is doorbell._on_interrupt_key
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        connection.sock = Signalling(connection.sock, "sendmsg", signal.SIGINT)
-        body = os.urandom(20_000_000)
-        with pytest.raises(KeyboardInterrupt):
-            connection.send(b"first", [body])
-            threading.Event().wait(PROMPTLY)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert server.arrived.acquire(timeout=PROMPTLY)
-    assert server.messages == [(b"first", [body])]
