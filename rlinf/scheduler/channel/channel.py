@@ -159,8 +159,13 @@ class Channel:
         ]
         if async_op:
             return works
-        for work in works:
-            work.wait()
+        try:
+            for work in works:
+                work.wait()
+        except BaseException:
+            for work in works:
+                work.abandon()
+            raise
         return None
 
     # -- getting --------------------------------------------------------------------------------
@@ -246,9 +251,14 @@ class Channel:
     # -- ending ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes the channel: readers get what is left, then `ChannelClosed`."""
+        """Closes the channel: readers get what is left, then `ChannelClosed`.
+
+        Raises:
+            ChannelError: an item that this process had put was refused.
+        """
         for work in self._client().ask_all(self._spec, "q.close", self.name):
             work.wait()
+        self._client().raise_late_error(self.name)
 
     # -- plumbing -------------------------------------------------------------------------------
 

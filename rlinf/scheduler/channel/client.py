@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rlinf.scheduler.channel.errors import ChannelError, ItemLost
+from rlinf.scheduler.channel.entries import Lent
+from rlinf.scheduler.channel.errors import ChannelError
 from rlinf.scheduler.channel.outbox import Outbox
+from rlinf.scheduler.channel.pending import PUT_GRACE, Granted, Pending, copies
 from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
 from rlinf.scheduler.collective.endpoint import Endpoint
-from rlinf.scheduler.collective.work import Deferred, Work, finished
-from rlinf.scheduler.errors import CallCancelled
+from rlinf.scheduler.collective.work import Work, finished
+from rlinf.scheduler.errors import CallCancelled, WorkerDied
 from rlinf.scheduler.net.connection import Connection
 
 if TYPE_CHECKING:
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 16 * 1024
 """Items up to this size travel inside the request; larger ones stay with the producer."""
+
+_Loan = tuple["Payload", float, int]
+"""An item that was lent, its weight and its order."""
 
 
 class ChannelClient:
@@ -32,11 +39,13 @@ class ChannelClient:
         self.outbox = Outbox(endpoint)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
         self._early: dict[int, dict[int, Payload]] = {}
         self._late_errors: dict[str, Exception] = {}
-        # By channel and key: the keeper, and the items that it has lent, in order.
-        self._ahead: dict[tuple[str, Hashable], tuple[str, deque[Payload]]] = {}
+        # By channel and keeper: requests whose items were taken here since it was told last.
+        self._taken: dict[tuple[str, str], list[int]] = {}
+        # By channel and key: the connection to the keeper, and the items that it has lent.
+        self._ahead: dict[tuple[str, Hashable], tuple[Connection, deque[_Loan]]] = {}
         for kind, handler in {
             "q.ok": self._on_ok,
             "q.error": self._on_error,
@@ -60,7 +69,7 @@ class ChannelClient:
         timeout: float | None,
     ) -> Work:
         """Starts to put an item."""
-        self._raise_late_error(spec.name)
+        self.raise_late_error(spec.name)
         encoded, _ = self.endpoint.packer.encode(obj)
         limit = self._limit(timeout)
         ticket, parts = None, [encoded.header, *encoded.buffers]
@@ -69,24 +78,29 @@ class ChannelClient:
             parts = []
         # Without a bound there is nothing to wait for: a refusal is reported by the next request.
         quiet = wait and not spec.maxsize and not spec.maxbytes
-        pending = _Pending(
-            self, spec, key, lambda: f"room in channel {spec.name!r}", limit, quiet=quiet
-        )
-        fields = (
-            pending.number,
-            spec.name,
-            key,
-            weight,
-            encoded.nbytes,
-            ticket,
-            wait,
-            quiet,
-        )
-        self._request(pending, "q.put", fields, parts)
-        if quiet:
-            self._settle(pending.number)
-            pending.work.finish()
-        return pending.work
+        number = self.number()
+        fields = (number, spec.name, key, weight, encoded.nbytes, ticket, wait, quiet)
+        try:
+            if quiet:
+                connection = self.endpoint.connection_to(keeper_of(spec, key))
+                self.endpoint.answer_raw(connection, "q.put", fields, parts)
+                return finished()
+            pending = Pending(
+                self,
+                spec,
+                key,
+                lambda: f"room in channel {spec.name!r}",
+                limit,
+                number=number,
+                grace=PUT_GRACE,
+            )
+            pending.is_put = True
+            self._request(pending, "q.put", fields, parts)
+            return pending.work
+        except BaseException:
+            if ticket is not None:
+                self.outbox.drop(ticket)
+            raise
 
     def get(
         self,
@@ -97,49 +111,82 @@ class ChannelClient:
         timeout: float | None,
     ) -> Work:
         """Starts to get an item, or a batch if there is a target weight."""
-        self._raise_late_error(spec.name)
+        self.raise_late_error(spec.name)
         if self._ahead:
             if target is None:
-                payload = self._take_ahead(spec, key)
-                if payload is not None:
-                    return finished(payload)
+                work = self._take_ahead(spec, key)
+                if work is not None:
+                    return work
             else:
                 self._return_ahead(spec.name, key)
-        pending = _Pending(
+        pending = Pending(
             self,
             spec,
             key,
             lambda: f"an item of channel {spec.name!r}, key {key!r}",
             self._limit(timeout),
             batch=target is not None,
+            undo=Granted.give_back,
         )
-        self._request(pending, "q.get", (pending.number, spec.name, key, target, wait))
+        fields = (
+            pending.number,
+            spec.name,
+            key,
+            target,
+            wait,
+            self._pop_taken(spec.name, pending.keeper),
+        )
+        self._request(pending, "q.get", fields)
         return pending.work
 
-    def _take_ahead(self, spec: ChannelSpec, key: Hashable) -> Payload | None:
+    def _take_ahead(self, spec: ChannelSpec, key: Hashable) -> Work | None:
         """Takes the next item that was lent, and tells the keeper; None if there is none."""
         with self._lock:
-            keeper, lent = self._ahead.get((spec.name, key), ("", None))
-            if lent is None:
+            connection, lent = self._ahead.get((spec.name, key), (None, None))
+            if connection is None or lent is None:
                 return None
-            # Before a recall can be answered, and before the item is used.
-            connection = self.endpoint.connection_to(keeper)
-            self.endpoint.answer_raw(connection, "q.take", (0, spec.name, key))
-            payload = lent.popleft()
+            done = self._taken.pop((spec.name, connection.identity["name"]), ())
+            try:
+                # Before a recall can be answered, and before the item is used.
+                self.endpoint.answer_raw(connection, "q.take", (0, spec.name, key, done))
+            except WorkerDied:
+                # Nothing here may wait for what becomes of the keeper; the next request does.
+                del self._ahead[spec.name, key]
+                return None
+            payload, *rest = lent.popleft()
             if not lent:
                 del self._ahead[spec.name, key]
-            return payload
+        return finished(
+            payload, undo=partial(self._restore, connection, (0, spec.name, key, *rest))
+        )
+
+    def _restore(self, connection: Connection, fields: tuple[Any, ...], payload: Payload) -> None:
+        """Returns an item that was lent and taken, but is used by nobody."""
+        try:
+            self.endpoint.answer_raw(connection, "q.restore", fields, copies(payload))
+        except WorkerDied:
+            # The channel is gone with its keeper.
+            return
+        self._return_ahead(fields[1], fields[2])
 
     def _return_ahead(self, channel: str, key: Hashable) -> None:
         with self._lock:
-            keeper, _ = self._ahead.pop((channel, key), ("", None))
-            if keeper:
-                self.endpoint.post_soon(keeper, "q.returned", (0, channel, key))
+            connection, _ = self._ahead.pop((channel, key), (None, None))
+            if connection is not None:
+                self._say_returned(connection, channel, key)
+
+    def _say_returned(self, connection: Connection, channel: str, key: Hashable) -> None:
+        try:
+            self.endpoint.answer_raw(connection, "q.returned", (0, channel, key))
+        except WorkerDied:
+            # With the keeper all that it had lent is gone.
+            pass
 
     def ask(self, spec: ChannelSpec, question: str, key: Hashable = None) -> Work:
         """Starts a question to the keeper of a key."""
+        self.raise_late_error(spec.name)
         what = f"the answer of channel {spec.name!r} to {question}"
-        pending = _Pending(
+        pending = Pending(
             self, spec, key, lambda: what, self._limit(None), batch=question == "peek"
         )
         self._request(pending, "q.ask", (pending.number, spec.name, question, key))
@@ -150,7 +197,7 @@ class ChannelClient:
         works = []
         for keeper in spec.keepers:
             what = f"{keeper} to answer for channel {spec.name!r}"
-            pending = _Pending(
+            pending = Pending(
                 self, spec, None, lambda what=what: what, self._limit(None), keeper=keeper
             )
             self._request(pending, kind, (pending.number, *fields))
@@ -160,34 +207,52 @@ class ChannelClient:
     def acknowledge(self, spec: ChannelSpec) -> None:
         """Says that this process is done with all items that it has taken."""
         for keeper in spec.keepers:
-            self.endpoint.answer_raw(self.endpoint.connection_to(keeper), "q.ack", (spec.name,))
+            fields = (0, spec.name, self._pop_taken(spec.name, keeper))
+            self.endpoint.answer_raw(self.endpoint.connection_to(keeper), "q.ack", fields)
 
     def _request(
-        self, pending: _Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
+        self, pending: Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
     ) -> None:
         with self._lock:
             self._pending[pending.number] = pending
         try:
             connection = self.endpoint.connection_to(pending.keeper)
-            pending.work.source = connection
+            pending.work_source = pending.work.source = connection
             self.endpoint.answer_raw(connection, kind, fields, parts)
         except BaseException:
             self._settle(pending.number)
             raise
 
-    def cancel(self, pending: _Pending, abandoned: bool) -> None:
+    def cancel(self, pending: Pending) -> None:
         """Asks the keeper to forget a request; an answer that is on the way still counts."""
-        pending.abandoned |= abandoned
         fields = (pending.number, pending.spec.name, pending.key)
         self.endpoint.post_soon(pending.keeper, "q.cancel", fields)
 
-    def give_back(self, pending: _Pending, payloads: list[Payload]) -> None:
-        """Returns items that nobody will take here; they go in front of their queue again."""
-        sizes = [len(payload.parts) for payload in payloads]
-        parts = [part for payload in payloads for part in payload.parts]
-        connection = self.endpoint.connection_to(pending.keeper)
-        fields = (pending.number, pending.spec.name, sizes)
-        self.endpoint.answer_raw(connection, "q.return", fields, [bytes(part) for part in parts])
+    def note_taken(self, channel: str, keeper: str, number: int) -> None:
+        """The items of a request are in somebody's hands; its keeper is told by the next one."""
+        with self._lock:
+            self._taken.setdefault((channel, keeper), []).append(number)
+
+    def _pop_taken(self, channel: str, keeper: str) -> list[int]:
+        with self._lock:
+            return self._taken.pop((channel, keeper), [])
+
+    def give_back(self, pending: Pending, payloads: list[Payload | None]) -> None:
+        """Returns items that nobody will take here; they go to where they were in the queue."""
+        sizes, parts = [], []
+        for payload in payloads:
+            mine = copies(payload)
+            sizes.append(len(mine))
+            parts += mine
+        connection, channel = pending.work_source, pending.spec.name
+        try:
+            fields = (pending.number, channel, sizes)
+            self.endpoint.answer_raw(connection, "q.return", fields, parts)
+        except WorkerDied:
+            # The channel is gone with its keeper.
+            return
+        # What was lent together with them must not overtake them.
+        self._return_ahead(channel, pending.key)
 
     def number(self) -> int:
         """A number for a new request."""
@@ -196,11 +261,12 @@ class ChannelClient:
     def _limit(self, timeout: float | None) -> float | None:
         return self.endpoint.run.timeout("channel") if timeout is None else timeout
 
-    def _settle(self, number: int) -> _Pending | None:
+    def _settle(self, number: int) -> Pending | None:
         with self._lock:
             return self._pending.pop(number, None)
 
-    def _raise_late_error(self, channel: str) -> None:
+    def raise_late_error(self, channel: str) -> None:
+        """Raises what became of an earlier put, if it was refused and nobody was told."""
         error = self._late_errors.pop(channel, None) if self._late_errors else None
         if error is not None:
             raise error
@@ -214,18 +280,29 @@ class ChannelClient:
             pending.work.finish(value[0] if value else None)
 
     def _on_error(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
-        number, error = fields
+        number, error, channel = fields
         pending = self._settle(number)
-        if pending is not None:
-            pending.work.finish(error=error)
-        else:
-            # Of a put that did not wait: told now, and raised by the next request of this process.
-            print(
-                f"{self.endpoint.name}: an item was refused: {error}", file=sys.stderr, flush=True
-            )
-            self._late_errors[str(error).split("'")[1]] = error
+        if pending is None:
+            self._note_late_error(channel, error)
+            return
+        if pending.is_put:
+            # Its handle may have been let go.
+            unseen = weakref.finalize(pending.work, self._note_if_unseen, pending.spec.name, error)
+            unseen.atexit = False
+        pending.work.finish(error=error)
 
-    def _on_grant(self, keeper: str, _: Connection, fields: tuple[Any, ...], body: Any) -> None:
+    def _note_if_unseen(self, channel: str, error: Exception) -> None:
+        if error.__traceback__ is None:
+            self._note_late_error(channel, error)
+
+    def _note_late_error(self, channel: str, error: Exception) -> None:
+        """Of a put that nobody waited for: told now, and raised by the next request."""
+        print(f"{self.endpoint.name}: an item was refused: {error}", file=sys.stderr, flush=True)
+        self._late_errors[channel] = error
+
+    def _on_grant(
+        self, keeper: str, connection: Connection, fields: tuple[Any, ...], body: Any
+    ) -> None:
         number, entries, *loan = fields
         with self._lock:
             pending = self._pending.get(number)
@@ -233,41 +310,43 @@ class ChannelClient:
         if pending is None:
             return
         if loan:
-            self._borrow(pending, keeper, *loan, body)
+            self._borrow(pending, connection, *loan, body)
         pending.expect(entries)
         position = 0
-        for index, (count, producer) in enumerate(entries):
-            if count >= 0:
-                pending.fill(index, self._small(body[position : position + count]))
-                position += count
+        for index, entry in enumerate(entries):
+            if isinstance(entry, int):
+                pending.fill(index, self._small(body[position : position + entry]))
+                position += entry
             elif index in early:
                 pending.fill(index, early[index])
-            elif (error := self.endpoint.ended(producer)) is not None:
-                self._lose(pending, producer, error)
-                return
+            elif (error := self.endpoint.ended(*entry)) is not None:
+                pending.lose(index, error)
         self._finish_if_complete(pending)
 
     def _borrow(
-        self, pending: _Pending, keeper: str, key: Hashable, counts: list[int], body: list[Any]
+        self,
+        pending: Pending,
+        connection: Connection,
+        key: Hashable,
+        loans: list[Lent],
+        body: list[Any],
     ) -> None:
         """Keeps the items that came along, the last ones of the body, for the next requests."""
-        channel = pending.spec.name
-        lent: deque[Payload] = deque()
-        position = len(body) - sum(counts)
-        for count in counts:
-            lent.append(self._small(body[position : position + count]))
+        lent: deque[_Loan] = deque()
+        position = len(body) - sum(count for count, _, _ in loans)
+        for count, weight, order in loans:
+            lent.append((self._small(body[position : position + count]), weight, order))
             position += count
         with self._lock:
-            self._ahead[channel, key] = keeper, lent
-        if pending.abandoned:
-            # The item itself goes back to the front of its queue, where these must not overtake it.
-            self._return_ahead(channel, key)
+            self._ahead[pending.spec.name, key] = connection, lent
 
-    def _on_recall(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+    def _on_recall(
+        self, keeper: str, connection: Connection, fields: tuple[Any, ...], __: Any
+    ) -> None:
         channel, key = fields
         with self._lock:
             self._ahead.pop((channel, key), None)
-            self.endpoint.post_soon(keeper, "q.returned", (0, channel, key))
+            self._say_returned(connection, channel, key)
 
     def _small(self, parts: list[memoryview]) -> Payload:
         from rlinf.scheduler.collective.payload import Payload
@@ -287,7 +366,7 @@ class ChannelClient:
         pending.fill(index, body)
         self._finish_if_complete(pending)
 
-    def _finish_if_complete(self, pending: _Pending) -> None:
+    def _finish_if_complete(self, pending: Pending) -> None:
         if pending.missing:
             return
         if self._settle(pending.number) is not None:
@@ -303,97 +382,18 @@ class ChannelClient:
     def _on_end(self, member: str, error: BaseException) -> None:
         with self._lock:
             pendings = list(self._pending.values())
-            for place in [p for p, (keeper, _) in self._ahead.items() if keeper == member]:
-                del self._ahead[place]
+            for place, (connection, _) in list(self._ahead.items()):
+                if connection.identity["name"] == member:
+                    del self._ahead[place]
         for pending in pendings:
             if pending.keeper == member:
                 self._settle(pending.number)
                 pending.work.finish(error=_keeper_ended(pending.spec, error))
-            elif pending.missing and member in pending.missing.values():
-                self._lose(pending, member, error)
-
-    def _lose(self, pending: _Pending, producer: str, error: BaseException) -> None:
-        self._settle(pending.number)
-        lost = ItemLost(
-            f"an item of channel {pending.spec.name!r} was lost with its producer {producer}"
-        )
-        lost.__cause__ = error
-        pending.work.finish(error=lost)
-
-
-class _Pending:
-    """A request that has not been answered.
-
-    Attributes:
-        missing: producer by position of the items that are still on their way; None before the
-            keeper has answered.
-    """
-
-    def __init__(
-        self,
-        client: ChannelClient,
-        spec: ChannelSpec,
-        key: Hashable,
-        what: Callable[[], str],
-        timeout: float | None,
-        *,
-        batch: bool = False,
-        quiet: bool = False,
-        keeper: str | None = None,
-    ):
-        self.number = client.number()
-        self.spec = spec
-        self.key = key
-        self.keeper = keeper or keeper_of(spec, key)
-        self.missing: dict[int, str] | None = None
-        self.abandoned = False
-        self._client = client
-        self._batch = batch
-        self._items: list[Any] = []
-        self.work = Work(
-            what,
-            client.endpoint.name,
-            timeout,
-            lambda abandoned: client.cancel(self, abandoned),
-            grace=_GRACE_SECONDS,
-        )
-
-    def expect(self, entries: list[tuple[int, str]]) -> None:
-        """Notes who sends what."""
-        self._items = [None] * len(entries)
-        self.missing = {index: producer for index, (_, producer) in enumerate(entries)}
-
-    def fill(self, index: int, payload: Payload) -> None:
-        """Takes an item."""
-        assert self.missing is not None
-        self._items[index] = payload
-        self.missing.pop(index, None)
-
-    def deliver(self) -> None:
-        """All items are here."""
-        items, self._items = self._items, []
-        if self.abandoned:
-            self._client.endpoint.later(self._client.give_back, self, items)
-            self.work.finish(error=CallCancelled("the request was cancelled"))
-        else:
-            self.work.finish(_Batch(items) if self._batch else items[0])
-
-
-class _Batch(Deferred):
-    """Items that are decoded together when they are taken."""
-
-    def __init__(self, payloads: list[Payload]):
-        self.payloads = payloads
-        self._values: list[Any] | None = None
-
-    def load(self) -> list[Any]:
-        """The items."""
-        if self._values is None:
-            self._values = [payload.load() for payload in self.payloads]
-        return self._values
-
-
-_GRACE_SECONDS = 5.0
+            elif pending.missing:
+                for index, (producer, _) in list(pending.missing.items()):
+                    if producer == member:
+                        pending.lose(index, error)
+                self._finish_if_complete(pending)
 
 
 def _keeper_ended(spec: ChannelSpec, error: BaseException) -> ChannelError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ class Item:
         producer: who put it.
         key: queue that it is in.
         ticket: number under which its producer keeps it; None if the body is here.
+        life: tells the producer from others of its name.
         lost: why it can no longer be had, None normally.
         order: position among all items of the channel.
     """
@@ -29,8 +30,17 @@ class Item:
     producer: str
     key: Hashable = None
     ticket: int | None = None
+    life: str = ""
     lost: str | None = None
     order: int = 0
+
+
+Entry = int | tuple[str, str]
+"""Where an item is that was granted: so many parts of the message, or with (producer, life)."""
+
+
+Lent = tuple[int, float, int]
+"""An item that was lent: number of its parts, weight and order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,12 +54,22 @@ class Put:
 
 @dataclass(slots=True, eq=False)
 class Get:
-    """A request for one item, or for a batch of a total weight."""
+    """A request for one item, or for a batch of a total weight.
+
+    Attributes:
+        request: identifies it to whoever made it.
+        consumer: who asks.
+        target: weight of the batch; None for one item.
+        wait: whether it waits for items.
+        done: earlier requests whose items the consumer is done with; None if with all.
+        began: when it came.
+    """
 
     request: Any
     consumer: str
     target: float | None = None
     wait: bool = True
+    done: Collection[Any] | None = None
     began: float = field(default_factory=time.perf_counter)
 
 

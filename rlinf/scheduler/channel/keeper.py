@@ -9,10 +9,11 @@ small items together with the one that it asked for.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlinf.scheduler.channel.entries import Get, Item, Put
+from rlinf.scheduler.channel.entries import Entry, Get, Item, Lent, Put
 from rlinf.scheduler.channel.errors import ChannelError, KeeperFailed
 from rlinf.scheduler.channel.queues import Queues
 from rlinf.scheduler.collective.endpoint import Handler, PeerLeft
@@ -26,11 +27,17 @@ _AHEAD = 16
 
 @dataclass(slots=True)
 class _Request:
-    """Who asked, and under which number."""
+    """Who asked, and under which number.
+
+    Attributes:
+        connection: to the asker.
+        number: the asker's.
+        quiet: the channel, if the asker does not wait for the answer.
+    """
 
     connection: Connection
     number: int
-    quiet: bool = False
+    quiet: str = ""
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -38,6 +45,10 @@ class _Request:
             and self.number == other.number
             and self.connection is other.connection
         )
+
+
+def _requests(connection: Connection, numbers: Collection[int]) -> Collection[_Request]:
+    return [_Request(connection, number) for number in numbers] if numbers else ()
 
 
 class ChannelKeeper(Worker):
@@ -58,6 +69,7 @@ class ChannelKeeper(Worker):
             "q.ack": self._on_ack,
             "q.cancel": self._on_cancel,
             "q.return": self._on_return,
+            "q.restore": self._on_restore,
             "q.close": self._on_close,
             "q.ask": self._on_ask,
         }.items():
@@ -75,7 +87,8 @@ class ChannelKeeper(Worker):
                 text = f"{self._runtime.name} failed: {type(error).__name__}: {error}"
                 failure = KeeperFailed(text)
                 failure.raised = self._runtime.report(method, error, traceback.format_exc())
-                self.failed(_Request(connection, fields[0]), failure)
+                number, channel = fields[0], getattr(fields[1], "name", fields[1])
+                self.failed(_Request(connection, number, channel), failure)
                 raise
 
         return guarded
@@ -97,32 +110,35 @@ class ChannelKeeper(Worker):
         number, channel, key, weight, nbytes, ticket, wait, quiet = fields
         if ticket is not None:
             self._producers[who] = connection
-        item = Item(None if ticket is not None else body, weight, nbytes, who, key, ticket)
-        request = _Request(connection, number, quiet)
+        life = connection.identity.get("life", "")
+        item = Item(None if ticket is not None else body, weight, nbytes, who, key, ticket, life)
+        request = _Request(connection, number, channel if quiet else "")
         queues = self._find(channel, request)
         if queues is not None:
             queues.put(Put(request, item), wait)
 
     def _on_get(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
-        number, channel, key, target, wait = fields
+        number, channel, key, target, wait, done = fields
         request = _Request(connection, number)
         self._consumers[who] = connection
         queues = self._find(channel, request)
         if queues is not None:
-            queues.get(key, Get(request, who, target), wait)
+            get = Get(request, who, target, done=_requests(connection, done))
+            queues.get(key, get, wait)
 
     def _on_take(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
-        _, channel, key = fields
-        self._channels[channel].take(who, key)
+        _, channel, key, done = fields
+        self._channels[channel].take(who, key, _requests(connection, done))
 
     def _on_returned(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         _, channel, key = fields
         self._channels[channel].returned(who, key)
 
     def _on_ack(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
-        queues = self._channels.get(fields[0])
+        _, channel, done = fields
+        queues = self._channels.get(channel)
         if queues is not None:
-            queues.acknowledge(who)
+            queues.acknowledge(who, _requests(connection, done))
 
     def _on_cancel(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel, key = fields
@@ -139,9 +155,16 @@ class ChannelKeeper(Worker):
             return
         bodies, start = [], 0
         for size in sizes:
-            bodies.append(body[start : start + size])
+            bodies.append(body[start : start + size] if size else None)
             start += size
         queues.take_back(who, _Request(connection, number), bodies)
+
+    def _on_restore(
+        self, who: str, connection: Connection, fields: Any, body: list[memoryview]
+    ) -> None:
+        _, channel, key, weight, order = fields
+        nbytes = sum(map(len, body))
+        self._channels[channel].restore(who, Item(body, weight, nbytes, who, key, order=order))
 
     def _on_close(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel = fields
@@ -193,7 +216,8 @@ class ChannelKeeper(Worker):
         entries, buffers = self._entries(items)
         loan: tuple[Any, ...] = ()
         if ahead:
-            loan = (items[0].key, [len(item.body) for item in ahead])
+            lent: list[Lent] = [(len(item.body), item.weight, item.order) for item in ahead]
+            loan = (items[0].key, lent)
             buffers += [part for item in ahead for part in item.body]
         self._send(request.connection, "q.grant", (request.number, entries, *loan), buffers)
         consumer = request.connection.identity["name"]
@@ -209,10 +233,10 @@ class ChannelKeeper(Worker):
                 self._ship(item, connection.identity["name"], request.number, index, peek=True)
 
     @staticmethod
-    def _entries(items: list[Item]) -> tuple[list[tuple[int, str]], list[Any]]:
-        """(number of parts, producer) of each item, and the parts; -1 if the producer sends it."""
-        entries = [
-            (-1 if item.ticket is not None else len(item.body), item.producer) for item in items
+    def _entries(items: list[Item]) -> tuple[list[Entry], list[Any]]:
+        """Where each item is, and the parts of those that are here."""
+        entries: list[Entry] = [
+            len(item.body) if item.ticket is None else (item.producer, item.life) for item in items
         ]
         buffers = [part for item in items if item.ticket is None for part in item.body]
         return entries, buffers
@@ -228,7 +252,7 @@ class ChannelKeeper(Worker):
 
     def failed(self, request: _Request, error: Exception) -> None:
         """Tells the asker why not."""
-        self._reply(request, "q.error", (error,))
+        self._reply(request, "q.error", (error, request.quiet))
 
     def dropped(self, item: Item) -> None:
         """A producer need not keep an item any longer."""

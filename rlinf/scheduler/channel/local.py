@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict
 from typing import Any
 
@@ -88,10 +88,13 @@ class _LocalClient:
         timeout: float | None,
     ) -> Work:
         """Starts to get an item or a batch."""
-        work = self._work(f"an item of channel {spec.name!r}, key {key!r}", key, timeout)
+        what = f"an item of channel {spec.name!r}, key {key!r}"
+        work = self._work(what, key, timeout, self._put_back)
         with self._lock:
             self.queues.get(key, Get(work, "", target), wait)
-        return work if target is not None else work.then(lambda items: items[0])
+        if target is None:
+            return work.then(lambda items: items[0].body)
+        return work.then(lambda items: [item.body for item in items])
 
     def ask(self, spec: ChannelSpec, question: str, key: Hashable = None) -> Work:
         """Answers a question about a key."""
@@ -108,11 +111,22 @@ class _LocalClient:
     def acknowledge(self, spec: ChannelSpec) -> None:
         """Nothing is kept for redelivery inside one process."""
 
-    def _work(self, what: str, key: Hashable, timeout: float | None) -> Work:
+    def _work(
+        self,
+        what: str,
+        key: Hashable,
+        timeout: float | None,
+        undo: Callable[[list[Item]], None] | None = None,
+    ) -> Work:
         if timeout is None and has_runtime():
             timeout = current_runtime().run.timeout("channel")
-        work = Work(what, "this process", timeout, lambda _: self._cancel(key, work))
+        work = Work(what, "this process", timeout, lambda: self._cancel(key, work), undo=undo)
         return work
+
+    def _put_back(self, items: list[Item]) -> None:
+        """Nobody took what was granted."""
+        with self._lock:
+            self.queues.put_back(items)
 
     def _cancel(self, key: Hashable, work: Work) -> None:
         with self._lock:
@@ -127,7 +141,7 @@ class _LocalClient:
 
     def granted(self, request: Work, items: list[Item], ahead: list[Item]) -> None:
         """Items belong to the asker now."""
-        request.finish([item.body for item in items])
+        request.finish(items)
 
     def recall(self, channel: str, consumer: str, key: Hashable) -> None:
         """Nothing is lent inside one process."""

@@ -89,8 +89,12 @@ class Outbox:
         self._endpoint.post(consumer, "q.item", (number, index), parcel)
 
     def _on_drop(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+        self.drop(fields[0])
+
+    def drop(self, ticket: int) -> None:
+        """Lets go of an item."""
         with self._lock:
-            entry = self._entries.pop(fields[0], None)
+            entry = self._entries.pop(ticket, None)
         if entry is not None:
             pool = self._endpoint.packer.pool
             pool.release(entry.block.id, _KEPT)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,29 +113,51 @@ class Queues:
         Args:
             consumer: who returns them.
             request: the request that they were granted to.
-            bodies: the items themselves, in order; the consumer had become their only owner.
+            bodies: the items themselves, in order; the consumer had become their only owner. None
+                for one that is lost.
         """
-        held = self._held.get(consumer, [])
+        held = self._held.pop(consumer, [])
         items = [item for owner, item in held if owner == request]
-        self._held[consumer] = [(owner, item) for owner, item in held if owner != request]
+        kept = [(owner, item) for owner, item in held if owner != request]
+        if kept:
+            self._held[consumer] = kept
+        self.stats.gets -= len(items)
+        there = []
         for item, body in zip(items, bodies, strict=True):
             if item.ticket is not None:
                 self._sink.dropped(item)
                 item.ticket = None
             item.body = body
-        self._put_back(items)
+            if body is not None:
+                there.append(item)
+        self.stats.lost += len(items) - len(there)
+        self.put_back(there)
 
-    def _put_back(self, items: list[Item]) -> None:
-        """Puts items in front of their queues again, in their order."""
-        for item in reversed(items):
-            self._count_in(item)
-            self._line(item.key).items.appendleft(item)
+    def restore(self, consumer: str, item: Item) -> None:
+        """Puts an item where it was that a consumer had been lent, took and did not use after all.
+
+        It may have said since that it is done with it.
+        """
+        held = self._held.pop(consumer, [])
+        kept = [(owner, other) for owner, other in held if other.order != item.order]
+        if kept:
+            self._held[consumer] = kept
+        self.stats.gets -= 1
+        self.put_back([item])
+
+    def put_back(self, items: list[Item]) -> None:
+        """Puts items into their queues again, where they were."""
         for key in dict.fromkeys(item.key for item in items):
-            self._serve(key, self._line(key))
+            line = self._line(key)
+            returned = [item for item in items if item.key == key]
+            for item in returned:
+                self._count_in(item)
+            line.items = deque(sorted([*returned, *line.items], key=lambda item: item.order))
+            self._serve(key, line)
 
     def get(self, key: Hashable, get: Get, wait: bool = True) -> None:
         """Grants items, or lets the request wait for them, or refuses it."""
-        self.acknowledge(get.consumer)
+        self.acknowledge(get.consumer, get.done)
         error = self._refusal()
         if error is not None:
             self._sink.failed(get.request, error)
@@ -172,9 +194,9 @@ class Queues:
 
     # -- lending ----------------------------------------------------------------------------------
 
-    def take(self, consumer: str, key: Hashable) -> None:
+    def take(self, consumer: str, key: Hashable, done: Collection[Any] | None = None) -> None:
         """A consumer has taken the next of the items that are lent to it."""
-        self.acknowledge(consumer)
+        self.acknowledge(consumer, done)
         line = self._lines[key]
         loan = line.loans[consumer]
         item = loan.popleft()
@@ -253,10 +275,25 @@ class Queues:
 
     # -- who holds what ---------------------------------------------------------------------------
 
-    def acknowledge(self, consumer: str) -> None:
-        """A consumer is done with what it has taken."""
-        for _, item in self._held.pop(consumer, ()):
-            self._sink.dropped(item)
+    def acknowledge(self, consumer: str, done: Collection[Any] | None = None) -> None:
+        """A consumer is done with what it has taken.
+
+        Args:
+            consumer: its name.
+            done: requests whose items it has taken, beside those that were lent; None if it has
+                taken all that was granted.
+        """
+        held = self._held.pop(consumer, None)
+        if held is None:
+            return
+        kept = []
+        for owner, item in held:
+            if done is None or owner is None or owner in done:
+                self._sink.dropped(item)
+            else:
+                kept.append((owner, item))
+        if kept:
+            self._held[consumer] = kept
 
     def consumer_died(self, consumer: str) -> None:
         """Deals with the items that a dead consumer had taken, and with its requests."""
@@ -266,7 +303,7 @@ class Queues:
         held = self._held.pop(consumer, [])
         if self.redeliver:
             self.stats.redelivered += len(held)
-            self._put_back([item for _, item in held])
+            self.put_back([item for _, item in held])
         for key, line in list(self._lines.items()):
             self._serve(key, line)
         if held and not self.redeliver:

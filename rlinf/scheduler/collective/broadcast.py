@@ -91,9 +91,20 @@ class Broadcaster:
             return work
         with self._lock:
             self._missing[number] = (set(receivers), work)
+        work.on_done(lambda _: self._missing.pop(number, None))
+        try:
+            self._spread_out(number, obj, receivers, tag, limit or 1e9)
+        except BaseException as error:
+            work.finish(error=error)
+            raise
+        return work.then(lambda _: obj)
+
+    def _spread_out(
+        self, number: int, obj: Any, receivers: list[str], tag: str, limit: float
+    ) -> None:
+        endpoint = self._endpoint
         for receiver in receivers:
             endpoint.connection_to(receiver)
-        work.on_done(lambda _: self._missing.pop(number, None))
         near = [r for r in receivers if endpoint.shares_memory(r)]
         far: dict[int, list[str]] = {}
         for receiver in receivers:
@@ -104,19 +115,18 @@ class Broadcaster:
         alone = [r for r in near if endpoint.shares_gpu(r)]
         for receiver in alone:
             encoded, _ = endpoint.encode_for(receiver, (number, obj), copy=False)
-            self._spread(receiver, tag, [], endpoint.parcel_for(receiver, encoded, limit or 1e9))
+            self._spread(receiver, tag, [], endpoint.parcel_for(receiver, encoded, limit))
         rest = [r for r in near if r not in alone]
         if rest or far:
             encoded, _ = endpoint.packer.encode((number, obj))
             if rest:
-                parcel = endpoint.packer.parcel(encoded, rest, True, limit or 1e9)
+                parcel = endpoint.packer.parcel(encoded, rest, True, limit)
                 for receiver in rest:
                     self._spread(receiver, tag, [], parcel)
             for first, *others in far.values():
                 self._spread(
                     first, tag, others, endpoint.packer.parcel(encoded, [first], False, 1.0)
                 )
-        return work.then(lambda _: obj)
 
     def _spread(self, receiver: str, tag: str, relay_to: list[str], parcel: Any) -> None:
         self._endpoint.post(receiver, "spread", (self._endpoint.name, tag, relay_to), parcel)

@@ -30,7 +30,7 @@ from rlinf.scheduler.errors import SchedulerError
 if TYPE_CHECKING:
     import torch
 
-_GRACE = 4.0
+_GRACE = 10.0
 """Seconds in which the death of a peer is expected to be known after a link to it broke."""
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pickle
 import secrets
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf.scheduler.collective.links import DeviceLinks
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.autopsy import diagnose
 from rlinf.scheduler.failure.blackbox import examine, oom_kills
 from rlinf.scheduler.net.connection import Connection, Flushed
+from rlinf.scheduler.net.doorbell import interruptible
 from rlinf.scheduler.net.loop import Address, Listener, connect
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.registry.state import Death
@@ -36,6 +38,14 @@ The body is a `Payload` if the message carries an encoded object, else the list 
 
 
 _WARM_UP_SECONDS = 0.5
+_RETRY_SECONDS = 0.05
+
+
+class _End(NamedTuple):
+    """Why a peer has ended, and which of those that had its name; "" if that is not known."""
+
+    error: BaseException
+    life: str
 
 
 class PeerLeft(WorkerDied):
@@ -77,14 +87,16 @@ class Endpoint:
         self._out: dict[str, Connection] = {}
         self._in: dict[str, list[Connection]] = {}
         self._infos: dict[str, WorkerInfo] = {}
-        self._ended: dict[str, BaseException] = {}
-        self._connecting: dict[str, threading.Lock] = {}
+        self._ended: dict[str, _End] = {}
+        self._connecting: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
+        self._made: tuple[Packer, Unpacker] | None = None
         # Handlers and watchers run one at a time: in the I/O thread, or in one that waits.
         self._serial = threading.RLock()
-        self._helpers = ThreadPoolExecutor(4, thread_name_prefix="rlinf-send")
+        self._helpers = ThreadPoolExecutor(16, thread_name_prefix="rlinf-send")
         args = (run.secret, self._on_message, self._on_close, self._on_connect)
         self._listeners = [Listener(self._loop, ("unix", f"rlinf-{secrets.token_hex(8)}"), *args)]
+        self._identity = {"name": name, "life": _life_at(self.addresses)}
         if run.num_nodes > 1:
             self._listeners.append(Listener(self._loop, ("tcp", node_ip, 0), *args))
         self.links = DeviceLinks(self)
@@ -96,15 +108,22 @@ class Endpoint:
     @cached_property
     def packer(self) -> Packer:
         """The sending side."""
-        from rlinf.scheduler.collective.payload import Packer
-
-        return Packer(self.links)
+        return self._tools[0]
 
     @cached_property
     def _unpacker(self) -> Unpacker:
-        from rlinf.scheduler.collective.payload import Unpacker
+        return self._tools[1]
 
-        return Unpacker(self._loop, self._send_release, self.links)
+    @property
+    def _tools(self) -> tuple[Packer, Unpacker]:
+        from rlinf.scheduler.collective.payload import Packer, Unpacker
+
+        # The first message may come while `warm_up` is at it; there must be one of each.
+        with self._lock:
+            if self._made is None:
+                unpacker = Unpacker(self._loop, self._send_release, self.links)
+                self._made = Packer(self.links), unpacker
+            return self._made
 
     def warm_up(self) -> None:
         """Loads what moving data needs, soon, so that the first message is quick.
@@ -241,8 +260,11 @@ class Endpoint:
         try:
             connection.send(meta, buffers, flushed)
         except ConnectionError as error:
-            peer = connection.identity["name"]
-            raise self._ended.get(peer) or WorkerDied(peer, cause=str(error)) from error
+            raise self._why(connection.identity["name"], error) from error
+
+    def _why(self, peer: str, error: BaseException) -> BaseException:
+        """What to say of a peer that cannot be reached because it has ended."""
+        return self.gone(peer) or WorkerDied(peer, cause=str(error))
 
     def post_soon(self, peer: str, kind: str, fields: tuple[Any, ...]) -> None:
         """Sends a small message from any thread; one to a peer that has ended is dropped."""
@@ -266,50 +288,78 @@ class Endpoint:
             WorkerDied: the peer has ended.
             WaitTimeout: the peer did not appear within `cluster.timeouts.recv`.
         """
-        connection = self._out.get(peer)
-        if connection is not None and connection.closed is None:
-            return connection
-        with self._lock:
-            gate = self._connecting.setdefault(peer, threading.Lock())
-        with gate:
+        while True:
             connection = self._out.get(peer)
-            if connection is None or connection.closed is not None:
-                connection = self._connect(peer, timeout)
-        return connection
+            if connection is not None and connection.closed is None:
+                return connection
+            with self._lock:
+                others = self._connecting.get(peer)
+                if others is None:
+                    done = self._connecting[peer] = threading.Event()
+            if others is not None:
+                interruptible(others.wait)
+                continue
+            try:
+                return self._connect(peer, timeout)
+            finally:
+                with self._lock:
+                    del self._connecting[peer]
+                done.set()
 
     def _connect(self, peer: str, timeout: float | None) -> Connection:
         limit = self.run.timeout("recv") if timeout is None else timeout
+        deadline = None if limit is None else time.monotonic() + limit
         what = f"{peer} to register, in order to send to it"
         try:
             info = self._registry.ask("lookup", worker=peer, timeout=limit, what=what)
         except ConnectionError as error:
-            raise self._ended.get(peer) or WorkerDied(peer, cause=str(error)) from error
-        near = info.cluster_node_rank == self.node_rank
-        address = next((a for a in info.endpoints if near or a[0] == "tcp"), None)
-        if address is None:
-            raise WorkerDied(peer, cause=f"it has no address for node {self.node_rank}")
-        with self._lock:
-            self._infos[peer] = info
-            self._ended.pop(peer, None)
+            raise self._why(peer, error) from error
+        while True:
+            near = info.cluster_node_rank == self.node_rank
+            address = next((a for a in info.endpoints if near or a[0] == "tcp"), None)
+            if address is None:
+                raise WorkerDied(peer, cause=f"it has no address for node {self.node_rank}")
+            with self._lock:
+                self._infos[peer] = info
+            self._revive(peer, _life_at(info.endpoints))
+            error = self.gone(peer)
+            if error is not None:
+                raise error
+            try:
+                return connect(
+                    self._loop,
+                    address,
+                    self.run.secret,
+                    self._identity,
+                    self._on_message,
+                    self._on_close,
+                    prepare=lambda connection: self._on_connected(connection, peer),
+                )
+            except OSError as failure:
+                info = self._look_again(peer, failure, deadline)
 
-        def prepare(connection: Connection) -> None:
-            connection.identity["name"] = peer
+    def _look_again(self, peer: str, failure: OSError, deadline: float | None) -> WorkerInfo:
+        """Where a peer is that could not be reached: it may be slow, or started anew."""
+        info = self._registry.ask("lives", worker=peer)
+        if info is None:
+            raise self._why(peer, failure) from failure
+        if deadline is not None and time.monotonic() > deadline:
+            raise WaitTimeout(f"{peer} to take a connection ({failure})", waiter=self.name)
+        interruptible(time.sleep, _RETRY_SECONDS)
+        return info
 
-        try:
-            connection = connect(
-                self._loop,
-                address,
-                self.run.secret,
-                {"name": self.name},
-                self._on_message,
-                self._on_close,
-                prepare=prepare,
-            )
-        except OSError as error:
-            raise self._ended.get(peer) or WorkerDied(peer, cause=str(error)) from error
+    def _on_connected(self, connection: Connection, peer: str) -> None:
+        # Before anything is received: its end must find it here.
+        connection.identity["name"] = peer
         with self._lock:
             self._out[peer] = connection
-        return connection
+
+    def _revive(self, peer: str, life: str) -> None:
+        """A peer lives, or did when it said so: an end that is known of another is over."""
+        with self._lock:
+            end = self._ended.get(peer)
+            if end is not None and end.life != life:
+                del self._ended[peer]
 
     # -- receiving (one message at a time) ------------------------------------------------------
 
@@ -322,8 +372,7 @@ class Endpoint:
         peer = connection.identity["name"]
         with self._lock:
             self._in.setdefault(peer, []).append(connection)
-            # Whoever connects lives: an end that is known under this name was another's.
-            self._ended.pop(peer, None)
+        self._revive(peer, connection.identity.get("life", ""))
 
     def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
         kind, fields, *place = pickle.loads(meta)
@@ -356,10 +405,10 @@ class Endpoint:
             self._tell_end(peer)
 
     def _on_death(self, death: Death) -> None:
-        self._end(death.name, self._explain(death))
+        self._end(death.name, self._explain(death), death.info)
 
-    def _on_leave(self, name: str) -> None:
-        self._end(name, PeerLeft(name, exit_code=0, cause="its group was closed"))
+    def _on_leave(self, name: str, info: WorkerInfo | None) -> None:
+        self._end(name, PeerLeft(name, exit_code=0, cause="its group was closed"), info)
 
     def _explain(self, death: Death) -> WorkerDied:
         info = death.info
@@ -383,10 +432,13 @@ class Endpoint:
             oom_kills_before=self._oom_kills,
         )
 
-    def _end(self, peer: str, error: BaseException) -> None:
+    def _end(self, peer: str, error: BaseException, info: WorkerInfo | None) -> None:
         with self._lock:
-            self._ended[peer] = error
+            self._ended[peer] = _End(error, _life_at(info.endpoints) if info is not None else "")
             self._infos.pop(peer, None)
+            connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
+        for connection in connections:
+            connection.expire()
         if "packer" in self.__dict__:
             self.packer.reader_gone(peer, error)
         if "_unpacker" in self.__dict__:
@@ -398,32 +450,45 @@ class Endpoint:
         """Tells of an end once everything that the peer had sent has been read."""
         with self._lock:
             drained = not self._in.get(peer) and peer not in self._out
-            error = self._ended.get(peer)
-        if drained and error is not None:
+            end = self._ended.get(peer)
+        if drained and end is not None:
             with self._serial:
                 for watcher in list(self._watchers):
-                    watcher(peer, error)
+                    watcher(peer, end.error)
 
-    def ended(self, peer: str) -> BaseException | None:
-        """Why a peer has ended; None while it lives or still has data on the way."""
+    def ended(self, peer: str, life: str | None = None) -> BaseException | None:
+        """Why a peer has ended; None while it lives or still has data on the way.
+
+        Args:
+            peer: its name.
+            life: which of those that had the name, if that is known.
+        """
         with self._lock:
-            if self._in.get(peer):
+            end = self._ended.get(peer)
+            if self._in.get(peer) or end is None or life not in (None, end.life):
                 return None
-            return self._ended.get(peer)
+            return end.error
 
     def gone(self, peer: str) -> BaseException | None:
         """Like `ended`, also while data of the peer is still on the way."""
-        return self._ended.get(peer)
+        end = self._ended.get(peer)
+        return None if end is None else end.error
 
     def lost(self, peer: str) -> BaseException | None:
         """Like `ended`, but None for a peer that was started anew; not for the I/O thread."""
         error = self.ended(peer)
-        if error is None or not self._registry.ask("lives", worker=peer):
+        if error is None:
+            return None
+        info = self._registry.ask("lives", worker=peer)
+        if info is None:
             return error
-        with self._lock:
-            if self._ended.get(peer) is error:
-                del self._ended[peer]
-        return None
+        self._revive(peer, _life_at(info.endpoints))
+        return self.ended(peer)
+
+
+def _life_at(addresses: list[Address]) -> str:
+    """Tells processes of one name apart: the socket of each is another one."""
+    return addresses[0][1] if addresses else ""
 
 
 def _loudly(function: Callable[..., Any], *args: Any) -> None:

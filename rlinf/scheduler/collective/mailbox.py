@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.endpoint import Endpoint
@@ -111,21 +112,27 @@ class Mailbox:
             else:
                 window.pending.append((nbytes, go, work, tag))
         if free:
-            go()
+            self._go(peer, nbytes, go, work)
         else:
             # The receiver settles its debts in batches; now somebody waits for that.
-            endpoint.post(peer, "settle", ())
+            endpoint.post_soon(peer, "settle", ())
         return work
+
+    def _go(self, peer: str, nbytes: int, go: Callable[[], None], work: Work) -> None:
+        """Sends what has its place in the window; the place is free again if that fails."""
+        try:
+            go()
+        except BaseException as error:
+            self._credit(peer, 1, nbytes)
+            if not isinstance(error, WorkerDied):
+                raise
+            work.finish(error=error)
 
     def _post(self, peer: str, tag: str, parcel: Parcel, work: Work, tokens: list[int]) -> None:
         # What fits here is copied by the connection if the kernel does not take it at once.
         flushed = Flushed() if sum(map(len, parcel.buffers)) > COPY_LIMIT else None
-        try:
-            self._endpoint.post(peer, "mail", (tag,), parcel, flushed)
-        except WorkerDied as error:
-            work.finish(error=error)
-            return
-        self._count(self.sent, peer, parcel.nbytes)
+        self._endpoint.post(peer, "mail", (tag,), parcel, flushed)
+        self._count(self.sent, peer, 1, parcel.nbytes)
         if tokens:
             self._endpoint.packer.when_released(tokens, work.finish)
         elif flushed is None or flushed.is_set():
@@ -134,9 +141,13 @@ class Mailbox:
             flushed.then(lambda error: work.finish(error=_lost(peer, error)))
 
     def _on_credit(self, peer: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
-        items, nbytes = fields
+        self._credit(peer, *fields)
+
+    def _credit(self, peer: str, items: int, nbytes: int) -> None:
         with self._lock:
-            window = self._windows.setdefault(peer, _Window())
+            window = self._windows.get(peer)
+            if window is None:
+                return
             window.items -= items
             window.bytes -= nbytes
             waiting = bool(window.pending) and not window.draining
@@ -159,7 +170,7 @@ class Mailbox:
                 window.items += 1
                 window.bytes += nbytes
             try:
-                go()
+                self._go(peer, nbytes, go, work)
             except Exception as error:
                 work.finish(error=error)
 
@@ -186,14 +197,19 @@ class Mailbox:
                     f"a message from {peer}" + (f" ({tag})" if tag else ""),
                     self._endpoint.name,
                     self._endpoint.run.timeout("recv") if timeout is None else timeout,
-                    cancel=lambda _: self._give_up(box, work),
+                    cancel=lambda: self._give_up(box, work),
                     source=self._endpoint.incoming(peer),
+                    undo=partial(self._bring_back, box),
                 )
                 queue.askers.append(work)
         if payload is not None:
             self._consumed(peer, payload, charged)
-            return finished(payload)
-        error = self._endpoint.lost(peer)
+            return finished(payload, undo=partial(self._bring_back, box))
+        try:
+            error = self._endpoint.lost(peer)
+        except BaseException:
+            work.abandon()
+            raise
         if error is not None:
             self._on_end(peer, error)
         return work
@@ -208,13 +224,20 @@ class Mailbox:
         if waiting:
             work.finish(error=CallCancelled("the receive was cancelled"))
 
+    def _bring_back(self, box: Box, payload: Payload) -> None:
+        """A message that was received, but by nobody, is the next one again."""
+        self._count(self.received, box[0], -1, -payload.nbytes)
+        self.deliver(*box, payload, charged=False, first=True)
+
     def _on_mail(
         self, sender: str, _: Connection, fields: tuple[Any, ...], payload: Payload | None
     ) -> None:
         assert payload is not None
         self.deliver(sender, fields[0], payload)
 
-    def deliver(self, sender: str, tag: str, payload: Payload, charged: bool = True) -> None:
+    def deliver(
+        self, sender: str, tag: str, payload: Payload, charged: bool = True, first: bool = False
+    ) -> None:
         """Puts a message into its box.
 
         Args:
@@ -222,6 +245,7 @@ class Mailbox:
             tag: stream that it belongs to.
             payload: the message.
             charged: whether the sender counts it as on the way until it is consumed.
+            first: put it before those that nobody has asked for.
         """
         box = (sender, tag)
         with self._lock:
@@ -230,7 +254,9 @@ class Mailbox:
             work = queue.askers.popleft() if queue.askers else None
             if work is not None:
                 self._forget_if_empty(box)
-            elif not dropped:
+            elif first:
+                queue.messages.appendleft((payload, charged))
+            else:
                 queue.messages.append((payload, charged))
         if work is not None or dropped:
             self._consumed(sender, payload, charged)
@@ -261,7 +287,7 @@ class Mailbox:
             work.finish(error=_cancelled(tag))
 
     def _consumed(self, sender: str, payload: Payload, charged: bool) -> None:
-        self._count(self.received, sender, payload.nbytes)
+        self._count(self.received, sender, 1, payload.nbytes)
         if not charged:
             return
         with self._lock:
@@ -308,11 +334,11 @@ class Mailbox:
         for _, _, work, _ in window.pending if window else ():
             work.finish(error=error)
 
-    def _count(self, counters: dict[str, Counter], peer: str, nbytes: int) -> None:
+    def _count(self, counters: dict[str, Counter], peer: str, items: int, nbytes: int) -> None:
         counter = counters.get(peer)
         if counter is None:
             counter = counters.setdefault(peer, Counter())
-        counter.items += 1
+        counter.items += items
         counter.bytes += nbytes
 
     def traffic(self) -> dict[str, dict[str, dict[str, float]]]:

@@ -39,7 +39,7 @@ SENDER, RECEIVER = 0, 1
 TensorSpec = tuple[tuple[int, ...], str]
 """Shape and name of the dtype, as in `((2, 3), "float32")`."""
 
-_CONNECT = timedelta(seconds=20)
+_CONNECT = timedelta(seconds=60)
 _FOR_EVER = timedelta(days=365)
 """Whoever waits for a transfer has a deadline of its own; torch's must not come before."""
 

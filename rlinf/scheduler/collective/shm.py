@@ -49,6 +49,7 @@ from rlinf.scheduler.collective.shm_segment import (
     sweep,
     unlink,
 )
+from rlinf.scheduler.net.doorbell import interruptible
 
 
 class SegmentPoolFull(MemoryError):
@@ -267,7 +268,7 @@ class SegmentPool:
                 if self._in_use + self._idle + size <= self.max_bytes:
                     place = self._named_file(size) if named else self._pop_cold(size)
                     break
-                if not self._changed.wait(deadline - time.monotonic()):
+                if not interruptible(self._changed.wait, deadline - time.monotonic()):
                     raise SegmentPoolFull(self._who_holds(size))
             self._in_use += place.nbytes
             return place

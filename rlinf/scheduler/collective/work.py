@@ -43,6 +43,8 @@ class Work:
         "_error",
         "_then",
         "_cancel",
+        "_undo",
+        "__weakref__",
     )
 
     def __init__(
@@ -50,9 +52,10 @@ class Work:
         what: str | Callable[[], str],
         waiter: str = "",
         timeout: float | None = None,
-        cancel: Callable[[bool], None] | None = None,
+        cancel: Callable[[], None] | None = None,
         grace: float = 0.0,
         source: Connection | None = None,
+        undo: Callable[[Any], None] | None = None,
     ):
         """Describes work that somebody else finishes.
 
@@ -60,10 +63,11 @@ class Work:
             what: what is waited for, or a function that says it.
             waiter: who waits.
             timeout: default deadline of `wait`, in seconds.
-            cancel: `cancel(abandoned)` gives the work up; if it is abandoned, nobody will take its
-                outcome, and what it would have taken must stay where it is.
+            cancel: asks whoever does the work to stop; what comes nevertheless still counts.
             grace: how long the cancelled work may take to say what became of it.
             source: connection that brings the outcome, if that is known.
+            undo: `undo(outcome)` brings back what the work has taken, if nobody will have it. It
+                must not refer to this work.
         """
         self.what = what
         self.waiter = waiter
@@ -79,19 +83,24 @@ class Work:
         self._error: BaseException | None = None
         self._then: list[Callable[[Work], None]] = []
         self._cancel = cancel
+        self._undo = undo
 
     # -- finishing (by whoever does the work) ---------------------------------------------------
 
     def finish(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Sets the outcome, once; False if there is one already."""
+        """Sets the outcome, once; False if there is one already, and this one is undone."""
         with _FINISHING:
-            if self._done:
-                return False
-            self._value, self._error, self._done = value, error, True
-            callbacks, self._then = self._then, []
-            # Refers back to this work; what was received must go as soon as it is let go.
-            self._cancel = None
-        self._gate.release()
+            late = self._done
+            if not late:
+                self._value, self._error, self._done = value, error, True
+                callbacks, self._then = self._then, []
+                # Refers back to this work; what was received must go as soon as it is let go.
+                self._cancel = None
+        if late:
+            if error is None and self._undo is not None:
+                self._undo(value)
+            return False
+        self._open_gate()
         bell = self._bell
         if bell is not None and bell.thread != threading.get_ident():
             bell.ring()
@@ -124,15 +133,13 @@ class Work:
         limit = self.timeout if timeout is None else timeout
         begin = time.perf_counter()
         try:
-            held = self._hold(limit)
+            if not self._hold(limit):
+                self._ask_to_stop()
+                self._hold(self.grace)
+                self._check_in_time(limit)
         except BaseException:
-            # The call that waits was cancelled: what comes is for whoever asks next.
-            self._give_up(abandoned=True)
+            self.abandon()
             raise
-        if not held:
-            self._give_up(abandoned=False)
-            self._hold(self.grace)
-            self._check_in_time(limit)
         self._record(begin)
         return self.result()
 
@@ -146,9 +153,19 @@ class Work:
     def _hold(self, limit: float | None) -> bool:
         if self.source is not None and not self._done and threading.get_ident() == _MAIN:
             limit = self._read_source(limit)
-        if not self._done and self._gate.acquire(timeout=-1 if limit is None else max(0.0, limit)):
-            self._gate.release()
+        if not self._done:
+            seconds = -1 if limit is None else min(max(0.0, limit), threading.TIMEOUT_MAX)
+            if doorbell.interruptible(self._gate.acquire, True, seconds):
+                self._open_gate()
         return self._done
+
+    def _open_gate(self) -> None:
+        """Lets the next one through who waits; also after a wait that was interrupted."""
+        try:
+            self._gate.release()
+        except RuntimeError:
+            # Another one has let them through.
+            pass
 
     def _read_source(self, limit: float | None) -> float | None:
         """Reads what comes until this is done; returns what is left of the deadline."""
@@ -171,10 +188,14 @@ class Work:
             return self.result()
         limit = self.timeout if timeout is None else timeout
         begin = time.perf_counter()
-        if not await self._async_hold(limit):
-            self._give_up(abandoned=False)
-            await self._async_hold(self.grace)
-            self._check_in_time(limit)
+        try:
+            if not await self._async_hold(limit):
+                self._ask_to_stop()
+                await self._async_hold(self.grace)
+                self._check_in_time(limit)
+        except BaseException:
+            self.abandon()
+            raise
         self._record(begin)
         return self.result()
 
@@ -188,13 +209,8 @@ class Work:
             loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
         self.on_done(wake)
-        try:
-            await asyncio.wait_for(future, limit)
-        except (asyncio.TimeoutError, TimeoutError):
-            pass
-        except asyncio.CancelledError:
-            self._give_up(abandoned=True)
-            raise
+        # Not `wait_for`, which may swallow a cancellation that comes together with the outcome.
+        await asyncio.wait([future], timeout=limit)
         return self._done
 
     def __await__(self) -> Any:
@@ -204,22 +220,52 @@ class Work:
         """The outcome of work that is done."""
         if self._error is not None:
             raise self._error
+        # It belongs to the caller now.
+        self._undo = None
         value = self._value
         return value.load() if isinstance(value, Deferred) else value
 
     def cancel(self) -> None:
         """Gives the work up; `wait` then raises `CallCancelled`, unless it came before that."""
-        self._give_up(abandoned=False)
+        if not self._done:
+            self.abandon()
 
-    def _give_up(self, abandoned: bool) -> None:
+    def abandon(self) -> None:
+        """Nobody will take the outcome: what the work would have taken stays where it is.
+
+        What has come and was not taken yet is brought back.
+        """
+        error = CallCancelled("the request was cancelled")
+        with _FINISHING:
+            done, cancel, undo, value = self._done, self._cancel, self._undo, self._value
+            untaken = done and self._error is None and undo is not None
+            if untaken:
+                self._value, self._error, self._undo = None, error, None
+        if done:
+            self._open_gate()
+            if untaken and undo is not None:
+                undo(value)
+        elif undo is not None and not self.finish(error=error):
+            # It came just now.
+            self.abandon()
+        elif cancel is not None:
+            cancel()
+
+    def _ask_to_stop(self) -> None:
         cancel = self._cancel
         if cancel is not None:
-            cancel(abandoned)
+            cancel()
 
     def then(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Work:
         """New work whose outcome is `function(outcome, *args, **kwargs)`."""
         following = Work(
-            self.what, self.waiter, self.timeout, self._give_up, self.grace, self.source
+            self.what,
+            self.waiter,
+            self.timeout,
+            self._ask_to_stop,
+            self.grace,
+            self.source,
+            None if self._undo is None else lambda _: self.abandon(),
         )
 
         def run(done: Work) -> None:
@@ -229,6 +275,8 @@ class Work:
                 # Not here: this may be the I/O thread, and decoding belongs to whoever waits.
                 following.finish(_Mapped(done, lambda value: function(value, *args, **kwargs)))
 
+        if self._undo is not None:
+            following.on_done(lambda done: done._error is None or self.abandon())
         self.on_done(run)
         return following
 
@@ -267,23 +315,37 @@ class _Mapped(Deferred):
         return value
 
 
-def finished(value: Any = None, error: BaseException | None = None) -> Work:
+def finished(
+    value: Any = None,
+    error: BaseException | None = None,
+    undo: Callable[[Any], None] | None = None,
+) -> Work:
     """Work that is done already."""
-    work = Work("nothing")
+    work = Work("nothing", undo=undo)
     work.finish(value, error)
     return work
 
 
 def gather(works: list[Work]) -> Work:
-    """Work that is done when all are, with the list of their outcomes; it fails with the first."""
+    """Work that is done when all are, with the list of their outcomes.
+
+    It fails with the first that fails; the others are then abandoned.
+    """
     first = works[0]
 
-    def give_up(abandoned: bool) -> None:
+    def ask_to_stop() -> None:
         for work in works:
-            work._give_up(abandoned)
+            work._ask_to_stop()
+
+    def abandon(_: Any) -> None:
+        for work in works:
+            work.abandon()
 
     source = next((work.source for work in works if not work.done()), None)
-    together = Work(first.what, first.waiter, first.timeout, give_up, first.grace, source)
+    together = Work(
+        first.what, first.waiter, first.timeout, ask_to_stop, first.grace, source, abandon
+    )
+    together.on_done(lambda done: done._error is None or abandon(done))
     left = [len(works)]
     lock = threading.Lock()
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("<II")
 _READ_SIZE = 1 << 16
 _IOV = 512
+_EXPIRY_SECONDS = 1.0
 COPY_LIMIT = 1 << 16
 READ = select.EPOLLIN | select.EPOLLRDHUP
 
@@ -248,9 +249,9 @@ class Connection:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return
+                # A signal may raise here, and nowhere else: no byte that was read is lost.
                 if bell.wait(self.sock.fileno(), left):
-                    with bell:
-                        self._ending = self._read() or self._ending
+                    self._ending = self._read() or self._ending
         finally:
             with self._lock:
                 self._borrowed = False
@@ -343,6 +344,12 @@ class Connection:
         """Ends the connection; the I/O thread reports it through `on_close`."""
         self._loop.call_soon(lambda: self._finish(reason))
 
+    def expire(self) -> None:
+        """The peer has ended: if its node is gone, too, the kernel need not try much longer."""
+        with self._lock:
+            if self.closed is None and self.sock.family != socket.AF_UNIX:
+                set_user_timeout(self.sock, _EXPIRY_SECONDS)
+
     def _finish(self, reason: str) -> None:
         with self._lock:
             if self.closed is not None:
@@ -361,6 +368,12 @@ class Connection:
         for flushed in left:
             flushed.set(error=reason)
         self._on_close(self, reason)
+
+
+def set_user_timeout(sock: socket.socket, seconds: float) -> None:
+    """How long sent data may stay unacknowledged before the kernel ends a TCP connection."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
 def _allocate(size: int) -> memoryview:

@@ -12,9 +12,22 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.net import auth
-from rlinf.scheduler.net.connection import READ, Connection, OnClose, OnMessage
+from rlinf.scheduler.net.connection import (
+    READ,
+    Connection,
+    OnClose,
+    OnMessage,
+    set_user_timeout,
+)
+from rlinf.scheduler.net.doorbell import interruptible
 
-HANDSHAKE_SECONDS = 10.0
+HANDSHAKE_SECONDS = 60.0
+LIFELINE_SECONDS = 5.0
+"""How long what is sent on a lifeline may stay unacknowledged.
+
+Connections for data have no such limit: the kernel would also end one whose reader is slow.
+"""
+
 _MAX_HANDSHAKES = 256
 
 Address = tuple[Any, ...]
@@ -114,8 +127,10 @@ class Listener:
         on_message: OnMessage,
         on_close: OnClose,
         on_connect: Callable[[Connection], None] | None = None,
+        lifeline: bool = False,
     ):
         self._loop = loop
+        self._lifeline = lifeline
         self._secret = secret
         self._on_message = on_message
         self._on_close = on_close
@@ -157,7 +172,7 @@ class Listener:
     def _admit(self, sock: socket.socket) -> None:
         try:
             sock.settimeout(HANDSHAKE_SECONDS)
-            _tune(sock)
+            _tune(sock, self._lifeline)
             identity = auth.admit(sock, self._secret)
         except (OSError, ValueError):
             self.refused += 1
@@ -185,8 +200,20 @@ def connect(
     on_close: OnClose,
     timeout: float = HANDSHAKE_SECONDS,
     prepare: Callable[[Connection], None] | None = None,
+    lifeline: bool = False,
 ) -> Connection:
     """Connects, proves the secret and starts to receive.
+
+    Args:
+        loop: I/O thread that serves the connection.
+        address: where to connect to.
+        secret: secret of the run.
+        identity: what to say of oneself.
+        on_message: takes messages.
+        on_close: is told the end.
+        timeout: deadline of each step of the handshake, in seconds.
+        prepare: called with the connection before it receives anything.
+        lifeline: whether what happens to this connection decides over a peer's life.
 
     Raises:
         ConnectionError: nobody listens there, or one of the sides does not know the secret.
@@ -200,9 +227,9 @@ def connect(
         target = (address[1], address[2])
     try:
         sock.settimeout(timeout)
-        sock.connect(target)
-        _tune(sock)
-        auth.greet(sock, secret, identity)
+        interruptible(sock.connect, target)
+        _tune(sock, lifeline)
+        interruptible(auth.greet, sock, secret, identity)
     except BaseException:
         sock.close()
         raise
@@ -217,7 +244,7 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _tune(sock: socket.socket) -> None:
+def _tune(sock: socket.socket, lifeline: bool) -> None:
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -225,7 +252,7 @@ def _tune(sock: socket.socket) -> None:
         for option, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3)):
             if hasattr(socket, option):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
+        if lifeline:
+            set_user_timeout(sock, LIFELINE_SECONDS)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import itertools
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.errors import ClusterError, WaitTimeout
+from rlinf.scheduler.net.auth import AuthError
 from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.doorbell import interruptible
 from rlinf.scheduler.net.loop import Address, IOLoop, connect
 from rlinf.scheduler.registry.state import Death
+from rlinf.scheduler.worker.address import WorkerInfo
+
+_RETRY_SECONDS = 0.1
 
 
 class RegistryClient:
@@ -43,26 +49,37 @@ class RegistryClient:
         self._on_lost = on_lost
         self._handlers: dict[str, Callable[[Any], Any]] = {}
         self._death_watchers: list[Callable[[Death], None]] = []
-        self._leave_watchers: list[Callable[[str], None]] = []
+        self._leave_watchers: list[Callable[[str, WorkerInfo | None], None]] = []
+        self._lock = threading.Lock()
         self._calls: dict[int, _Call] = {}
+        # By number of a request that was given up: what to do if it is granted nevertheless.
+        self._given_up: dict[int, Undo] = {}
         self._numbers = itertools.count()
         self._closing = False
         usable = [a for a in addresses if local or a[0] != "unix"]
+        deadline = time.monotonic() + timeout
         error: Exception | None = None
-        for address in usable:
-            try:
-                self._connection = connect(
-                    self.loop,
-                    address,
-                    secret,
-                    {"name": name},
-                    self._on_message,
-                    self._on_close,
-                    timeout=timeout,
-                )
-                return
-            except OSError as failure:
-                error = failure
+        while True:
+            for address in usable:
+                try:
+                    self._connection = connect(
+                        self.loop,
+                        address,
+                        secret,
+                        {"name": name},
+                        self._on_message,
+                        self._on_close,
+                        timeout=max(0.1, deadline - time.monotonic()),
+                        lifeline=True,
+                    )
+                    return
+                except OSError as failure:
+                    error = failure
+            # A registry that is slow, or has many to admit, is tried again.
+            slow = isinstance(error, AuthError | TimeoutError | ConnectionResetError)
+            if not slow or time.monotonic() > deadline:
+                break
+            interruptible(time.sleep, _RETRY_SECONDS)
         raise ClusterError(
             f"{name} cannot reach the registry of the run at {usable}: {error}. On several nodes, "
             "check that the driver's address is reachable from this node (firewall, "
@@ -72,7 +89,13 @@ class RegistryClient:
     # -- asking -------------------------------------------------------------------------------
 
     def ask(
-        self, operation: str, *, timeout: float | None = None, what: str = "", **kwargs: Any
+        self,
+        operation: str,
+        *,
+        timeout: float | None = None,
+        what: str = "",
+        undo: Undo | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Sends a request and waits for its answer.
 
@@ -80,6 +103,8 @@ class RegistryClient:
             operation: name of the registry's operation.
             timeout: deadline in seconds; `cluster.timeouts.registry` by default.
             what: what is waited for, for the error message.
+            undo: operation and arguments that bring back what the request takes. It is sent if the
+                request is granted when nobody waits for it any more.
             **kwargs: arguments of the operation.
 
         Raises:
@@ -90,20 +115,38 @@ class RegistryClient:
         call = self._calls[number] = _Call()
         try:
             self._connection.send(pickle.dumps(("ask", number, operation, kwargs)))
-            if not call.done.wait(timeout):
-                self._connection.send(pickle.dumps(("forget", number)))
-                raise WaitTimeout(
-                    what or f"the registry's answer to {operation!r}",
-                    waiter=self.name,
-                    seconds=timeout,
-                )
+            answered = interruptible(call.done.wait, timeout)
         except ConnectionError as error:
-            raise ClusterError(f"{self.name} lost the registry of the run: {error}") from error
-        finally:
             self._calls.pop(number, None)
+            raise ClusterError(f"{self.name} lost the registry of the run: {error}") from error
+        except BaseException:
+            # Interrupted: what comes is for nobody.
+            if self._give_up(number, undo) and undo is not None and call.error is None:
+                self.notify(undo[0], **undo[1])
+            raise
+        if not answered and not self._give_up(number, undo):
+            raise WaitTimeout(
+                what or f"the registry's answer to {operation!r}",
+                waiter=self.name,
+                seconds=timeout,
+            )
         if call.error is not None:
             raise call.error
         return call.value
+
+    def _give_up(self, number: int, undo: Undo | None) -> bool:
+        """Tells the registry to forget a request; True if it has been answered just now."""
+        with self._lock:
+            if self._calls.pop(number, None) is None:
+                return True
+            if undo is not None:
+                self._given_up[number] = undo
+        try:
+            self._connection.send(pickle.dumps(("forget", number)))
+        except ConnectionError:
+            # Nothing is granted any more.
+            pass
+        return False
 
     def notify(self, operation: str, **kwargs: Any) -> None:
         """Sends a request whose answer nobody needs; a lost registry is ignored."""
@@ -122,18 +165,17 @@ class RegistryClient:
         """Calls `watcher` for each death, in the I/O thread."""
         self._death_watchers.append(watcher)
 
-    def on_leave(self, watcher: Callable[[str], None]) -> None:
-        """Calls `watcher(name)` for each member that leaves on purpose, in the I/O thread."""
+    def on_leave(self, watcher: Callable[[str, WorkerInfo | None], None]) -> None:
+        """Calls `watcher(name, info)` for each that leaves on purpose, in the I/O thread."""
         self._leave_watchers.append(watcher)
 
     def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
         kind, *rest = pickle.loads(meta)
         if kind == "answer":
-            number, value, error = rest
-            call = self._calls.get(number)
-            if call is not None:
-                call.value, call.error = value, error
-                call.done.set()
+            self._on_answer(*rest)
+            return
+        if kind == "forgotten":
+            self._given_up.pop(rest[0], None)
             return
         event, payload = rest
         if event == "died":
@@ -142,16 +184,27 @@ class RegistryClient:
                 watcher(payload)
         elif event == "left":
             for leave_watcher in list(self._leave_watchers):
-                leave_watcher(payload)
+                leave_watcher(*payload)
         elif event in self._handlers:
             number, question = payload
             answer = self._handlers[event](question)
             connection.send(pickle.dumps(("reply", number, answer)))
 
-    def _on_close(self, connection: Connection, reason: str) -> None:
-        for call in list(self._calls.values()):
-            call.error = ClusterError(f"{self.name} lost the registry of the run: {reason}")
+    def _on_answer(self, number: int, value: Any, error: Exception | None) -> None:
+        with self._lock:
+            call = self._calls.pop(number, None)
+            undo = self._given_up.pop(number, None)
+            if call is not None:
+                call.value, call.error = value, error
+        if call is not None:
             call.done.set()
+        elif undo is not None and error is None:
+            self.notify(undo[0], **undo[1])
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        error = ClusterError(f"{self.name} lost the registry of the run: {reason}")
+        for number in list(self._calls):
+            self._on_answer(number, None, error)
         if not self._closing and self._on_lost is not None:
             self._on_lost(reason)
 
@@ -159,6 +212,9 @@ class RegistryClient:
         """Ends the lifeline on purpose."""
         self._closing = True
         self._connection.close()
+
+
+Undo = tuple[str, dict[str, Any]]
 
 
 class _Call:

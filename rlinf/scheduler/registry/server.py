@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.doorbell import interruptible
 from rlinf.scheduler.net.loop import Address, IOLoop, Listener
 from rlinf.scheduler.registry.state import WAIT, Death, Raised, RegistryState, Waiter
 from rlinf.scheduler.worker.address import WorkerInfo
@@ -39,7 +40,7 @@ class RegistryServer:
         self._numbers = itertools.count()
         self._lock = threading.RLock()
         name = f"rlinf-{secrets.token_hex(8)}"
-        args = (secret, self._on_message, self._on_close, self._on_connect)
+        args = (secret, self._on_message, self._on_close, self._on_connect, True)
         self._listeners = [Listener(self._loop, ("unix", name), *args)]
         if host is not None:
             self._listeners.append(Listener(self._loop, ("tcp", host, 0), *args))
@@ -80,8 +81,7 @@ class RegistryServer:
             inquiry.missing(name)
         if name in self._leaving:
             self._leaving.discard(name)
-            self.state.left(name)
-            self._broadcast("left", name)
+            self._broadcast("left", (name, self.state.left(name)))
         else:
             self._broadcast("died", self.state.died(name, reason))
         self._retry()
@@ -130,6 +130,8 @@ class RegistryServer:
                     self._waiters.remove(waiter)
                     if waiter.undo:
                         waiter.undo()
+                # An answer that is on the way comes before this: it was granted.
+                _send(connection, pickle.dumps(("forgotten", number)))
                 self._retry()
 
     def _serve(
@@ -193,7 +195,10 @@ class RegistryServer:
         return (lambda: self.state.lookup(worker)), None, False
 
     def _op_lives(self, name: str, worker: str) -> _Result:
-        return worker in self.state.workers, None, False
+        info = self.state.workers.get(worker)
+        if info is None and worker in self._members:
+            info = self.state.others.get(worker)
+        return info, None, False
 
     def _op_group(self, name: str, group: str) -> _Result:
         return (lambda: self.state.group(group)), None, False
@@ -305,7 +310,7 @@ class _Inquiry:
             self._done.set()
 
     def wait(self, timeout: float) -> None:
-        self._done.wait(timeout)
+        interruptible(self._done.wait, timeout)
 
 
 def _send(connection: Connection, data: bytes) -> None:

@@ -161,10 +161,10 @@ class RegistryState:
                 lock.owner, lock.depth = None, 0
         return info
 
-    def left(self, name: str) -> None:
+    def left(self, name: str) -> WorkerInfo | None:
         """Takes out a member that ends on purpose, or whose group does; the next is no restart."""
-        self.remove(name)
         self._lives.pop(name, None)
+        return self.remove(name)
 
     def died(self, name: str, reason: str) -> Death:
         """Records the end of a member that did not say goodbye."""

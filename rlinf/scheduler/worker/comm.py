@@ -275,13 +275,18 @@ class CommMixin:
         sources = [rank for rank in sources if ranks is None or rank in ranks]
         stream = self._runtime.exchange.tag(route_key, tag)
         works: list[Work] = []
-        for source in sources:
-            if channel is None:
-                peer = WorkerAddress.of(group_name, source).get_name()
-                works.append(self._runtime.mailbox.recv(peer, stream))
-            else:
-                key = (group_name, self._group_name, stream, source, self._rank)
-                works.append(channel.get(key=key, async_op=True))
+        try:
+            for source in sources:
+                if channel is None:
+                    peer = WorkerAddress.of(group_name, source).get_name()
+                    works.append(self._runtime.mailbox.recv(peer, stream))
+                else:
+                    key = (group_name, self._group_name, stream, source, self._rank)
+                    works.append(channel.get(key=key, async_op=True))
+        except BaseException:
+            for work in works:
+                work.abandon()
+            raise
         expected = _Share(group_name, batch_size, merge_fn)
         work = gather(works).then(expected.join)
         return work if async_op else work.wait()

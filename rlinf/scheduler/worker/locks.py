@@ -31,7 +31,13 @@ class DeviceLock:
             timeout = self._runtime.run.timeout("lock")
         what = f"the lock of {', '.join(self._keys)}"
         try:
-            self._runtime.registry.ask("acquire", keys=self._keys, timeout=timeout, what=what)
+            self._runtime.registry.ask(
+                "acquire",
+                keys=self._keys,
+                timeout=timeout,
+                what=what,
+                undo=("release", {"keys": self._keys}),
+            )
         except WaitTimeout as error:
             holders = self._runtime.registry.ask("holders", keys=self._keys)
             raise WaitTimeout(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from rlinf.scheduler import Cluster, FlexiblePlacementStrategy, WorkerGroup
 from tests.unit_tests.scheduler.comm_workers import Talker
+from tests.unit_tests.scheduler.small_run import SmallRun
 
 Launch = Callable[..., WorkerGroup]
 
@@ -47,3 +49,11 @@ def fresh(shared_cluster: Cluster) -> Iterator[Launch]:
     yield start
     for group in groups:
         group._close()
+
+
+@pytest.fixture
+def small_run(tmp_path: Path) -> Iterator[SmallRun]:
+    """A run inside this process."""
+    run = SmallRun(tmp_path)
+    yield run
+    run.close()

@@ -39,8 +39,8 @@ class Linker(Talker):
     """Sends and receives large tensors."""
 
     def links(self, count: int | None = None) -> list[str]:
-        """Names of the links that are alive; waits up to 5 s until there are `count`."""
-        deadline = time.monotonic() + 5
+        """Names of the links that are alive; waits up to 20 s until there are `count`."""
+        deadline = time.monotonic() + 20
         while True:
             names = [t.name for t in threading.enumerate() if t.name.startswith("rlinf-link")]
             if count is None or len(names) == count or time.monotonic() > deadline:

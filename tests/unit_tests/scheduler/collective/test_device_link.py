@@ -14,6 +14,7 @@ import pytest
 from rlinf.scheduler import Cluster, FlexiblePlacementStrategy
 from rlinf.scheduler.collective.links import DeviceLinks
 from tests.unit_tests.scheduler.link_workers import Linker
+from tests.unit_tests.scheduler.waits import PROMPTLY
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +81,11 @@ def test_the_users_own_process_group_works_beside_links(pair: Any) -> None:
 
 def test_tensors_that_find_no_memory_fail_on_both_sides_and_alone(pair: Any) -> None:
     sent = pair.execute_on(0).send_when_asked("pair", 1, 220)
-    (lost,) = pair.execute_on(1).recv_without_memory("pair", 0).wait(timeout=30)
+    (lost,) = pair.execute_on(1).recv_without_memory("pair", 0).wait(timeout=3 * PROMPTLY)
     assert lost.startswith("DeviceLinkError: tensors from pair:0 were lost") and "memory" in lost
-    (told,) = sent.wait(timeout=10)
+    (told,) = sent.wait(timeout=3 * PROMPTLY)
     assert told.startswith("DeviceLinkError: pair:1 says") or "tensors to pair:1" in told
-    assert pair.swap("pair", 2).wait(timeout=30) == [True, True]
+    assert pair.swap("pair", 2).wait(timeout=3 * PROMPTLY) == [True, True]
 
 
 def test_a_receiver_that_dies_in_the_middle_fails_the_sender(linked: Cluster) -> None:
@@ -97,8 +98,8 @@ def test_a_receiver_that_dies_in_the_middle_fails_the_sender(linked: Cluster) ->
     assert not sending.done(), "a receiver that stands still cannot have taken it"
     begin = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    (message,) = sending.wait(timeout=10)
-    assert time.monotonic() - begin < 5
+    (message,) = sending.wait(timeout=3 * PROMPTLY)
+    assert time.monotonic() - begin < PROMPTLY
     assert message.startswith("WorkerDied: worker dying:1") and "SIGKILL" in message
     assert group.execute_on(0).links(0).wait() == [[]]
 
@@ -107,7 +108,7 @@ def test_a_sender_that_dies_in_the_middle_fails_the_receiver(linked: Cluster) ->
     group = launch(linked, "leaving")
     waiting = group.execute_on(0).recv_or_error("leaving", 1)
     group.execute_on(1).send_huge_and_die("leaving", 0, 500)
-    (message,) = waiting.wait(timeout=15)
+    (message,) = waiting.wait(timeout=3 * PROMPTLY)
     assert message.startswith("WorkerDied: worker leaving:1")
     assert group.execute_on(0).links(0).wait() == [[]]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import pickle
 import secrets
+import signal
 import socket
 import threading
-import time
 
 import pytest
 
+from rlinf.scheduler.errors import CallCancelled
+from rlinf.scheduler.net import doorbell
 from rlinf.scheduler.net.auth import AuthError, new_secret
 from rlinf.scheduler.net.connection import Flushed
 from rlinf.scheduler.net.loop import IOLoop, Listener, connect
+from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
 SECRET = new_secret()
 
@@ -51,7 +54,7 @@ def pair(request):
     connection = connect(
         loop, listener.address, SECRET, {"name": "client"}, client.on_message, client.on_close
     )
-    assert server.connected.wait(5)
+    assert server.connected.wait(PROMPTLY)
     yield listener, connection, server, client
     loop.call_soon(listener.close)
     loop.stop()
@@ -67,7 +70,7 @@ def test_messages_of_all_sizes_arrive_whole_and_in_order(pair):
         connection.send(meta, buffers)
     connection.send(b"x" * 200_000)
     for _ in range(len(sizes) + 1):
-        assert server.arrived.acquire(timeout=10)
+        assert server.arrived.acquire(timeout=PROMPTLY)
     assert server.messages == [*sent, (b"x" * 200_000, [])]
 
 
@@ -81,7 +84,7 @@ def test_many_threads_may_send_at_once(pair):
     threads = [threading.Thread(target=send, args=(n,)) for n in range(4)]
     [t.start() for t in threads]
     for _ in range(800):
-        assert server.arrived.acquire(timeout=10)
+        assert server.arrived.acquire(timeout=PROMPTLY)
     order = {n: [] for n in range(4)}
     for meta, (buffer,) in server.messages:
         number, i = pickle.loads(meta)
@@ -94,7 +97,7 @@ def test_both_directions_and_the_peers_identity(pair):
     _, _, server, client = pair
     assert server.connection.identity == {"name": "client"}
     server.connection.send(b"hello")
-    assert client.arrived.acquire(timeout=5)
+    assert client.arrived.acquire(timeout=PROMPTLY)
     assert client.messages == [(b"hello", [])]
 
 
@@ -103,17 +106,17 @@ def test_flushed_tells_when_a_buffer_may_change(pair):
     flushed, data = Flushed(), bytearray(os.urandom(20_000_000))
     copy = bytes(data)
     connection.send(b"m", [data], flushed)
-    assert flushed.wait(10)
+    assert flushed.wait(PROMPTLY)
     data[:] = bytes(len(data))
-    assert server.arrived.acquire(timeout=10)
+    assert server.arrived.acquire(timeout=PROMPTLY)
     assert server.messages[0][1][0] == copy
 
 
 def test_the_end_of_a_peer_is_noticed_at_once(pair):
     _, connection, server, client = pair
     connection.close()
-    assert server.closed.wait(2)
-    assert client.closed.wait(2)
+    assert server.closed.wait(PROMPTLY)
+    assert client.closed.wait(PROMPTLY)
     with pytest.raises(ConnectionError):
         connection.send(b"x")
 
@@ -123,8 +126,7 @@ def test_a_peer_with_another_secret_is_refused(pair):
     side = Side()
     with pytest.raises(AuthError):
         connect(IOLoop(), listener.address, new_secret(), {}, side.on_message, side.on_close)
-    time.sleep(0.1)
-    assert listener.refused == 1
+    wait_until(lambda: listener.refused == 1)
     assert server.messages == []
 
 
@@ -150,7 +152,7 @@ def test_a_strangers_bytes_are_never_deserialised(pair):
     ]
     for attempt in attempts:
         with socket.create_connection(listener.address[1:]) as sock:
-            sock.settimeout(5)
+            sock.settimeout(PROMPTLY)
             received = b""
             try:
                 sock.sendall(attempt)
@@ -161,8 +163,7 @@ def test_a_strangers_bytes_are_never_deserialised(pair):
                 # It hung up already, which is as good.
                 pass
         assert len(received) <= 38, "a stranger learns the greeting and nothing else"
-    time.sleep(0.2)
-    assert listener.refused == len(attempts)
+    wait_until(lambda: listener.refused == len(attempts))
     assert not Exploit.fired
     assert server.messages == []
 
@@ -177,4 +178,134 @@ def test_a_silent_stranger_does_not_block_others(pair):
             IOLoop(), listener.address, SECRET, {"name": "b"}, side.on_message, side.on_close
         )
         other.send(b"through")
-        assert server.arrived.acquire(timeout=5)
+        assert server.arrived.acquire(timeout=PROMPTLY)
+
+
+@pytest.mark.parametrize("pair", ["tcp"], indirect=True)
+def test_a_vanished_node_is_noticed_but_not_a_slow_reader(pair):
+    listener, connection, server, _ = pair
+
+    def option(sock, name):
+        return sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+
+    for sock in (connection.sock, server.connection.sock):
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, interval, count = map(
+            option, [sock] * 3, ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        )
+        assert idle + interval * count <= 5
+        assert option(sock, "TCP_USER_TIMEOUT") == 0, "the kernel would end it if nobody reads"
+    connection.expire()
+    assert option(connection.sock, "TCP_USER_TIMEOUT") == 1000, "its peer is known to have ended"
+    lifeline = connect(
+        IOLoop(), listener.address, SECRET, {}, lambda *_: None, lambda *_: None, lifeline=True
+    )
+    assert option(lifeline.sock, "TCP_USER_TIMEOUT") == 5000
+
+
+# -- signals --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cancel_signal():
+    """A signal that raises in the main thread when that does no harm."""
+
+    def cancel(signum, frame):
+        doorbell.of_main_thread().interrupt(CallCancelled("cancelled"), signum)
+
+    before = signal.signal(signal.SIGUSR1, cancel)
+    yield signal.SIGUSR1
+    signal.signal(signal.SIGUSR1, before)
+
+
+class Signalling:
+    """A socket or loop in one of whose methods a signal comes, once, when its work is done."""
+
+    def __init__(self, wrapped, method, signum, skip=0):
+        self._wrapped, self._method, self._signum, self._skip = wrapped, method, signum, skip
+
+    def __getattr__(self, name):
+        method = getattr(self._wrapped, name)
+        if name != self._method:
+            return method
+
+        def call(*args):
+            outcome = method(*args)
+            self._skip -= 1
+            if self._skip == -1:
+                signal.raise_signal(self._signum)
+            return outcome
+
+        return call
+
+
+@pytest.mark.parametrize(
+    "place, method, skip",
+    [("sock", "recv_into", 0), ("sock", "recv_into", 1), ("_loop", "modify", 0)],
+)
+def test_a_signal_while_the_main_thread_reads_loses_no_message(
+    pair, cancel_signal, place, method, skip
+):
+    _, connection, server, client = pair
+    setattr(connection, place, Signalling(getattr(connection, place), method, cancel_signal, skip))
+    body, over = os.urandom(5_000_000), threading.Event()
+
+    def send():
+        # From then on the main thread reads, and nobody else.
+        wait_until(lambda: connection._borrowed or over.is_set())
+        server.connection.send(b"first", [body])
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    with pytest.raises(CallCancelled):
+        connection.read_until(lambda: False, doorbell.of_main_thread(), PROMPTLY)
+    over.set()
+    sending.join()
+    server.connection.send(b"second")
+    for _ in range(2):
+        assert client.arrived.acquire(timeout=PROMPTLY)
+    assert client.messages == [(b"first", [body]), (b"second", [])]
+
+
+def test_a_signal_while_the_main_thread_stops_to_read_leaves_it_to_others(pair, cancel_signal):
+    _, connection, server, client = pair
+    # The second change of what is watched is at the end.
+    connection._loop = Signalling(connection._loop, "modify", cancel_signal, skip=1)
+    with pytest.raises(CallCancelled):
+        connection.read_until(lambda: True, doorbell.of_main_thread(), PROMPTLY)
+        threading.Event().wait(PROMPTLY)
+    assert not connection._borrowed and not connection._reading.locked()
+    server.connection.send(b"first")
+    server.connection.send(b"second")
+    for _ in range(2):
+        assert client.arrived.acquire(timeout=PROMPTLY)
+
+
+def test_a_signal_while_the_main_thread_writes_tears_no_message(pair, cancel_signal):
+    _, connection, server, _ = pair
+    connection.sock = Signalling(connection.sock, "sendmsg", cancel_signal)
+    body = os.urandom(20_000_000)
+    with pytest.raises(CallCancelled):
+        connection.send(b"first", [body])
+        threading.Event().wait(PROMPTLY)
+    connection.send(b"second")
+    for _ in range(2):
+        assert server.arrived.acquire(timeout=PROMPTLY)
+    assert server.messages == [(b"first", [body]), (b"second", [])]
+
+
+def test_a_signal_in_the_users_code_raises_at_once(cancel_signal):
+    with pytest.raises(CallCancelled):
+        signal.raise_signal(cancel_signal)
+
+
+def test_the_interrupt_key_takes_the_same_way(monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(doorbell, "_bell", None)
+        doorbell.of_main_thread()
+        assert signal.getsignal(signal.SIGINT) is doorbell._on_interrupt_key
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
