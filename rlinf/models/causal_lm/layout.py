@@ -1,4 +1,4 @@
-"""How sequences lie in the input of a language model: end to end, or as padded rows."""
+"""How sequences lie in the input of a model of transformers: end to end, or as padded rows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LAYOUTS = ("packed", "padded")
+LAYOUTS = ("native", "packed", "padded")
+"""`native` is of `rlinf.models.causal_lm.native_decoder`, the others of transformers."""
 
 
 def layout_on(device: torch.device, sequence_layout: str, attn_implementation: str) -> str:
-    """Which of `LAYOUTS` a model uses.
+    """Which layout a model of transformers uses.
 
     Sequences of like length go through the model together, so that rows have little padding; on a
     CPU that costs less than to move tokens to rows and back for each attention.
@@ -82,7 +83,7 @@ def model_input(
         tokens: prompt and response of each sequence, end to end, int64 `[N]` on the host.
         prompts: tokens of each prompt, at least 1, int64 `[n]` on the host.
         responses: tokens of each response, int64 `[n]` on the host.
-        layout: one of `LAYOUTS`.
+        layout: `packed` or `padded`.
         device: where the model is.
     """
     # FSDP moves what it is given to the device; here sizes are needed as numbers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from rlinf.models.causal_lm.layout import ModelInput, layout_on, model_input
 from rlinf.models.causal_lm.load import check_logits, load_causal_lm
 from rlinf.models.causal_lm.logprobs import token_logprobs
 from rlinf.models.causal_lm.lora import Whole, adapter_tensors, add_adapters, merged_tensors
+from rlinf.models.causal_lm.native_decoder import (
+    SharedPrompts,
+    hidden_states,
+    is_native_now,
+    why_not_native,
+)
 from rlinf.models.causal_lm.quick_norm import quicken_norms
+
+logger = logging.getLogger(__name__)
 
 
 class CausalLM(nn.Module):
@@ -23,7 +32,7 @@ class CausalLM(nn.Module):
 
     Args:
         lm: the model; one of peft if it has adapters.
-        layout: `packed`, `padded` or `auto`, see `rlinf.models.causal_lm.layout.layout_on`.
+        layout: `packed`, `padded` or `auto`, see `layout_on`.
         attn_implementation: attention of padded rows.
         chunk_tokens: tokens whose logits exist at a time; None picks by memory.
         value_head: whether to add a value function on the last hidden states. It begins as zero.
@@ -49,6 +58,7 @@ class CausalLM(nn.Module):
         plain = self.plain
         check_logits(plain.config)
         self._layout, self._attention, self._chunk = layout, attn_implementation, chunk_tokens
+        self._native: bool | None = None
         self._no_split_modules = list(plain._no_split_modules or ())
         self.value_head: nn.Linear | None = None
         if value_head:
@@ -107,10 +117,16 @@ class CausalLM(nn.Module):
         """
         plain = self.plain
         head = plain.get_output_embeddings()
-        layout = self._set_layout(plain, head.weight.device)
-        inputs = model_input(tokens, prompts, responses, layout, head.weight.device)
-        with self._adapters(use_adapters):
-            hidden = self._hidden(plain, inputs)
+        layout = self.layout_on(head.weight.device)
+        inputs: ModelInput | SharedPrompts
+        if layout == "native":
+            inputs = SharedPrompts.of(tokens, prompts, responses)
+            hidden = hidden_states(plain, inputs).index_select(0, inputs.places)
+        else:
+            self._set_attention(plain, layout)
+            inputs = model_input(tokens, prompts, responses, layout, head.weight.device)
+            with self._adapters(use_adapters):
+                hidden = self._hidden(plain, inputs)
         out: dict[str, Tensor] = {}
         if compute_logprobs or compute_entropy:
             logprobs, entropy = token_logprobs(
@@ -133,13 +149,27 @@ class CausalLM(nn.Module):
                 out["values"] = (hidden.float() @ weight.float().T).squeeze(-1) + bias.float()
         return out
 
-    def _set_layout(self, plain: nn.Module, device: torch.device) -> str:
-        """Chooses the layout for a device, and the attention that goes with it."""
-        layout = layout_on(device, self._layout, self._attention)
+    def layout_on(self, device: torch.device) -> str:
+        """How sequences are laid out on a device: one of `LAYOUTS`.
+
+        Args:
+            device: where the model is, or is to be.
+        """
+        if (self._layout, self._attention, device.type) == ("auto", "sdpa", "cpu"):
+            if self._native is None:
+                reason = "it has adapters" if self.has_adapters else why_not_native(self.plain)
+                self._native = reason is None
+                if reason is not None:
+                    logger.info("layers are those of transformers, not of C: %s", reason)
+            if self._native and is_native_now(self.plain):
+                return "native"
+        return layout_on(device, self._layout, self._attention)
+
+    def _set_attention(self, plain: nn.Module, layout: str) -> None:
+        """Chooses the attention that goes with a layout."""
         name = attention.NAME if layout == "packed" else self._attention
         if plain.config._attn_implementation != name:
             plain.set_attn_implementation(name)
-        return layout
 
     def _hidden(self, plain: nn.Module, inputs: ModelInput) -> Tensor:
         """The last hidden states before each response token, `[R, H]`."""

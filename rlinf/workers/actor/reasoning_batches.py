@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from rlinf.data.token_batch import TokenBatch
-from rlinf.models.causal_lm.layout import layout_on
+from rlinf.models.causal_lm.model import CausalLM
 
 TOKENS = {"cpu": 4_096, "cuda": 16_384}
 """Tokens of a micro-batch where the config says nothing: a CPU is quickest with about this many."""
+NATIVE_TOKENS = 8_192
+"""The same for layers in C, which keep half as much for the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class MicroBatches:
         tokens: most tokens of a micro-batch; a longer sequence goes alone.
         sequences: instead of that, sequences of a micro-batch.
         padded: whether padding counts as tokens.
+        in_order: neighbours stay neighbours, since they may share their prompt; otherwise those of
+            like length come together, which saves padding.
         agree: the greatest of the numbers that all ranks pass, so that each has as many
             micro-batches; they exchange weights in each.
     """
@@ -31,13 +35,14 @@ class MicroBatches:
     tokens: int
     sequences: int | None = None
     padded: bool = False
+    in_order: bool = False
     agree: Callable[[int], int] = int
 
     @classmethod
     def of(
         cls,
         cfg: Any,
-        model: Any,
+        model: CausalLM,
         device: torch.device,
         agree: Callable[[int], int],
         sequences: int | None = None,
@@ -46,22 +51,22 @@ class MicroBatches:
 
         Args:
             cfg: the configuration.
-            model: the model section.
+            model: the model.
             device: of the learner.
             agree: see the attributes.
             sequences: sequences of a micro-batch, unless the config forms them by tokens.
         """
-        budget = TOKENS.get(device.type, TOKENS["cuda"])
+        layout = model.layout_on(device)
+        native = layout == "native"
+        budget = NATIVE_TOKENS if native else TOKENS.get(device.type, TOKENS["cuda"])
         if cfg.runner.enable_dynamic_batch_size:
             budget, sequences = cfg.runner.max_tokens_per_mbs, None
-        layout = layout_on(device, model.sequence_layout, model.attn_implementation)
-        return cls(budget, sequences, layout == "padded", agree)
+        return cls(budget, sequences, layout == "padded", native, agree)
 
     def split(self, lengths: Tensor, rows: Tensor) -> list[Tensor]:
         """Cuts some sequences into micro-batches; all ranks call it.
 
-        Sequences of like length come together, which saves padding. The order of sequences has no
-        effect on their loss.
+        The order of sequences has no effect on their loss.
 
         Args:
             lengths: tokens of all sequences of this rank, int64 `[n]`.
@@ -70,27 +75,30 @@ class MicroBatches:
         Returns:
             Parts of `rows`, in number the same on each rank; some are empty where a rank has less.
         """
-        rows = rows[lengths[rows].argsort(descending=True, stable=True)]
+        if self.in_order:
+            rows = rows.sort().values
+        else:
+            rows = rows[lengths[rows].argsort(descending=True, stable=True)]
         pieces = self._pieces(lengths[rows].tolist())
         wanted = self.agree(max(1, len(pieces)))
         pieces = _cut_further(pieces, wanted)
         return list(rows.split(pieces))
 
     def _pieces(self, lengths: list[int]) -> list[int]:
-        """Sizes of the fewest parts, lengths falling, that keep within the budget."""
+        """Sizes of the fewest parts in this order that keep within the budget."""
         if self.sequences is not None:
             full, rest = divmod(len(lengths), self.sequences)
             return [self.sequences] * full + [rest] * bool(rest)
         pieces: list[int] = []
         used = longest = 0
         for length in lengths:
+            # With padding, lengths fall: the first of a part is its longest.
             cost = longest if self.padded else length
             if pieces and used + cost <= self.tokens:
                 pieces[-1] += 1
                 used += cost
             else:
                 pieces.append(1)
-                # Lengths fall: the first of a part is its longest.
                 used = longest = length
         return pieces
 

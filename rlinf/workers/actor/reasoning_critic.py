@@ -130,7 +130,7 @@ class ReasoningCritic:
             casts_alone=True,
         )
         self._micro_batches = MicroBatches.of(
-            cfg, cfg.critic.model, device, self.engine.agree, cfg.critic.micro_batch_size
+            cfg, model, device, self.engine.agree, cfg.critic.micro_batch_size
         )
         shape = UpdateShape(
             minibatches=cfg.algorithm.n_minibatches,

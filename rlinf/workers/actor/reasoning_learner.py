@@ -126,10 +126,10 @@ class ReasoningLearner:
         examples = UpdateShape(global_batch=actor.supervised.batch_size, shuffles=False)
         self._supervised = UpdateLoop(cfg, self.engine, seed, examples)
         agree = self.engine.agree
-        self._training = MicroBatches.of(cfg, actor.model, device, agree, actor.micro_batch_size)
+        self._training = MicroBatches.of(cfg, model, device, agree, actor.micro_batch_size)
         self._inference = MicroBatches.of(
             cfg,
-            actor.model,
+            model,
             device,
             agree,
             algorithm.logprob_forward_micro_batch_size or actor.micro_batch_size,

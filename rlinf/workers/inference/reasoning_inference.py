@@ -71,9 +71,7 @@ class ReasoningInference(Checkpointed, Worker):
             or cfg.algorithm.logprob_forward_micro_batch_size
             or cfg.actor.micro_batch_size
         )
-        self._micro_batches = MicroBatches.of(
-            cfg, cfg.actor.model, device, self.engine.agree, sequences
-        )
+        self._micro_batches = MicroBatches.of(cfg, model, device, self.engine.agree, sequences)
         self._temperature = cfg.algorithm.sampling_params.temperature
         self._checkpoint = EngineCheckpoint(self.engine)
 

@@ -10,18 +10,15 @@ from torch import nn
 
 from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
 from rlinf.hybrid_engines.generation.hf.kv_cache import KVMemory, SdpaCache
-from rlinf.hybrid_engines.generation.hf.lean import (
-    LeanModel,
-    cache_shape,
-    fused_groups,
-    why_not_lean,
-)
+from rlinf.hybrid_engines.generation.hf.lean import LeanModel, cache_shape, fused_groups
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel, check_against_module
-from rlinf.hybrid_engines.generation.hf.native import NativeKernels, NoNativeKernels
+from rlinf.hybrid_engines.generation.hf.native import NativeKernels
 from rlinf.hybrid_engines.generation.hf.native_model import NativeModel
 from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
+from rlinf.models.causal_lm.families import why_not_plain
+from rlinf.utils.native import NoNativeKernels
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +150,7 @@ def end_tokens(module: nn.Module) -> tuple[int, ...]:
 
 
 def _path(module: nn.Module, device: torch.device, dtype: torch.dtype, kernels: str) -> str:
-    not_lean = why_not_lean(module)
+    not_lean = why_not_plain(module)
     head_dim = 0 if not_lean else cache_shape(module, 1, 1).head_dim
     reasons = {
         "native": lambda: _why_not_native(module, device, dtype),

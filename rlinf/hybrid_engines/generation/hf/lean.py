@@ -13,10 +13,7 @@ from rlinf.hybrid_engines.generation.hf.kv_cache import CacheShape, Decode, KVCa
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
-_FIXED_ROPE = ("default", "linear", "llama3", "yarn")
-"""Rotations that depend on the position alone, not on the length of the sequence."""
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
@@ -36,25 +33,6 @@ class Layer:
     gate_up_bias: Tensor | None
     down: Tensor
     down_bias: Tensor | None
-
-
-def why_not_lean(module: nn.Module) -> str | None:
-    """Says why a model cannot be run this way, or returns None."""
-    config = module.config
-    if config.model_type not in FAMILIES:
-        return f"model_type is {config.model_type!r}, not one of {', '.join(FAMILIES)}"
-    if config.hidden_act != "silu":
-        return f"hidden_act is {config.hidden_act!r}, not silu"
-    rope = config.rope_parameters["rope_type"]
-    if rope not in _FIXED_ROPE:
-        return f"rope_type is {rope!r}, not one of {', '.join(_FIXED_ROPE)}"
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if config.model_type == "mistral" and config.sliding_window is not None:
-        kinds.add("sliding_attention")
-    if kinds != {"full_attention"}:
-        return f"it has layers of {', '.join(sorted(kinds))}"
-    head_dim = module.model.layers[0].self_attn.head_dim
-    return f"heads have {head_dim} numbers, which is odd" if head_dim % 2 else None
 
 
 def fused_groups(module: nn.Module) -> list[list[str]]:
@@ -87,7 +65,7 @@ class LeanModel(DecoderModel):
     """Runs a model on its bare weights, with torch operations.
 
     Args:
-        module: A model for which `why_not_lean` returns None.
+        module: A model for which `why_not_plain` returns None.
         weights: Its weights, laid out by `fused_groups`.
         cache: A `KVCache`; memory alone for a subclass that attends otherwise.
         compiled: Let `torch.compile` fuse what lies between matrix products.

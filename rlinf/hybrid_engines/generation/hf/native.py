@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
-import os
-import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from rlinf.utils.native import NoNativeKernels, blas, compiled
+
 SOURCE = Path(__file__).with_name("native.c")
 LANES = 16
 """Numbers in a vector."""
 
-_FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -shared -fPIC".split()
-_WIDE = ["-mprefer-vector-width=512"]
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
-
-
-class NoNativeKernels(RuntimeError):
-    """The kernels cannot be compiled here, or not for this model."""
 
 
 class LayerPointers(ctypes.Structure):
@@ -82,8 +70,8 @@ class NativeKernels:
     def __init__(self, head_dim: int, group: int):
         if head_dim % LANES:
             raise NoNativeKernels(f"heads have {head_dim} numbers, not a multiple of {LANES}")
-        self._blas = _blas()
-        library = ctypes.CDLL(str(_compiled(head_dim, group)))
+        self._blas = blas()
+        library = ctypes.CDLL(str(compiled(SOURCE, HEAD_DIM=head_dim, GROUP=group)))
         threads = ctypes.c_int
         signatures = {
             "forward": [*[_POINTER] * 5, _NUMBER, threads],
@@ -203,57 +191,3 @@ def drawing_pointers(
         counters=counters.data_ptr(),
         result=result.data_ptr(),
     )
-
-
-@functools.cache
-def _blas() -> tuple[int, int | None]:
-    """Addresses of the sgemm that torch multiplies with, and of what sets its threads."""
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-    found = [
-        ctypes.cast(getattr(library, name), _POINTER).value if hasattr(library, name) else None
-        for name in ("sgemm_", "MKL_Set_Num_Threads_Local")
-    ]
-    if found[0] is None:
-        raise NoNativeKernels(f"torch {torch.__version__} does not show its sgemm")
-    return found[0], found[1]
-
-
-@functools.cache
-def _compiled(head_dim: int, group: int) -> Path:
-    found = next(filter(shutil.which, ("cc", "gcc", "clang")), "")
-    compiler = shlex.split(os.environ.get("CC", found))
-    if not compiler or shutil.which(compiler[0]) is None:
-        raise NoNativeKernels("no C compiler was found: install gcc, or set CC")
-    definitions = [f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}"]
-    identity = [SOURCE.read_text(), *compiler, *_FLAGS, *definitions, _processor()]
-    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlinf"
-    library = folder / f"native-{digest}.so"
-    if library.is_file():
-        return library
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Renamed when it is whole: other processes may compile the same at the same time.
-        handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="rlinf-native-"))
-        library = folder / library.name
-        handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
-    os.close(handle)
-    command = [*compiler, *_FLAGS, *definitions, str(SOURCE), "-o", name, "-lm"]
-    for further in (_WIDE, []):
-        done = subprocess.run([*command, *further], capture_output=True, text=True)
-        if done.returncode == 0:
-            os.chmod(name, 0o755)
-            os.replace(name, library)
-            return library
-    os.unlink(name)
-    raise NoNativeKernels(f"{compiler[0]} failed:\n{done.stderr.strip()[-2000:]}")
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: a home folder may be that of several machines."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    features = [line for line in lines if line.startswith(("flags", "Features"))][:1]
-    return platform.machine() + "".join(features)

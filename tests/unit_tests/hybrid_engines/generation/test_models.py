@@ -7,9 +7,10 @@ import torch
 from rlinf.hybrid_engines.generation.hf.build import build_model
 from rlinf.hybrid_engines.generation.hf.engine import HFEngine
 from rlinf.hybrid_engines.generation.hf.kv_cache import SdpaCache
-from rlinf.hybrid_engines.generation.hf.native import NativeKernels, NoNativeKernels
+from rlinf.hybrid_engines.generation.hf.native import NativeKernels
 from rlinf.hybrid_engines.generation.noise import sample_key, uniform
 from rlinf.hybrid_engines.generation.sampling import sample
+from rlinf.utils.native import NoNativeKernels
 from tests.unit_tests.hybrid_engines.generation.tiny import (
     LEAN_FAMILIES,
     OTHER_FAMILIES,
@@ -155,13 +156,13 @@ def test_kernels_that_cannot_run_a_model_say_why(family, kernels, why):
 
 
 def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, caplog):
-    from rlinf.hybrid_engines.generation.hf import native
+    from rlinf.utils import native
 
     monkeypatch.setenv("CC", "/no/such/compiler")
-    native._compiled.cache_clear()
+    native.compiled.cache_clear()
     try:
         engine = HFEngine(tiny(), max_length=32, max_running=2)
     finally:
-        native._compiled.cache_clear()
+        native.compiled.cache_clear()
     assert engine.path == "torch"
     assert "no C compiler was found: install gcc, or set CC" in caplog.text
