@@ -30,7 +30,7 @@ def blas() -> tuple[int, int | None]:
     Raises:
         NoNativeKernels: torch has none to show.
     """
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    library = _opened(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
     found = [
         ctypes.cast(getattr(library, name), ctypes.c_void_p).value
         if hasattr(library, name)
@@ -40,6 +40,11 @@ def blas() -> tuple[int, int | None]:
     if found[0] is None:
         raise NoNativeKernels(f"torch {torch.__version__} does not show its sgemm")
     return found[0], found[1]
+
+
+def load(source: Path, **definitions: int) -> ctypes.CDLL:
+    """Compiles a file if need be, and loads it; see `compiled`."""
+    return _opened(compiled(source, **definitions))
 
 
 @functools.cache
@@ -85,6 +90,13 @@ def compiled(source: Path, **definitions: int) -> Path:
             return library
     os.unlink(name)
     raise NoNativeKernels(f"{compiler[0]} failed:\n{done.stderr.strip()[-2000:]}")
+
+
+def _opened(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NoNativeKernels(f"{path} cannot be loaded: {error}") from error
 
 
 def _processor() -> str:

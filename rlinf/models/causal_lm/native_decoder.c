@@ -365,8 +365,8 @@ static Context context_in(float *scratch, int64_t largest, float **rest) {
     return c;
 }
 
-/* The position of a token of a unit: segments lie end to end. */
-static inline void turn_keys(const Model *m, const Weights *w, int64_t unit, const float *qkv,
+/* keys: [unit tokens, HEAD_DIM], of one key head, normalised and turned. */
+static void turn_keys(const Model *m, const Weights *w, int64_t unit, const float *qkv,
                              int64_t head, float *keys) {
     const int64_t begin = begin_of(m, unit), width = qkv_width(m);
     for (int64_t i = m->units[unit]; i < m->units[unit + 1]; i++) {
@@ -469,8 +469,8 @@ static void attend_back(const Model *m, const Weights *w, int64_t unit, const fl
 
 /* -- layers ----------------------------------------------------------------------------------- */
 
-/* Units that a thread goes through together: [*first, returned). Of those that are not wanted, none;
- * *first may be the end. */
+/* Units that a thread goes through together: [*first, returned), without a gap. Those that are not
+ * wanted are passed over; if no other is left, *first is the end. */
 static int64_t chunk(const Model *m, const char *wanted, int64_t *first, int64_t end) {
     while (*first < end && wanted && !wanted[*first]) ++*first;
     int64_t last = *first, tokens = 0;
@@ -572,7 +572,6 @@ void backward(const Model *m, const float *grad, float *kept, float *to_x, float
             const int64_t last = chunk(m, wanted, &first, end), begin = begin_of(m, first);
             const int64_t count = begin_of(m, last) - begin, all = m->layers * layer_size(m);
             if (first == end) break;
-            memset(to_row, 0, 4 * count * hidden);
             rms_norm_back(grad + begin * hidden,
                           kept_at(m, kept, m->tokens, m->layers, begin).x, m->weights + all,
                           m->epsilon, count, hidden, 0, to_row, sums + all);

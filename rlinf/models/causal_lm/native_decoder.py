@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf.models.causal_lm.families import why_not_plain
-from rlinf.utils.native import NoNativeKernels, blas, compiled
+from rlinf.utils.native import NoNativeKernels, blas, load
 
 SOURCE = Path(__file__).with_name("native_decoder.c")
 LANES = 16
@@ -297,7 +297,7 @@ def _library(head_dim: int) -> ctypes.CDLL:
         NoNativeKernels: it cannot be compiled, or torch does not show its products.
     """
     blas()
-    library = ctypes.CDLL(str(compiled(SOURCE, HEAD_DIM=head_dim)))
+    library = load(SOURCE, HEAD_DIM=head_dim)
     threads = ctypes.c_int
     signatures = {
         "weights_size": [_POINTER],

@@ -1,6 +1,5 @@
 """C files become libraries, once per machine, or it is said why not."""
 
-import ctypes
 import shutil
 
 import pytest
@@ -31,7 +30,7 @@ needs_compiler = pytest.mark.skipif(
 def test_a_file_is_compiled_once_for_each_number(tmp_path):
     path = source(tmp_path)
     libraries = [native.compiled(path, NUMBER=number) for number in (3, 4)]
-    assert [ctypes.CDLL(str(library)).answer() for library in libraries] == [3, 4]
+    assert [native.load(path, NUMBER=number).answer() for number in (3, 4)] == [3, 4]
     assert {library.parent for library in libraries} == {tmp_path / "rlinf"}
     before = libraries[0].stat().st_mtime_ns
     native.compiled.cache_clear()
@@ -45,6 +44,14 @@ def test_what_the_compiler_says_is_passed_on(tmp_path):
     with pytest.raises(native.NoNativeKernels, match="NUMBER"):
         native.compiled(source(tmp_path))
     assert not list(tmp_path.glob("rlinf/*"))
+
+
+@needs_compiler
+def test_a_library_that_cannot_be_loaded_is_no_library(tmp_path):
+    path = source(tmp_path)
+    native.compiled(path, NUMBER=3).write_text("no library")
+    with pytest.raises(native.NoNativeKernels, match="cannot be loaded"):
+        native.load(path, NUMBER=3)
 
 
 def test_without_a_compiler_it_says_so(tmp_path, monkeypatch):

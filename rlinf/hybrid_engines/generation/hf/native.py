@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rlinf.utils.native import NoNativeKernels, blas, compiled
+from rlinf.utils.native import NoNativeKernels, blas, load
 
 SOURCE = Path(__file__).with_name("native.c")
 LANES = 16
@@ -71,7 +71,7 @@ class NativeKernels:
         if head_dim % LANES:
             raise NoNativeKernels(f"heads have {head_dim} numbers, not a multiple of {LANES}")
         self._blas = blas()
-        library = ctypes.CDLL(str(compiled(SOURCE, HEAD_DIM=head_dim, GROUP=group)))
+        library = load(SOURCE, HEAD_DIM=head_dim, GROUP=group)
         threads = ctypes.c_int
         signatures = {
             "forward": [*[_POINTER] * 5, _NUMBER, threads],
