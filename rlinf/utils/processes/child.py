@@ -187,17 +187,12 @@ class ChildProcess:
             raise self._died() from None
 
     def _receive(self, answer: bytearray) -> bool:
-        """Reads a part of the answer; whether that was all of it."""
-        part = os.read(self._from, 1 << 16)
+        """Reads a part of the answer, and nothing that follows it; whether that was all of it."""
+        part = os.read(self._from, min(1 << 16, _length_of(answer) - len(answer)))
         if not part:
             raise self._died()
         answer += part
-        if len(answer) < HEADER.size:
-            return False
-        length = HEADER.unpack(answer[: HEADER.size])[0]
-        if length > MAX_FRAME or len(answer) > HEADER.size + length:
-            raise ChildDied(f"answered with garbage: a message of {length} bytes")
-        return len(answer) == HEADER.size + length
+        return len(answer) >= HEADER.size and len(answer) == _length_of(answer)
 
     def _drain(self, limit: int | None) -> int:
         """Reads what it printed, up to a limit; returns how many bytes."""
@@ -226,3 +221,13 @@ class ChildProcess:
             names = {member.value: member.name for member in signal.Signals}
             return ChildDied(f"killed by {names.get(-code, f'signal {-code}')}")
         return ChildDied(f"ended with exit code {code}")
+
+
+def _length_of(answer: bytearray) -> int:
+    """Bytes of a message of which the beginning is known; of its header if that is not."""
+    if len(answer) < HEADER.size:
+        return HEADER.size
+    length = HEADER.unpack(answer[: HEADER.size])[0]
+    if length > MAX_FRAME:
+        raise ChildDied(f"answered with garbage: a message of {length} bytes")
+    return HEADER.size + length
