@@ -56,7 +56,7 @@ class Lane:
 
     def start(self, *args: str, shown: bool = False) -> None:
         """Starts it; its output is shown, or goes to its log."""
-        command = [sys.executable, "-m", "pytest", *self.paths, *args]
+        command = [sys.executable, "-m", "pytest", *self.paths, "--durations=20", *args]
         command += ["-o", f"cache_dir={self.folder / 'cache'}"]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
