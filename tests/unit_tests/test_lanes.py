@@ -12,7 +12,7 @@ from tests.lanes import HUNG, Lane, run
 
 @pytest.fixture
 def suite(tmp_path, monkeypatch):
-    """Runs lanes, given the code of each one's tests; returns their exit code."""
+    """Runs lanes, given the code of each one's tests; the first beside the others."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
@@ -24,7 +24,7 @@ def suite(tmp_path, monkeypatch):
             path = tmp_path / f"test_{number}.py"
             path.write_text(textwrap.dedent(code))
             lanes.append(Lane(f"lane {number}", (str(path),), tmp_path / "lanes"))
-        return run(lanes, list(args))
+        return run([track for track in (lanes[:1], lanes[1:]) if track], list(args))
 
     return suite
 
@@ -61,6 +61,13 @@ def test_what_passes_alone_is_told(suite, capfd):
     assert "lane 1: UNSTEADY" in out
     assert re.search(r"^PASSED .*test_unsteady$", out, re.M)
     assert not re.search(r"^PASSED .*test_fine$", out, re.M)
+
+
+def test_lanes_of_a_track_follow_each_other(suite, capfd):
+    writes = "from pathlib import Path\ndef test_it(): Path('first').touch()\n"
+    reads = "from pathlib import Path\ndef test_it(): assert Path('first').exists()\n"
+    assert suite(PASSES, writes, reads) == 0
+    assert "UNSTEADY" not in capfd.readouterr().out
 
 
 def test_an_error_of_a_fixture_is_a_failure(suite):
