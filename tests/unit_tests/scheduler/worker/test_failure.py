@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -196,8 +197,13 @@ def run_program(
         if line.startswith("pids"):
             break
     pids = [int(p) for p in lines[-1].split()[1:]]
-    everyone = [psutil.Process(pid) for pid in pids]
-    everyone += psutil.Process(process.pid).children(recursive=True)
+    everyone = []
+    for pid in pids:
+        # Some bodies end one of them at once.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            everyone.append(psutil.Process(pid))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        everyone += psutil.Process(process.pid).children(recursive=True)
     begin = time.monotonic()
     if kill is not None:
         time.sleep(0.5)
