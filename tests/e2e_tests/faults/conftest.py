@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e_tests.faults.nursery import ROOT, Nursery
+from tests.e2e_tests.faults.nursery import ROOT, Nursery, leave
 
 
 @pytest.fixture(scope="session")
@@ -32,4 +32,4 @@ def joining_ray(nursery: Nursery) -> Iterator[dict[str, str]]:
         assert said is not None, "Ray did not start; it says why above"
         yield json.loads(said)
     finally:
-        host.communicate()
+        leave(host)

@@ -63,7 +63,16 @@ class Nursery:
 
     def close(self) -> None:
         """Ends the nursery; what it has started goes on."""
-        self._process.communicate()
+        leave(self._process)
+
+
+def leave(process: subprocess.Popen) -> None:
+    """Closes the input of a process, which ends it; one that does not end is killed, and told."""
+    try:
+        process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
 
 
 @contextlib.contextmanager
