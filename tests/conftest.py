@@ -7,6 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.nursery import Nursery, serving_ray
+
+MODULES = (
+    "torch",
+    "torch.distributed.fsdp",
+    "torch.distributed.checkpoint",
+    "rlinf.workers.env.env_worker",
+    "rlinf.workers.actor.embodied_fsdp_actor",
+    "rlinf.workers.rollout.multi_step_rollout_worker",
+    "transformers.modeling_utils",
+    "rlinf.workers.actor.reasoning_actor",
+    "rlinf.workers.rollout.generation_worker",
+    "transformers.models.qwen3.modeling_qwen3",
+)
+"""What workers of most tests import."""
+
 # Tests choose where they run; an exported address must not send them to somebody's cluster.
 os.environ.pop("RAY_ADDRESS", None)
 # Ray reads this when it is first imported, which some tests do before a cluster is made.
@@ -15,12 +31,14 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
-    """A Ray of our own on loopback."""
+    """A Ray of our own on loopback, whose workers are forks."""
     from rlinf.scheduler.cluster.ray_session import RaySession
 
-    session = RaySession(None, dashboard=False, num_cpus=None, namespace="tests")
-    yield
-    session.close()
+    with Nursery(MODULES) as nursery:
+        with serving_ray(nursery.address):
+            session = RaySession(None, dashboard=False, num_cpus=None, namespace="tests")
+        yield
+        session.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e_tests.faults.nursery import ROOT, Nursery, leave
+from tests.nursery import ROOT, Nursery, leave
 
 
 @pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def nursery() -> Iterator[Nursery]:
     """Where processes come from."""
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
+    with Nursery(("tests.e2e_tests.faults.program",)) as nursery:
+        yield nursery
 
 
 @pytest.fixture(scope="session")

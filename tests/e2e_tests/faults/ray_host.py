@@ -11,7 +11,7 @@ import sys
 import threading
 
 from rlinf.scheduler.cluster.ray_session import RaySession
-from tests.e2e_tests.faults.nursery import serving_ray
+from tests.nursery import serving_ray
 
 
 def _leave_when_closed(started: threading.Event, closed: threading.Event) -> None:

@@ -19,8 +19,8 @@ from rlinf.scheduler.cluster.shutdown import runs
 from rlinf.scheduler.failure.blackbox import is_stopped
 from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
 from tests.e2e_tests.faults.job import STEPS
-from tests.e2e_tests.faults.nursery import Nursery
 from tests.e2e_tests.faults.parts import ITEMS, ROLES, SOON, Fault, Signs
+from tests.nursery import Nursery
 
 pytestmark = pytest.mark.timeout(400)
 

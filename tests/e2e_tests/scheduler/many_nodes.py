@@ -21,6 +21,7 @@ from rlinf.scheduler import (
     Worker,
     WorkerDied,
 )
+from tests.nursery import Nursery, serving_ray
 
 
 class Where(Worker):
@@ -178,5 +179,6 @@ def two_nodes(log_dir: str) -> dict:
 
 
 if __name__ == "__main__":
-    result = {"four": four_nodes, "two": two_nodes}[sys.argv[1]](sys.argv[2])
+    with Nursery(("torch",)) as nursery, serving_ray(nursery.address):
+        result = {"four": four_nodes, "two": two_nodes}[sys.argv[1]](sys.argv[2])
     print("RESULT " + json.dumps(result))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -65,7 +67,21 @@ def test_worker_environment(cluster):
     assert first["MASTER_PORT"] == second["MASTER_PORT"]
     assert first["MASTER_ADDR"] == "127.0.0.1"
     assert group.in_main_thread().wait() == [True, True]
-    assert group.loaded("torch").wait() == [False, False], "a worker loads torch only if it uses it"
+
+
+def test_variables_of_the_interpreter_reach_it_and_torch_is_not_loaded_for_nothing(
+    ray_session, tmp_path
+):
+    labelled = {"label": "own", "node_ranks": 0}
+    labelled["env_configs"] = [{"node_ranks": 0, "env_vars": [{"PYTHONHASHSEED": "7"}]}]
+    config = {"num_nodes": 1, "node_groups": [labelled]}
+    with Cluster(cluster_cfg=config, distributed_log_dir=str(tmp_path)) as cluster:
+        place = NodePlacementStrategy([0], node_group_label="own")
+        group = Echo.create_group().launch(cluster, place, name="interpreter")
+        command, env = [sys.executable, "-c", "print(hash('text'))"], {"PYTHONHASHSEED": "7"}
+        told = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        assert group.hash_of("text").wait() == [int(told.stdout)]
+        assert group.loaded("torch").wait() == [False], "a worker loads torch only if it uses it"
 
 
 def test_process_group_needs_no_further_help(cluster):

@@ -40,6 +40,9 @@ class Echo(Worker):
     def loaded(self, name: str) -> bool:
         return name in sys.modules
 
+    def hash_of(self, text: str) -> int:
+        return hash(text)
+
     def in_main_thread(self) -> bool:
         return threading.current_thread() is threading.main_thread()
 

@@ -1,7 +1,7 @@
 """Processes that begin with everything imported, as forks of one that has done it.
 
-A run of the faults has a driver and four Ray workers. To start Python and to import Ray and torch
-costs each of them seconds of a core; a fork costs a tenth of one. From then on nothing differs.
+To start Python and to import Ray, torch and transformers costs a Ray worker up to ten seconds of a
+core; a fork costs a tenth of one. From then on nothing differs.
 """
 
 from __future__ import annotations
@@ -19,38 +19,35 @@ import socket
 import subprocess
 import sys
 import traceback
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from tests.e2e_tests.faults.forked import ADDRESS, start
+from tests.forked import ADDRESS, REFUSED, WORKER, place_of, start
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 LARGEST = 1 << 17
 """Bytes of a request."""
-IMPORTS = (
-    "ray._private.workers.default_worker",
-    "ray.util.scheduling_strategies",
-    "rlinf.scheduler.worker.host",
-    "tests.e2e_tests.faults.program",
-)
+FIRST = (WORKER, "ray.util.scheduling_strategies", "rlinf.scheduler.worker.host")
+"""Modules that are there before the first fork; others follow while nobody asks for one."""
 
 
 class Nursery:
     """Starts Python modules as programs, by fork.
 
     Args:
-        folder: where its socket is.
+        modules: what its processes will import.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.address = str(folder / "nursery")
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        self.address = f"rlinf-nursery-{uuid.uuid4()}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(self.address)
+            listener.bind(place_of(self.address))
             listener.listen(128)
             number = listener.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __spec__.name, str(number)],
+                [sys.executable, "-m", __spec__.name, str(number), *modules],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 pass_fds=[number],
@@ -61,7 +58,10 @@ class Nursery:
         with open(os.devnull) as nothing:
             return start(self.address, argv, env, [nothing.fileno(), output, output])
 
-    def close(self) -> None:
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Ends the nursery; what it has started goes on."""
         leave(self._process)
 
@@ -81,7 +81,7 @@ def serving_ray(address: str) -> Iterator[None]:
     from ray._private.parameter import RayParams
 
     make = RayParams.__init__
-    entry = importlib.util.find_spec("tests.e2e_tests.faults.forked").origin
+    entry = importlib.util.find_spec("tests.forked").origin
     os.environ[ADDRESS] = address
     RayParams.__init__ = functools.partialmethod(make, worker_path=entry)
     try:
@@ -91,41 +91,49 @@ def serving_ray(address: str) -> Iterator[None]:
         del os.environ[ADDRESS]
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, modules: list[str]) -> None:
     """Forks whenever it is asked to, until its parent closes it or is gone."""
+    own_kind = None
     grown = False
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        learning = grown and bool(modules)
+        ready, _, _ = select.select([listener, sys.stdin], [], [], 0 if learning else None)
         if sys.stdin in ready:
             return
+        if not ready:
+            importlib.import_module(modules.pop(0))
+            continue
         asking, _ = listener.accept()
         with asking:
             request, files, _, _ = socket.recv_fds(asking, LARGEST, 3)
-            argv, env, folder = pickle.loads(request)
-            if not grown:
-                _grow_up(env)
-                grown = True
-            pid = os.fork()
-            if pid == 0:
-                listener.close()
-                asking.close()
-                _become(files, argv, env, folder)
+            argv, env, folder, wanted = pickle.loads(request)
+            own_kind = own_kind or wanted
+            pid = REFUSED
+            if wanted in (None, own_kind):
+                if not grown:
+                    _grow_up(env)
+                    grown = True
+                gc.freeze()
+                pid = os.fork()
+                if pid == 0:
+                    listener.close()
+                    asking.close()
+                    _become(files, argv, env, folder)
             for file in files:
                 os.close(file)
             asking.send(str(pid).encode())
 
 
 def _grow_up(env: dict[str, str]) -> None:
-    """Imports all that there is to import, with the variables of the first who asks.
+    """Imports what every worker needs, with the variables of the first who asks.
 
     That is a worker of Ray, which reads its settings when it is imported. All workers get the same,
     but for the job that they are meant for; one that is meant for none serves any.
     """
     os.environ.update(env, RAY_JOB_ID="ffffffff")
-    for name in IMPORTS:
+    for name in FIRST:
         importlib.import_module(name)
-    gc.freeze()
 
 
 def _become(files: list[int], argv: list[str], env: dict[str, str], folder: str) -> NoReturn:
@@ -156,4 +164,4 @@ def _become(files: list[int], argv: list[str], env: dict[str, str], folder: str)
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
