@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+COMMON = Path(__file__).with_name("native_layers.h")
+"""What the C files include."""
 _FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -shared -fPIC".split()
 _WIDE = ["-mprefer-vector-width=512"]
 
@@ -66,7 +68,7 @@ def compiled(source: Path, **definitions: int) -> Path:
     if not compiler or shutil.which(compiler[0]) is None:
         raise NoNativeKernels("no C compiler was found: install gcc, or set CC")
     sizes = [f"-D{name}={number}" for name, number in definitions.items()]
-    identity = [source.read_text(), *compiler, *_FLAGS, *sizes, _processor()]
+    identity = [source.read_text(), COMMON.read_text(), *compiler, *_FLAGS, *sizes, _processor()]
     digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlinf"
     library = folder / f"native-{digest}.so"
@@ -81,7 +83,7 @@ def compiled(source: Path, **definitions: int) -> Path:
         library = folder / library.name
         handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
     os.close(handle)
-    command = [*compiler, *_FLAGS, *sizes, str(source), "-o", name, "-lm"]
+    command = [*compiler, *_FLAGS, *sizes, f"-I{COMMON.parent}", str(source), "-o", name, "-lm"]
     for further in (_WIDE, []):
         done = subprocess.run([*command, *further], capture_output=True, text=True)
         if done.returncode == 0:

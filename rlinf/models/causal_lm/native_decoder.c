@@ -6,22 +6,11 @@
  * cache; they share nothing but weights, and add their gradients of these up at the end.
  */
 
-#include <math.h>
 #include <omp.h>
-#include <stdint.h>
-#include <string.h>
 
-#define LANES 16
-#define HALF (HEAD_DIM / 2)
+#include "native_layers.h"
+
 #define CHUNK 256 /* tokens that go through a layer together, at least */
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
-#define AT(pointer) (*(vec *)(pointer))
-
-/* C = alpha A B + beta C, by columns, as in BLAS. */
-typedef void (*Sgemm)(const char *, const char *, const int *, const int *, const int *,
-                      const float *, const float *, const int *, const float *, const int *,
-                      const float *, float *, const int *);
 
 /* A response; of the first segment of a unit, the prompt, the prefix is empty. */
 typedef struct {
@@ -144,24 +133,6 @@ static void weight_back(const Model *m, const float *grad, const float *x, int64
 
 /* -- norms ------------------------------------------------------------------------------------ */
 
-static inline float inverse_rms(const float *x, int64_t width, float epsilon) {
-    float square = 0;
-#pragma omp simd reduction(+ : square)
-    for (int64_t i = 0; i < width; i++) square += x[i] * x[i];
-    return 1.0f / sqrtf(square / (float)width + epsilon);
-}
-
-/* out = x / rms(x) * weight; x, out: [rows, width]. */
-static void rms_norm(const float *x, const float *weight, float epsilon, int64_t rows,
-                     int64_t width, float *out) {
-    for (int64_t b = 0; b < rows; b++) {
-        const float *row = x + b * width;
-        const float inverse = inverse_rms(row, width, epsilon);
-#pragma omp simd
-        for (int64_t i = 0; i < width; i++) out[b * width + i] = row[i] * inverse * weight[i];
-    }
-}
-
 /* to_x (+)= the gradient of a row in x, to_weight += that in the weight. */
 static inline void norm_row_back(const float *grad, const float *x, const float *weight,
                                  float epsilon, int64_t width, int add, float *to_x,
@@ -188,32 +159,6 @@ static void rms_norm_back(const float *grad, const float *x, const float *weight
 
 /* -- gates ------------------------------------------------------------------------------------ */
 
-/* Relative error about 1e-7 (Cephes); x below -87 gives 1.6e-38. */
-static inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x;
-    const float n = rintf(x * 1.44269504088896341f);
-    const float r = x - n * 0.693359375f - n * -2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    const union { int32_t i; float f; } power = {.i = ((int32_t)n + 127) << 23};
-    return (p * r * r + r + 1.0f) * power.f;
-}
-
-/* out = silu(gate) * up; gate_up: [rows, 2 * width]; out: [rows, width]. */
-static void swiglu(const float *gate_up, int64_t rows, int64_t width, float *out) {
-    for (int64_t b = 0; b < rows; b++) {
-        const float *gate = gate_up + b * 2 * width, *up = gate + width;
-#pragma omp simd
-        for (int64_t i = 0; i < width; i++)
-            out[b * width + i] = gate[i] / (1.0f + exponential(-gate[i])) * up[i];
-    }
-}
-
 /* to_gate_up = the gradient; out is computed again, too. */
 static void swiglu_back(const float *grad, const float *gate_up, int64_t rows, int64_t width,
                         float *to_gate_up, float *out) {
@@ -233,20 +178,11 @@ static void swiglu_back(const float *grad, const float *gate_up, int64_t rows, i
 
 /* -- heads ------------------------------------------------------------------------------------ */
 
-/* Normalises a head (if there are weights), turns it by its position, and scales it. */
-static inline void turn(const Model *m, const float *x, const float *weight, int64_t position,
-                        float scale, float *y) {
-    const float *cosine = m->cosine + position * HALF, *sine = m->sine + position * HALF;
-    float t[HEAD_DIM];
-    if (m->head_norms)
-        rms_norm(x, weight, m->epsilon, 1, HEAD_DIM, t);
-    else
-        memcpy(t, x, sizeof t);
-#pragma omp simd
-    for (int d = 0; d < HALF; d++) {
-        y[d] = (t[d] * cosine[d] - t[d + HALF] * sine[d]) * scale;
-        y[d + HALF] = (t[d + HALF] * cosine[d] + t[d] * sine[d]) * scale;
-    }
+/* See `turn`. */
+static inline void turn_at(const Model *m, const float *x, const float *weight, int64_t position,
+                           float scale, float *y) {
+    turn(x, m->head_norms ? weight : NULL, m->epsilon, m->cosine + position * HALF,
+         m->sine + position * HALF, scale, y);
 }
 
 static inline void turn_back(const Model *m, const float *grad, const float *x, const float *weight,
@@ -373,7 +309,7 @@ static void turn_keys(const Model *m, const Weights *w, int64_t unit, const floa
         const Segment *s = m->segments + i;
         for (int64_t t = 0; t < s->length; t++) {
             const int64_t token = s->begin - begin + t;
-            turn(m, qkv + token * width + (m->heads + head) * HEAD_DIM, w->k_norm, s->prefix + t,
+            turn_at(m, qkv + token * width + (m->heads + head) * HEAD_DIM, w->k_norm, s->prefix + t,
                  1.0f, keys + token * HEAD_DIM);
         }
     }
@@ -394,7 +330,7 @@ static void attend(const Model *m, const Weights *w, int64_t unit, const float *
             for (int64_t h = g * group; h < (g + 1) * group; h++)
                 for (int64_t t = 0; t < s->length; t++) {
                     const int64_t token = s->begin - begin + t, seen = s->prefix + t + 1;
-                    turn(m, qkv + token * width + h * HEAD_DIM, w->q_norm, s->prefix + t, m->scale,
+                    turn_at(m, qkv + token * width + h * HEAD_DIM, w->q_norm, s->prefix + t, m->scale,
                          query);
                     dots(query, c.key_columns, c.stride, seen, c.probabilities);
                     softmax(c.probabilities, seen);
@@ -429,7 +365,7 @@ static void attend_back(const Model *m, const Weights *w, int64_t unit, const fl
                     const int64_t token = s->begin - begin + t, seen = s->prefix + t + 1;
                     const float *x = qkv + token * width + h * HEAD_DIM;
                     const float *own = grad + (token * m->heads + h) * HEAD_DIM;
-                    turn(m, x, w->q_norm, s->prefix + t, m->scale, query);
+                    turn_at(m, x, w->q_norm, s->prefix + t, m->scale, query);
                     dots(query, c.key_columns, c.stride, seen, c.probabilities);
                     softmax(c.probabilities, seen);
                     dots(own, c.value_columns, c.stride, seen, c.to_probabilities);
