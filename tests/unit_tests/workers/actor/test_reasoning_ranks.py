@@ -1,11 +1,6 @@
 """Two ranks make the update of responses that one would make."""
 
-import os
-import socket
-
 import pytest
-import torch
-import torch.multiprocessing as mp
 
 from rlinf.models.causal_lm.model import CausalLM
 from tests.unit_tests.workers.actor.reasoning import (
@@ -21,6 +16,7 @@ from tests.unit_tests.workers.actor.reasoning import (
     weights,
 )
 from tests.unit_tests.workers.actor.test_reasoning_learner import EXAMPLES, SUPERVISED
+from tests.unit_tests.workers.actor.two_ranks import run_two_ranks
 
 TOKENS = {"runner.enable_dynamic_batch_size": True, "runner.max_tokens_per_mbs": 34}
 SCENARIOS = {
@@ -67,26 +63,14 @@ def train(name, rank=0, world_size=1):
     return seen, tensors, sent
 
 
-def run_rank(rank, port, folder):
-    os.environ |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    results = {name: train(name, rank, 2) for name in SCENARIOS}
-    torch.save(results, f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+def run_rank(rank):
+    return {name: train(name, rank, 2) for name in SCENARIOS}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What each of two ranks got in each scenario."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    mp.spawn(run_rank, (port, str(folder)), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    return run_two_ranks(run_rank, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

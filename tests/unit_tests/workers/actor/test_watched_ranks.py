@@ -1,16 +1,12 @@
 """Agreement, fingerprints and memory with two ranks: one job, and what each rank saw of it."""
 
-import os
-import socket
-
 import pytest
-import torch
-import torch.multiprocessing as mp
 
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes
 from rlinf.utils.fingerprints import split_hashes
 from tests.unit_tests.workers.actor.learning import columns, learn, make_cfg, make_learner, rollout
 from tests.unit_tests.workers.actor.test_agreement import ENVS, evidence_of
+from tests.unit_tests.workers.actor.two_ranks import run_two_ranks
 
 WATCHED = {
     "runner.deterministic": True,
@@ -56,24 +52,13 @@ def own_bytes(engine):
     }
 
 
-def run_rank(rank, port, folder):
-    os.environ |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    torch.save(watched_job(rank, 2), f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+def run_rank(rank):
+    return watched_job(rank, 2)
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    mp.spawn(run_rank, (port, str(folder)), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    return run_two_ranks(run_rank, tmp_path_factory.mktemp("ranks"))
 
 
 def test_ranks_agree_on_the_numbers_and_name_their_own_rows(ranks):

@@ -1,0 +1,36 @@
+"""Two ranks of a process group, without a cluster."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+# Modules that take seconds to import are imported once.
+MODULES = ["torch.distributed.fsdp", "rlinf.workers.actor.reasoning_actor"]
+
+
+def run_two_ranks(function: Callable[[int], Any], folder: Path) -> list[Any]:
+    """What a function of the rank returns on each of two ranks."""
+    forkserver.set_forkserver_preload(MODULES)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    mp.start_processes(_run, (function, port, folder), nprocs=2, start_method="forkserver")
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def _run(rank: int, function: Callable[[int], Any], port: int, folder: Path) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    torch.save(function(rank), folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
