@@ -6,10 +6,12 @@ Usage, from the root of the repository, on an otherwise idle machine:
     python -m benchmarks.learning --write              # and keep the curves for `rlinf verify`
     python -m benchmarks.learning --recipe metaworld_grpo_mlp --seeds 4 runner.max_epochs=80
     python -m benchmarks.learning --jobs 4             # four seeds at a time: speeds do not count
+    python -m benchmarks.learning --recipe gymnasium_ppo_mlp --seeds 3 --eval-episodes 20
+    python -m benchmarks.learning --read logs/learning/A logs/learning/B --write   # trains nothing
 
 Each seed is one `rlinf train RECIPE runner.seed=S`, one after the other, with about ten evaluations
 of 60 episodes each, always the same. Evaluated policies act without noise. What counts against the
-aim are env steps of training.
+aim are env steps of training. Where no episode counts as a success, returns are told instead.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ from rlinf.cli.curves import Curve
 from rlinf.cli.verify import run_recipe
 
 GOAL = 0.95
-WITHIN = 60_000
-"""Env steps within which every seed should reach the goal."""
+WITHIN = {"metaworld_ppo_mlp": 60_000}
+"""Env steps within which every seed should reach the goal; as long as the recipe is, for others."""
 
 EPISODES = 60
 EVALUATIONS = 10
 """About how many evaluations a run has."""
+
+_ABOUT = "about.json"
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,14 @@ class Run:
         return self.curve.first_at_least("success_once", GOAL)
 
     @property
-    def reached(self) -> bool:
-        """Whether the goal was reached soon enough."""
-        return self.steps_to_goal is not None and self.steps_to_goal <= WITHIN
+    def succeeded(self) -> bool:
+        """Whether any evaluated episode counted as a success; some envs have none that could."""
+        return any(self.curve.values["success_once"])
+
+    def reached(self, within: int | None) -> bool:
+        """Whether the goal was reached, within so many env steps or at all."""
+        steps = self.steps_to_goal
+        return steps is not None and (within is None or steps <= within)
 
 
 class RunFailed(RuntimeError):
@@ -76,7 +85,9 @@ class RunFailed(RuntimeError):
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def evaluation_overrides(recipe: str, overrides: Sequence[str]) -> list[str]:
+def evaluation_overrides(
+    recipe: str, overrides: Sequence[str], episodes: int = EPISODES
+) -> list[str]:
     """What makes a run tell its curve; cheap evaluations, about ten of them."""
     from rlinf.config import build_config, validate_cfg
 
@@ -84,7 +95,7 @@ def evaluation_overrides(recipe: str, overrides: Sequence[str]) -> list[str]:
     steps = min(limit for limit in (runner.max_epochs, runner.max_steps) if limit > 0)
     return [
         f"runner.val_check_interval={max(1, round(steps / EVALUATIONS))}",
-        f"runner.eval_episodes={EPISODES}",
+        f"runner.eval_episodes={episodes}",
         "env.eval.video_cfg.save_video=false",
         "runner.log_interval=1",
     ]
@@ -120,49 +131,108 @@ def read_run(folder: Path, seed: int, wall_seconds: float) -> Run:
     )
 
 
+def note_about(
+    folder: Path, recipe: str, overrides: Sequence[str], command: Sequence[str]
+) -> dict[str, Any]:
+    """Leaves beside the runs what `read_runs` has to know of them, and returns it."""
+    about = {"recipe": recipe, "overrides": list(overrides), **facts_of(command)}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _ABOUT).write_text(json.dumps(about, indent=1))
+    return about
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[dict[str, Any], list[Run]]:
+    """Reads runs that were made before, each seed in a folder of its own or several in one.
+
+    Returns:
+        What was noted about the first folder, and the finished runs of all, by seed.
+
+    Raises:
+        ValueError: a folder is not one of this benchmark's, two are not of the same recipe and
+            overrides, or two have the same seed.
+    """
+    first: dict[str, Any] = {}
+    runs: dict[int, Run] = {}
+    for folder in folders:
+        note = folder / _ABOUT
+        if not note.is_file():
+            raise ValueError(f"{note} is not there: give folders that --log-path was filled with")
+        about = json.loads(note.read_text())
+        first = first or about
+        for key in ("recipe", "overrides"):
+            if about[key] != first[key]:
+                raise ValueError(
+                    f"{folder} and {folders[0]} do not belong together: {key} {about[key]} and "
+                    f"{first[key]}"
+                )
+        for place in sorted(folder.glob(f"{about['recipe']}-seed*/summary.json")):
+            summary = json.loads(place.read_text())
+            seed = int(summary["seed"])
+            if summary["status"] != "finished":
+                _say(f"left out: seed {seed} in {folder}, which is {summary['status']}")
+            elif seed in runs:
+                raise ValueError(f"{folder} has seed {seed}, as another of the folders does")
+            else:
+                runs[seed] = read_run(place.parent, seed, summary["wall_seconds"])
+    if not runs:
+        raise ValueError(f"no finished run in {', '.join(map(str, folders))}")
+    return first, [runs[seed] for seed in sorted(runs)]
+
+
 # -- what it tells ---------------------------------------------------------------------------------
 
 
 def table(runs: Sequence[Run]) -> str:
-    """The runs in Markdown, one line each."""
-    head = ["seed", f"env steps to {GOAL:.0%}", "final success (n)", "final return"]
-    head += ["wall (s)", "env steps/s"]
+    """The runs in Markdown, one line each; success only where there is any."""
+    successes = any(run.succeeded for run in runs)
+    head = ["seed", "final return", "env steps", "wall (s)", "env steps/s"]
+    if successes:
+        head[1:2] = [f"env steps to {GOAL:.0%}", "final success (n)", "final return"]
     lines = [head, ["---:"] * len(head)]
     for run in runs:
         steps, curve = run.steps_to_goal, run.curve
-        final = f"{curve.values['success_once'][-1]:.0%} ({curve.episodes[-1]})"
+        cells = [str(run.seed)]
+        if successes:
+            cells.append("not reached" if steps is None else f"{steps:,}")
+            cells.append(f"{curve.values['success_once'][-1]:.0%} ({curve.episodes[-1]})")
+        cells += [f"{curve.values['return'][-1]:,.0f}", f"{run.env_steps:,}"]
         speed = run.env_steps / run.training_seconds
-        reached = f"not in {run.env_steps:,}" if steps is None else f"{steps:,}"
-        result = f"{curve.values['return'][-1]:,.0f}"
-        wall, rate = f"{run.wall_seconds:.0f}", f"{speed:,.0f}"
-        lines.append([str(run.seed), reached, final, result, wall, rate])
+        lines.append([*cells, f"{run.wall_seconds:.0f}", f"{speed:,.0f}"])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def conclusion(runs: Sequence[Run], asked: int) -> str:
-    """How many seeds reached the goal, beside the aim; returns where nothing counts as success."""
-    if runs and not any(any(run.curve.values["success_once"]) for run in runs):
-        final = [run.curve.values["return"][-1] for run in runs]
+def conclusion(runs: Sequence[Run], asked: int, within: int | None = None) -> str:
+    """How many seeds reached the goal, beside the aim; returns where nothing counts as success.
+
+    Args:
+        runs: the runs that did not fail.
+        asked: how many there should be.
+        within: env steps within which the goal counts; None: whenever it is reached.
+    """
+    if runs and not any(run.succeeded for run in runs):
+        first, final = ([run.curve.values["return"][i] for run in runs] for i in (0, -1))
         return (
-            f"no episode of any seed counted as a success; final returns of {len(runs)} of {asked} "
-            f"seeds: {min(final):,.0f} to {max(final):,.0f}"
+            f"no episode of any seed counted as a success; returns of {len(runs)} of {asked} "
+            f"seeds: first {min(first):,.0f} to {max(first):,.0f}, final {min(final):,.0f} to "
+            f"{max(final):,.0f}"
         )
-    reached = sum(run.reached for run in runs)
+    reached = sum(run.reached(within) for run in runs)
     verdict = "met" if reached == asked else "**missed**"
+    limit = max((run.env_steps for run in runs), default=0) if within is None else within
     return (
-        f"{reached} of {asked} seeds reached {GOAL:.0%} evaluated success within {WITHIN:,} env "
+        f"{reached} of {asked} seeds reached {GOAL:.0%} evaluated success within {limit:,} env "
         f"steps (aim: all): {verdict}"
     )
 
 
-def write_curves(
-    recipe: str, evaluation: Sequence[str], runs: Sequence[Run], facts: dict[str, Any]
-) -> str:
+def write_curves(about: dict[str, Any], runs: Sequence[Run]) -> str:
     """Writes the recipe's curve file; says where, and how far its band can be trusted."""
     from rlinf.config.load import find_config
 
+    facts = dict(about)
+    recipe, overrides = facts.pop("recipe"), facts.pop("overrides")
     folder, name = find_config(recipe, None)
-    found = curves.gather(name, evaluation, {run.seed: run.curve for run in runs}, facts)
+    found = curves.gather(name, overrides, {run.seed: run.curve for run in runs}, facts)
     path = curves.path_for(folder, name)
     curves.save(found, path)
     inside = found.seeds_inside()
@@ -195,9 +265,15 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds at a time (1)")
     options.add_argument("--quick", action="store_true", help="2 seeds, 6 steps: does it work?")
     options.add_argument("--write", action="store_true", help="write the recipe's curve file")
+    options.add_argument(
+        "--eval-episodes", type=int, default=EPISODES, metavar="N", help=f"of each ({EPISODES})"
+    )
     options.add_argument("--json", type=Path, metavar="FILE", help="where to write all runs")
     options.add_argument(
         "--log-path", type=Path, default=ROOT / "logs" / "learning", metavar="DIR", help="of runs"
+    )
+    options.add_argument(
+        "--read", type=Path, nargs="+", metavar="DIR", help="tell of runs made before, train none"
     )
     options.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="of the recipe")
     return options
@@ -208,22 +284,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.quick and args.write:
         parser().error("--quick runs are too short to be written as a recipe's curves")
-    for name in ("seeds", "jobs"):
+    for name in ("seeds", "jobs", "eval_episodes"):
         if getattr(args, name) < 1:
-            parser().error(f"--{name} {getattr(args, name)}: at least one is needed")
+            option = f"--{name.replace('_', '-')}"
+            parser().error(f"{option} {getattr(args, name)}: at least one is needed")
+    failures: list[str] = []
+    if args.read:
+        if args.overrides:
+            parser().error(f"--read trains nothing, so {shlex.join(args.overrides)} has no use")
+        try:
+            about, runs = read_runs(args.read)
+        except ValueError as error:
+            parser().error(str(error))
+        print(f"{about['machine']}. Read from {', '.join(map(str, args.read))}.")
+        print(f"{about['recipe']}; {about['date']}.\n")
+    else:
+        about, runs, failures = _train_all(args, argv)
+    print(table(runs))
+    for failure in failures:
+        print(f"\nFAILED {failure}")
+    if args.json is not None:
+        content = {**about, "runs": [asdict(run) for run in runs]}
+        args.json.write_text(json.dumps(content, indent=1))
+    if args.write and not failures:
+        print("\n" + write_curves(about, runs))
+    asked = len(runs) + len(failures)
+    print("\n" + conclusion(runs, asked, WITHIN.get(about["recipe"])))
+    return 1 if failures else 0
+
+
+def _train_all(
+    args: argparse.Namespace, argv: Sequence[str]
+) -> tuple[dict[str, Any], list[Run], list[str]]:
+    """Trains all seeds that the options ask for: what is noted of them, the runs, the failures."""
     given = [*args.overrides, *(["runner.max_epochs=6"] if args.quick else [])]
-    evaluation = evaluation_overrides(args.recipe, given)
+    # What was given goes last: it may change the evaluations, too.
+    overrides = [*evaluation_overrides(args.recipe, given, args.eval_episodes), *given]
     seeds = range(args.first_seed, args.first_seed + (2 if args.quick else args.seeds))
     folder = args.log_path.resolve() / time.strftime("%Y%m%d-%H%M%S")
     # A run that is under way is ended on this way out, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     busy = busy_share()
+    about = note_about(folder, args.recipe, overrides, argv)
 
     def attempt(seed: int) -> Run | str:
         _say(f"seed {seed} of {seeds[0]} to {seeds[-1]}")
         try:
-            # What was given goes last: it may change the evaluations, too.
-            run = train(args.recipe, seed, [*evaluation, *given], folder)
+            run = train(args.recipe, seed, overrides, folder)
         except (RunFailed, curves.NoCurve) as failure:
             _say(f"FAILED {failure}")
             return str(failure)
@@ -235,23 +342,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         with ThreadPoolExecutor(args.jobs) as pool:
             results = list(pool.map(attempt, seeds))
-    runs = [result for result in results if isinstance(result, Run)]
-    failures = [result for result in results if isinstance(result, str)]
     idle = "idle" if busy <= IDLE_LIMIT else "**not idle: speeds do not count**"
     if args.jobs > 1:
         idle += f"; {args.jobs} seeds at a time: **speeds do not count**"
     print(f"{describe_machine()}. Others used {busy:.0%} of it before: {idle}.")
     print(f"{args.recipe} {shlex.join(given)}".rstrip() + f"; {time.strftime('%Y-%m-%d')}.\n")
-    print(table(runs))
-    for failure in failures:
-        print(f"\nFAILED {failure}")
-    if args.json is not None:
-        content = {**facts_of(argv), "recipe": args.recipe, "runs": [asdict(run) for run in runs]}
-        args.json.write_text(json.dumps(content, indent=1))
-    if args.write and not failures:
-        print("\n" + write_curves(args.recipe, [*evaluation, *given], runs, facts_of(argv)))
-    print("\n" + conclusion(runs, len(seeds)))
-    return 1 if failures else 0
+    runs = [result for result in results if isinstance(result, Run)]
+    return about, runs, [result for result in results if isinstance(result, str)]
 
 
 def _say(text: str) -> None:

@@ -24,20 +24,32 @@ def run(seed: int, success: list[float]) -> Run:
 
 def test_the_table_has_a_line_per_seed() -> None:
     lines = learning.table([run(0, [0.0, 0.96, 1.0]), run(1, [0.0, 0.5, 0.9])]).splitlines()
-    assert lines[2] == "| 0 | 40,000 | 100% (120) | 1 | 44 | 2,000 |"
-    assert lines[3] == "| 1 | not in 61,000 | 90% (120) | 1 | 44 | 2,000 |"
+    assert lines[2] == "| 0 | 40,000 | 100% (120) | 1 | 61,000 | 44 | 2,000 |"
+    assert lines[3] == "| 1 | not reached | 90% (120) | 1 | 61,000 | 44 | 2,000 |"
+
+
+def test_where_nothing_counts_as_success_returns_are_told() -> None:
+    found = {"success_once": [0.0] * 3, "return": [-300.0, 800.0, 2100.0]}
+    runs = [Run(seed, Curve(STEPS, [20] * 3, found), 61_000, 30.5, 44.4) for seed in (0, 1)]
+    lines = learning.table(runs).splitlines()
+    assert lines[0] == "| seed | final return | env steps | wall (s) | env steps/s |"
+    assert lines[2] == "| 0 | 2,100 | 61,000 | 44 | 2,000 |"
+    assert learning.conclusion(runs, asked=3, within=60_000) == (
+        "no episode of any seed counted as a success; returns of 2 of 3 seeds: first -300 to -300, "
+        "final 2,100 to 2,100"
+    )
 
 
 def test_only_seeds_that_are_soon_enough_count() -> None:
     good, late, never = [0.0, 0.95, 1.0], [0.0, 0.9, 0.95], [0.0, 0.0, 0.9]
-    assert learning.conclusion([run(0, good), run(1, good)], asked=2) == (
+    assert learning.conclusion([run(0, good), run(1, good)], asked=2, within=60_000) == (
         "2 of 2 seeds reached 95% evaluated success within 60,000 env steps (aim: all): met"
     )
-    told = learning.conclusion([run(0, good), run(1, late), run(2, never)], asked=4)
+    told = learning.conclusion([run(0, good), run(1, late), run(2, never)], 4, within=60_000)
     assert told.startswith("1 of 4 seeds") and told.endswith("**missed**")
-    without = [run(0, [0.0, 0.0, 0.0])]
-    assert learning.conclusion(without, asked=1) == (
-        "no episode of any seed counted as a success; final returns of 1 of 1 seeds: 0 to 0"
+    # Recipes without an aim of their own have as long as they take.
+    assert learning.conclusion([run(0, good), run(1, late)], asked=2) == (
+        "2 of 2 seeds reached 95% evaluated success within 61,000 env steps (aim: all): met"
     )
 
 
@@ -51,7 +63,7 @@ def test_speed_counts_training_alone(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     found = learning.read_run(tmp_path, seed=3, wall_seconds=9.0)
     assert found.env_steps == 3200 and found.training_seconds == pytest.approx(0.8)
-    assert found.steps_to_goal == 3200 and found.reached
+    assert found.steps_to_goal == 3200 and found.reached(3200) and not found.reached(3199)
 
 
 def test_evaluations_are_cheap_and_the_last_step_has_one() -> None:
@@ -60,6 +72,8 @@ def test_evaluations_are_cheap_and_the_last_step_has_one() -> None:
     assert "runner.val_check_interval=3" in overrides
     longer = learning.evaluation_overrides("metaworld_ppo_mlp", ["runner.max_epochs=200"])
     assert "runner.val_check_interval=20" in longer
+    fewer = learning.evaluation_overrides("gymnasium_ppo_mlp", [], episodes=20)
+    assert "runner.eval_episodes=20" in fewer
 
 
 SCRIPT = """\
@@ -77,6 +91,9 @@ for step in (1, 2, 3):
     lines.append({"step": step, "eval/episodes": 60, "eval/success_once": success})
     lines[-1]["eval/return"] = 1.0
 (folder / "metrics.jsonl").write_text("\\n".join(map(json.dumps, lines)))
+status = "running" if seed == 7 else "finished"
+summary = {"seed": seed, "status": status, "wall_seconds": 12.5}
+(folder / "summary.json").write_text(json.dumps(summary))
 """
 
 
@@ -124,6 +141,51 @@ def test_a_seed_that_fails_does_not_stop_the_others(
     assert "FAILED seed 13 ended with exit code 1" in printed
     assert "2 of 3 seeds" in printed and "2 seeds at a time: **speeds do not count**" in printed
     assert not (tree / "examples" / "embodiment" / "curves").exists()
+
+
+def made(tree: Path, name: str, seed: int, *options: str) -> Path:
+    """The folder that a benchmark of one seed leaves behind."""
+    place = tree / name
+    options = ("--recipe", "mine", "--seeds", "1", "--first-seed", str(seed), *options)
+    assert learning.main([*options, "--log-path", str(place)]) == 0
+    [folder] = place.iterdir()
+    return folder
+
+
+def test_runs_of_several_times_make_one_curve_file(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--eval-episodes", "20", "actor.optim.lr=2e-3")
+    with monkeypatch.context() as there:
+        there.setattr(learning, "describe_machine", lambda: "a machine far away")
+        folders = [made(tree, f"run{seed}", seed, *options) for seed in (1, 0, 7)]
+    capsys.readouterr()
+    assert learning.main(["--read", *map(str, folders), "--write"]) == 0
+    printed = capsys.readouterr()
+    assert "seed 7" in printed.err and "| 7 |" not in printed.out
+    assert "| 0 | 24,000 | 100% (60) | 1 | 24,000 | 12 | 2,000 |" in printed.out
+    written = curves.load(tree / "examples" / "embodiment" / "curves" / "mine.json")
+    assert list(written.curves) == [0, 1]
+    assert written.facts["machine"] == "a machine far away"
+    assert {"runner.eval_episodes=20", "actor.optim.lr=2e-3"} <= set(written.overrides)
+
+
+def test_runs_that_do_not_belong_together_are_told(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, same = made(tree, "one", 0), made(tree, "same", 0)
+    other = made(tree, "other", 1, "actor.optim.lr=2e-3")
+    for folders, told in [
+        ([one, other], "do not belong together: overrides"),
+        ([one, same], "has seed 0, as another"),
+        ([tree], "about.json is not there"),
+    ]:
+        with pytest.raises(SystemExit):
+            learning.main(["--read", *map(str, folders)])
+        assert told in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        learning.main(["actor.optim.lr=1", "--read", str(one)])
+    assert "--read trains nothing" in capsys.readouterr().err
 
 
 def test_help_tells_the_command() -> None:
