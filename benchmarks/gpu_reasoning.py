@@ -14,6 +14,7 @@ Parts, each in a process of its own:
 - `training`: the learner on packed sequences, with several sizes of micro-batches, against what
   matrix products alone reach on this device; and which kernels take the time.
 - `weights`: an update of all weights from the actor's process to the engine's.
+- `weight_phases`: what such an update consists of, with buckets of several sizes.
 - `grpo`: whole steps of 32 prompts x 8 responses x 256 tokens, beside TRL's GRPOTrainer.
 - `smollm2`: the recipe `smollm2_grpo`, before and after training.
 
@@ -35,7 +36,7 @@ from pathlib import Path
 
 from benchmarks.gpu_parts.settings import Row, Settings
 
-PARTS = ("generation", "training", "weights", "grpo", "smollm2")
+PARTS = ("generation", "training", "weights", "weight_phases", "grpo", "smollm2")
 ROOT = Path(__file__).resolve().parents[1]
 FILE = "gpu_reasoning.jsonl"
 

@@ -13,6 +13,8 @@ from rlinf.cli.memory import DEVICE_CONTEXT, MIB, CannotPredict, Part, WorkerMem
 from rlinf.config.placed import is_placed
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
+from rlinf.hybrid_engines.weight_sync.sender import LIMITS, keeps_buffers
+from rlinf.hybrid_engines.weight_sync.staging import SLOTS
 
 _PROCESS = {"actor": 620 * MIB, "rollout": 490 * MIB}
 """Python, Ray, torch and transformers in a worker of a tiny job, with the CPU build on Linux.
@@ -102,8 +104,22 @@ def _actor(workers: _Workers) -> list[Part]:
             # One of both is trained at a time.
             if part.name != "activations"
         ]
+    if workers.gpu and keeps_buffers(cfg):
+        parts.append(Part("weights on their way", _staged_bytes(cfg, model), exact=False))
     parts.append(Part("batch", _batch_bytes(cfg, workers.ranks), exact=False, on_device=False))
     return parts
+
+
+def _staged_bytes(cfg: Any, model: nn.Module) -> int:
+    """The buffers that rank 0 keeps for the groups it sends its weights to."""
+    adapters = cfg.weight_syncer.lora == "adapters"
+    sent = [p.numel() for n, p in model.named_parameters() if (".lora_" in n) or not adapters]
+    name = cfg.weight_syncer.bucket.bucket_dtype
+    sizes = [4 if name is None else FORMATS[name].itemsize]
+    if is_placed(cfg, "inference"):
+        sizes.append(4)
+    most = SLOTS * (cfg.weight_syncer.bucket.bucket_size or LIMITS["cuda"])
+    return sum(min(sum(sent) * size, most) for size in sizes)
 
 
 def _critic(workers: _Workers) -> list[Part]:

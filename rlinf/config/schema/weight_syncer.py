@@ -22,6 +22,11 @@ class BucketConfig(Section):
     bucket_device: str | None = reserved(
         None, "Device on which messages are packed; it is that of the weights."
     )
+    keep_buffers: bool | None = Field(
+        None,
+        description="Keep two buffers of a message on the actor's GPU between updates, which are "
+        "then faster; null is yes, unless the actor offloads.",
+    )
     load_instant: bool = reserved(True, "Load each message as it comes, not all at the end.")
 
 

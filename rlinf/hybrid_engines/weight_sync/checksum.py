@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -83,17 +83,24 @@ def checksums_by_row(flat: Tensor, rows: Sequence[int], sizes: Sequence[int]) ->
         rows: rows of each.
         sizes: bytes of each.
     """
-    device, counts = flat.device, torch.tensor(rows, dtype=torch.int64)
-    in_row, of_row = _weights(device)
-    totals = torch.zeros(len(rows), dtype=torch.int64, device=device)
+    in_row, _ = _weights(flat.device)
+    totals = torch.zeros(len(rows), dtype=torch.int64, device=flat.device)
     if flat.numel():
         sums = torch.cat(list(_row_sums(flat.view(torch.int32).view(-1, _ROW), in_row)))
-        owner = torch.repeat_interleave(torch.arange(len(rows)), counts)
-        first = (counts.cumsum(0) - counts)[owner]
-        place = ((torch.arange(len(owner)) - first) % _ROW).to(device)
-        totals.index_add_(0, owner.to(device), sums * of_row[place])
+        owner, of_row = _owners(tuple(rows), flat.device)
+        totals.index_add_(0, owner, sums * of_row)
     pairs = zip(totals.tolist(), sizes, strict=True)
     return tuple((total + size) % _MODULUS for total, size in pairs)
+
+
+@lru_cache(maxsize=64)
+def _owners(rows: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Whose each row is, and its weight, int64 `[sum(rows)]` each."""
+    counts = torch.tensor(rows, dtype=torch.int64)
+    owner = torch.repeat_interleave(torch.arange(len(rows)), counts)
+    first = (counts.cumsum(0) - counts)[owner]
+    place = ((torch.arange(len(owner)) - first) % _ROW).to(device)
+    return owner.to(device), _weights(device)[1][place]
 
 
 def _row_sums(rows: Tensor, weights: Tensor) -> Iterator[Tensor]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.weight_sync.checksum import checksum
@@ -36,16 +38,17 @@ class WeightReceiver:
         own = _tensors(model)
         missing = set(own)
         places = _by_memory(own)
-        for version, bucket, sums in self._buckets():  # noqa: B007 - the last one is returned
-            if isinstance(bucket, Packed):
-                names = load_packed(own, bucket)
-            else:
-                for name, tensor in bucket.items():
-                    load_tensor(own, name, tensor, sums.get(name))
-                names = list(bucket)
-            for name in names:
-                # What is tied here arrives under one of its names.
-                missing -= places[own[name].data_ptr()]
+        with closing(self._buckets()) as buckets:
+            for version, bucket, sums in buckets:  # noqa: B007 - the last one is returned
+                if isinstance(bucket, Packed):
+                    names = load_packed(own, bucket)
+                else:
+                    for name, tensor in bucket.items():
+                        load_tensor(own, name, tensor, sums.get(name))
+                    names = list(bucket)
+                for name in names:
+                    # What is tied here arrives under one of its names.
+                    missing -= places[own[name].data_ptr()]
         if missing:
             raise WeightMismatch(f"no weights arrived for {', '.join(sorted(missing))}")
         return version
@@ -60,16 +63,18 @@ class WeightReceiver:
             WeightMismatch: a tensor arrived changed.
         """
         found: dict[str, Tensor] = {}
-        for version, bucket, sums in self._buckets():  # noqa: B007 - the last one is returned
-            if isinstance(bucket, Packed):
-                _require_unchanged(bucket)
-                # What arrived belongs to this process: no copy is needed.
-                found |= bucket.tensors()
-                continue
-            for name, tensor in bucket.items():
-                if sums.get(name) is not None and checksum(tensor) != sums[name]:
-                    raise _changed(name)
-                found[name] = tensor.clone()
+        with closing(self._buckets()) as buckets:
+            for version, bucket, sums in buckets:  # noqa: B007 - the last one is returned
+                if isinstance(bucket, Packed):
+                    _require_unchanged(bucket)
+                    # What was not lent belongs to this process: no copy is needed.
+                    flat = bucket.flat.clone() if bucket.lent else bucket.flat
+                    found |= bucket._replace(flat=flat).tensors()
+                    continue
+                for name, tensor in bucket.items():
+                    if sums.get(name) is not None and checksum(tensor) != sums[name]:
+                        raise _changed(name)
+                    found[name] = tensor.clone()
         return found, version
 
     def _buckets(self) -> Iterator[tuple[int, dict[str, Tensor] | Packed, dict[str, int]]]:
@@ -77,8 +82,19 @@ class WeightReceiver:
         groups = [(self._actor, [0]), (worker.group_name, list(range(worker.world_size)))]
         last = False
         while not last:
-            version, last, bucket, sums = worker.broadcast(None, groups, (self._actor, 0))
-            yield version, bucket, sums
+            held = worker.broadcast(None, groups, (self._actor, 0), hold=True)
+            version, last, bucket, sums = held.obj
+            if not (isinstance(bucket, Packed) and bucket.lent):
+                held.give_back()
+                yield version, bucket, sums
+                continue
+            try:
+                yield version, bucket, sums
+            finally:
+                if bucket.flat.is_cuda:
+                    # The sender writes as soon as it hears of it.
+                    torch.cuda.current_stream(bucket.flat.device).synchronize()
+                held.give_back()
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.mailbox import Mailbox
@@ -46,6 +46,18 @@ def members_of(groups: Groups) -> list[str]:
     return names
 
 
+class Held(NamedTuple):
+    """An object that the source may not change yet.
+
+    Attributes:
+        obj: the object.
+        give_back: says that it has been used; to be called once.
+    """
+
+    obj: Any
+    give_back: Callable[[], None]
+
+
 class Broadcaster:
     """Broadcasts of a process, as source, relay and receiver."""
 
@@ -59,10 +71,13 @@ class Broadcaster:
         endpoint.on("arrived", self._on_arrived)
         endpoint.on_end(self._on_end)
 
-    def broadcast(self, obj: Any, groups: Groups, source: tuple[str, Any] | None) -> Work:
+    def broadcast(
+        self, obj: Any, groups: Groups, source: tuple[str, Any] | None, hold: bool = False
+    ) -> Work:
         """Starts a broadcast in which this process is the source or a receiver.
 
-        The source's work is done when every receiver has taken the object.
+        The source's work is done when every receiver has taken the object, or, if it holds it, has
+        given it back.
         """
         members = members_of(groups)
         root = WorkerAddress.of(*source).get_name() if source else members[0]
@@ -74,11 +89,17 @@ class Broadcaster:
         tag = _tag(members, root)
         if name == root:
             return self._send(obj, [m for m in members if m != root], tag)
-        return self._mailbox.recv(root, tag).then(self._take, root)
+        return self._mailbox.recv(root, tag).then(self._take, root, hold)
 
-    def _take(self, message: tuple[int, Any], root: str) -> Any:
+    def _take(self, message: tuple[int, Any], root: str, hold: bool) -> Any:
         number, obj = message
-        self._endpoint.post_soon(root, "arrived", (number,))
+
+        def give_back() -> None:
+            self._endpoint.post_soon(root, "arrived", (number,))
+
+        if hold:
+            return Held(obj, give_back)
+        give_back()
         return obj
 
     def _send(self, obj: Any, receivers: list[str], tag: str) -> Work:

@@ -16,6 +16,9 @@ for what the sender's current stream had queued when the tensor was exported. So
 thread that made the tensor, and do not write to the tensor before it is released.
 
 Devices are matched by UUID: the same GPU may have another index in the other process.
+
+To open and to close memory takes milliseconds. A :class:`Loan` is memory that readers keep open
+between messages: they get the sender's memory itself, and the sender has to know when it is read.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import functools
 import inspect
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
@@ -46,10 +50,46 @@ class CudaToken(NamedTuple):
     """Arguments of torch's ``rebuild_cuda_tensor``."""
 
 
+class LentToken(NamedTuple):
+    """The first elements of a :class:`Loan`; the same memory is opened once."""
+
+    loan: CudaToken
+    """The whole of it."""
+    slot: str
+    count: int
+    """Elements from the first on."""
+
+    @property
+    def id(self) -> int:
+        """Identity of the loan within the exporter."""
+        return self.loan.id
+
+
 class _Exported(NamedTuple):
     tensor: torch.Tensor
     token: CudaToken
     owner: Hashable
+
+
+class Loan:
+    """Memory of this process that its readers keep open, as long as this object lives.
+
+    A message with the tensor, or with a first part of it, has a :class:`LentToken` instead. The
+    reader sees the memory as it is when it reads, so the sender must not write before it has read.
+
+    Args:
+        tensor: One-dimensional, with a storage of its own.
+        slot: What it is for. A reader keeps one loan open for each slot of a sender.
+    """
+
+    def __init__(self, tensor: torch.Tensor, slot: str) -> None:
+        self.tensor = tensor
+        self.slot = slot
+        # The storage lives as long as this does, so nothing else has its address.
+        _loans[tensor.untyped_storage()._cdata] = self
+
+
+_loans: weakref.WeakValueDictionary[int, Loan] = weakref.WeakValueDictionary()
 
 
 @functools.cache
@@ -67,6 +107,27 @@ class CudaExporter:
         self._lock = threading.Lock()
         self._exported: dict[int, _Exported] = {}
         self._shares: dict[int, tuple[reductions.StorageWeakRef, int]] = {}
+        self._lent: dict[tuple[Hashable, str], tuple[weakref.ref[Loan], CudaToken]] = {}
+
+    def lend(self, tensor: torch.Tensor, owner: Hashable) -> LentToken | None:
+        """Make a token for a first part of a :class:`Loan`; None for any other tensor.
+
+        All that the current stream has been asked for is done when it returns: an event of torch's
+        is waited for only when the memory is opened.
+        """
+        loan = _loans.get(tensor.untyped_storage()._cdata)
+        if loan is None or not _begins(loan.tensor, tensor):
+            return None
+        key = (owner, loan.slot)
+        with self._lock:
+            known, token = self._lent.get(key, (None, None))
+        if token is None or known is None or known() is not loan:
+            token = self._share(loan.tensor)
+            with self._lock:
+                self._lent[key] = weakref.ref(loan), token
+        with torch.cuda.device(tensor.device):
+            torch.cuda.current_stream().synchronize()
+        return LentToken(token, loan.slot, tensor.numel())
 
     def export(self, tensor: torch.Tensor, owner: Hashable = None) -> CudaToken:
         """Make a token for one reader and keep the tensor until it is released.
@@ -82,9 +143,16 @@ class CudaExporter:
         if not tensor.is_cuda:
             raise ValueError(f"CUDA IPC needs a CUDA tensor, not one on {tensor.device}")
         tensor = tensor.detach()
-        with torch.cuda.device(tensor.device):
-            if self._count_share(tensor) > _MAX_SHARES:
+        if self._count_share(tensor) > _MAX_SHARES:
+            with torch.cuda.device(tensor.device):
                 tensor = tensor.clone()
+        token = self._share(tensor)
+        with self._lock:
+            self._exported[token.id] = _Exported(tensor, token, owner)
+        return token
+
+    def _share(self, tensor: torch.Tensor) -> CudaToken:
+        with torch.cuda.device(tensor.device):
             try:
                 _, arguments = reductions.reduce_tensor(tensor)
             except RuntimeError as error:
@@ -94,22 +162,24 @@ class CudaExporter:
                     "with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True sharing depends on the "
                     "driver."
                 ) from error
-        token = CudaToken(next(self._ids), _uuid(tensor.device.index), arguments)
-        with self._lock:
-            self._exported[token.id] = _Exported(tensor, token, owner)
-        return token
+        return CudaToken(next(self._ids), _uuid(tensor.device.index), arguments)
 
     @contextlib.contextmanager
-    def sending_to(self, owner: Hashable) -> Iterator[Callable[[torch.Tensor], CudaToken | None]]:
+    def sending_to(
+        self, owner: Hashable
+    ) -> Iterator[Callable[[torch.Tensor], CudaToken | LentToken | None]]:
         """Give the codec's hook for a message to one reader; if that fails, keep nothing of it.
 
         Tensors on other than CUDA devices are left to the codec.
         """
         made: list[CudaToken] = []
 
-        def hook(tensor: torch.Tensor) -> CudaToken | None:
+        def hook(tensor: torch.Tensor) -> CudaToken | LentToken | None:
             if not tensor.is_cuda:
                 return None
+            lent = self.lend(tensor, owner)
+            if lent is not None:
+                return lent
             made.append(self.export(tensor, owner))
             return made[-1]
 
@@ -129,9 +199,12 @@ class CudaExporter:
         """Take back what a reader that died still held; returns the ids."""
         with self._lock:
             ids = [i for i, exported in self._exported.items() if exported.owner == owner]
+            lent = [self._lent.pop(key) for key in list(self._lent) if key[0] == owner]
         for token_id in ids:
             self._abandon(token_id)
-        if ids:
+        for _, token in lent:
+            _count_down(token)
+        if ids or lent:
             torch.cuda.ipc_collect()
         return ids
 
@@ -158,13 +231,17 @@ class CudaExporter:
         """Drop a tensor whose reader will never count torch's own reference down."""
         with self._lock:
             exported = self._exported.pop(token_id, None)
-        if exported is None:
-            return
-        named = dict(zip(_rebuild_parameters(), exported.token.arguments, strict=True))
-        if named["storage_handle"] is not None and named["ref_counter_handle"]:
-            torch.UntypedStorage._release_ipc_counter_cuda(
-                named["ref_counter_handle"], named["ref_counter_offset"]
-            )
+        if exported is not None:
+            _count_down(exported.token)
+
+
+def _count_down(token: CudaToken) -> None:
+    """Do to torch's own reference what a reader does when it closes the memory."""
+    named = dict(zip(_rebuild_parameters(), token.arguments, strict=True))
+    if named["storage_handle"] is not None and named["ref_counter_handle"]:
+        torch.UntypedStorage._release_ipc_counter_cuda(
+            named["ref_counter_handle"], named["ref_counter_offset"]
+        )
 
 
 def import_tensor(token: CudaToken, clone: bool = True) -> torch.Tensor:
@@ -209,6 +286,16 @@ class CudaImporter:
         tensor = import_tensor(token)
         self._on_release(token.id)
         return tensor
+
+
+def _begins(whole: torch.Tensor, part: torch.Tensor) -> bool:
+    """Whether a tensor is made of the first elements of another."""
+    return (
+        part.data_ptr() == whole.data_ptr()
+        and part.dtype == whole.dtype
+        and part.dim() == 1
+        and part.is_contiguous()
+    )
 
 
 @functools.cache

@@ -21,7 +21,9 @@ from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.net.loop import IOLoop
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.collective.cuda_ipc import CudaExporter
+    import torch
+
+    from rlinf.scheduler.collective.cuda_ipc import CudaExporter, CudaToken, LentToken
     from rlinf.scheduler.collective.device_link import Shipment
 
 SHARED_BYTES = 32 * 1024
@@ -99,12 +101,17 @@ class Packer:
         tokens: list[int | Work] = []
         cargo = Cargo(reader, copy)
         exporter = self._exporter
+        if exporter is not None:
+            from rlinf.scheduler.collective.cuda_ipc import LentToken
         with exporter.sending_to(reader) if exporter else nullcontext() as export:
 
             def hook(tensor: Any) -> Any:
                 device = tensor.get_device()
                 if device in devices and tensor.is_cuda:
                     token = export(tensor.clone() if copy else tensor)
+                    if isinstance(token, LentToken):
+                        # Who lends it knows when it has been read.
+                        return token
                     tokens.append(token.id)
                     if not copy:
                         with self._lock:
@@ -245,6 +252,7 @@ class Unpacker:
         self._send_release = send_release
         self._let_go: deque[tuple[Connection, int | None, int | None]] = deque()
         self._pools: dict[str, int] = {}
+        self._borrowed: dict[str, dict[str, tuple[CudaToken, torch.Tensor]]] = {}
 
     def open(
         self,
@@ -289,8 +297,22 @@ class Unpacker:
         for connection, (blocks, tokens) in freed.items():
             self._send_release(connection, blocks, tokens)
 
+    def borrow(self, sender: str, token: LentToken) -> torch.Tensor:
+        """Memory that a sender lends, opened when its slot is new or has changed."""
+        slots = self._borrowed.setdefault(sender, {})
+        known, tensor = slots.get(token.slot, (None, None))
+        if tensor is None or known != token.loan:
+            from rlinf.scheduler.collective.cuda_ipc import import_tensor
+
+            # Closes what was there before more is opened.
+            slots.pop(token.slot, None)
+            tensor = import_tensor(token.loan, clone=False)
+            slots[token.slot] = token.loan, tensor
+        return tensor[: token.count]
+
     def sender_gone(self, sender: str) -> None:
         """A sender has ended; its memory stays only as long as it is used here."""
+        self._borrowed.pop(sender, None)
         pool = self._pools.pop(sender, None)
         if pool is not None:
             self._reader.forget(pool)
@@ -370,8 +392,10 @@ class Payload(Deferred):
     def _import(self, token: Any) -> Any:
         if isinstance(token, LinkToken):
             return arrived(self._arriving[token.lot].result()[token.index])
-        from rlinf.scheduler.collective.cuda_ipc import import_tensor
+        from rlinf.scheduler.collective.cuda_ipc import LentToken, import_tensor
 
+        if isinstance(token, LentToken):
+            return self._unpacker.borrow(self.connection.identity["name"], token)
         tensor = import_tensor(token)
         self._unpacker.let_go(self.connection, None, token.id)
         return tensor

@@ -164,6 +164,7 @@ class CommMixin:
         src: tuple[str, Ranks] | None = None,
         async_op: bool = False,
         options: Any = None,
+        hold: bool = False,
     ) -> Any:
         """Sends an object from one worker to all others of some groups; each of them calls this.
 
@@ -173,6 +174,7 @@ class CommMixin:
             src: (group name, rank) of the source; the first member by default.
             async_op: return a handle at once.
             options: accepted for compatibility.
+            hold: receive a `Held` object; the source goes on waiting until it is given back.
 
         Returns:
             The object, on each member. At the source when all have taken it.
@@ -182,7 +184,7 @@ class CommMixin:
             groups = [
                 (WorkerAddress.from_name(self._runtime.name).root_group_name, list(range(size)))
             ]
-        work = self._runtime.broadcaster.broadcast(object, groups, src)
+        work = self._runtime.broadcaster.broadcast(object, groups, src, hold)
         return work if async_op else work.wait()
 
     # -- re-sharding ----------------------------------------------------------------------------

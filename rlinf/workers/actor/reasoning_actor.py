@@ -80,7 +80,7 @@ class ReasoningActor(Checkpointed, Worker):
         if cfg.actor.stream_groups and (problem := self.learner.why_not_stream()):
             raise ValueError(f"actor.stream_groups is {cfg.actor.stream_groups}, but {problem}")
         self._senders = {
-            role: WeightSender(self, cfg, cfg[role].group_name)
+            role: WeightSender(self, cfg, cfg[role].group_name, once=role == "reference")
             for role in ("rollout", "inference", "reference")
         }
         self._tensors = {"actor": EngineCheckpoint(self.engine)}

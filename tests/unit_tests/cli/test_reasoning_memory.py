@@ -127,6 +127,21 @@ def test_sixteen_bits_and_several_ranks():
     assert part(single, "rounded weights") == part(on_gpu["rollout"], "weights")
 
 
+def test_buffers_of_the_weight_update_count_where_they_stay():
+    def staged(changes, kind="accelerator"):
+        actor = of(make_cfg(changes), kind)["actor"]
+        name = "weights on their way"
+        return part(actor, name) if name in names(actor) else None
+
+    whole = staged({})
+    assert whole == part(of(make_cfg())["actor"], "weights")
+    assert staged({"weight_syncer.bucket": {"bucket_dtype": "bf16"}}) == whole / 2
+    assert staged({"weight_syncer.bucket": {"bucket_size": 1000}}) == 2000
+    assert staged({"actor.enable_offload": True}) is None
+    assert staged({"weight_syncer.bucket": {"keep_buffers": False}}) is None
+    assert staged({}, "cpu") is None
+
+
 def test_a_folder_is_not_loaded_and_adapters_keep_their_base(tmp_path):
     base = make_learner(make_cfg()).engine.model
     base.save_folder(tmp_path, dict(base.policy_tensors(lambda tensor: tensor)))

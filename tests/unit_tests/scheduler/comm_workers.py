@@ -199,6 +199,20 @@ class Talker(Worker):
         received.add_(self._rank)
         return ok
 
+    def spread_and_hold(self, groups: list, seconds: float) -> float:
+        """Broadcasts from rank 0; others give back after a while. Returns how long it took."""
+        begin = time.monotonic()
+        if self._rank == 0:
+            works = [self.broadcast(i, groups, async_op=True) for i in range(2)]
+            assert [work.wait() for work in works] == [0, 1]
+            return time.monotonic() - begin
+        held = [self.broadcast(None, groups, hold=True) for _ in range(2)]
+        assert [each.obj for each in held] == [0, 1]
+        time.sleep(seconds)
+        for each in held:
+            each.give_back()
+        return time.monotonic() - begin
+
     def recv_or_error(self, group: str, rank: int, timeout: float | None = None) -> str:
         try:
             return f"got {self.recv(group, rank, timeout=timeout)}"

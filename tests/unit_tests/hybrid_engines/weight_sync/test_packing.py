@@ -1,10 +1,12 @@
 """Tensors that travel as one arrive as they were, and what changed on the way is named."""
 
+import pickle
+
 import pytest
 import torch
 
 from rlinf.hybrid_engines.weight_sync.checksum import ROW_BYTES, checksum
-from rlinf.hybrid_engines.weight_sync.packing import pack
+from rlinf.hybrid_engines.weight_sync.packing import Buffer, layout_for, pack
 from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch, load_packed
 
 
@@ -68,3 +70,26 @@ def test_an_unknown_name_and_another_shape_are_refused() -> None:
         load_packed({}, packed)
     with pytest.raises(WeightMismatch, match=r"'odd' is \(7,\) at the actor and \(8,\) here"):
         load_packed({"odd": torch.zeros(8)}, packed)
+
+
+def test_a_buffer_is_packed_again() -> None:
+    first = tensors()
+    second = {name: first[name] * 2 for name in ("a whole row", "odd", "several rows")}
+    buffer = Buffer(torch.full((16 * ROW_BYTES,), 255, dtype=torch.uint8))
+    for sent in (first, second, second, first):
+        packed = buffer.pack(sent, layout_for(sent), verify=True)
+        assert packed.flat.data_ptr() == buffer.flat.data_ptr()
+        assert packed.flat.nbytes == packed.layout.nbytes < buffer.flat.nbytes
+        assert packed.sums == tuple(checksum(tensor) for tensor in sent.values())
+        for name, tensor in packed.tensors().items():
+            assert torch.equal(tensor, sent[name]) and tensor.dtype == sent[name].dtype
+
+
+def test_a_layout_is_read_once_on_either_side() -> None:
+    layout = layout_for(tensors())
+    assert layout_for(tensors()) is layout
+    assert layout_for(tensors(), torch.float16) is not layout
+    data = pickle.dumps(layout)
+    arrived = pickle.loads(data)
+    assert pickle.loads(data) is arrived and arrived.places == layout.places
+    assert arrived.payload == sum(tensor.nbytes for tensor in tensors().values())

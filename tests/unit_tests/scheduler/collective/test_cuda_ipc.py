@@ -18,9 +18,12 @@ from rlinf.scheduler.collective.codec import decode, encode  # noqa: E402
 from rlinf.scheduler.collective.cuda_ipc import (  # noqa: E402
     CudaExporter,
     CudaImporter,
+    LentToken,
+    Loan,
     import_tensor,
     visible_devices,
 )
+from rlinf.scheduler.collective.payload import Unpacker  # noqa: E402
 
 PARAMETERS = list(inspect.signature(cuda_ipc.reductions.rebuild_cuda_tensor).parameters)
 
@@ -30,8 +33,9 @@ class FakeTensor:
 
     is_cuda, dtype, shape, nbytes = True, torch.float32, (4,), 16
 
-    def __init__(self, device: int = 0, storage: Any = None) -> None:
+    def __init__(self, device: int = 0, storage: Any = None, count: int = 4) -> None:
         self.device = torch.device("cuda", device)
+        self.count = count
         self.storage = storage or types.SimpleNamespace(_cdata=id(self))
 
     def detach(self) -> FakeTensor:
@@ -42,6 +46,18 @@ class FakeTensor:
 
     def untyped_storage(self) -> Any:
         return self.storage
+
+    def data_ptr(self) -> int:
+        return self.storage._cdata
+
+    def numel(self) -> int:
+        return self.count
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def is_contiguous(self) -> bool:
+        return True
 
 
 class FakeWeakRef:
@@ -177,6 +193,49 @@ def test_a_storage_is_not_wrapped_without_end(gpu: FakeGpu) -> None:
     assert len(exporter._shares) == 1
 
 
+def test_a_loan_is_shared_once_with_each_reader(gpu: FakeGpu) -> None:
+    exporter, buffer = CudaExporter(), FakeTensor()
+    loan = Loan(buffer, "slot")
+    tokens = []
+    for reader, count in (("a", 4), ("a", 3), ("b", 4)):
+        with exporter.sending_to(reader) as hook:
+            tokens.append(hook(FakeTensor(storage=buffer.storage, count=count)))
+    assert all(isinstance(token, LentToken) and token.slot == "slot" for token in tokens)
+    assert [token.count for token in tokens] == [4, 3, 4]
+    assert tokens[0].loan == tokens[1].loan != tokens[2].loan and gpu.shared == [buffer, buffer]
+    assert gpu.log == ["synchronize"] * 3, "what is read must be there: no event says so"
+    assert exporter.held() == {}, "it lives as long as the loan, whoever reads"
+    other = FakeTensor()
+    with exporter.sending_to("a") as hook:
+        assert isinstance(hook(other), cuda_ipc.CudaToken)
+    buffer.shape = (2, 2)
+    assert exporter.lend(buffer, "a") is None, "only first elements of it are lent"
+    del loan
+    buffer.shape = (4,)
+    assert exporter.lend(buffer, "a") is None
+
+
+def test_who_comes_after_a_dead_reader_of_a_loan_gets_a_handle_of_its_own(gpu: FakeGpu) -> None:
+    exporter, buffer = CudaExporter(), FakeTensor()
+    loan = Loan(buffer, "slot")
+    first = exporter.lend(buffer, "a")
+    exporter.lend(buffer, "b")
+    exporter.release_all_for("a")
+    assert gpu.counted_down == [(b"counter", 1)], "of the dead one, which does not count down"
+    assert exporter.lend(buffer, "a").loan != first.loan
+    assert loan.tensor is buffer
+
+
+def test_another_loan_takes_the_slot(gpu: FakeGpu) -> None:
+    exporter, small, large = CudaExporter(), FakeTensor(), FakeTensor(count=8)
+    before = Loan(small, "slot")
+    old = exporter.lend(small, "a")
+    after = Loan(large, "slot")
+    new = exporter.lend(large, "a")
+    assert new.loan != old.loan and new.slot == old.slot
+    assert exporter.lend(large, "a") == new and (before.slot, after.slot) == ("slot", "slot")
+
+
 def test_cpu_tensors_are_refused() -> None:
     with pytest.raises(ValueError, match="CUDA tensor"):
         CudaExporter().export(torch.ones(1))
@@ -228,3 +287,49 @@ def test_between_two_processes_on_one_gpu() -> None:
     del obj, x
     torch.cuda.ipc_collect()
     assert torch.cuda.memory_allocated() < before
+
+
+def borrow(pipe: Any) -> None:
+    """Answer with what a loan holds, and with the memory that this process has of its own."""
+    unpacker = Unpacker(None, None, None)
+    while (token := pipe.recv()) is not None:
+        tensor = unpacker.borrow("sender", token)
+        values = tensor.cpu()
+        del tensor
+        pipe.send((values, torch.cuda.memory_allocated()))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_loan_between_two_processes_on_one_gpu() -> None:
+    context = mp.get_context("spawn")
+    pipe, other = context.Pipe()
+    reader = context.Process(target=borrow, args=(other,), daemon=True)
+    reader.start()
+    exporter = CudaExporter()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    handles = set()
+    for size in (1 << 22, 1 << 23):
+        buffer = torch.zeros(size, device="cuda")
+        loan = Loan(buffer, "slot")
+        for turn in range(1, 4):
+            torch.cuda._sleep(200_000_000)  # the reader must not see what was there before
+            buffer.fill_(turn)
+            part = buffer[: size // turn]
+            token = exporter.lend(part, "reader")
+            handles.add(token.loan)
+            pipe.send(token)
+            assert pipe.poll(60)
+            values, memory = pipe.recv()
+            assert torch.equal(values, part.cpu()) and memory == 0
+        del part
+    assert len(handles) == 2
+    # The reader has closed the first when it opened the second.
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() - before == buffer.nbytes
+    os.kill(reader.pid, signal.SIGKILL)
+    exporter.release_all_for("reader")
+    del buffer, loan
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before

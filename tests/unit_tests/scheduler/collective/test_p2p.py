@@ -67,6 +67,12 @@ def test_broadcast_over_groups(pair, three):
             assert results == [[True] * 2, [True] * 3]
 
 
+def test_what_is_held_is_waited_for(three):
+    groups = [("three", [0, 1, 2])]
+    took = three.spread_and_hold(groups, 0.3).wait()
+    assert min(took) >= 0.3, "the source may not go on before it is given back"
+
+
 def test_broadcast_mistakes(pair):
     with pytest.raises(ValueError, match="not a member"):
         pair.execute_on(0).spread([("other", [0])], ("other", 0), 1).wait()

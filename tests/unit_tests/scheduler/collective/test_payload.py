@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlinf.scheduler.collective.payload import Packer
+from rlinf.scheduler.collective.payload import Packer, Unpacker
 from rlinf.scheduler.errors import WorkerDied
 
 
@@ -79,3 +79,35 @@ def test_tensors_that_were_copied_for_the_reader_are_not_remembered(packer):
     packer._exporter.readers[9] = "a:0"
     packer.released("a:0", [], [9])
     assert 9 not in packer._open
+
+
+def test_memory_that_is_lent_is_opened_once(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from rlinf.scheduler.collective import cuda_ipc
+    from rlinf.scheduler.collective.cuda_ipc import CudaToken, LentToken
+
+    opened = []
+
+    def open_memory(token, clone):
+        assert not clone
+        opened.append(token.id)
+        return torch.full((4,), float(token.id))
+
+    monkeypatch.setattr(cuda_ipc, "import_tensor", open_memory)
+    unpacker = Unpacker(None, None, None)
+
+    def borrow(sender, number, slot="weights 0", count=4):
+        return unpacker.borrow(sender, LentToken(CudaToken(number, "GPU-a", ()), slot, count))
+
+    first = borrow("actor:0", 1)
+    part = borrow("actor:0", 1, count=3)
+    assert opened == [1] and part.shape == (3,) and part.data_ptr() == first.data_ptr()
+    borrow("actor:0", 2, slot="weights 1")
+    assert borrow("actor:0", 1).data_ptr() == first.data_ptr() and opened == [1, 2]
+    assert borrow("actor:0", 3).tolist() == [3.0] * 4, "another one has taken its slot"
+    borrow("actor:1", 1)
+    unpacker.sender_gone("actor:0")
+    borrow("actor:1", 1)
+    assert opened == [1, 2, 3, 1]
+    borrow("actor:0", 3)
+    assert opened[-1] == 3, "what a dead sender lent was closed"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlinf.hybrid_engines.weight_sync import packing, sender
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
 from rlinf.models.causal_lm.lora import AdapterStore
@@ -43,6 +44,9 @@ class Receiver(Worker):
             self.store.merge()
         return version
 
+    def collected(self) -> tuple[dict[str, torch.Tensor], int]:
+        return self.receiver.collect()
+
     def tensors(self) -> dict[str, torch.Tensor]:
         return {name: t.clone() for name, t in self.model.plain.state_dict().items()}
 
@@ -59,6 +63,34 @@ class TriedActor(ReasoningActor):
 
     def merged(self) -> dict[str, torch.Tensor]:
         return {n: t.clone() for n, t in self.policy.policy_tensors(lambda tensor: tensor)}
+
+
+class PackingActor(TriedActor):
+    """Sends from buffers that stay, as from a GPU; the device is the CPU."""
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        sender.on_gpu = lambda bucket: True
+
+    def change(self) -> None:
+        with torch.no_grad():
+            for parameter in self.policy.parameters():
+                parameter.add_(0.25)
+
+    def miscount(self) -> None:
+        """From now on the checksum of the second tensor of each bucket is wrong."""
+        right = packing.Layout.checksums
+
+        def wrong(layout: Any, flat: Any) -> tuple[int, ...]:
+            first, second, *others = right(layout, flat)
+            return (first, second + 1, *others)
+
+        packing.Layout.checksums = wrong
+
+    def staged(self) -> list[int]:
+        staging = self._senders["rollout"]._staging
+        places = [slot.buffer.flat.data_ptr() for slot in staging._slots]
+        return [staging.nbytes, *places]
 
 
 def slots(count):
@@ -133,6 +165,44 @@ def test_a_step_by_channel_on_two_ranks(cluster, tmp_path):
     saved = get_model({"model_type": "qwen3", "model_path": str(tmp_path / "model")})
     for name, tensor in saved.plain.state_dict().items():
         assert torch.equal(tensor, again[f"lm.{name}"]), name
+
+
+def test_weights_leave_from_buffers_that_stay(cluster):
+    """Six buckets through two buffers to two receivers, version by version."""
+    bucket = {"bucket_size": 6000, "bucket_dtype": "bf16"}
+    cfg = make_cfg({"weight_syncer.bucket": bucket})
+    actor = PackingActor.create_group(cfg).launch(cluster, slots(1), name="ActorGroup")
+    rollout = Receiver.create_group(cfg).launch(cluster, slots(2), name="RolloutGroup")
+    actor.init_worker(10).wait()
+    kept = []
+    for _ in range(3):
+        actor.change().wait()
+        version, size = sync(actor, rollout)
+        own = actor.weights().wait()[0]
+        for received in rollout.tensors().wait():
+            for name, tensor in received.items():
+                assert torch.equal(tensor, own[f"lm.{name}"].bfloat16().float()), name
+        kept.append(tuple(actor.staged().wait()[0]))
+        assert version == 0 and size == sum(
+            2 * t.numel() for name, t in received.items() if name != "lm_head.weight"
+        )
+    assert len(set(kept)) == 1, "the same memory each time"
+
+    # Whoever loads them elsewhere has them for itself.
+    collecting = rollout.collected()
+    wait_all(actor.sync_model_to_rollout(), collecting)
+    found = collecting.wait()[0][0]
+    actor.change().wait()
+    sync(actor, rollout)
+    assert all(
+        torch.equal(found[name].float(), tensor)
+        for name, tensor in received.items()
+        if name in found
+    )
+
+    actor.miscount().wait()
+    with pytest.raises(Exception, match="'model.layers.*' arrived changed"):
+        sync(actor, rollout)
 
 
 @pytest.mark.slow
