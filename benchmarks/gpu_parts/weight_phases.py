@@ -16,8 +16,7 @@ import torch
 
 from benchmarks.gpu_parts.settings import TINY, Row, Settings
 from benchmarks.gpu_parts.weights import AIM_MS, config
-from rlinf.hybrid_engines.weight_sync import packing, receiver, sender
-from rlinf.hybrid_engines.weight_sync.staging import Staging
+from rlinf.hybrid_engines.weight_sync import packing, receiver, sender, staging
 from rlinf.scheduler import Cluster, HybridComponentPlacement, wait_all
 from rlinf.scheduler.collective.payload import Unpacker
 from rlinf.workers.actor.reasoning_actor import ReasoningActor
@@ -74,6 +73,7 @@ class WatchedActor(ReasoningActor):
         self._watch = watch = _Watch()
         packing.copy_all = watch.around("cast and pack", packing.copy_all, settle=True)
         packing.Layout.checksums = watch.around("sums", packing.Layout.checksums)
+        staging._Slot.wait = watch.around("wait for reader", staging._Slot.wait)
         self.broadcast = watch.around("send message", self.broadcast)
         sender.on_gpu = (lambda bucket: True) if tiny else sender.on_gpu
 
@@ -81,16 +81,13 @@ class WatchedActor(ReasoningActor):
         """How to send from now on."""
         one = self._senders["rollout"]
         one._limit, one._verify = limit, verify
-        one._staging = Staging("weights for RolloutGroup") if keep else None
+        one._staging = staging.Staging("weights") if keep else None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def watch(self, on: bool) -> None:
         """Whether to note times."""
         self._watch.on = on
-        if on and self._senders["rollout"]._staging is not None:
-            staging = self._senders["rollout"]._staging
-            staging.wait = self._watch.around("wait for reader", staging.wait)
 
     def sync_model_to_rollout(self) -> int:
         """As that of the actor."""

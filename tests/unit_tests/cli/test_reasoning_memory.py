@@ -134,7 +134,7 @@ def test_buffers_of_the_weight_update_count_where_they_stay():
         return part(actor, name) if name in names(actor) else None
 
     whole = staged({})
-    assert whole == part(of(make_cfg())["actor"], "weights")
+    assert whole == part(of(make_cfg())["rollout"], "weights")
     assert staged({"weight_syncer.bucket": {"bucket_dtype": "bf16"}}) == whole / 2
     assert staged({"weight_syncer.bucket": {"bucket_size": 1000}}) == 2000
     assert staged({"actor.enable_offload": True}) is None
