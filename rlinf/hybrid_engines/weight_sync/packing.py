@@ -29,7 +29,7 @@ class Place(NamedTuple):
         shape: its sizes.
         strides: those of a contiguous tensor of this shape.
         dtype: its number format.
-        row: the first of its rows.
+        begin: elements of its format before it; it begins with a row.
         nbytes: its size; zeros follow up to the next row.
     """
 
@@ -37,7 +37,7 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
-    row: int
+    begin: int
     nbytes: int
 
     @property
@@ -64,7 +64,8 @@ class Layout:
         row = 0
         for name, shape, dtype in self._specs:
             nbytes = math.prod(shape) * dtype.itemsize
-            places.append(Place(name, shape, _strides(shape), dtype, row, nbytes))
+            begin = row * ROW_BYTES // dtype.itemsize
+            places.append(Place(name, shape, _strides(shape), dtype, begin, nbytes))
             row += places[-1].rows
         self.places = tuple(places)
         self.nbytes = row * ROW_BYTES
@@ -74,15 +75,14 @@ class Layout:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """The tensors, as views of their bytes, uint8 `[nbytes]`."""
-        first = flat.storage_offset()
         typed: dict[torch.dtype, tuple[Tensor, int]] = {}
         for dtype in {place.dtype for place in self.places}:
-            typed[dtype] = flat.view(dtype), first // dtype.itemsize
+            whole = flat.view(dtype)
+            typed[dtype] = whole, whole.storage_offset()
         views = []
-        for place in self.places:
-            whole, begin = typed[place.dtype]
-            begin += place.row * ROW_BYTES // place.dtype.itemsize
-            views.append(whole.as_strided(place.shape, place.strides, begin))
+        for _, shape, strides, dtype, begin, _ in self.places:
+            whole, first = typed[dtype]
+            views.append(whole.as_strided(shape, strides, first + begin))
         return views
 
     def checksums(self, flat: Tensor) -> tuple[int, ...]:
