@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--trl", default=sys.executable, metavar="PYTHON", help="that has TRL")
     options.add_argument("--smollm2", type=Path, metavar="FOLDER", help="weights of SmolLM2")
     options.add_argument("--steps", type=int, default=100, help="training steps of SmolLM2 (100)")
-    options.add_argument("--compiled", action="store_true", help="generation with torch.compile")
+    options.add_argument("--compiled", action="store_true", help="with torch.compile, too")
     options.add_argument("--bandwidth", type=float, default=4.8, metavar="TB/S")
     options.add_argument("--limit", type=float, default=420.0, help="seconds for one part (420)")
     options.add_argument("--tiny", action="store_true", help="a small model on a CPU")

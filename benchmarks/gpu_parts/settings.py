@@ -32,7 +32,7 @@ class Settings:
         trl: interpreter that has TRL.
         smollm2: folder of SmolLM2-135M-Instruct.
         steps: training steps of SmolLM2.
-        compiled: measure generation with `torch.compile`, too.
+        compiled: measure generation and training with `torch.compile`, too.
         bandwidth: of the GPU's memory, in TB/s.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -33,10 +34,12 @@ def measure(settings: Settings) -> Iterator[Row]:
     peak = matrix_peak(settings)
     yield {"what": "matrix product, bf16", "TFLOP/s": round(peak / 1e12, 1)}
     for shape in (TINY,) if settings.tiny else settings.sizes:
-        for recompute, budget in BUDGETS[shape]:
+        ways = itertools.product((False, True) if settings.compiled else (False,), BUDGETS[shape])
+        for compiled, (recompute, budget) in ways:
             what = f"{shape}, {budget:,} tokens{', recomputing' if recompute else ''}"
+            what += ", compiled" if compiled else ""
             try:
-                yield from _trained(shape, recompute, budget, settings, peak, what)
+                yield from _trained(shape, recompute, budget, settings, peak, what, compiled)
             except torch.OutOfMemoryError:
                 yield {"what": what, "note": "out of memory"}
             _forget()
@@ -59,10 +62,16 @@ def matrix_peak(settings: Settings) -> float:
 
 
 def _trained(
-    shape: str, recompute: bool, budget: int, settings: Settings, peak: float, what: str
+    shape: str,
+    recompute: bool,
+    budget: int,
+    settings: Settings,
+    peak: float,
+    what: str,
+    compiled: bool,
 ) -> Iterator[Row]:
     tokens = 512 if settings.tiny else 131_072
-    learner = make_learner(shape, recompute, budget, tokens, settings)
+    learner = make_learner(shape, recompute, budget, tokens, settings, compiled)
     groups = random_groups(tokens, 16 if settings.tiny else 512, SHAPES[shape]["vocab_size"])
     work = flops(shape, groups)
     made = sum(len(s.prompt_ids) + len(s.response_ids) for g in groups for s in g.samples)
@@ -86,7 +95,14 @@ def _trained(
         yield from kernels(learner.update, settings, shape)
 
 
-def make_learner(shape: str, recompute: bool, budget: int, tokens: int, settings: Settings) -> Any:
+def make_learner(
+    shape: str,
+    recompute: bool,
+    budget: int,
+    tokens: int,
+    settings: Settings,
+    compiled: bool = False,
+) -> Any:
     """The learner of a run, alone, on packed sequences."""
     from rlinf.config import validate_cfg
     from rlinf.models import get_model
@@ -113,6 +129,7 @@ def make_learner(shape: str, recompute: bool, budget: int, tokens: int, settings
             "actor": {
                 "model": section_of(shape) | {"sequence_layout": "packed"},
                 "optim": {"lr": 1e-6},
+                "compile_model": compiled,
                 "fsdp_config": {"gradient_checkpointing": recompute},
                 "tokenizer": {"tokenizer_model": "characters"},
             },

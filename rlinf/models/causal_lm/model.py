@@ -88,6 +88,19 @@ class CausalLM(nn.Module):
             # That form passes gradients on only if the input of a layer has one.
             self.plain.enable_input_require_grads()
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compiles the layers, which share their code, and leaves what is around them.
+
+        Args:
+            *args: passed on to `torch.compile`.
+            **kwargs: passed on to `torch.compile`.
+        """
+        names = set(self._no_split_modules)
+        for module in self.modules():
+            # A sharded module has a class of its own, made of the one that it was.
+            if names & {cls.__name__ for cls in type(module).__mro__}:
+                module.forward = torch.compile(module.forward, *args, **kwargs)
+
     def forward(
         self,
         *,
