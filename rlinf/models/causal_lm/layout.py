@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rlinf.utils.copies import copied_to
+
 LAYOUTS = ("native", "packed", "padded")
 """`native` is of `rlinf.models.causal_lm.native_decoder`, the others of transformers."""
 
@@ -27,6 +29,24 @@ def layout_on(device: torch.device, sequence_layout: str, attn_implementation: s
     if sequence_layout == "auto":
         return "padded" if device.type == "cpu" else "packed"
     return sequence_layout
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What a model reads: n sequences of N tokens, on the host.
+
+    FSDP moves tensors among the arguments of a model to its device, and waits for that; what is in
+    this it leaves where it is.
+
+    Attributes:
+        tokens: prompt and response of each sequence, end to end, int64 `[N]`.
+        prompts: tokens of each prompt, at least 1, int64 `[n]`.
+        responses: tokens of each response, int64 `[n]`.
+    """
+
+    tokens: Tensor
+    prompts: Tensor
+    responses: Tensor
 
 
 @dataclass(frozen=True)
@@ -71,23 +91,18 @@ class ModelInput:
     packed: PackedRow | None
 
 
-def model_input(
-    tokens: Tensor, prompts: Tensor, responses: Tensor, layout: str, device: torch.device
-) -> ModelInput:
+def model_input(sequences: Sequences, layout: str, device: torch.device) -> ModelInput:
     """Lays sequences out.
 
     The last token of a sequence predicts nothing and is left out. Nothing stands between the
     sequences of a packed row; padding is on the right, where causal attention does not see it.
 
     Args:
-        tokens: prompt and response of each sequence, end to end, int64 `[N]` on the host.
-        prompts: tokens of each prompt, at least 1, int64 `[n]` on the host.
-        responses: tokens of each response, int64 `[n]` on the host.
+        sequences: what to lay out.
         layout: `packed` or `padded`.
         device: where the model is.
     """
-    # FSDP moves what it is given to the device; here sizes are needed as numbers.
-    tokens, prompts, responses = tokens.cpu(), prompts.cpu(), responses.cpu()
+    tokens, prompts, responses = sequences.tokens, sequences.prompts, sequences.responses
     lengths = prompts + responses
     inputs = (lengths - 1).clamp(min=1)
     starts = lengths.cumsum(0) - lengths
@@ -110,11 +125,8 @@ def model_input(
         input_ids, position_ids = ids.unsqueeze(0), position.unsqueeze(0)
         places = first[of] + before
         packed = _packed_row(inputs, first, row * longest + position, longest, device)
-
-    def there(tensor: Tensor) -> Tensor:
-        return tensor.to(device, non_blocking=True)
-
-    return ModelInput(there(input_ids), there(position_ids), there(places), there(targets), packed)
+    there = [copied_to(x, device) for x in (input_ids, position_ids, places, targets)]
+    return ModelInput(*there, packed)
 
 
 def _packed_row(
@@ -122,7 +134,8 @@ def _packed_row(
 ) -> PackedRow:
     bounds = torch.cat([first, inputs.sum().unsqueeze(0)]).to(torch.int32)
     if int(inputs.min()) == longest:
-        return PackedRow(bounds.to(device), longest, None, None)
+        return PackedRow(copied_to(bounds, device), longest, None, None)
     columns = torch.minimum(torch.arange(longest), (inputs - 1).unsqueeze(1))
     to_rows = (first.unsqueeze(1) + columns).flatten()
-    return PackedRow(bounds.to(device), longest, to_rows.to(device), from_rows.to(device))
+    there = [copied_to(x, device) for x in (to_rows, from_rows)]
+    return PackedRow(copied_to(bounds, device), longest, *there)

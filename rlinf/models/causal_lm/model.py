@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf.models.causal_lm import attention
-from rlinf.models.causal_lm.layout import ModelInput, layout_on, model_input
+from rlinf.models.causal_lm.layout import ModelInput, Sequences, layout_on, model_input
 from rlinf.models.causal_lm.load import check_logits, load_causal_lm
 from rlinf.models.causal_lm.logprobs import token_logprobs
 from rlinf.models.causal_lm.lora import Whole, adapter_tensors, add_adapters, merged_tensors
@@ -103,10 +103,8 @@ class CausalLM(nn.Module):
 
     def forward(
         self,
+        sequences: Sequences,
         *,
-        tokens: Tensor,
-        prompts: Tensor,
-        responses: Tensor,
         temperature: float = 1.0,
         compute_logprobs: bool = True,
         compute_entropy: bool = False,
@@ -116,9 +114,7 @@ class CausalLM(nn.Module):
         """Computes what is asked for each of the R response tokens of n sequences.
 
         Args:
-            tokens: prompt and response of each sequence, end to end, int64 `[N]` on the host.
-            prompts: tokens of each prompt, at least 1, int64 `[n]` on the host.
-            responses: tokens of each response, int64 `[n]` on the host.
+            sequences: what to read.
             temperature: divides the logits.
             compute_logprobs: whether to compute log-probabilities.
             compute_entropy: whether to compute the entropy of each token's distribution.
@@ -133,11 +129,11 @@ class CausalLM(nn.Module):
         layout = self.layout_on(head.weight.device)
         inputs: ModelInput | SharedPrompts
         if layout == "native":
-            inputs = SharedPrompts.of(tokens, prompts, responses)
+            inputs = SharedPrompts.of(sequences)
             hidden = hidden_states(plain, inputs).index_select(0, inputs.places)
         else:
             self._set_attention(plain, layout)
-            inputs = model_input(tokens, prompts, responses, layout, head.weight.device)
+            inputs = model_input(sequences, layout, head.weight.device)
             with self._adapters(use_adapters):
                 hidden = self._hidden(plain, inputs)
         out: dict[str, Tensor] = {}

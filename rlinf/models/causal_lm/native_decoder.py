@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf.models.causal_lm.families import why_not_plain
+from rlinf.models.causal_lm.layout import Sequences
 from rlinf.utils.native import NoNativeKernels, blas, load
 
 SOURCE = Path(__file__).with_name("native_decoder.c")
@@ -108,8 +109,9 @@ class SharedPrompts:
     targets: Tensor
 
     @classmethod
-    def of(cls, tokens: Tensor, prompts: Tensor, responses: Tensor) -> SharedPrompts:
-        """Lays sequences out; arguments as of `CausalLM.forward`."""
+    def of(cls, sequences: Sequences) -> SharedPrompts:
+        """Lays sequences out."""
+        tokens, prompts, responses = sequences.tokens, sequences.prompts, sequences.responses
         starts = (prompts + responses).cumsum(0) - prompts - responses
         firsts = _first_of_units(tokens, starts, prompts, responses)
         new = torch.zeros(len(prompts), dtype=torch.int64)

@@ -16,6 +16,8 @@ from rlinf.algorithms.metrics import Metric, MetricMax, MetricSum
 from rlinf.algorithms.registry import policy_loss, policy_loss_registry
 from rlinf.data.token_batch import TokenBatch, pad_ragged, ragged_index
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.models.causal_lm.layout import Sequences
+from rlinf.utils.copies import copied_to
 from rlinf.workers.actor.reasoning_agreement import Comparison
 from rlinf.workers.actor.reasoning_batches import MicroBatches
 
@@ -206,7 +208,7 @@ class SequenceTask:
         return self._micro_batches.split(self._lengths, rows)
 
     def _there(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._engine.device, non_blocking=True)
+        return copied_to(tensor, self._engine.device)
 
 
 class PolicyTask(SequenceTask):
@@ -328,9 +330,11 @@ class SupervisedTask(SequenceTask):
 
 def forward(engine: TrainEngine, batch: TokenBatch, **kwargs: Any) -> dict[str, Tensor]:
     """Runs the model of an engine on some sequences; see `CausalLM.forward`."""
-    return engine.forward(
-        tokens=batch.tokens, prompts=batch.prompts, responses=batch.responses, **kwargs
-    )
+    return engine.forward(sequences=_sequences(batch), **kwargs)
+
+
+def _sequences(batch: TokenBatch) -> Sequences:
+    return Sequences(batch.tokens, batch.prompts, batch.responses)
 
 
 def recompute(
@@ -356,9 +360,7 @@ def recompute(
     samples = TokenSamples(batch, torch.ones(len(batch.logprobs), dtype=torch.bool))
     for rows in micro_batches.split(batch.lengths, torch.arange(batch.num_sequences)):
         part = samples.select(rows).batch
-        out = engine.infer(
-            tokens=part.tokens, prompts=part.prompts, responses=part.responses, **kwargs
-        )
+        out = engine.infer(sequences=_sequences(part), **kwargs)
         if len(rows):
             result[ragged_index(batch.responses, rows)] = out[what].float().cpu()
     return result

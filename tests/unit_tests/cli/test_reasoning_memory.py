@@ -10,6 +10,7 @@ from rlinf.cli.memory import CannotPredict, predict_memory
 from rlinf.cli.reasoning_memory import _model, activations_per_token
 from rlinf.hybrid_engines.fsdp.memory import saved_bytes
 from rlinf.hybrid_engines.generation import EngineSettings, build_engine
+from rlinf.models.causal_lm.layout import Sequences
 from rlinf.models.causal_lm.load import load_causal_lm
 from rlinf.models.causal_lm.lora import AdapterStore
 from rlinf.models.settings import complete
@@ -88,11 +89,8 @@ def test_activations_are_those_of_a_real_pass(checkpointing):
     lengths = [40] * 6
 
     def run():
-        return model(
-            tokens=torch.randint(0, 13, (sum(lengths),)),
-            prompts=torch.tensor([8] * 6),
-            responses=torch.tensor([32] * 6),
-        )
+        tokens = torch.randint(0, 13, (sum(lengths),))
+        return model(Sequences(tokens, torch.tensor([8] * 6), torch.tensor([32] * 6)))
 
     real = saved_bytes(model, run)
     predicted = activations_per_token(_model(cfg.actor.model), checkpointing) * sum(lengths)

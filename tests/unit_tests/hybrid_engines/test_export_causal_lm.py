@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlinf.cli import main
 from rlinf.config import to_plain
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
+from rlinf.models.causal_lm.layout import Sequences
 from rlinf.utils.checkpoint import CheckpointStore
 from tests.unit_tests.workers.actor.reasoning import (
     MODEL,
@@ -36,9 +37,8 @@ def test_a_checkpoint_becomes_a_model_of_transformers(tmp_path, capsys, changes)
     assert str(out) in capsys.readouterr().out
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     tokens = torch.randint(0, VOCABULARY, (7,))
-    ours = learner.engine.model(
-        tokens=tokens, prompts=torch.tensor([1]), responses=torch.tensor([6]), temperature=1.0
-    )["logprobs"]
+    read = Sequences(tokens, prompts=torch.tensor([1]), responses=torch.tensor([6]))
+    ours = learner.engine.model(read)["logprobs"]
     logits = model(tokens[None]).logits[0, :-1].log_softmax(-1)
     theirs = logits.gather(1, tokens[1:, None])[:, 0]
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -8,6 +8,7 @@ import torch
 
 from rlinf.data.token_batch import TokenBatch
 from rlinf.models import get_model
+from rlinf.models.causal_lm.layout import Sequences
 from rlinf.models.causal_lm.model import CausalLM
 
 SIZES: dict[str, Any] = {
@@ -51,7 +52,7 @@ def examples(seed: int = 0, count: int = 6, longest: int = 9) -> list[tuple[list
 def ask(model: CausalLM, sequences: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
     """What a model says of the response tokens of sequences."""
     batch = TokenBatch.of_examples(sequences)
-    return model(tokens=batch.tokens, prompts=batch.prompts, responses=batch.responses, **kwargs)
+    return model(Sequences(batch.tokens, batch.prompts, batch.responses), **kwargs)
 
 
 def slowly(model: CausalLM, sequences: Any, temperature: float = 1.0) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlinf.models.causal_lm import native_decoder
+from rlinf.models.causal_lm.layout import Sequences
 from rlinf.models.causal_lm.native_decoder import SharedPrompts, why_not_native
 from rlinf.utils import native
 from tests.unit_tests.models.causal_lm.small import SIZES, ask, gradients, make, slowly
@@ -78,7 +79,7 @@ def test_responses_are_each_alone_with_their_prompt(family, threads, monkeypatch
 def test_several_chunks_and_threads_add_up_to_the_same():
     model, sequences = made(), groups(1, 90)
     whole = gradients(model, ask(model, sequences)["logprobs"].sum())
-    assert len(SharedPrompts.of(*flat(sequences)).tokens) > 3 * 256
+    assert len(SharedPrompts.of(flat(sequences)).tokens) > 3 * 256
     torch.set_num_threads(3)
     try:
         shared = gradients(model, ask(model, sequences)["logprobs"].sum())
@@ -153,13 +154,13 @@ def test_memory_is_used_again_when_nobody_needs_it(monkeypatch):
 def flat(sequences):
     tokens = torch.tensor([token for pair in sequences for part in pair for token in part])
     prompts, responses = zip(*((len(p), len(r)) for p, r in sequences), strict=True)
-    return tokens, torch.tensor(prompts), torch.tensor(responses)
+    return Sequences(tokens, torch.tensor(prompts), torch.tensor(responses))
 
 
 def test_neighbours_share_their_prompt(monkeypatch):
     same = [1, 2, 3]
     sequences = [(same, [4, 5]), (same, []), (same, [6]), ([1, 2], [3, 7]), (same, [8, 9])]
-    shared = SharedPrompts.of(*flat(sequences))
+    shared = SharedPrompts.of(flat(sequences))
     assert shared.tokens.tolist() == [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 8]
     assert shared.segments.tolist() == [
         *([0, 3, 0], [3, 1, 3], [4, 0, 3], [4, 0, 3]),
@@ -171,7 +172,7 @@ def test_neighbours_share_their_prompt(monkeypatch):
     assert shared.places.tolist() == [2, 3, 2, 5, 6, 9, 10]
     assert shared.targets.tolist() == [4, 5, 6, 3, 7, 8, 9]
     monkeypatch.setattr(native_decoder, "UNIT_TOKENS", 4)
-    cut = SharedPrompts.of(*flat([(same, [4] * n) for n in (3, 1, 2, 9)]))
+    cut = SharedPrompts.of(flat([(same, [4] * n) for n in (3, 1, 2, 9)]))
     assert cut.units.tolist() == [0, 3, 5, 7], "none is long, unless one response is"
 
 

@@ -10,6 +10,7 @@ import torch
 from rlinf.config import validate_cfg
 from rlinf.data.reasoning import Prompt, Sample, SampleGroup
 from rlinf.models import get_model
+from rlinf.models.causal_lm.layout import Sequences
 from rlinf.models.causal_lm.model import CausalLM
 from rlinf.workers.actor.reasoning_learner import ReasoningLearner
 
@@ -138,12 +139,9 @@ def make_groups(
         for sample in group.samples:
             length = len(sample.response_ids)
             with torch.no_grad():
-                out = model(
-                    tokens=torch.tensor(sample.prompt_ids + sample.response_ids),
-                    prompts=torch.tensor([len(sample.prompt_ids)]),
-                    responses=torch.tensor([length]),
-                    temperature=temperature,
-                )
+                tokens = torch.tensor(sample.prompt_ids + sample.response_ids)
+                lengths = torch.tensor([len(sample.prompt_ids)]), torch.tensor([length])
+                out = model(Sequences(tokens, *lengths), temperature=temperature)
             sample.logprobs = out["logprobs"].tolist()
             sample.versions = [version] * length
     return groups

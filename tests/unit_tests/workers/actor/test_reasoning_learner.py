@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlinf.models.causal_lm.layout import Sequences
 from tests.unit_tests.workers.actor.reasoning import (
     CRITIC,
     GAE,
@@ -406,11 +407,8 @@ def test_examples_are_learnt_and_reinforcement_begins_afresh():
     initial = make_model(learner.cfg.actor.model)
     terms = []
     for prompt, response in EXAMPLES:
-        out = initial(
-            tokens=torch.tensor(prompt + response),
-            prompts=torch.tensor([len(prompt)]),
-            responses=torch.tensor([len(response)]),
-        )
+        lengths = torch.tensor([len(prompt)]), torch.tensor([len(response)])
+        out = initial(Sequences(torch.tensor(prompt + response), *lengths))
         terms += (-out["logprobs"]).tolist()
     assert first["actor/supervised_loss"] == pytest.approx(sum(terms) / len(terms), rel=1e-4)
     assert first["actor/lr"] == pytest.approx(3e-2 * 39 / 40)

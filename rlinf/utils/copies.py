@@ -1,0 +1,16 @@
+"""Copies from the host to a device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def copied_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device; on a GPU, as soon as that has done what it was asked for before.
+
+    From ordinary memory, a copy of more than 64 KB would wait for all that here.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
