@@ -50,7 +50,7 @@ def test_pictures_train(troupe, tmp_path) -> None:
         pytest.skip(reason)
     short = [*SHORT, "env.train.max_episode_steps=10", "env.eval.max_episode_steps=10"]
     more = ["runner.max_epochs=1", "actor.global_batch_size=80", "runner.eval_episodes=4"]
-    more += ["env.eval.video_cfg.save_video=false"]
+    more += ["env.train.total_num_envs=8", "env.eval.video_cfg.save_video=false"]
     # MuJoCo draws only if its back-end was chosen before it was first loaded.
     new_env = {"env": (Env, ())}
     summary = troupe.runner(tmp_path, "metaworld_ppo_cnn", [*short, *more], new_env).run()
