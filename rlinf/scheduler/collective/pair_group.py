@@ -40,6 +40,9 @@ TensorSpec = tuple[tuple[int, ...], str]
 """Shape and name of the dtype, as in `((2, 3), "float32")`."""
 
 _CONNECT = timedelta(seconds=60)
+_ATTEMPT = timedelta(seconds=5)
+"""After which it is seen again whether the other side is there at all."""
+
 _FOR_EVER = timedelta(days=365)
 """Whoever waits for a transfer has a deadline of its own; torch's must not come before."""
 
@@ -86,6 +89,26 @@ class Server:
     def close(self) -> None:
         """Ends the store; whoever waits in it gets an error."""
         self._store = None
+
+
+def _join_store(place: tuple[str, int]) -> Any:
+    """Connects to a store.
+
+    Raises:
+        OSError: nobody listens there any more.
+        RuntimeError: whoever listens there does not answer.
+    """
+    import torch.distributed as dist
+
+    end = time.monotonic() + _CONNECT.total_seconds()
+    while True:
+        # A closed port is known at once this way; the store would try again and again.
+        socket.create_connection(place, _CONNECT.total_seconds()).close()
+        try:
+            return dist.TCPStore(*place, is_master=False, wait_for_workers=False, timeout=_ATTEMPT)
+        except RuntimeError:
+            if time.monotonic() > end:
+                raise
 
 
 class _Turn:
@@ -147,12 +170,8 @@ class PairGroup:
         self._device: Any = None
         self._stream: Any = None
         self._used_keys: list[str] = []
-        if rank == RECEIVER:
-            # A closed port is known at once this way; the store would try again and again.
-            socket.create_connection(place, _CONNECT.total_seconds()).close()
-        store = dist.TCPStore(*place, is_master=False, wait_for_workers=False, timeout=_CONNECT)
+        store = self._store = _join_store(place)
         store.set_timeout(_FOR_EVER)
-        self._store = store
         if backend == "nccl":
             self._device = torch.device("cuda", device)
             self._stream = torch.cuda.Stream(self._device)

@@ -88,12 +88,18 @@ class SmallRun:
     def _cut(member: ProcessRuntime) -> None:
         loop = member.registry.loop
         loop._stopping = True
-        for connection in list(loop._members.values()):
+
+        def cut(connection: Any, *_: Any) -> None:
             if isinstance(connection, Connection):
                 with contextlib.suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RDWR)
             else:
                 connection.close()
+
+        # Those who are just being admitted come later.
+        loop.add = cut
+        for connection in list(loop._members.values()):
+            cut(connection)
 
     def close(self) -> None:
         """Ends all."""

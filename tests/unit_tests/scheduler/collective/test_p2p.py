@@ -137,19 +137,17 @@ def test_a_deadline_names_the_peer(pair):
 
 @pytest.mark.timeout(180)
 def test_memory_stays_flat_over_many_large_transfers(fresh):
-    """Resident memory counts shared pages, too; nothing may be left over from 10,000 transfers."""
+    """Resident memory counts shared pages, too; nothing may be left over from 10,000 transfers.
+
+    What is ready for use again grows to what was once in use at the same time, which is a matter of
+    timing and has its limit. What leaks grows every time.
+    """
     group = fresh(2)
-
-    def look() -> list[int]:
-        """How many blocks are in use at once is a matter of timing: what stays counts."""
-        return group.many_large("talk", 20, 32).wait()
-
-    group.many_large("talk", 1_000, 1).wait()
-    before = [min(of_rank) for of_rank in zip(look(), look(), look(), strict=True)]
-    group.many_large("talk", 10_000, 1).wait()
-    after = look()
-    for _ in range(20):
-        if all(later - earlier < 64 << 20 for earlier, later in zip(before, after, strict=True)):
+    seen = []
+    for _ in range(5):
+        group.many_large("talk", 10_000 if seen else 1_000, 1).wait()
+        looks = [group.many_large("talk", 20, 32).wait() for _ in range(3)]
+        seen.append([min(of_rank) for of_rank in zip(*looks, strict=True)])
+        if len(seen) > 1 and all(b - a < 64 << 20 for a, b in zip(*seen[-2:], strict=True)):
             return
-        after = [min(pair) for pair in zip(after, look(), strict=True)]
-    raise AssertionError(f"resident memory grew from {before} to {after} bytes")
+    raise AssertionError(f"resident memory grew again and again: {seen} bytes")
