@@ -48,10 +48,18 @@ def start(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.connect(place_of(address))
         socket.send_fds(asking, [pickle.dumps((argv, env, os.getcwd(), wanted))], files)
-        return int(asking.recv(64))
+        answer = asking.recv(64)
+    if not answer:
+        raise ConnectionResetError("the nursery has ended")
+    return int(answer)
 
 
 if __name__ == "__main__":
     argv, env = [WORKER, *sys.argv[1:]], dict(os.environ)
-    if start(os.environ[ADDRESS], argv, env, [0, 1, 2], kind(env)) == REFUSED:
+    try:
+        pid = start(os.environ[ADDRESS], argv, env, [0, 1, 2], kind(env))
+    except OSError as error:
+        print(f"there is no nursery any more: {error}", file=sys.stderr)
+        pid = REFUSED
+    if pid == REFUSED:
         runpy.run_module(WORKER, run_name="__main__", alter_sys=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -12,5 +14,9 @@ def copied_to(tensor: Tensor, device: torch.device) -> Tensor:
     From ordinary memory, a copy of more than 64 KB would wait for all that here.
     """
     if device.type == "cuda" and tensor.device.type == "cpu":
-        tensor = tensor.pin_memory()
+        try:
+            tensor = tensor.contiguous().pin_memory()
+        except RuntimeError as error:
+            told = f"copies to the GPU wait for it: no memory can be pinned ({error})"
+            warnings.warn(told, stacklevel=2)
     return tensor.to(device, non_blocking=True)

@@ -50,7 +50,7 @@ class Staging:
         if slot is not None:
             slot.wait()
         if slot is None or not slot.takes(layout.nbytes, device):
-            # The old memory is free before the new one is asked for.
+            # The old memory is free as soon as no receiver has it open, when it has opened the new.
             self._slots[index] = slot = None
             slot = self._slots[index] = _Slot(layout.nbytes, device, f"{self._name} {index}")
         return slot.buffer.pack(tensors, layout, verify)._replace(lent=True)
@@ -69,7 +69,7 @@ class Staging:
                 slot.wait()
 
     def drop(self) -> None:
-        """Gives the memory back; where it is still read, as soon as the reader closes it."""
+        """Gives the memory back, as soon as readers close it: when they open another, or end."""
         self._slots = [None] * SLOTS
 
 

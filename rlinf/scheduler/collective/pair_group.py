@@ -109,6 +109,7 @@ def _join_store(place: tuple[str, int]) -> Any:
         except RuntimeError:
             if time.monotonic() > end:
                 raise
+            time.sleep(0.05)
 
 
 class _Turn:
@@ -159,7 +160,8 @@ class PairGroup:
             given_up: asked while the sender waits for the receiver; ends that if true.
 
         Raises:
-            RuntimeError: the other side cannot be reached.
+            OSError: the other side is not there any more.
+            RuntimeError: it cannot be reached.
         """
         import torch
         import torch.distributed as dist

@@ -306,6 +306,7 @@ class Unpacker:
 
             # Closes what was there before more is opened.
             slots.pop(token.slot, None)
+            tensor = None
             tensor = import_tensor(token.loan, clone=False)
             slots[token.slot] = token.loan, tensor
         return tensor[: token.count]

@@ -120,7 +120,11 @@ def test_what_packed_attention_does_not_know_is_refused():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("keys", [{}, WINDOW], ids=["full", "sliding window"])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, WINDOW, {"sequence_layout": "padded"}],
+    ids=["full", "sliding window", "padded"],
+)
 def test_the_kernel_of_the_gpu_is_each_sequence_alone(keys):
     sequences = examples(5, 8, 40)
     model = make(keys)
