@@ -12,6 +12,8 @@ ADDRESS = "RLINF_TEST_NURSERY"
 """Variable that names the nursery."""
 WORKER = "ray._private.workers.default_worker"
 REFUSED = 0
+_PATIENCE = 100.0
+"""Seconds in which a nursery answers; it may be importing something large."""
 _EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Beginnings of variables that have done their work when a program begins."""
 
@@ -46,6 +48,7 @@ def start(
         The process id, or `REFUSED` if the nursery is of another kind.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.settimeout(_PATIENCE)
         asking.connect(place_of(address))
         socket.send_fds(asking, [pickle.dumps((argv, env, os.getcwd(), wanted))], files)
         answer = asking.recv(64)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_parts.settings import TINY, Row, Settings
-from benchmarks.gpu_parts.weights import AIM_MS, config
+from benchmarks.gpu_parts.weights import AIM_MS, launched, update
 from rlinf.hybrid_engines.weight_sync import packing, receiver, sender, staging
-from rlinf.scheduler import Cluster, HybridComponentPlacement, wait_all
+from rlinf.scheduler import wait_all
 from rlinf.scheduler.collective.payload import Unpacker
 from rlinf.workers.actor.reasoning_actor import ReasoningActor
 from rlinf.workers.rollout.generation_worker import GenerationWorker
@@ -139,16 +139,7 @@ class WatchedRollout(GenerationWorker):
 def measure(settings: Settings) -> Iterator[Row]:
     """A row for each way to send, with checksums and without."""
     shape = TINY if settings.tiny else settings.sizes[-1]
-    cfg = config(shape)
-    with Cluster(cluster_cfg=cfg.cluster) as cluster:
-        placement = HybridComponentPlacement(cfg, cluster)
-        rollout, actor = (
-            cls.create_group(cfg).launch(
-                cluster, placement.get_strategy(role), name=cfg[role].group_name
-            )
-            for role, cls in (("rollout", WatchedRollout), ("actor", WatchedActor))
-        )
-        wait_all(rollout.init_worker(), actor.init_worker(1))
+    with launched(shape, WatchedActor, WatchedRollout) as (actor, rollout):
         wait_all(rollout.prepare(), actor.prepare(settings.tiny))
         for name, (limit, keep) in VARIANTS.items():
             for verify in (True, False):
@@ -161,17 +152,10 @@ def measure(settings: Settings) -> Iterator[Row]:
                 }
 
 
-def _update(actor: Any, rollout: Any) -> tuple[float, float]:
-    begin = time.perf_counter()
-    receiving = rollout.sync_model_from_actor()
-    wait_all(actor.sync_model_to_rollout(), receiving)
-    return begin, time.perf_counter()
-
-
 def _timed(actor: Any, rollout: Any) -> Row:
     times = []
     for _ in range(WARM_UP + ROUNDS):
-        begin, end = _update(actor, rollout)
+        begin, end, _ = update(actor, rollout)
         times.append(1e3 * (end - begin))
     middle = statistics.median(times[WARM_UP:])
     return {
@@ -189,7 +173,7 @@ def _phases(actor: Any, rollout: Any) -> Row:
     rounds: list[dict[str, float]] = []
     wait_all(actor.watch(True), rollout.watch(True))
     for _ in range(WATCHED):
-        begin, end = _update(actor, rollout)
+        begin, end, _ = update(actor, rollout)
         sent, received = actor.spans().wait()[0], rollout.spans().wait()[0]
         calls = [span for span in sent + received if span[0] == "call"]
         found = {

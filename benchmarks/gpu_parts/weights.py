@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu_parts.settings import TINY, Row, Settings, section_of
 from rlinf.config import validate_cfg
-from rlinf.scheduler import Cluster, HybridComponentPlacement, wait_all
+from rlinf.scheduler import Cluster, HybridComponentPlacement, WorkerGroup, wait_all
 from rlinf.workers.actor.reasoning_actor import ReasoningActor
 from rlinf.workers.rollout.generation_worker import GenerationWorker
 
@@ -29,6 +30,17 @@ class MeasuredActor(ReasoningActor):
 def measure(settings: Settings) -> Iterator[Row]:
     """A row with checksums and one without."""
     shape = TINY if settings.tiny else settings.sizes[-1]
+    with launched(shape, MeasuredActor, GenerationWorker) as (actor, rollout):
+        for verify in (True, False):
+            actor.verify(verify).wait()
+            yield _timed(actor, rollout, f"{shape}, {'with' if verify else 'no'} checksums")
+
+
+@contextlib.contextmanager
+def launched(
+    shape: str, actor_cls: type[ReasoningActor], rollout_cls: type[GenerationWorker]
+) -> Iterator[tuple[WorkerGroup, WorkerGroup]]:
+    """An actor and an engine's worker on one device, ready for updates."""
     cfg = config(shape)
     with Cluster(cluster_cfg=cfg.cluster) as cluster:
         placement = HybridComponentPlacement(cfg, cluster)
@@ -36,12 +48,18 @@ def measure(settings: Settings) -> Iterator[Row]:
             cls.create_group(cfg).launch(
                 cluster, placement.get_strategy(role), name=cfg[role].group_name
             )
-            for role, cls in (("rollout", GenerationWorker), ("actor", MeasuredActor))
+            for role, cls in (("rollout", rollout_cls), ("actor", actor_cls))
         )
         wait_all(rollout.init_worker(), actor.init_worker(1))
-        for verify in (True, False):
-            actor.verify(verify).wait()
-            yield _timed(actor, rollout, f"{shape}, {'with' if verify else 'no'} checksums")
+        yield actor, rollout
+
+
+def update(actor: WorkerGroup, rollout: WorkerGroup) -> tuple[float, float, int]:
+    """Brings the weights over once; when it began, when it ended, and bytes."""
+    begin = time.perf_counter()
+    receiving = rollout.sync_model_from_actor()
+    (size,), _ = wait_all(actor.sync_model_to_rollout(), receiving)
+    return begin, time.perf_counter(), size
 
 
 def config(shape: str) -> Any:
@@ -69,10 +87,8 @@ def config(shape: str) -> Any:
 def _timed(actor: Any, rollout: Any, what: str) -> Row:
     times, size = [], 0
     for _ in range(WARM_UP + ROUNDS):
-        begin = time.perf_counter()
-        receiving = rollout.sync_model_from_actor()
-        (size,), _ = wait_all(actor.sync_model_to_rollout(), receiving)
-        times.append(1e3 * (time.perf_counter() - begin))
+        begin, end, size = update(actor, rollout)
+        times.append(1e3 * (end - begin))
     middle = statistics.median(times[WARM_UP:])
     return {
         "what": what,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -81,5 +82,6 @@ def whole(tensor: Tensor) -> Tensor:
         return tensor
     if tensor.device_mesh.size() > 1:
         return tensor.full_tensor()
-    # `to_local` adds a node to the graph of gradients: ten times as long, for each weight.
-    return tensor._local_tensor
+    # With gradients, each weight would become a node of their graph, which takes ten times as long.
+    with torch.no_grad():
+        return tensor.to_local()

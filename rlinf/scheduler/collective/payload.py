@@ -305,8 +305,8 @@ class Unpacker:
             from rlinf.scheduler.collective.cuda_ipc import import_tensor
 
             # Closes what was there before more is opened.
+            del tensor
             slots.pop(token.slot, None)
-            tensor = None
             tensor = import_tensor(token.loan, clone=False)
             slots[token.slot] = token.loan, tensor
         return tensor[: token.count]
