@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
 from rlinf.envs.config import VectorEnvKeys
+from rlinf.envs.metaworld.tasks import known_task
 
 
 class MetaWorldKeys(VectorEnvKeys):
     """Keys of MetaWorld."""
 
-    task: str = Field(
+    task: Annotated[str, AfterValidator(known_task)] = Field(
         "button-press-v3", description="A MetaWorld task, or MT10, MT25 or MT50 for that many."
     )
     goals: Literal["trials", "random"] = Field(

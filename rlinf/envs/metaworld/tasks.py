@@ -62,6 +62,21 @@ SETS = ("MT10", "MT25", "MT50")
 """Names that stand for many tasks."""
 
 
+def known_task(name: str) -> str:
+    """Returns the name of a task or of one of `SETS` as it is.
+
+    Raises:
+        ValueError: There is no such task; the message lists the near ones.
+    """
+    if name in DESCRIPTIONS or name.upper() in SETS:
+        return name
+    known = [*DESCRIPTIONS, *SETS]
+    wanted = name if name.rpartition("-")[2] == "v3" else f"{name.removesuffix('-v2')}-v3"
+    close = near(wanted, known, 5)
+    hint = f"near ones: {', '.join(close)}" if close else f"known: {', '.join(known)}"
+    raise ValueError(f"MetaWorld has no task '{name}'; {hint}")
+
+
 def tasks_of(name: str) -> list[str]:
     """Returns the tasks that a name stands for.
 
@@ -74,14 +89,8 @@ def tasks_of(name: str) -> list[str]:
     Raises:
         ValueError: There is no such task; the message lists the near ones.
     """
-    if name in DESCRIPTIONS:
+    if known_task(name) in DESCRIPTIONS:
         return [name]
-    if name.upper() in SETS:
-        from metaworld import env_dict
+    from metaworld import env_dict
 
-        return list(getattr(env_dict, f"{name.upper()}_V3"))
-    known = [*DESCRIPTIONS, *SETS]
-    wanted = name if name.rpartition("-")[2] == "v3" else f"{name.removesuffix('-v2')}-v3"
-    close = near(wanted, known, 5)
-    hint = f"near ones: {', '.join(close)}" if close else f"known: {', '.join(known)}"
-    raise ValueError(f"MetaWorld has no task '{name}'; {hint}")
+    return list(getattr(env_dict, f"{name.upper()}_V3"))

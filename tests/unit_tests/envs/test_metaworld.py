@@ -8,6 +8,7 @@ import torch
 
 metaworld = pytest.importorskip("metaworld")
 
+from rlinf.config import ConfigError, build_config, validate_cfg  # noqa: E402
 from rlinf.envs import get_env_cls  # noqa: E402
 from rlinf.envs.metaworld.simulator import Simulator  # noqa: E402
 from rlinf.envs.metaworld.tasks import DESCRIPTIONS, tasks_of  # noqa: E402
@@ -199,3 +200,14 @@ def test_every_task_has_words_and_unknown_ones_list_near_ones():
         make(task="door")
     with pytest.raises(ValueError, match="known: assembly-v3"):
         make(task="xyzzy")
+
+
+def test_a_task_that_does_not_exist_is_told_before_anything_starts():
+    cfg = build_config("metaworld_ppo_mlp", overrides=["env.train.task=buton-press-v3"])
+    with pytest.raises(ConfigError) as caught:
+        validate_cfg(cfg)
+    assert "env.train.task" in [problem.path for problem in caught.value.problems]
+    assert "near ones: button-press-v3" in str(caught.value)
+    for name in ("reach-v3", "MT10", "mt50"):
+        cfg = build_config("metaworld_ppo_mlp", overrides=[f"env.train.task={name}"])
+        assert validate_cfg(cfg).env.train.task == name
