@@ -38,16 +38,18 @@ def compute_gae_advantages_and_returns(
     terminations: Tensor | None = None,
     bootstrap_values: Tensor | None = None,
     loss_mask: Tensor | None = None,
+    durations: Tensor | None = None,
     gamma: float = 0.99,
     gae_lambda: float = 0.95,
     bootstrap_type: str = "standard",
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al. 2016).
 
-    δ_t = r_t + γ V'_t − V_t,  A_t = δ_t + γλ (1 − done_t) A_{t+1},  R_t = A_t + V_t, where V'_t,
-    the value of the state that follows step t, is V_{t+1} inside an episode, V(final_obs) where it
-    was truncated, and 0 where it terminated. Masked steps are no steps: V' and A pass over them to
-    the next valid one, so that text a tool wrote between two tokens costs no discount.
+    δ_t = r_t + γ^k V'_t − V_t,  A_t = δ_t + (γλ)^k (1 − done_t) A_{t+1},  R_t = A_t + V_t, where
+    k, the duration of step t, is 1 unless `durations` says otherwise, and V'_t, the value of the
+    state that follows, is V_{t+1} inside an episode, V(final_obs) where it was truncated, and 0
+    where it terminated. Masked steps are no steps: V' and A pass over them to the next valid one,
+    so that text a tool wrote between two tokens costs no discount.
 
     Without values the result is the discounted return to go (V = 0, λ = 1).
 
@@ -58,6 +60,7 @@ def compute_gae_advantages_and_returns(
         terminations: `[n, B]`; None when every done is a termination.
         bootstrap_values: V(final_obs), `[n, B]`, read only where episodes were truncated.
         loss_mask: `[n, B]`, steps that the policy decided; None is all.
+        durations: k, `[n, B]`; None is 1. A chunk of k actions is one step of duration k.
         gamma: γ.
         gae_lambda: λ.
         bootstrap_type: `standard`, or `always`: terminations add V(final_obs) too.
@@ -75,6 +78,7 @@ def compute_gae_advantages_and_returns(
         terminations=terminations,
         bootstrap_values=bootstrap_values,
         loss_mask=loss_mask,
+        durations=durations,
     )
     done = torch.zeros_like(rewards, dtype=torch.bool) if dones is None else dones.bool()
     mask = torch.ones_like(done) if loss_mask is None else loss_mask.bool()
@@ -100,8 +104,12 @@ def compute_gae_advantages_and_returns(
         following = torch.cat([reverse_scan(known, passes, last)[1:], last.unsqueeze(0)])
     following = torch.where(done, end_values, following)
 
-    delta = torch.where(mask, rewards + gamma * following - value, 0.0)
-    decay = torch.ones_like(rewards).masked_fill(mask, gamma * gae_lambda).masked_fill(done, 0.0)
+    discount = torch.full_like(rewards, gamma)
+    fade = torch.full_like(rewards, gamma * gae_lambda)
+    if durations is not None:
+        discount, fade = discount**durations, fade**durations
+    delta = torch.where(mask, rewards + discount * following - value, 0.0)
+    decay = torch.where(mask, fade, 1.0).masked_fill(done, 0.0)
     carried = reverse_scan(delta, decay, torch.zeros_like(rewards[0]))
     advantages = torch.where(mask, carried, 0.0)
     return advantages, torch.where(mask, carried + value, 0.0)

@@ -28,10 +28,12 @@ class LossNorm:
         entries: Valid entries of the loss masks of the global batch.
         sequences: Sequences with a valid entry; with `loss_mask_sum`, the sum of 1 / length over
             valid entries, which is the same when sequences are whole.
+        rows: Rows with a valid entry; None where no term has just one entry per row.
     """
 
     entries: float
     sequences: float
+    rows: float | None = None
 
     @classmethod
     def count(
@@ -55,8 +57,7 @@ class LossNorm:
         if all_reduce is not None:
             reduced = all_reduce(counts)
             counts = counts if reduced is None else reduced
-        entries, sequences = counts.tolist()
-        return cls(entries, sequences)
+        return cls(*counts.tolist())
 
     def factor_to(self, other: LossNorm, loss_agg_func: str) -> float:
         """Returns what turns a loss over these counts into the loss over other ones."""
@@ -69,8 +70,9 @@ class Aggregator:
     """Sums over the valid entries of one micro-batch.
 
     All tensors of a loss have the batch first; missing trailing dimensions are ones, `[n]` is
-    `[n, 1, 1]` beside `[n, C, A]`. A term finer than the mask counts each of its entries, a
-    coarser one is repeated over the entries of the mask.
+    `[n, 1, 1]` beside `[n, C, A]`. A term finer than the mask counts each of its entries. One that
+    has a single entry per row counts a row once, if anything in it is valid; only in
+    `seq-mean-token-mean`, whose lengths are in entries of the mask, it counts as often as these.
 
     Args:
         like: A tensor in the layout of the mask, which stands for it when there is none.
@@ -105,7 +107,7 @@ class Aggregator:
         self.mode = loss_agg_func
         self.loss_length = loss_length
         self.norm = norm
-        self.ndim = ndim
+        self.ndim = ndim = ndim if loss_mask is None else max(ndim, loss_mask.ndim)
         if loss_mask is None and loss_agg_func != "token-mean":
             loss_mask = torch.ones_like(like, dtype=torch.bool)
         base = align(like if loss_mask is None else loss_mask, ndim)
@@ -115,8 +117,9 @@ class Aggregator:
         if self.mask is None:
             self.entries: Tensor | float = float(base.numel())
             self.sequences: Tensor | float = float(len(base))
+            self.rows: Tensor | float = float(len(base))
             return
-        self.entries, self.sequences = _counts(
+        self.entries, self.sequences, self.rows = _counts(
             self.mask, None if loss_mask_sum is None else align(loss_mask_sum, ndim)
         )
         self.weights = self.mask.to(like.dtype)
@@ -143,50 +146,63 @@ class Aggregator:
                 f"{what}, {tuple(self.base_shape)}: the batch comes first and must be equal, "
                 "other dimensions must be equal or 1"
             )
-        return tensor if self.mask is None else torch.where(self.mask, tensor, 0.0)
+        mask = self.mask_of(tensor)
+        return tensor if mask is None else torch.where(mask, tensor, 0.0)
+
+    def mask_of(self, tensor: Tensor) -> Tensor | None:
+        """Return the valid entries of an aligned tensor; None is all."""
+        if self.mask is None or not self._per_row(tensor):
+            return self.mask
+        return align(_rows(self.mask).any(1), self.mask.ndim)
 
     def loss(self, term: Tensor) -> Tensor:
         """Returns the share of the micro-batch in the aggregate of a cleaned term."""
-        if self.norm is None:
-            divisor = self._divisor(self.entries, self.sequences, term)
-        else:
-            divisor = self._divisor(self.norm.entries, self.norm.sequences, term)
+        divisor = self._divisor(self if self.norm is None else self.norm, term)
         return self._sum(term, self.weights) / _nonzero(divisor)
 
     def loss_metric(self, term: Tensor) -> MetricSum:
         """Returns the aggregate of a cleaned term, weighted as in the loss, as a metric."""
         with torch.no_grad():
             total = self._sum(term.detach(), self.weights)
-            return MetricSum.of(total, self._divisor(self.entries, self.sequences, term))
+            return MetricSum.of(total, self._divisor(self, term))
 
     def mean_metric(self, term: Tensor) -> MetricSum:
         """Returns the plain mean of a term over valid entries, as a metric."""
         with torch.no_grad():
             total = self._sum(term.detach(), self.mask)
-            return MetricSum.of(total, self.entries * self._finer(term))
+            return MetricSum.of(total, self._entries(self, term))
 
-    def _divisor(
-        self, entries: Tensor | float, sequences: Tensor | float, term: Tensor
-    ) -> Tensor | float:
+    def _divisor(self, counts: LossNorm | Aggregator, term: Tensor) -> Tensor | float:
         if self.mode == "seq-mean-token-sum":
-            return sequences
+            return counts.sequences
         if self.mode == "seq-mean-token-sum-norm":
-            return sequences * self.loss_length
-        return (entries if self.mode == "token-mean" else sequences) * self._finer(term)
+            return counts.sequences * self.loss_length
+        if self.mode == "seq-mean-token-mean":
+            return counts.sequences * self._finer(term)
+        return self._entries(counts, term)
+
+    def _entries(self, counts: LossNorm | Aggregator, term: Tensor) -> Tensor | float:
+        return counts.rows if self._per_row(term) else counts.entries * self._finer(term)
 
     def _sum(self, term: Tensor, weights: Tensor | None) -> Tensor:
-        if weights is not None:
-            return (term * weights).sum()
-        repeats = self._finer(term) * _per_row(self.base_shape) / _per_row(term.shape)
-        return term.sum() if repeats == 1.0 else term.sum() * repeats
+        if weights is None:
+            return term.sum()
+        if self._per_row(term):
+            in_lengths = weights is self.weights and self.mode == "seq-mean-token-mean"
+            rows = _rows(weights)
+            rows = rows.sum(1) if in_lengths else rows.any(1)
+            return (term.reshape(len(term)) * rows).sum()
+        return (term * weights).sum()
+
+    def _per_row(self, term: Tensor) -> bool:
+        """Returns whether a term has one entry per row of a mask that has several."""
+        return _size_of_row(term.shape) == 1 and _size_of_row(self.base_shape) > 1
 
     def _finer(self, term: Tensor) -> float:
         """Returns how many entries of the term lie in one of the mask, at least 1."""
-        if term.shape == self.base_shape:
-            return 1.0
         # All trailing sizes are equal or 1, so the greater is the common one.
         common = math.prod(map(max, term.shape[1:], self.base_shape[1:]))
-        return common / _per_row(self.base_shape)
+        return common / _size_of_row(self.base_shape)
 
 
 def align(tensor: Tensor, ndim: int) -> Tensor:
@@ -194,12 +210,12 @@ def align(tensor: Tensor, ndim: int) -> Tensor:
     return tensor.reshape(*tensor.shape, *(1,) * (ndim - tensor.ndim))
 
 
-def _counts(mask: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns the valid entries and the sequences they make, float64."""
-    entries = mask.sum().double()
+def _counts(mask: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the valid entries, the sequences they make and the rows they are in, float64."""
+    entries, rows = mask.sum().double(), _rows(mask).any(1).sum().double()
     if lengths is None:
-        return entries, _rows(mask).any(1).sum().double()
-    return entries, (mask / lengths.double().clamp(min=1)).sum()
+        return entries, rows, rows
+    return entries, (mask / lengths.double().clamp(min=1)).sum(), rows
 
 
 def _lengths(mask: Tensor, lengths: Tensor | None) -> Tensor:
@@ -212,7 +228,7 @@ def _rows(mask: Tensor) -> Tensor:
     return mask.flatten(1) if mask.ndim > 1 else mask.unsqueeze(1)
 
 
-def _per_row(shape: torch.Size) -> int:
+def _size_of_row(shape: torch.Size) -> int:
     return math.prod(shape[1:])
 
 

@@ -56,7 +56,9 @@ def compute_critic_loss(
     metrics["critic/value_loss"] = aggregator.loss_metric(error)
     metrics["critic/value_mean"] = aggregator.mean_metric(values)
     metrics["critic/return_mean"] = aggregator.mean_metric(returns)
-    metrics["critic/explained_variance"] = ExplainedVariance.of(returns, values, aggregator.mask)
+    metrics["critic/explained_variance"] = ExplainedVariance.of(
+        returns, values, aggregator.mask_of(values)
+    )
     return aggregator.loss(error), metrics
 
 

@@ -120,7 +120,7 @@ def compute_ppo_actor_loss(
         # k3 at samples of the old policy: KL(π_old ‖ π).
         metrics["actor/approx_kl"] = aggregator.mean_metric(drift.expm1() - drift)
         metrics["actor/ratio"] = aggregator.mean_metric(ratio)
-        metrics["actor/ratio_max"] = MetricMax.of(ratio, aggregator.mask)
+        metrics["actor/ratio_max"] = MetricMax.of(ratio, aggregator.mask_of(ratio))
 
     if entropy is not None:
         entropy = aggregator.clean(entropy, "entropy")
@@ -208,7 +208,7 @@ def compute_decoupled_actor_loss(
     if versions is not None and current_version is not None:
         fresh = current_version - 1
         age = fresh - torch.where(versions < 0, fresh, versions).to(weight.dtype)
-        age = aggregator.clean(age, "versions")
+        age = aggregator.clean(align(age, aggregator.ndim).expand_as(weight), "versions")
         metrics["actor/policy_age"] = aggregator.mean_metric(age)
     loss, of_actor = compute_ppo_actor_loss(
         logprobs=logprobs,

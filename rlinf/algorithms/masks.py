@@ -33,24 +33,18 @@ def last_valid(mask: Tensor) -> Tensor:
     return mask & (left == 1)
 
 
-def embodied_loss_mask(dones: Tensor, *, auto_reset: bool) -> Tensor:
-    """Marks the actions that had an effect on the episode they were chosen for.
+def until_done_in_chunk(dones: Tensor) -> Tensor:
+    """Marks the actions of each chunk that come before or with the first end of an episode in it.
 
-    Without auto-reset an env is not used after its first done. With auto-reset it goes on, but the
-    rest of the chunk in which an episode ended was chosen for that episode and does not count.
+    The others were chosen for an episode that is over, and are not carried out.
 
     Args:
         dones: `[T, B, C]`, true where an episode ends after the action.
-        auto_reset: Whether envs start a new episode where one ended.
 
     Returns:
         Bool `[T, B, C]`.
     """
-    if auto_reset:
-        return until_first_done(dones.movedim(-1, 0)).movedim(0, -1)
-    chunks, envs, actions = dones.shape
-    steps = dones.transpose(1, 2).reshape(chunks * actions, envs)
-    return until_first_done(steps).reshape(chunks, actions, envs).transpose(1, 2)
+    return until_first_done(dones.movedim(-1, 0)).movedim(0, -1)
 
 
 def episode_lengths(mask: Tensor, dones: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlinf.algorithms.masks import embodied_loss_mask, last_valid
-from rlinf.algorithms.registry import calculate_adv_and_returns
+from rlinf.algorithms.masks import last_valid, until_done_in_chunk
+from rlinf.algorithms.registry import advantage_registry, calculate_adv_and_returns
 
 LEVELS = ("token_level", "action_level", "chunk_level")
 
@@ -53,6 +53,7 @@ def compute_embodied_advantages(
     rewards: Tensor,
     dones: Tensor,
     reward_type: str = "chunk_level",
+    discount_per: str = "step",
     terminations: Tensor | None = None,
     values: Tensor | None = None,
     bootstrap_values: Tensor | None = None,
@@ -60,57 +61,69 @@ def compute_embodied_advantages(
     logprobs: Tensor | None = None,
     ref_logprobs: Tensor | None = None,
     **settings: Any,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """Computes advantages of T chunks of C actions in B envs.
 
-    With `action_level` an action is a step, U = C. With `chunk_level` a chunk is one step, U = 1:
-    its reward is the sum up to and including the first done in it, its done and termination are
-    those of that action, its mask is true when any action counts. γ and λ are per step.
+    With `action_level` an action is a step, U = C. With `chunk_level` a chunk is one step, U = 1,
+    of the k actions in it that count: its reward is Σ_i γ^i r_i over them, its done and termination
+    are those of the last, its duration is k. An advantage that does not name `durations` gets the
+    plain sum.
+
+    With `discount_per` `chunk`, γ and λ count chunks: rewards of a chunk are summed as they are,
+    and what follows a chunk is discounted once.
 
     Args:
         adv_type: A registered advantage.
         rewards: `[T, B, C]`.
         dones: `[T, B, C]`, true where an episode ends after the action.
         reward_type: `action_level` or `chunk_level`.
+        discount_per: `step` or `chunk`.
         terminations: `[T, B, C]`; None when every done is a termination.
-        values: V of the rollout, `[T + 1, B, U]`.
-        bootstrap_values: V(final_obs), `[T, B, 1]` or `[T, B, C]`.
-        loss_mask: Bool `[T, B, C]`; None is all.
+        values: V of the rollout, `[T + 1, B, U]`; with U = C, of the state before each action.
+        bootstrap_values: V(final_obs), `[T, B, 1]` or `[T, B, C]`; the first is that of the state
+            in which the episode ended.
+        loss_mask: Bool `[T, B, C]`, actions that were carried out and count; None is all but those
+            that follow the end of an episode in their chunk, which never count.
         logprobs: Log-probabilities of the policy that acted, `[T, B, C, A]`, if the advantage
             penalises divergence.
         ref_logprobs: Those of the reference policy, `[T, B, C, A]`.
         **settings: Further arguments of the advantage.
 
     Returns:
-        Advantages `[T, B, U]`, returns `[T, B, U]` or None, mask `[T, B, U]` or None.
+        Advantages `[T, B, U]`, returns `[T, B, U]` or None, and the steps that count, `[T, B, U]`.
 
     Raises:
         ValueError: Shapes or settings do not match.
     """
     if reward_type not in ("action_level", "chunk_level"):
         raise ValueError(f"reward_type is '{reward_type}'; allowed: action_level, chunk_level")
+    if discount_per not in ("step", "chunk"):
+        raise ValueError(f"discount_per is '{discount_per}'; allowed: step, chunk")
     if rewards.ndim != 3 or dones.shape != rewards.shape:
         raise ValueError(
             f"rewards and dones must be [T, B, C]; they are {tuple(rewards.shape)} and "
             f"{tuple(dones.shape)}"
         )
     chunks, envs, actions = rewards.shape
-    dones = dones.bool()
+    unit = actions if reward_type == "action_level" else 1
+    counts = until_done_in_chunk(dones)
+    if loss_mask is not None:
+        counts &= loss_mask.bool()
+    dones = dones.bool() & counts
+    terminations = None if terminations is None else terminations.bool() & counts
     if bootstrap_values is not None:
-        bootstrap_values = bootstrap_values.expand_as(rewards)
-    unit = actions
-    if reward_type == "chunk_level":
-        unit = 1
-        counts = embodied_loss_mask(dones, auto_reset=True)
-        ends = dones & counts
+        bootstrap_values = bootstrap_values[..., :1].expand(-1, -1, unit)
+    per_step, durations = discount_per == "step", None
+    if unit == 1 and actions > 1:
+        if per_step and "durations" in advantage_registry.arguments(adv_type):
+            durations = counts.sum(-1, keepdim=True)
+            gamma = torch.full_like(rewards, settings.get("gamma", 1.0))
+            rewards = rewards * gamma ** (counts.cumsum(-1) - 1).clamp(min=0)
         rewards = torch.where(counts, rewards, 0.0).sum(-1, keepdim=True)
-        if terminations is not None:
-            terminations = (terminations.bool() & ends).any(-1, keepdim=True)
-        if bootstrap_values is not None:
-            bootstrap_values = torch.where(ends, bootstrap_values, 0.0).sum(-1, keepdim=True)
-        if loss_mask is not None:
-            loss_mask = loss_mask.bool().any(-1, keepdim=True)
         dones = dones.any(-1, keepdim=True)
+        terminations = None if terminations is None else terminations.any(-1, keepdim=True)
+    elif unit > 1 and not per_step:
+        durations = last_valid(counts.movedim(-1, 0)).movedim(0, -1).long()
     if values is not None:
         if tuple(values.shape) != (chunks + 1, envs, unit):
             raise ValueError(
@@ -119,14 +132,16 @@ def compute_embodied_advantages(
                 f"{(chunks + 1, envs, unit)}"
             )
         values = flatten_chunks(values)[: chunks * unit + 1]
+    mask = counts if unit == actions else counts.any(-1, keepdim=True)
     arguments = {
         "rewards": rewards,
         "dones": dones,
         "terminations": terminations,
         "bootstrap_values": bootstrap_values,
-        "loss_mask": loss_mask,
-        "logprobs": _per_step(logprobs, unit),
-        "ref_logprobs": _per_step(ref_logprobs, unit),
+        "loss_mask": mask,
+        "durations": durations,
+        "logprobs": _per_step(logprobs, counts, unit),
+        "ref_logprobs": _per_step(ref_logprobs, counts, unit),
     }
     steps = {
         name: None if tensor is None else flatten_chunks(tensor)
@@ -136,7 +151,7 @@ def compute_embodied_advantages(
         adv_type=adv_type, values=values, **steps, **settings
     )
     returns = None if returns is None else unflatten_chunks(returns, unit)
-    return unflatten_chunks(advantages, unit), returns, loss_mask
+    return unflatten_chunks(advantages, unit), returns, mask
 
 
 def compute_token_advantages(
@@ -192,8 +207,10 @@ def compute_token_advantages(
     return advantages.T.contiguous(), returns
 
 
-def _per_step(tensor: Tensor | None, unit: int) -> Tensor | None:
-    """Sums `[T, B, C, A]` to one number per step, `[T, B, unit]`."""
+def _per_step(tensor: Tensor | None, counts: Tensor, unit: int) -> Tensor | None:
+    """Sums `[T, B, C, A]` over the actions that count, to one number per step, `[T, B, unit]`."""
     if tensor is None:
         return None
-    return tensor.sum(-1) if unit > 1 else tensor.sum((-2, -1)).unsqueeze(-1)
+    if unit > 1:
+        return reduce_level(tensor, "action_level", counts)
+    return reduce_level(tensor, "chunk_level", counts).unsqueeze(-1)

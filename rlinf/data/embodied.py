@@ -18,13 +18,16 @@ class EnvHalf:
         rewards: float32 `[B, T, C]`.
         terminations: bool `[B, T, C]`.
         truncations: bool `[B, T, C]`.
-        valid: bool `[B, T]`, whether the env was stepped.
+        valid: bool `[B, T, C]`, whether the action was carried out: those that follow the end of
+            an episode in a chunk are not, nor are those of an env that rests.
+        begins: bool `[B]`, whether the first step is the first of an episode.
     """
 
     rewards: Tensor
     terminations: Tensor
     truncations: Tensor
     valid: Tensor
+    begins: Tensor
 
 
 @dataclass
@@ -60,7 +63,8 @@ class EmbodiedBatch:
         rewards: `[T, B, C]`.
         terminations: `[T, B, C]`.
         truncations: `[T, B, C]`.
-        valid: `[T, B]`.
+        valid: `[T, B, C]`.
+        begins: `[B]`.
         versions: `[T, B]`.
         finite: `[T, B]`.
     """
@@ -73,6 +77,7 @@ class EmbodiedBatch:
     terminations: Tensor
     truncations: Tensor
     valid: Tensor
+    begins: Tensor
     versions: Tensor
     finite: Tensor
 
@@ -97,7 +102,8 @@ class EmbodiedBatch:
             key: _time_first([half.forward_inputs[key] for half in rollout])
             for key in rollout[0].forward_inputs
         }
-        return cls(forward_inputs=inputs, **of_policy, **of_env)
+        begins = torch.cat([half.begins for half in env])
+        return cls(forward_inputs=inputs, begins=begins, **of_policy, **of_env)
 
 
 def _time_first(parts: list[Tensor]) -> Tensor:

@@ -37,8 +37,9 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
     `[B, H, W, 3]` (and `wrist_images`, `extra_view_images`) where the env has them, and
     `task_descriptions`, a list of `B` texts. Nobody writes into them again: they may be kept.
 
-    Infos of the last sub-step of a chunk hold, besides `success` and `_valid` (bool `[B]`, whether
-    the slot was stepped), `restarts` and `nan_skipped` (counts so far) and, when episodes ended:
+    Infos of each sub-step hold `success` and `_valid` (bool `[B]`, whether the slot was stepped).
+    Those of the last also hold `restarts` and `nan_skipped` (counts so far) and, when episodes
+    ended:
 
     - `final_observation`: the observations in which they ended; mask `_final_observation`. With
       auto-reset the returned observation is already that of the next episode.
@@ -178,10 +179,9 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
     ) -> tuple[list[Obs], torch.Tensor, torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
         """Makes `C` steps and begins new episodes, at the end, where old ones ended.
 
-        With auto-reset or `ignore_terminations`, the flags of an episode that ended anywhere in the
-        chunk are in the last column, so that episodes end where chunks end; otherwise they are in
-        the column of the step. Rewards are where they were earned. Images that are rendered are in
-        the last observation only.
+        Rewards and flags are in the column of their step. The actions that follow the end of an
+        episode in the chunk are not carried out: `infos[c]["_valid"]` is false for them. Images
+        that are rendered are in the last observation only.
 
         Args:
             actions: `[B, C, A]`, tensor or array.
@@ -225,10 +225,6 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
             infos_list.append({"success": success, "_valid": valid})
         infos = infos_list[-1]
         if flagged and (done := (terminations | truncations).any(axis=1)).any():
-            if auto_reset or self.options.ignore_terminations:
-                for flags in (terminations, truncations):
-                    flags[:, -1] = flags.any(axis=1)
-                    flags[:, :-1] = False
             counted = done.copy()
             counted[dropped] = False
             infos["final_observation"] = obs_list[-1]

@@ -76,7 +76,8 @@ def steps_have_the_form(probe: Probe) -> str:
                 raise Violation(f"{len(obs)} observations and {len(infos)} infos for {chunk} steps")
             if (terminations & truncations).any():
                 raise Violation("a step is both terminated and truncated")
-            _check_tensor("infos['_valid']", infos[-1].get("_valid"), shape[:1], torch.bool)
+            for info in infos:
+                _check_tensor("infos['_valid']", info.get("_valid"), shape[:1], torch.bool)
             pickle.dumps(infos)
         result = env.step(probe.actions(env))
         _check_tensor("reward of step()", result[1], (env.num_envs,), torch.float32)

@@ -51,6 +51,11 @@ class AlgorithmConfig(Section):
     )
 
     gamma: Float = Field(0.99, ge=0, le=1, description="Discount per step.")
+    discount_per: Literal["step", "chunk"] = Field(
+        "step",
+        description="What gamma and gae_lambda count: steps of the env, or chunks of actions "
+        "(embodied).",
+    )
     gae_lambda: Float = Field(0.95, ge=0, le=1, description="Decay of GAE.")
     normalize_advantages: bool = Field(
         True, description="Shift and scale advantages to mean 0, deviation 1 over the batch."

@@ -12,7 +12,6 @@ from torch import Tensor
 from rlinf.algorithms.advantages import normalize_advantages
 from rlinf.algorithms.kl import kl_penalised_rewards
 from rlinf.algorithms.masks import (
-    embodied_loss_mask,
     episode_lengths,
     episode_scores,
     groups_within,
@@ -34,21 +33,35 @@ class Credit:
     """What the learner makes of a rollout; U is C with `reward_type` action_level, else 1.
 
     Attributes:
-        advantages: `[T, B, U]`, zero where the mask is false.
+        advantages: `[T, B, U]`, zero where nothing counts.
         returns: `[T, B, U]`; None if the advantage has none.
-        mask: bool `[T, B, U]`, what counts in the loss.
-        lengths: int64 `[T, B, U]`, steps that count of the episode that each belongs to; None if
-            the loss weighs steps and not episodes.
-        seen: bool `[T, B]`, where the env was stepped and all numbers are finite.
+        mask: bool `[T, B, C]`, actions that count in the loss.
+        dones: bool `[T, B, C]`, where an episode ends after the action.
+        seen: bool `[T, B, C]`, actions that were carried out, where all numbers are finite.
         metrics: over all ranks.
     """
 
     advantages: Tensor
     returns: Tensor | None
     mask: Tensor
-    lengths: Tensor | None
+    dones: Tensor
     seen: Tensor
     metrics: dict[str, float]
+
+    def lengths(self, per_chunk: bool) -> Tensor:
+        """Counts the steps that count of the episode that each belongs to.
+
+        Args:
+            per_chunk: a step is a chunk, and not an action.
+
+        Returns:
+            int64 `[T, B, 1]` or `[T, B, C]`.
+        """
+        mask, dones = self.mask, self.dones
+        if per_chunk:
+            mask, dones = mask.any(-1, keepdim=True), dones.any(-1, keepdim=True)
+        lengths = episode_lengths(flatten_chunks(mask), flatten_chunks(dones))
+        return unflatten_chunks(lengths, mask.shape[-1])
 
 
 class EmbodiedCredit:
@@ -77,7 +90,8 @@ class EmbodiedCredit:
         self._all_reduce = all_reduce
         self._device = device
         self._warn = warn
-        self.scale = ReturnScale(cfg.algorithm.gamma)
+        per_chunk = cfg.algorithm.discount_per == "chunk"
+        self.scale = ReturnScale(cfg.algorithm.gamma, per_chunk=per_chunk)
         self.nan_skipped = 0
 
     def assign(
@@ -100,11 +114,9 @@ class EmbodiedCredit:
         dones = batch.terminations | batch.truncations
         finite = self._finite_envs(batch, env_ids)
         rewards = batch.rewards if finite.all() else torch.where(finite[:, None], batch.rewards, 0)
-        mask = embodied_loss_mask(dones, auto_reset=self._cfg.env.train.auto_reset)
-        mask &= (batch.valid & finite).unsqueeze(-1)
+        seen = batch.valid & finite[:, None]
         kept = self._kept_envs(rewards, dones)
-        if kept is not None:
-            mask &= kept[:, None]
+        mask = seen if kept is None else seen & kept[:, None]
         shown = rewards
         logprobs, ref = self._per_action(batch.prev_logprobs), self._per_action(ref_logprobs)
         if ref is not None and algorithm.kl_beta > 0 and algorithm.kl_in == "reward":
@@ -117,15 +129,19 @@ class EmbodiedCredit:
                 loss_mask=mask,
             )
         if algorithm.normalize_returns:
-            rewards = self.scale.apply(rewards, dones, self._all_reduce)
-        advantages, returns, unit_mask = self._advantages(batch, rewards, dones, mask, ref)
+            rewards = self.scale.apply(
+                rewards,
+                dones,
+                valid=seen,
+                begins=batch.begins,
+                epochs=self._cfg.env.train.rollout_epoch,
+                all_reduce=self._all_reduce,
+            )
+        advantages, returns, steps = self._advantages(batch, rewards, dones, mask, ref)
         if algorithm.normalize_advantages and normalizes(algorithm.adv_type):
-            advantages = normalize_advantages(advantages, unit_mask, self._all_reduce)
-        seen = batch.valid & finite
-        credit = Credit(advantages, returns, unit_mask, None, seen, {})
-        if algorithm.loss_agg_func != "token-mean":
-            credit.lengths = _lengths(unit_mask, dones)
-        credit.metrics = self._metrics(batch, shown, credit, finite, kept)
+            advantages = normalize_advantages(advantages, steps, self._all_reduce)
+        credit = Credit(advantages, returns, mask, dones, seen, {})
+        credit.metrics = self._metrics(batch, shown, credit, steps, finite, kept)
         return credit
 
     def _advantages(
@@ -140,6 +156,7 @@ class EmbodiedCredit:
             rewards=rewards,
             dones=dones,
             reward_type=algorithm.reward_type,
+            discount_per=algorithm.discount_per,
             terminations=batch.terminations,
             values=batch.prev_values if critic else None,
             bootstrap_values=batch.bootstrap_values if critic else None,
@@ -201,15 +218,17 @@ class EmbodiedCredit:
         batch: EmbodiedBatch,
         rewards: Tensor,
         credit: Credit,
+        steps: Tensor,
         finite: Tensor,
         kept: Tensor | None,
     ) -> dict[str, float]:
-        values, seen = batch.prev_values[:-1], credit.seen.unsqueeze(-1)
+        values, seen = batch.prev_values[:-1], credit.seen
+        valued = seen if values.shape == seen.shape else seen.any(-1, keepdim=True)
         sums = [
             *_sum_and_count(rewards, seen),
-            *_sum_and_count(credit.advantages, credit.mask),
-            *_sum_and_count(values, seen),
-            0.0 if credit.returns is None else _sum_and_count(credit.returns, credit.mask)[0],
+            *_sum_and_count(credit.advantages, steps),
+            *_sum_and_count(values, valued),
+            0.0 if credit.returns is None else _sum_and_count(credit.returns, steps)[0],
             float((~finite).sum()),
             float(finite.sum()) if kept is None else float((kept & finite).sum()),
             float(finite.numel()),
@@ -227,13 +246,6 @@ class EmbodiedCredit:
         if kept is not None:
             metrics["groups_kept"] = left / envs
         return metrics
-
-
-def _lengths(mask: Tensor, dones: Tensor) -> Tensor:
-    """Steps that count of the episode of each step, `[T, B, U]`."""
-    unit = mask.shape[-1]
-    dones = dones if unit == dones.shape[-1] else dones.any(-1, keepdim=True)
-    return unflatten_chunks(episode_lengths(flatten_chunks(mask), flatten_chunks(dones)), unit)
 
 
 def _sum_and_count(tensor: Tensor, mask: Tensor) -> tuple[float, float]:

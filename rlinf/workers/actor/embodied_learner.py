@@ -115,6 +115,7 @@ class EmbodiedLearner:
             batch,
             credit,
             self.engine.device,
+            self._loss,
             ref_logprobs=reference,
             proximal_logprobs=proximal,
         )
@@ -125,7 +126,7 @@ class EmbodiedLearner:
         self._tell_what_was_left_out(metrics)
         self.engine.model.update_normalizer(
             batch.forward_inputs,
-            mask=credit.seen,
+            mask=credit.seen.any(-1),
             all_reduce=self.engine.all_reduce if self._world_size > 1 else None,
         )
         self.version += 1

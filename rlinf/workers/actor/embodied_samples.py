@@ -30,8 +30,9 @@ class EmbodiedSamples:
         versions: of its weights, `[n]`.
         advantages: `[n, U]`.
         returns: `[n, U]`; None if the advantage has none.
-        mask: what counts, bool `[n, U]`.
-        lengths: steps that count of each one's episode, `[n, U]`; None to weigh steps alike.
+        actions: that count, bool `[n, C]`.
+        mask: what the loss counts: actions, bool `[n, C]`, or chunks, bool `[n]`.
+        lengths: steps that count of each one's episode, as the mask; None to weigh steps alike.
         ref_logprobs: of the reference policy, `[n, C*A]`; None without one.
         proximal_logprobs: of the policy before this update, `[n, C*A]`; None where the loss does
             not tell it from the one that acted.
@@ -43,6 +44,7 @@ class EmbodiedSamples:
     versions: Tensor
     advantages: Tensor
     returns: Tensor | None
+    actions: Tensor
     mask: Tensor
     lengths: Tensor | None
     ref_logprobs: Tensor | None = None
@@ -54,6 +56,7 @@ class EmbodiedSamples:
         batch: EmbodiedBatch,
         credit: Credit,
         device: torch.device,
+        settings: LossSettings,
         *,
         ref_logprobs: Tensor | None = None,
         proximal_logprobs: Tensor | None = None,
@@ -64,6 +67,7 @@ class EmbodiedSamples:
             batch: the rollout.
             credit: its advantages.
             device: of the learner.
+            settings: of the loss.
             ref_logprobs: `[T, B, C*A]`.
             proximal_logprobs: `[T, B, C*A]`.
         """
@@ -71,6 +75,8 @@ class EmbodiedSamples:
         def flat(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.flatten(0, 1).to(device)
 
+        actions, by_chunk = flat(credit.mask), settings.by_chunk
+        lengths = flat(credit.lengths(by_chunk)) if settings.by_episode else None
         return cls(
             inputs={key: flat(value) for key, value in batch.forward_inputs.items()},
             old_logprobs=flat(batch.prev_logprobs),
@@ -78,8 +84,9 @@ class EmbodiedSamples:
             versions=flat(batch.versions),
             advantages=flat(credit.advantages),
             returns=flat(credit.returns),
-            mask=flat(credit.mask),
-            lengths=flat(credit.lengths),
+            actions=actions,
+            mask=actions.any(-1) if by_chunk else actions,
+            lengths=lengths if lengths is None or not by_chunk else lengths.squeeze(-1),
             ref_logprobs=flat(ref_logprobs),
             proximal_logprobs=flat(proximal_logprobs),
         )
@@ -95,6 +102,9 @@ class LossSettings:
         entropy_type: level of the entropy.
         entropy: whether the entropy is needed.
         per_chunk: whether rewards, and so values, are per chunk.
+        by_chunk: whether all parts of the loss are per chunk, so that it counts chunks and not
+            actions.
+        by_episode: whether the loss weighs episodes and not steps alike.
         chunks: actions per chunk.
         critic: whether the loss takes values, and the policy has them.
         critic_warmup_steps: optimiser steps that train the critic alone.
@@ -107,6 +117,8 @@ class LossSettings:
     entropy_type: str
     entropy: bool
     per_chunk: bool
+    by_chunk: bool
+    by_episode: bool
     chunks: int
     critic: bool
     critic_warmup_steps: int
@@ -122,12 +134,17 @@ class LossSettings:
         eps = algorithm.ratio_clip_eps
         arguments["clip_ratio_low"] = algorithm.clip_ratio_low or eps
         arguments["clip_ratio_high"] = algorithm.clip_ratio_high or eps
+        entropy = algorithm.entropy_bonus > 0 or algorithm.calculate_entropy
+        levels = [algorithm.reward_type, algorithm.logprob_type]
+        levels += [algorithm.entropy_type] if entropy else []
         return cls(
             loss_type=algorithm.loss_type,
             logprob_type=algorithm.logprob_type,
             entropy_type=algorithm.entropy_type,
-            entropy=algorithm.entropy_bonus > 0 or algorithm.calculate_entropy,
+            entropy=entropy,
             per_chunk=algorithm.reward_type == "chunk_level",
+            by_chunk=all(level == "chunk_level" for level in levels),
+            by_episode=algorithm.loss_agg_func != "token-mean",
             chunks=model.num_action_chunks,
             critic="values" in names and model.add_value_head,
             critic_warmup_steps=algorithm.critic_warmup_steps,
@@ -176,9 +193,10 @@ class EmbodiedTask:
             compute_values=settings.critic,
         )
         kwargs = self._of_samples(rows) | {"norm": norm}
-        kwargs["logprobs"] = self._level(out["logprobs"], settings.logprob_type)
+        actions = self._samples.actions[rows]
+        kwargs["logprobs"] = self._level(out["logprobs"], settings.logprob_type, actions)
         if settings.entropy:
-            kwargs["entropy"] = self._level(out["entropy"], settings.entropy_type)
+            kwargs["entropy"] = self._level(out["entropy"], settings.entropy_type, actions)
         if settings.critic:
             kwargs["values"] = self._unit(out["values"])
             kwargs["critic_warmup"] = self._engine.steps < settings.critic_warmup_steps
@@ -187,15 +205,16 @@ class EmbodiedTask:
     def _of_samples(self, rows: Tensor) -> dict[str, Any]:
         """Those arguments of a loss that do not depend on the weights."""
         samples, kind = self._samples, self._settings.logprob_type
+        actions = samples.actions[rows]
         kwargs: dict[str, Any] = {
-            "old_logprobs": self._level(samples.old_logprobs[rows], kind),
+            "old_logprobs": self._level(samples.old_logprobs[rows], kind, actions),
             "advantages": self._unit(samples.advantages[rows]),
-            "loss_mask": self._unit(samples.mask[rows]),
+            "loss_mask": samples.mask[rows],
             "versions": samples.versions[rows],
             "current_version": self._version,
         }
         if samples.lengths is not None:
-            kwargs["loss_mask_sum"] = self._unit(samples.lengths[rows])
+            kwargs["loss_mask_sum"] = samples.lengths[rows]
         if self._settings.critic:
             returns = samples.returns
             kwargs["returns"] = None if returns is None else self._unit(returns[rows])
@@ -203,11 +222,11 @@ class EmbodiedTask:
         for name in ("ref_logprobs", "proximal_logprobs"):
             tensor = getattr(samples, name)
             if tensor is not None:
-                kwargs[name] = self._level(tensor[rows], kind)
+                kwargs[name] = self._level(tensor[rows], kind, actions)
         return kwargs
 
-    def _level(self, tensor: Tensor, kind: str) -> Tensor:
-        return reduce_level(tensor.unflatten(-1, (self._settings.chunks, -1)), kind)
+    def _level(self, tensor: Tensor, kind: str, actions: Tensor) -> Tensor:
+        return reduce_level(tensor.unflatten(-1, (self._settings.chunks, -1)), kind, actions)
 
     def _unit(self, tensor: Tensor) -> Tensor:
         return tensor.squeeze(-1) if self._settings.per_chunk else tensor

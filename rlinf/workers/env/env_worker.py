@@ -141,7 +141,7 @@ class EnvWorker(Checkpointed, Worker):
         """Plays one rollout with the rollout group and sends its half of it to the actor group.
 
         Returns:
-            Metrics of the episodes that ended: sums and counts.
+            Metrics of the episodes that ended, sums and counts, and the env steps made.
         """
         cfg = self.cfg.env.train
         envs = self._made(self._train)
@@ -149,8 +149,10 @@ class EnvWorker(Checkpointed, Worker):
         chunks = rollout_steps(cfg, envs[0].max_episode_steps) // self._chunk_len
         metrics = _EpisodeMetrics()
         rollout, actor = self.cfg.rollout.group_name, self.cfg.actor.group_name
+        steps = 0
         for epoch in range(cfg.rollout_epoch):
             records: list[list[tuple]] = [[] for _ in range(self.stages)]
+            begins = [self._fresh[stage] or env.is_start for stage, env in enumerate(envs)]
             for stage, env in enumerate(envs):
                 self._send_obs(rollout, stage, self._first_obs(stage, env), None)
             for _ in range(chunks):
@@ -158,12 +160,15 @@ class EnvWorker(Checkpointed, Worker):
                     actions = self._recv_actions(rollout, stage)
                     with self.worker_timer("env_step"):
                         obs, rewards, terms, truncs, infos = env.chunk_step(actions)
-                    records[stage].append((rewards, terms, truncs, infos[-1]["_valid"]))
+                    valid = torch.stack([info["_valid"] for info in infos], 1)
+                    steps += int(valid.sum())
+                    records[stage].append((rewards, terms, truncs, valid))
                     self._send_obs(rollout, stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage)
             for stage in range(self.stages):
                 half = EnvHalf(
-                    *(torch.stack(column, 1) for column in zip(*records[stage], strict=True))
+                    *(torch.stack(column, 1) for column in zip(*records[stage], strict=True)),
+                    begins=torch.full((envs[stage].num_envs,), begins[stage]),
                 )
                 self.send_to(
                     actor,
@@ -177,8 +182,7 @@ class EnvWorker(Checkpointed, Worker):
             if not cfg.auto_reset:
                 self._fresh = [True] * self.stages
         self._offload(cfg, envs)
-        steps = cfg.total_num_envs // self._world_size * chunks * self._chunk_len
-        return metrics.result() | {"env_steps": steps * cfg.rollout_epoch}
+        return metrics.result() | {"env_steps": steps}
 
     @property
     def _chunk_len(self) -> int:

@@ -175,7 +175,7 @@ def test_chunks_of_one_action_are_plain_steps():
         close(one[1], other[1])
 
 
-@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("shapes", sorted(set(SHAPES) - {"coarse_ratio"}))
 def test_masks_broadcast_as_if_they_had_been_repeated(shapes):
     batch = batch_of(4, *SHAPES[shapes])
     finest = torch.broadcast_shapes(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlinf.algorithms.importance import truncated_importance_weights
-from rlinf.algorithms.masks import embodied_loss_mask
+from rlinf.algorithms.masks import until_done_in_chunk
 from rlinf.algorithms.metrics import ExplainedVariance, MetricMax, MetricSum
 from rlinf.algorithms.registry import calculate_adv_and_returns
 from rlinf.algorithms.utils import (
@@ -43,7 +43,7 @@ def test_flattening_keeps_the_order_of_time():
 
 def test_action_level_gae_ends_episodes_in_the_middle_of_a_chunk():
     batch = chunks()
-    mask = embodied_loss_mask(batch["dones"], auto_reset=True)
+    mask = until_done_in_chunk(batch["dones"])
     assert batch["dones"][:, :, :-1].any() and not mask.all()
     advantages, returns, same_mask = compute_embodied_advantages(
         adv_type="gae", reward_type="action_level", gamma=0.9, loss_mask=mask, **batch
@@ -67,7 +67,7 @@ def test_action_level_gae_ends_episodes_in_the_middle_of_a_chunk():
         for c in range(3):
             torch.testing.assert_close(advantages[t, :, c], expected[3 * t + c])
     torch.testing.assert_close(returns[mask], (advantages + batch["values"][:-1])[mask])
-    assert same_mask is mask
+    assert torch.equal(same_mask, mask)
 
 
 def test_chunk_level_gae_counts_a_chunk_until_its_end():
@@ -77,9 +77,14 @@ def test_chunk_level_gae_counts_a_chunk_until_its_end():
     assert ended.any()
     batch["terminations"][:, :, -1] |= ended
     batch["dones"][:, :, -1] |= ended
-    mask = embodied_loss_mask(batch["dones"], auto_reset=False)
+    mask = until_done_in_chunk(batch["dones"])
     advantages, returns, chunk_mask = compute_embodied_advantages(
-        adv_type="gae", reward_type="chunk_level", gamma=0.9, loss_mask=mask, **batch
+        adv_type="gae",
+        reward_type="chunk_level",
+        discount_per="chunk",
+        gamma=0.9,
+        loss_mask=mask,
+        **batch,
     )
     rewards = torch.zeros(4, 6, dtype=D)
     dones, terms = torch.zeros(4, 6).bool(), torch.zeros(4, 6).bool()

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from rlinf.algorithms.masks import (
-    embodied_loss_mask,
     episode_lengths,
     filter_groups,
     groups_within,
     last_valid,
+    until_done_in_chunk,
     until_first_done,
 )
 
@@ -36,18 +36,10 @@ def test_the_last_valid_entry_is_found_wherever_it_is(mask, last):
     assert torch.equal(last_valid(column(*mask)), column(*last))
 
 
-def test_without_auto_reset_an_env_counts_until_its_first_done_inside_a_chunk():
+def test_the_rest_of_a_chunk_in_which_an_episode_ends_is_not_carried_out():
     dones = torch.zeros(3, 2, 4, dtype=torch.bool)
     dones[1, 0, 1] = dones[2, 0, 3] = True
-    mask = embodied_loss_mask(dones, auto_reset=False)
-    assert mask[:, 0].int().tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]
-    assert mask[:, 1].all()
-
-
-def test_with_auto_reset_only_the_rest_of_the_chunk_is_lost():
-    dones = torch.zeros(3, 2, 4, dtype=torch.bool)
-    dones[1, 0, 1] = dones[2, 0, 3] = True
-    mask = embodied_loss_mask(dones, auto_reset=True)
+    mask = until_done_in_chunk(dones)
     assert mask[:, 0].int().tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]]
     assert mask[:, 1].all()
 

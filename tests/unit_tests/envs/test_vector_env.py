@@ -49,7 +49,7 @@ def test_the_limit_truncates_and_the_next_episode_begins_at_the_end_of_the_chunk
     env.chunk_step(push(chunk=3, amount=0.5))
     obs, rewards, terminations, truncations, infos = env.chunk_step(push(chunk=3, amount=0.5))
     assert rewards.tolist() == [[0.5, 0, 0]] * 2
-    assert truncations.tolist() == [[False, False, True]] * 2
+    assert truncations.tolist() == [[True, False, False]] * 2
     assert not terminations.any()
     assert [info["_valid"].tolist() for info in infos] == [[True] * 2, [False] * 2, [False] * 2]
     end = infos[-1]["final_observation"]["states"]
@@ -93,7 +93,7 @@ def test_a_slot_that_terminates_inside_a_chunk_rests(walk, push):
     actions = push(chunk=6)
     actions[1] = 0.1
     obs, rewards, terminations, truncations, infos = env.chunk_step(actions)
-    assert terminations.tolist() == [[False] * 5 + [True], [False] * 6]
+    assert terminations.tolist() == [[False] * 3 + [True] + [False] * 2, [False] * 6]
     assert not truncations.any()
     assert rewards[0].tolist() == [1, 1, 1, 1, 0, 0]
     assert torch.equal(obs[3]["states"][0], obs[4]["states"][0])
@@ -129,7 +129,7 @@ def test_ignored_terminations_run_to_the_limit(walk, push):
     assert rewards.sum() == 10
     *_, terminations, truncations, infos = env.chunk_step(push(chunk=5))
     assert not terminations.any()
-    assert truncations.tolist() == [[False] * 4 + [True]] * 2
+    assert truncations.tolist() == [[False, False, True, False, False]] * 2
     assert infos[-1]["episode"]["success_once"].tolist() == [1, 1]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rlinf.algorithms.masks import until_done_in_chunk
 from rlinf.config import validate_cfg
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.models import get_model
@@ -64,7 +65,9 @@ def make_learner(cfg: Any, **kwargs: Any) -> EmbodiedLearner:
     return learner
 
 
-def rollout(policy: Any, steps: int = 12, envs: int = 8, seed: int = 0) -> EmbodiedBatch:
+def rollout(
+    policy: Any, steps: int = 12, envs: int = 8, seed: int = 0, mid_chunk: bool = False
+) -> EmbodiedBatch:
     """What a policy does on random observations, with random rewards and ends of episodes."""
     g = torch.Generator().manual_seed(seed)
     chunks, actions = policy.num_action_chunks, policy.action_dim
@@ -78,6 +81,9 @@ def rollout(policy: Any, steps: int = 12, envs: int = 8, seed: int = 0) -> Embod
     values.append(policy.predict_values({"states": states[-1]}))
     ends = torch.zeros(steps, envs, chunks, dtype=torch.bool)
     ends[..., -1] = torch.rand(steps, envs, generator=g) < 0.15
+    if mid_chunk:
+        at = torch.randint(0, chunks, (steps, envs, 1), generator=g)
+        ends = ends.any(-1, keepdim=True) & (torch.arange(chunks) == at)
     return EmbodiedBatch(
         forward_inputs={
             key: torch.stack([result["forward_inputs"][key] for result in results])
@@ -89,7 +95,8 @@ def rollout(policy: Any, steps: int = 12, envs: int = 8, seed: int = 0) -> Embod
         rewards=torch.randn(steps, envs, chunks, generator=g),
         terminations=ends,
         truncations=torch.zeros_like(ends),
-        valid=torch.ones(steps, envs, dtype=torch.bool),
+        valid=until_done_in_chunk(ends),
+        begins=torch.zeros(envs, dtype=torch.bool),
         versions=torch.zeros(steps, envs, dtype=torch.long),
         finite=torch.ones(steps, envs, dtype=torch.bool),
     )
@@ -101,7 +108,7 @@ def columns(batch: EmbodiedBatch, envs: Any) -> EmbodiedBatch:
     def cut(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: cut(item) for key, item in value.items()}
-        return value[:, envs].clone()
+        return value[envs].clone() if value.ndim == 1 else value[:, envs].clone()
 
     return EmbodiedBatch(**{name: cut(value) for name, value in vars(batch).items()})
 

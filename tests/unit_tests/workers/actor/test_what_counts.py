@@ -158,6 +158,7 @@ def test_what_masked_steps_hold_does_not_matter():
     batch = rollout(learner.engine.model, seed=4)
     batch.terminations[:] = False
     batch.terminations[5, :4] = True
+    batch.valid[6:, :4] = False
     changed = columns(batch, slice(None))
     changed.rewards[6:, :4] = 1e3
     changed.prev_values[7:, :4] = -1e3
