@@ -62,6 +62,17 @@ def gae_has_values(context: CheckContext) -> Iterator[Problem]:
 
 
 @cross_check(("embodied",))
+def values_go_with_rewards(context: CheckContext) -> Iterator[Problem]:
+    """There is one value for each unit that has a reward."""
+    algorithm, model = context.cfg.algorithm, context.cfg.actor.model
+    uses = model.add_value_head and algorithm.loss_type.lower() in _VALUE_LOSSES
+    if uses and model.num_action_chunks > 1 and model.value_type != algorithm.reward_type:
+        message = f"must be that of algorithm.reward_type, {algorithm.reward_type}"
+        hint = f"set it to {algorithm.reward_type}, or change algorithm.reward_type"
+        yield Problem("actor.model.value_type", model.value_type, message, hint)
+
+
+@cross_check(("embodied",))
 def train_envs_divide(context: CheckContext) -> Iterator[Problem]:
     """Every worker and stage has the same number of whole groups."""
     if _trains(context):

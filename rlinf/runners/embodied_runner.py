@@ -80,14 +80,15 @@ class EmbodiedRunner(BaseRunner):
 
     def train_step(self) -> dict[str, float]:
         """Syncs weights, rolls out, computes advantages, updates."""
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), self.env_steps
         if self.global_step % self.cfg.runner.weight_sync_interval == 0:
             self.update_rollout_weights()
         env_metrics, times = self.generate_rollouts()
         self._rollout_seconds += times["time/generate_rollouts"]
         metrics = env_metrics | times | self.agreement.check(self.global_step) | self.learn()
         self.fingerprints.note(self.global_step + 1)
-        metrics["env/steps_per_second"] = self.steps_per_rollout / (time.perf_counter() - begin)
+        made = self.env_steps - before
+        metrics["env/steps_per_second"] = made / (time.perf_counter() - begin)
         metrics["env/total_steps"] = float(self.env_steps)
         return metrics
 

@@ -28,6 +28,12 @@ EMBODIED = {
         "runner.max_steps = -1",
         "the run would never end: max_steps and max_epochs are both -1 (no limit)",
     ),
+    "values of another unit than rewards": (
+        {"actor.model.num_action_chunks": 2, "algorithm.reward_type": "action_level"},
+        'actor.model.value_type = "chunk_level"',
+        "must be that of algorithm.reward_type, action_level",
+        "set it to action_level",
+    ),
     "envs that do not divide": (
         {
             "env.train.total_num_envs": 18,
