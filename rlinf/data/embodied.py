@@ -1,26 +1,71 @@
-"""What embodied workers hand each other; shapes: T chunk steps, B envs, C actions, A numbers."""
+"""What embodied workers hand over after a rollout: trajectories, time first.
+
+Shapes: T chunk steps, B envs, C actions in a chunk, A numbers in an action, U values per chunk (1,
+or C). Every tensor of a trajectory is `[T, B, ...]` (`prev_values` has one row more), so that a
+trajectory is cut and joined along its second dimension, and nobody transposes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+ENVS = 1
+"""The dimension of envs."""
+
+Trajectory = TypeVar("Trajectory", bound="EnvTrajectory | PolicyTrajectory")
+
 
 @dataclass
-class EnvHalf:
-    """What the envs know of a rollout; batch first, so that it can be shared out by env.
+class FinalObservations:
+    """The observations in which the m episodes of a rollout ended.
 
     Attributes:
-        rewards: float32 `[B, T, C]`.
-        terminations: bool `[B, T, C]`.
-        truncations: bool `[B, T, C]`.
-        valid: bool `[B, T, C]`, whether the action was carried out: those that follow the end of
+        steps: chunk step in which each ended, int64 `[m]`.
+        envs: column of its env, int64 `[m]`.
+        obs: the observations by name, `[m, ...]` each.
+    """
+
+    steps: Tensor
+    envs: Tensor
+    obs: dict[str, Tensor]
+
+    def split(self, sizes: Sequence[int]) -> list[FinalObservations]:
+        """Cut into parts of so many envs each."""
+        parts, begin = [], 0
+        for size in sizes:
+            own = (self.envs >= begin) & (self.envs < begin + size)
+            obs = {key: value[own] for key, value in self.obs.items()}
+            parts.append(FinalObservations(self.steps[own], self.envs[own] - begin, obs))
+            begin += size
+        return parts
+
+    @staticmethod
+    def merge(parts: Sequence[FinalObservations], sizes: Sequence[int]) -> FinalObservations:
+        """Put parts of so many envs each side by side."""
+        begins = [sum(sizes[:i]) for i in range(len(sizes))]
+        envs = [part.envs + begin for part, begin in zip(parts, begins, strict=True)]
+        obs = {key: torch.cat([part.obs[key] for part in parts]) for key in parts[0].obs}
+        return FinalObservations(torch.cat([part.steps for part in parts]), torch.cat(envs), obs)
+
+
+@dataclass(kw_only=True)
+class EnvTrajectory:
+    """What the envs know of a rollout.
+
+    Attributes:
+        rewards: float32 `[T, B, C]`.
+        terminations: bool `[T, B, C]`.
+        truncations: bool `[T, B, C]`.
+        valid: bool `[T, B, C]`, whether the action was carried out: those that follow the end of
             an episode in a chunk are not, nor are those of an env that rests.
-        begins: bool `[B]`, whether the first step is the first of an episode.
+        begins: bool `[T, B]`, whether the chunk is the first of an episode.
+        actions: the actions that were carried out, in the units of the env, `[T, B, C, A]`.
+        intervened: bool `[T, B, C]`, whether somebody else than the policy chose the action.
     """
 
     rewards: Tensor
@@ -28,19 +73,22 @@ class EnvHalf:
     truncations: Tensor
     valid: Tensor
     begins: Tensor
+    actions: Tensor
+    intervened: Tensor
 
 
-@dataclass
-class RolloutHalf:
-    """What the policy knows of a rollout; batch first.
+@dataclass(kw_only=True)
+class PolicyTrajectory:
+    """What the policy knows of a rollout.
 
     Attributes:
-        forward_inputs: tensors from which log-probabilities are recomputed, `[B, T, ...]`.
-        prev_logprobs: float32 `[B, T, C*A]`.
-        prev_values: float32 `[B, T + 1, U]`.
-        bootstrap_values: V of the observation in which an episode ended, float32 `[B, T, U]`.
-        versions: version of the weights that acted, int64 `[B, T]`.
-        finite: bool `[B, T]`, whether the observations before and after the step hold no NaN.
+        forward_inputs: tensors from which log-probabilities are recomputed, `[T, B, ...]` each.
+        prev_logprobs: float32 `[T, B, C*A]`.
+        prev_values: float32 `[T + 1, B, U]`.
+        bootstrap_values: V of the observation in which an episode ended, float32 `[T, B, U]`.
+        versions: version of the weights that acted, int64 `[T, B]`.
+        finite: bool `[T, B]`, whether the observations before and after the step hold no NaN.
+        final: the observations in which episodes ended; None unless the learner needs them.
     """
 
     forward_inputs: dict[str, Tensor]
@@ -49,37 +97,12 @@ class RolloutHalf:
     bootstrap_values: Tensor
     versions: Tensor
     finite: Tensor
+    final: FinalObservations | None = None
 
 
-@dataclass
-class EmbodiedBatch:
-    """A rollout as the learner sees it, time first.
-
-    Attributes:
-        forward_inputs: `[T, B, ...]` each.
-        prev_logprobs: `[T, B, C*A]`.
-        prev_values: `[T + 1, B, U]`.
-        bootstrap_values: `[T, B, U]`.
-        rewards: `[T, B, C]`.
-        terminations: `[T, B, C]`.
-        truncations: `[T, B, C]`.
-        valid: `[T, B, C]`.
-        begins: `[B]`.
-        versions: `[T, B]`.
-        finite: `[T, B]`.
-    """
-
-    forward_inputs: dict[str, Tensor]
-    prev_logprobs: Tensor
-    prev_values: Tensor
-    bootstrap_values: Tensor
-    rewards: Tensor
-    terminations: Tensor
-    truncations: Tensor
-    valid: Tensor
-    begins: Tensor
-    versions: Tensor
-    finite: Tensor
+@dataclass(kw_only=True)
+class EmbodiedBatch(EnvTrajectory, PolicyTrajectory):
+    """A rollout as the learner sees it: both trajectories of the same envs."""
 
     @property
     def num_samples(self) -> int:
@@ -87,39 +110,61 @@ class EmbodiedBatch:
         return self.rewards.shape[0] * self.rewards.shape[1]
 
     @classmethod
-    def join(cls, env: Sequence[EnvHalf], rollout: Sequence[RolloutHalf]) -> EmbodiedBatch:
-        """Puts the halves of several stages and epochs together, env by env.
+    def join(
+        cls, env: Sequence[EnvTrajectory], policy: Sequence[PolicyTrajectory]
+    ) -> EmbodiedBatch:
+        """Put the trajectories of several stages and epochs side by side.
 
         Args:
-            env: halves of the envs.
-            rollout: halves of the policy, in the same order.
+            env: of the envs.
+            policy: of the policy, in the same order.
         """
-        names = ("rewards", "terminations", "truncations", "valid")
-        of_env = {name: _time_first([getattr(half, name) for half in env]) for name in names}
-        names = ("prev_logprobs", "prev_values", "bootstrap_values", "versions", "finite")
-        of_policy = {name: _time_first([getattr(h, name) for h in rollout]) for name in names}
-        inputs = {
-            key: _time_first([half.forward_inputs[key] for half in rollout])
-            for key in rollout[0].forward_inputs
-        }
-        begins = torch.cat([half.begins for half in env])
-        return cls(forward_inputs=inputs, begins=begins, **of_policy, **of_env)
+        return cls(**vars(merge_trajectories(env)), **vars(merge_trajectories(policy)))
 
 
-def _time_first(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts, 0).transpose(0, 1).contiguous()
+def split_trajectory(trajectory: Trajectory, sizes: Sequence[int]) -> list[Trajectory]:
+    """Cut a trajectory into parts of so many envs each."""
+
+    def split(value: Any) -> Sequence[Any]:
+        if value is None:
+            return [None] * len(sizes)
+        if isinstance(value, FinalObservations):
+            return value.split(sizes)
+        if isinstance(value, Mapping):
+            columns = {key: split(item) for key, item in value.items()}
+            return [{key: part[i] for key, part in columns.items()} for i in range(len(sizes))]
+        return value.split(list(sizes), ENVS)
+
+    if len(sizes) == 1:
+        return [trajectory]
+    columns = {name: split(value) for name, value in vars(trajectory).items()}
+    return [
+        type(trajectory)(**{name: part[i] for name, part in columns.items()})
+        for i in range(len(sizes))
+    ]
 
 
-def split_halves(half: Any, sizes: Sequence[int]) -> list[Any]:
-    """Cuts a half along its envs."""
-    from rlinf.scheduler.worker.routing import split_batch
+def merge_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
+    """Put trajectories of several envs side by side; the inverse of `split_trajectory`."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    counts = [_num_envs(part) for part in parts]
 
-    parts = split_batch(vars(half), sizes)
-    return [type(half)(**part) for part in parts]
+    def merge(values: Sequence[Any]) -> Any:
+        if values[0] is None:
+            return None
+        if isinstance(values[0], FinalObservations):
+            return FinalObservations.merge(values, counts)
+        if isinstance(values[0], Mapping):
+            return {key: merge([value[key] for value in values]) for key in values[0]}
+        return torch.cat(list(values), ENVS)
+
+    return type(first)(
+        **{name: merge([getattr(part, name) for part in parts]) for name in vars(first)}
+    )
 
 
-def merge_halves(parts: Sequence[Any]) -> Any:
-    """Inverse of `split_halves`."""
-    from rlinf.scheduler.worker.routing import merge_batches
-
-    return type(parts[0])(**merge_batches([vars(part) for part in parts]))
+def _num_envs(trajectory: EnvTrajectory | PolicyTrajectory) -> int:
+    whole = next(value for value in vars(trajectory).values() if isinstance(value, Tensor))
+    return whole.shape[ENVS]

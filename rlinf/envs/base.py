@@ -37,9 +37,10 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
     `[B, H, W, 3]` (and `wrist_images`, `extra_view_images`) where the env has them, and
     `task_descriptions`, a list of `B` texts. Nobody writes into them again: they may be kept.
 
-    Infos of each sub-step hold `success` and `_valid` (bool `[B]`, whether the slot was stepped).
-    Those of the last also hold `restarts` and `nan_skipped` (counts so far) and, when episodes
-    ended:
+    Infos of each sub-step hold `success` and `_valid` (bool `[B]`, whether the slot was stepped)
+    and, where somebody else than the policy chose an action, `intervene_flag` (bool `[B]`) and
+    `intervene_action` (`[B, A]`, what was carried out). Those of the last also hold `restarts` and
+    `nan_skipped` (counts so far) and, when episodes ended:
 
     - `final_observation`: the observations in which they ended; mask `_final_observation`. With
       auto-reset the returned observation is already that of the next episode.
@@ -223,6 +224,8 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
             obs_list.append(self._pack(images))
             success = torch.from_numpy(self._totals.success_now.copy())
             infos_list.append({"success": success, "_valid": valid})
+            if result.interventions:
+                infos_list[-1] |= self._intervened(actions[:, column])
         infos = infos_list[-1]
         if flagged and (done := (terminations | truncations).any(axis=1)).any():
             counted = done.copy()
@@ -291,6 +294,17 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
             if ended:
                 dropped += self._end(ended, dropped)
         return dropped
+
+    def _intervened(self, actions: np.ndarray) -> dict[str, torch.Tensor]:
+        """Returns what was carried out instead of actions, and where; forgets it."""
+        flag, done = np.zeros(self.num_envs, bool), actions.copy()
+        for slot, action in self._result.interventions.items():
+            flag[slot], done[slot] = True, action
+        self._result.interventions = {}
+        return {
+            "intervene_flag": torch.from_numpy(flag),
+            "intervene_action": torch.from_numpy(done),
+        }
 
     def _find_live(self) -> None:
         """Works out which slots are live, and when the first of them can reach the limit."""

@@ -25,6 +25,7 @@ class StepResult:
         truncated: bool `[B]`; the simulator cuts the episode off.
         success: bool `[B]`; the task is solved now.
         flagged: Any of the flags is set; whoever sets one has to say so.
+        interventions: By slot, the action `[A]` that was carried out instead of the one given.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -34,6 +35,7 @@ class StepResult:
         self.truncated = np.zeros(num_envs, bool)
         self.success = np.zeros(num_envs, bool)
         self.flagged = False
+        self.interventions: dict[int, np.ndarray] = {}
 
     def mark(self, slot: int, terminated: bool, truncated: bool, success: bool) -> None:
         """Sets the flags of one slot."""

@@ -116,7 +116,10 @@ class EmbodiedCredit:
         rewards = batch.rewards if finite.all() else torch.where(finite[:, None], batch.rewards, 0)
         seen = batch.valid & finite[:, None]
         kept = self._kept_envs(rewards, dones)
-        mask = seen if kept is None else seen & kept[:, None]
+        # What somebody else chose says nothing of the policy; its reward counts all the same.
+        mask = seen & ~batch.intervened
+        if kept is not None:
+            mask &= kept[:, None]
         shown = rewards
         logprobs, ref = self._per_action(batch.prev_logprobs), self._per_action(ref_logprobs)
         if ref is not None and algorithm.kl_beta > 0 and algorithm.kl_in == "reward":
@@ -133,7 +136,7 @@ class EmbodiedCredit:
                 rewards,
                 dones,
                 valid=seen,
-                begins=batch.begins,
+                begins=batch.begins[0],
                 epochs=self._cfg.env.train.rollout_epoch,
                 all_reduce=self._all_reduce,
             )

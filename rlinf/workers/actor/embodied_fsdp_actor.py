@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from rlinf.data.embodied import EmbodiedBatch, merge_halves
+from rlinf.data.embodied import EmbodiedBatch, merge_trajectories
+from rlinf.data.embodied_messages import ENV_TRAJECTORY, POLICY_TRAJECTORY
 from rlinf.data.env_share import env_ids
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
@@ -22,8 +23,6 @@ from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
 from rlinf.workers.agreement import Evidence, Finding
 from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
-from rlinf.workers.env.env_worker import TRAJECTORY
-from rlinf.workers.rollout.multi_step_rollout_worker import HALF
 
 
 class EmbodiedFSDPActor(Checkpointed, Worker):
@@ -96,19 +95,20 @@ class EmbodiedFSDPActor(Checkpointed, Worker):
     def recv_rollout_batch(self) -> int:
         """Receives this rank's share of a rollout; returns the number of chunk steps in it."""
         cfg = self.cfg
-        env, rollout = cfg.env.group_name, cfg.rollout.group_name
-        env_halves, rollout_halves = [], []
-        for epoch in range(cfg.env.train.rollout_epoch):
-            for stage in range(cfg.rollout.pipeline_stage_num):
-                key = (epoch, stage)
-                for group, tag, halves in (
-                    (env, TRAJECTORY, env_halves),
-                    (rollout, HALF, rollout_halves),
-                ):
-                    halves.append(
-                        self.recv_from(group, None, route_key=key, tag=tag, merge_fn=merge_halves)
+        stages = range(cfg.rollout.pipeline_stage_num)
+        parts = [(epoch, stage) for epoch in range(cfg.env.train.rollout_epoch) for stage in stages]
+        of_env, of_policy = [], []
+        for part in parts:
+            for group, tag, received in (
+                (cfg.env.group_name, ENV_TRAJECTORY, of_env),
+                (cfg.rollout.group_name, POLICY_TRAJECTORY, of_policy),
+            ):
+                received.append(
+                    self.recv_from(
+                        group, None, route_key=part, tag=tag, merge_fn=merge_trajectories
                     )
-        self._batch = EmbodiedBatch.join(env_halves, rollout_halves)
+                )
+        self._batch = EmbodiedBatch.join(of_env, of_policy)
         return self._batch.num_samples
 
     def _env_ids(self) -> list[int]:

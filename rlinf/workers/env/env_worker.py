@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from rlinf.data.embodied import EnvHalf, split_halves
+from rlinf.data.embodied import split_trajectory
+from rlinf.data.embodied_messages import (
+    ACTIONS,
+    ENV_TRAJECTORY,
+    EPISODES,
+    EVALUATION,
+    OBSERVATIONS,
+    OVER,
+    pack_observations,
+)
 from rlinf.envs import can_render, get_env_cls
 from rlinf.envs.rendering import choose_backend
 from rlinf.scheduler import Worker
@@ -22,9 +31,7 @@ from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.env_settings import env_settings
 from rlinf.workers.env.episode_player import EpisodePlayer, Played
-
-OBS, ACTIONS, TRAJECTORY = "obs", "actions", "env half"
-EVAL, EPISODES, OVER = "eval", "episodes", "over"
+from rlinf.workers.env.trajectory_recorder import TrajectoryRecorder
 
 
 class EnvWorker(Checkpointed, Worker):
@@ -151,8 +158,10 @@ class EnvWorker(Checkpointed, Worker):
         rollout, actor = self.cfg.rollout.group_name, self.cfg.actor.group_name
         steps = 0
         for epoch in range(cfg.rollout_epoch):
-            records: list[list[tuple]] = [[] for _ in range(self.stages)]
-            begins = [self._fresh[stage] or env.is_start for stage, env in enumerate(envs)]
+            recorders = [
+                TrajectoryRecorder(self._fresh[stage] or env.is_start)
+                for stage, env in enumerate(envs)
+            ]
             for stage, env in enumerate(envs):
                 self._send_obs(rollout, stage, self._first_obs(stage, env), None)
             for _ in range(chunks):
@@ -160,25 +169,20 @@ class EnvWorker(Checkpointed, Worker):
                     actions = self._recv_actions(rollout, stage)
                     with self.worker_timer("env_step"):
                         obs, rewards, terms, truncs, infos = env.chunk_step(actions)
-                    valid = torch.stack([info["_valid"] for info in infos], 1)
-                    steps += int(valid.sum())
-                    records[stage].append((rewards, terms, truncs, valid))
+                    recorders[stage].add(actions, rewards, terms, truncs, infos, cfg.auto_reset)
                     self._send_obs(rollout, stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage)
-            for stage in range(self.stages):
-                half = EnvHalf(
-                    *(torch.stack(column, 1) for column in zip(*records[stage], strict=True)),
-                    begins=torch.full((envs[stage].num_envs,), begins[stage]),
-                )
+            for stage, recorder in enumerate(recorders):
                 self.send_to(
                     actor,
                     None,
-                    half,
+                    recorder.finish(),
                     route_key=(epoch, stage),
-                    tag=TRAJECTORY,
+                    tag=ENV_TRAJECTORY,
                     batch_size=cfg.total_num_envs // self.stages,
-                    split_fn=split_halves,
+                    split_fn=split_trajectory,
                 )
+                steps += recorder.env_steps
             if not cfg.auto_reset:
                 self._fresh = [True] * self.stages
         self._offload(cfg, envs)
@@ -196,15 +200,8 @@ class EnvWorker(Checkpointed, Worker):
         return env.last_obs
 
     def _send_obs(self, rollout: str, stage: Any, obs: dict[str, Any], infos: Any) -> None:
-        """Sends observations and, where episodes ended, those in which they ended."""
-        message = {key: value for key, value in obs.items() if isinstance(value, torch.Tensor)}
-        if infos is not None and "final_observation" in infos:
-            final = infos["final_observation"]
-            for key, value in final.items():
-                if isinstance(value, torch.Tensor):
-                    message[f"final_{key}"] = value
-            message["done"] = infos["_final_observation"]
-        self.send_to(rollout, None, message, route_key=stage, tag=OBS)
+        message = pack_observations(obs, infos)
+        self.send_to(rollout, None, message, route_key=stage, tag=OBSERVATIONS)
 
     def _recv_actions(self, rollout: str, stage: Any) -> torch.Tensor:
         begin = time.perf_counter()
@@ -260,14 +257,18 @@ class EnvWorker(Checkpointed, Worker):
 
     def _ask(self, obs: dict[str, Any]) -> torch.Tensor:
         self._send_eval_obs(obs, over=False)
-        return self._recv_actions(self.cfg.rollout.group_name, EVAL)
+        return self._recv_actions(self.cfg.rollout.group_name, EVALUATION)
 
     def _send_eval_obs(self, obs: dict[str, Any], over: bool) -> None:
         """Sends observations and whose they are; after the last no actions are wanted any more."""
         playing = self._eval[0].playing
         numbers = torch.tensor([-1 if episode is None else episode.number for episode in playing])
-        more = {EPISODES: numbers, OVER: torch.full((len(playing),), over)}
-        self._send_obs(self.cfg.rollout.group_name, EVAL, {**obs, **more}, None)
+        message = pack_observations(obs) | {
+            EPISODES: numbers,
+            OVER: torch.full((len(playing),), over),
+        }
+        rollout = self.cfg.rollout.group_name
+        self.send_to(rollout, None, message, route_key=EVALUATION, tag=OBSERVATIONS)
 
     # -- checkpoints ----------------------------------------------------------------------------
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlinf.data.embodied_messages import Obs, select_rows
+
 BLOCK = 8
 """Observations that the policy sees at a time."""
 
-Act = Callable[[dict[str, Tensor]], Tensor]
+Act = Callable[[Obs], Tensor]
 
 
-def act_in_blocks(act: Act, obs: dict[str, Tensor], episodes: list[int], actions: Tensor) -> None:
+def act_in_blocks(act: Act, obs: Obs, episodes: list[int], actions: Tensor) -> None:
     """Acts on observations in blocks of one size, in which each episode has its own place.
 
     The last bits of a row of a matrix product depend on how many rows there are and on which of
@@ -23,7 +24,7 @@ def act_in_blocks(act: Act, obs: dict[str, Tensor], episodes: list[int], actions
 
     Args:
         act: Acts on a batch of observations.
-        obs: `[B, ...]` each.
+        obs: Tensors `[B, ...]`, and texts, lists of B.
         episodes: Number of the episode of each; -1 if none runs there.
         actions: Gets the actions, `[B, C, A]`; those of envs without an episode stay.
     """
@@ -32,7 +33,7 @@ def act_in_blocks(act: Act, obs: dict[str, Tensor], episodes: list[int], actions
         # What is in empty places does not matter. Copies begin where memory is aligned: that, too,
         # may decide how is computed.
         filled = torch.tensor([row if row >= 0 else next(iter(block.values())) for row in rows])
-        out = act({key: value[filled] for key, value in obs.items()})
+        out = act(select_rows(obs, filled))
         actions[list(block.values())] = out[list(block)]
 
 
@@ -73,18 +74,15 @@ class Clients:
         """Numbers of their envs, in order."""
         return [number for ids in self._left.values() for number in ids]
 
-    def drop(self, obs: dict[str, Any], over: Tensor) -> dict[str, Any]:
-        """Forgets those that have ended; returns the observations of the others.
+    def drop(self, over: Tensor) -> Tensor:
+        """Forget those that have ended; return the rows of the others, int64 `[m]`.
 
         Args:
-            obs: Of all that had not ended before, `[B, ...]` each.
-            over: Whether the worker of an env has ended, bool `[B]`.
+            over: Whether the worker of an env has ended, bool `[B]`, of all that had not before.
         """
-        if not over.any():
-            return obs
         begin = 0
         for rank, ids in list(self._left.items()):
             if over[begin]:
                 del self._left[rank]
             begin += len(ids)
-        return {key: value[~over] for key, value in obs.items()}
+        return (~over).nonzero().squeeze(1)

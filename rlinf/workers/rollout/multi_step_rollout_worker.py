@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlinf.data.embodied import RolloutHalf, split_halves
+from rlinf.data.embodied import split_trajectory
+from rlinf.data.embodied_messages import (
+    ACTIONS,
+    EPISODES,
+    EVALUATION,
+    OBSERVATIONS,
+    OVER,
+    POLICY_TRAJECTORY,
+    Obs,
+    merge_observations,
+    select_rows,
+)
 from rlinf.data.env_share import env_ids
 from rlinf.hybrid_engines.fsdp.precision import usable_format
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
-from rlinf.models.embodiment.noise import EnvNoise
+from rlinf.models.embodiment.base_policy import BasePolicy
 from rlinf.scheduler import Worker
-from rlinf.scheduler.worker.routing import CommMapper, merge_batches
+from rlinf.scheduler.worker.routing import CommMapper
 from rlinf.utils.checkpoint import load_tree, save_tree
-from rlinf.utils.determinism import be_deterministic, named_seed
+from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
-from rlinf.workers.agreement import Evidence, SeenInputs, sampled_steps
+from rlinf.workers.agreement import Evidence
 from rlinf.workers.checkpointed import Checkpointed, Job
-from rlinf.workers.env.env_worker import ACTIONS, EPISODES, EVAL, OBS, OVER
-from rlinf.workers.rollout.episode_server import Clients, act_in_blocks
-from rlinf.workers.rollout.observation_guard import ObservationGuard
-
-HALF = "rollout half"
+from rlinf.workers.rollout.episode_server import Clients
+from rlinf.workers.rollout.rollout_policy import RolloutPolicy
 
 
 class MultiStepRolloutWorker(Checkpointed, Worker):
@@ -43,27 +49,37 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
             be_deterministic(cfg.runner.seed, "rollout", self._rank)
         self.cfg = cfg
         self.stages = cfg.rollout.pipeline_stage_num
-        self.version = -1
         self._device = torch.device(self.torch_device_type)
 
     def init_worker(self, env_spec: EnvSpec) -> None:
         """Builds the policy."""
+        cfg = self.cfg
         self._format = self._number_format()
-        policy = get_model(self.cfg.actor.model, env_spec, self._format)
-        self.policy = policy.to(self._device).eval()
-        seed = self.cfg.rollout.seed
-        seed = self.cfg.runner.seed if seed is None else seed
-        own = named_seed(seed, "rollout", "policy", self._rank)
-        generator = torch.Generator(self._device).manual_seed(own)
-        self.policy.set_generator(generator)
-        self._generator = generator
-        self._noise = self._noise_of_envs(seed)
-        self._steps = 0
         self._env_spec = env_spec
-        self._receiver = WeightReceiver(self, self.cfg)
-        self._guard = ObservationGuard(self.cfg.runner.on_nan, self.log_warning)
-        self._seen = SeenInputs()
+        policy = get_model(cfg.actor.model, env_spec, self._format).to(self._device).eval()
+        stages = [] if cfg.env.train is None else self._env_ids(cfg.env.train, self.stages)
+        self._acting = RolloutPolicy(
+            policy,
+            self._device,
+            stages,
+            seed=cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed,
+            rank=self._rank,
+            on_nan=cfg.runner.on_nan,
+            warn=self.log_warning,
+            compares=cfg.runner.agreement.interval >= 0,
+        )
+        self._receiver = WeightReceiver(self, cfg)
         self._offload()
+
+    @property
+    def policy(self) -> BasePolicy:
+        """The policy."""
+        return self._acting.policy
+
+    @property
+    def version(self) -> int:
+        """Version of the policy's weights; -1 if none have arrived."""
+        return self._acting.version
 
     def _number_format(self) -> torch.dtype:
         """That of the policy's weights."""
@@ -74,18 +90,6 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         if note and self._rank == 0:
             self.log_warning(note)
         return dtype
-
-    def _noise_of_envs(self, seed: int) -> list[EnvNoise]:
-        """One source of noise per stage, which gives an env the same noise however envs are spread.
-
-        Empty if the policy draws its noise itself.
-        """
-        train = self.cfg.env.train
-        takes_noise = "noise" in inspect.signature(self.policy.predict_action_batch).parameters
-        if train is None or not takes_noise:
-            return []
-        width = self.policy.num_action_chunks * self.policy.action_dim
-        return [EnvNoise(seed, ids, width) for ids in self._env_ids(train, self.stages)]
 
     def _env_ids(self, cfg: Any, stages: int) -> list[list[int]]:
         """Numbers, in the whole run, of the envs that this rank serves, by stage."""
@@ -104,7 +108,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
     def sync_model_from_actor(self) -> int:
         """Receives the actor's weights; returns their version."""
         self._onload()
-        self.version = self._receiver.receive(self.policy)
+        self._acting.version = self._receiver.receive(self.policy)
         return self.version
 
     def _onload(self) -> None:
@@ -125,75 +129,46 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
     def generate(self) -> None:
         """Acts through one rollout and sends its half of it to the actor group."""
         self._onload()
-        cfg = self.cfg.env.train
+        cfg, acting = self.cfg.env.train, self._acting
         chunks = self._chunks(cfg, self._env_spec.train_steps)
         env, actor = self.cfg.env.group_name, self.cfg.actor.group_name
-        ids = self._env_ids(cfg, self.stages)
-        step = self._steps
-        compared = sampled_steps(chunks) if self.cfg.runner.agreement.interval >= 0 else ()
-        self._seen.clear()
+        step = acting.steps
+        acting.begin_rollout(chunks)
         for epoch in range(cfg.rollout_epoch):
-            records = [_Record(self.version) for _ in range(self.stages)]
+            acting.begin_epoch()
             for chunk in range(chunks):
-                for stage, record in enumerate(records):
-                    obs, bad = self._guard.check(self._recv_obs(env, stage), chunk, ids[stage])
+                for stage in range(self.stages):
+                    message = self._recv_obs(env, stage)
                     with self.worker_timer("predict"):
-                        final = self._final_values(obs)
-                        actions, result = self.policy.predict_action_batch(
-                            self._inputs(obs), **self._sampling(stage, step)
-                        )
-                    if chunk in compared:
-                        self._seen.note(epoch, chunk, ids[stage], result["forward_inputs"])
-                    self.send_to(env, None, actions.cpu(), route_key=stage, tag=ACTIONS)
-                    record.add(final, result, bad)
+                        actions = acting.act(stage, message, epoch, chunk, step)
+                    self.send_to(env, None, actions, route_key=stage, tag=ACTIONS)
                 step += 1
-            for stage, record in enumerate(records):
-                obs, bad = self._guard.check(self._recv_obs(env, stage), chunks, ids[stage])
+            for stage in range(self.stages):
+                message = self._recv_obs(env, stage)
                 with self.worker_timer("predict"):
-                    half = record.finish(
-                        self._final_values(obs), self.policy.predict_values(self._inputs(obs)), bad
-                    )
+                    trajectory = acting.finish(stage, message, chunks)
                 self.send_to(
                     actor,
                     None,
-                    half,
+                    trajectory,
                     route_key=(epoch, stage),
-                    tag=HALF,
+                    tag=POLICY_TRAJECTORY,
                     batch_size=cfg.total_num_envs // self.stages,
-                    split_fn=split_halves,
+                    split_fn=split_trajectory,
                 )
         # Not before: a rollout that is played again has the noise of its first attempt.
-        self._steps = step
+        acting.steps = step
         self._offload()
 
-    def _sampling(self, stage: int, step: int) -> dict[str, Any]:
-        if not self._noise:
-            return {}
-        return {"noise": self._noise[stage].at(step).to(self._device)}
-
-    def _recv_obs(self, env: str, stage: Any, ranks: list[int] | None = None) -> dict[str, Any]:
-        return self.recv_from(env, None, route_key=stage, tag=OBS, merge_fn=merge_obs, ranks=ranks)
-
-    def _inputs(self, obs: dict[str, Any]) -> dict[str, Any]:
-        own = {k: v for k, v in obs.items() if not k.startswith("final_") and k != "done"}
-        if self._device.type == "cpu":
-            return own
-        return {key: value.to(self._device, non_blocking=True) for key, value in own.items()}
-
-    def _final_values(self, obs: dict[str, Any]) -> torch.Tensor | None:
-        """V of the observations in which episodes ended; None if none did."""
-        if "done" not in obs:
-            return None
-        rows = obs["done"].nonzero().squeeze(1)
-        final = {
-            key.removeprefix("final_"): value[rows].to(self._device)
-            for key, value in obs.items()
-            if key.startswith("final_")
-        }
-        values = self.policy.predict_values(final).cpu()
-        out = torch.zeros(len(obs["done"]), values.shape[1])
-        out[rows] = values
-        return out
+    def _recv_obs(self, env: str, stage: Any, ranks: list[int] | None = None) -> Obs:
+        return self.recv_from(
+            env,
+            None,
+            route_key=stage,
+            tag=OBSERVATIONS,
+            merge_fn=merge_observations,
+            ranks=ranks,
+        )
 
     def _chunks(self, cfg: Any, own_limit: int | None) -> int:
         return rollout_steps(cfg, own_limit) // self.cfg.actor.model.num_action_chunks
@@ -208,31 +183,25 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         workers = self._world_size_of(env)
         shares = CommMapper.get_src_ranks(total, workers, self._world_size, self._rank)
         clients = Clients(shares, *self._env_ids(self.cfg.env.eval, 1))
-        noise, step = self._generator.get_state(), 0
+        # A policy that draws noise although it is evaluated must not change what is trained.
+        noise, step = self._acting.generator.get_state(), 0
         while clients.ranks:
-            obs = self._recv_obs(env, EVAL, clients.ranks)
-            obs = clients.drop(obs, obs.pop(OVER))
+            message = self._recv_obs(env, EVALUATION, clients.ranks)
+            rows = clients.drop(message[OVER])
             if clients.ranks:
-                episodes = obs.pop(EPISODES).tolist()
-                obs, _ = self._guard.check(obs, step, clients.env_ids)
-                shape = len(episodes), self.policy.num_action_chunks, self.policy.action_dim
-                act_in_blocks(self._act, obs, episodes, actions := torch.zeros(shape))
+                left = {"obs": select_rows(message["obs"], rows), EPISODES: message[EPISODES][rows]}
                 self.send_to(
                     env,
                     None,
-                    actions,
-                    route_key=EVAL,
+                    self._acting.evaluate(left, clients.env_ids, step),
+                    route_key=EVALUATION,
                     tag=ACTIONS,
                     batch_size=total,
                     ranks=clients.ranks,
                 )
             step += 1
-        # A policy that draws noise although it is evaluated must not change what is trained.
-        self._generator.set_state(noise)
+        self._acting.generator.set_state(noise)
         self._offload()
-
-    def _act(self, obs: dict[str, Any]) -> torch.Tensor:
-        return self.policy.predict_action_batch(self._inputs(obs), mode="eval")[0].cpu()
 
     def keep_weights(self) -> None:
         """Remembers the weights, until `restore_weights`."""
@@ -242,7 +211,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
 
     def restore_weights(self) -> None:
         """Goes on with the weights of `keep_weights`."""
-        self.version, kept = self._kept
+        self._acting.version, kept = self._kept
         self.policy.load_state_dict(kept)
         del self._kept
 
@@ -255,15 +224,15 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
     def evidence(self) -> Evidence:
         """What the policy acted with in the last rollout, as checksums."""
         name = f"{self.group_name}:{self._rank}"
-        return Evidence.of(name, self.version, self.policy, self._seen.table())
+        return Evidence.of(name, self.version, self.policy, self._acting.seen.table())
 
     # -- checkpoints ----------------------------------------------------------------------------
 
     def _snapshot(self, folder: Path) -> Job:
         state = {
             "world_size": self._world_size,
-            "steps": self._steps,
-            "generator": self._generator.get_state(),
+            "steps": self._acting.steps,
+            "generator": self._acting.generator.get_state(),
         }
         return lambda: save_tree(folder / "rollout" / f"rank_{self._rank}", state)
 
@@ -272,76 +241,12 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         own = folder / "rollout" / f"rank_{self._rank}"
         same = own.with_name(own.name + ".json").exists()
         state = load_tree(own if same else own.with_name("rank_0"))
-        self._steps = state["steps"]
+        self._acting.steps = state["steps"]
         if state["world_size"] == self._world_size:
-            self._generator.set_state(state["generator"])
-        elif not self._noise:
+            self._acting.generator.set_state(state["generator"])
+        elif self._acting.draws_own_noise:
             return [
                 f"the noise of the policy, as there were {state['world_size']} rollout ranks and "
                 f"now are {self._world_size}"
             ]
         return []
-
-
-def merge_obs(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Joins observations of several env workers, of which only some may have ended episodes."""
-    if any("done" in part for part in parts):
-        parts = [part if "done" in part else _without_ends(part) for part in parts]
-    return merge_batches(parts)
-
-
-def _without_ends(part: dict[str, Any]) -> dict[str, Any]:
-    count = len(next(iter(part.values())))
-    finals = {f"final_{key}": value for key, value in part.items()}
-    return {**part, **finals, "done": torch.zeros(count, dtype=torch.bool)}
-
-
-class _Record:
-    """One stage of a rollout while it grows."""
-
-    def __init__(self, version: int) -> None:
-        self._version = version
-        self._results: list[dict[str, Any]] = []
-        self._final: list[torch.Tensor | None] = []
-        self._bad: list[torch.Tensor | None] = []
-
-    def add(
-        self, final: torch.Tensor | None, result: dict[str, Any], bad: torch.Tensor | None
-    ) -> None:
-        """Adds a step; `final` belongs to the step before it, `bad` rows are not finite."""
-        if self._results:
-            self._final.append(final)
-        self._results.append(result)
-        self._bad.append(bad)
-
-    def _finite(self, envs: int, steps: int) -> torch.Tensor:
-        """`[B, T]`: steps whose observations, before and after, are finite."""
-        finite = torch.ones(envs, steps, dtype=torch.bool)
-        for step, bad in enumerate(self._bad):
-            if bad is not None:
-                finite[bad, max(0, step - 1) : step + 1] = False
-        return finite
-
-    def finish(
-        self, final: torch.Tensor | None, last_values: torch.Tensor, bad: torch.Tensor | None
-    ) -> RolloutHalf:
-        """The whole stage, batch first, on the host."""
-        self._final.append(final)
-        self._bad.append(bad)
-        values = [r["prev_values"] for r in self._results] + [last_values]
-        prev_values = torch.stack(values, 1).cpu()
-        empty = torch.zeros_like(prev_values[:, 0])
-        bootstrap = torch.stack([empty if f is None else f for f in self._final], 1)
-        keys = self._results[0]["forward_inputs"]
-        logprobs = torch.stack([r["prev_logprobs"] for r in self._results], 1).cpu()
-        return RolloutHalf(
-            forward_inputs={
-                key: torch.stack([r["forward_inputs"][key] for r in self._results], 1).cpu()
-                for key in keys
-            },
-            prev_logprobs=logprobs,
-            prev_values=prev_values,
-            bootstrap_values=bootstrap,
-            versions=torch.full(logprobs.shape[:2], self._version),
-            finite=self._finite(*logprobs.shape[:2]),
-        )

@@ -29,7 +29,7 @@ class ObservationGuard:
         """Checks a batch of observations.
 
         Args:
-            obs: tensors, `[B, ...]` each.
+            obs: tensors, `[B, ...]` each, and texts, which are not looked at.
             step: chunk step of the rollout, for the message.
             env_ids: number of each env in the whole run, for the message.
 
@@ -42,7 +42,7 @@ class ObservationGuard:
         """
         bad = None
         for key, value in obs.items():
-            if is_finite(value):
+            if not isinstance(value, Tensor) or is_finite(value):
                 continue
             (row, *place), number = first_not_finite(value)
             message = (

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from rlinf.data.embodied_messages import POLICY_TRAJECTORY
 from rlinf.runners.agreement import PolicyDisagreement
-from rlinf.workers.rollout.multi_step_rollout_worker import HALF, MultiStepRolloutWorker
+from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
 
 OVERRIDES = [
     "cluster.component_placement={actor:0-1,rollout:0-1,env:0-1}",
@@ -53,8 +54,8 @@ class TamperedRollout(MultiStepRolloutWorker):
             del policy.predict_action_batch
 
     def send_to(self, group: str, channel: Any, data: Any, **kwargs: Any) -> Any:
-        if self._with == "inputs" and kwargs["tag"] == HALF:
-            data.forward_inputs["states"][1, 0] += 1.0
+        if self._with == "inputs" and kwargs["tag"] == POLICY_TRAJECTORY:
+            data.forward_inputs["states"][0, 1] += 1.0
         return super().send_to(group, channel, data, **kwargs)
 
 

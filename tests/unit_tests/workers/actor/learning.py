@@ -96,7 +96,9 @@ def rollout(
         terminations=ends,
         truncations=torch.zeros_like(ends),
         valid=until_done_in_chunk(ends),
-        begins=torch.zeros(envs, dtype=torch.bool),
+        begins=torch.zeros(steps, envs, dtype=torch.bool),
+        actions=noise.reshape(steps, envs, chunks, actions),
+        intervened=torch.zeros_like(ends),
         versions=torch.zeros(steps, envs, dtype=torch.long),
         finite=torch.ones(steps, envs, dtype=torch.bool),
     )
@@ -108,7 +110,7 @@ def columns(batch: EmbodiedBatch, envs: Any) -> EmbodiedBatch:
     def cut(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: cut(item) for key, item in value.items()}
-        return value[envs].clone() if value.ndim == 1 else value[:, envs].clone()
+        return None if value is None else value[:, envs].clone()
 
     return EmbodiedBatch(**{name: cut(value) for name, value in vars(batch).items()})
 

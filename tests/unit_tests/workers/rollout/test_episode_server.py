@@ -57,12 +57,10 @@ def test_few_blocks_are_needed():
 def test_clients_that_ended_are_not_waited_for():
     clients = Clients([(2, 3), (3, 1), (5, 2)], [6, 7, 8, 9, 15, 16])
     assert clients.ranks == [2, 3, 5] and clients.env_ids == [6, 7, 8, 9, 15, 16]
-    obs = {"states": torch.arange(6.0)}
-    assert clients.drop(obs, torch.zeros(6, dtype=torch.bool)) is obs
+    assert clients.drop(torch.zeros(6, dtype=torch.bool)).tolist() == list(range(6))
     over = torch.tensor([False] * 3 + [True] + [False] * 2)
-    assert clients.drop(obs, over)["states"].tolist() == [0, 1, 2, 4, 5]
+    assert clients.drop(over).tolist() == [0, 1, 2, 4, 5]
     assert clients.ranks == [2, 5] and clients.env_ids == [6, 7, 8, 15, 16]
-    over = torch.tensor([True] * 3 + [False] * 2)
-    assert clients.drop({"states": torch.arange(5.0)}, over)["states"].tolist() == [3, 4]
-    clients.drop({"states": torch.arange(2.0)}, torch.ones(2, dtype=torch.bool))
+    assert clients.drop(torch.tensor([True] * 3 + [False] * 2)).tolist() == [3, 4]
+    assert clients.drop(torch.ones(2, dtype=torch.bool)).tolist() == []
     assert clients.ranks == []

@@ -1,0 +1,86 @@
+"""What env and rollout workers say to each other: names of messages, and the form of observations.
+
+A message of observations is a dict, batch first, so that it can be shared out by env:
+
+- `obs`: by name, tensors `[B, ...]` (states, pictures of any number of cameras, whatever else an
+  env observes) and texts, lists of B strings.
+- `done` and `final`, where episodes ended: bool `[B]`, and the observations in which they ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+OBSERVATIONS = "obs"
+"""Tag of observations, from env to rollout."""
+ACTIONS = "actions"
+"""Tag of actions `[B, C, A]`, from rollout to env."""
+ENV_TRAJECTORY = "env trajectory"
+"""Tag of an `EnvTrajectory`, from env to actor."""
+POLICY_TRAJECTORY = "policy trajectory"
+"""Tag of a `PolicyTrajectory`, from rollout to actor."""
+EVALUATION = "eval"
+"""Route of observations and actions of an evaluation; that of training is the pipeline stage."""
+EPISODES = "episodes"
+"""In messages of an evaluation: number of the episode of each env, -1 for none, int64 `[B]`."""
+OVER = "over"
+"""In messages of an evaluation: whether its worker has no episode left, bool `[B]`."""
+
+Obs = dict[str, Any]
+
+
+def pack_observations(obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None) -> Obs:
+    """Make a message of observations.
+
+    Args:
+        obs: as a vector env returns them.
+        infos: of the chunk that led to them; None at the beginning.
+    """
+    message: Obs = {"obs": _without_empty_texts(obs)}
+    if infos is not None and "final_observation" in infos:
+        message["final"] = _without_empty_texts(infos["final_observation"])
+        message["done"] = infos["_final_observation"]
+    return message
+
+
+def merge_observations(parts: Sequence[Obs]) -> Obs:
+    """Join messages of several env workers, of which only some may have ended episodes."""
+    from rlinf.scheduler.worker.routing import merge_batches
+
+    if any("done" in part for part in parts):
+        parts = [part if "done" in part else _without_ends(part) for part in parts]
+    return merge_batches(parts)
+
+
+def tensors_of(obs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return those observations that are tensors."""
+    return {key: value for key, value in obs.items() if isinstance(value, Tensor)}
+
+
+def select_rows(obs: Mapping[str, Any], rows: Tensor) -> Obs:
+    """Return the observations of some envs.
+
+    Args:
+        obs: of all.
+        rows: which, int64 `[m]`.
+    """
+    numbers = rows.tolist()
+    return {
+        key: value[rows] if isinstance(value, Tensor) else [value[row] for row in numbers]
+        for key, value in obs.items()
+    }
+
+
+def _without_empty_texts(obs: Mapping[str, Any]) -> Obs:
+    return {
+        key: value for key, value in obs.items() if isinstance(value, Tensor) or any(value or ())
+    }
+
+
+def _without_ends(part: Obs) -> Obs:
+    count = len(next(iter(part["obs"].values())))
+    return {**part, "final": part["obs"], "done": torch.zeros(count, dtype=torch.bool)}

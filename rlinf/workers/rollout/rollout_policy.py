@@ -1,0 +1,182 @@
+"""A policy while it acts: noise, guard against NaN, values of ends, and the record of a rollout.
+
+Whoever holds it, a rollout worker or an env process that acts on its own, brings observations and
+carries actions away; the numbers are the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from rlinf.data.embodied import PolicyTrajectory
+from rlinf.data.embodied_messages import EPISODES, Obs, select_rows, tensors_of
+from rlinf.models.embodiment.base_policy import BasePolicy
+from rlinf.models.embodiment.noise import EnvNoise
+from rlinf.utils.determinism import named_seed
+from rlinf.workers.agreement import SeenInputs, sampled_steps
+from rlinf.workers.rollout.episode_server import act_in_blocks
+from rlinf.workers.rollout.observation_guard import ObservationGuard
+from rlinf.workers.rollout.trajectory_recorder import TrajectoryRecorder
+
+
+class RolloutPolicy:
+    """Acts for the envs of one process, stage by stage.
+
+    Args:
+        policy: on its device.
+        device: that device.
+        env_ids: numbers, in the whole run, of the envs of each stage.
+        seed: of the noise.
+        rank: of the process, for noise that a policy draws itself.
+        on_nan: see `ObservationGuard`.
+        warn: tells the user something.
+        compares: whether a few steps of each rollout are kept for a comparison with the learner.
+        keep_final: whether the learner needs the observations in which episodes ended.
+
+    Attributes:
+        policy: the policy.
+        version: of its weights; -1 if none have arrived.
+        steps: chunk steps of all rollouts so far, which choose the noise.
+        seen: checksums of what it acted on in the last rollout.
+        generator: of noise that the policy draws itself.
+    """
+
+    def __init__(
+        self,
+        policy: BasePolicy,
+        device: torch.device,
+        env_ids: Sequence[Sequence[int]],
+        *,
+        seed: int,
+        rank: int = 0,
+        on_nan: str = "stop",
+        warn: Callable[[str], None] = print,
+        compares: bool = False,
+        keep_final: bool = False,
+    ) -> None:
+        self.policy, self._device, self._env_ids = policy, device, env_ids
+        self.version, self.steps = -1, 0
+        self.seen = SeenInputs()
+        own = named_seed(seed, "rollout", "policy", rank)
+        self.generator = torch.Generator(device).manual_seed(own)
+        policy.set_generator(self.generator)
+        self._noise: list[EnvNoise] = []
+        if "noise" in inspect.signature(policy.predict_action_batch).parameters:
+            width = policy.num_action_chunks * policy.action_dim
+            self._noise = [EnvNoise(seed, ids, width) for ids in env_ids]
+        self._guard = ObservationGuard(on_nan, warn)
+        self._compares, self._keep_final = compares, keep_final
+        self._recorders: list[TrajectoryRecorder] = []
+        self._compared: Sequence[int] = ()
+
+    @property
+    def draws_own_noise(self) -> bool:
+        """Whether the policy draws its noise itself, so that it depends on who acts for whom."""
+        return not self._noise
+
+    # -- rollouts -------------------------------------------------------------------------------
+
+    def begin_rollout(self, chunks: int) -> None:
+        """Forget what was seen in the last rollout.
+
+        Args:
+            chunks: chunk steps of each epoch.
+        """
+        self._compared = sampled_steps(chunks) if self._compares else ()
+        self.seen.clear()
+
+    def begin_epoch(self) -> None:
+        """Begin to record."""
+        self._recorders = [TrajectoryRecorder(self.version) for _ in self._env_ids]
+
+    def act(self, stage: int, message: Obs, epoch: int, chunk: int, step: int) -> Tensor:
+        """Choose the actions of a chunk and record them.
+
+        Args:
+            stage: whose observations these are.
+            message: observations, see `rlinf.data.embodied_messages`.
+            epoch: of the rollout.
+            chunk: chunk step of the epoch.
+            step: chunk step of the run, which chooses the noise.
+
+        Returns:
+            Actions `[B, C, A]`, on the host.
+
+        Raises:
+            FloatingPointError: an observation is not finite, and `on_nan` is `stop`.
+        """
+        obs = self._observe(stage, message, chunk)
+        noise = {}
+        if self._noise:
+            noise["noise"] = self._noise[stage].at(step).to(self._device)
+        actions, result = self.policy.predict_action_batch(obs, **noise)
+        if chunk in self._compared:
+            self.seen.note(epoch, chunk, self._env_ids[stage], result["forward_inputs"])
+        self._recorders[stage].add_step(result)
+        return actions.cpu()
+
+    def finish(self, stage: int, message: Obs, chunk: int) -> PolicyTrajectory:
+        """Return the record of an epoch, which ends with these observations.
+
+        Args:
+            stage: whose observations these are.
+            message: as for `act`.
+            chunk: chunk steps of the epoch.
+        """
+        obs = self._observe(stage, message, chunk)
+        return self._recorders[stage].finish(self.policy.predict_values(obs))
+
+    def _observe(self, stage: int, message: Obs, chunk: int) -> Obs:
+        """Check observations and record which episodes ended in them."""
+        ids = self._env_ids[stage]
+        obs, bad = self._guard.check(message["obs"], chunk, ids)
+        values = ended = None
+        if "done" in message:
+            final, bad_ends = self._guard.check(message["final"], chunk, ids)
+            if bad_ends is not None:
+                bad = bad_ends if bad is None else bad | bad_ends
+            rows = message["done"].nonzero().squeeze(1)
+            final = select_rows(final, rows)
+            of_rows = self.policy.predict_values(self._on_device(final)).cpu()
+            values = torch.zeros(len(message["done"]), of_rows.shape[1])
+            values[rows] = of_rows
+            if self._keep_final:
+                ended = rows, tensors_of(final)
+        elif self._keep_final:
+            none = torch.zeros(0, dtype=torch.long)
+            ended = none, {key: value[:0] for key, value in tensors_of(obs).items()}
+        self._recorders[stage].add_end(values, bad, ended)
+        return self._on_device(obs)
+
+    def _on_device(self, obs: Obs) -> Obs:
+        if self._device.type == "cpu":
+            return obs
+        moved = {k: v.to(self._device, non_blocking=True) for k, v in tensors_of(obs).items()}
+        return obs | moved
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def evaluate(self, message: Obs, env_ids: Sequence[int], step: int) -> Tensor:
+        """Choose actions without noise; the same for an episode whoever plays it.
+
+        Args:
+            message: observations, and under `EPISODES` whose they are.
+            env_ids: numbers, in the whole run, of the envs.
+            step: of the evaluation, for messages.
+
+        Returns:
+            Actions `[B, C, A]`, on the host; zeros where no episode runs.
+        """
+        episodes = message[EPISODES].tolist()
+        obs, _ = self._guard.check(message["obs"], step, env_ids)
+        shape = len(episodes), self.policy.num_action_chunks, self.policy.action_dim
+        actions = torch.zeros(shape, dtype=self.policy.action_dtype)
+        act_in_blocks(self._act, obs, episodes, actions)
+        return actions
+
+    def _act(self, obs: Obs) -> Tensor:
+        return self.policy.predict_action_batch(self._on_device(obs), mode="eval")[0].cpu()

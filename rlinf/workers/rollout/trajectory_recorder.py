@@ -1,0 +1,90 @@
+"""Records what a policy does in one stage of a rollout, for the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlinf.data.embodied import FinalObservations, PolicyTrajectory
+
+
+class TrajectoryRecorder:
+    """One stage of a rollout while it grows.
+
+    Args:
+        version: of the weights that act.
+    """
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self._results: list[Mapping[str, Any]] = []
+        self._final_values: list[Tensor | None] = []
+        self._not_finite: list[Tensor | None] = []
+        self._ended: list[tuple[int, Tensor, dict[str, Tensor]]] = []
+
+    def add_end(
+        self,
+        values: Tensor | None,
+        not_finite: Tensor | None,
+        ended: tuple[Tensor, dict[str, Tensor]] | None = None,
+    ) -> None:
+        """Add what the observations say of the step that led to them.
+
+        Args:
+            values: V of the observations in which episodes ended, `[B, U]`; None if none did.
+            not_finite: envs whose observations are not finite, bool `[B]`; None if none is.
+            ended: rows `[m]` of episodes that ended, of which there may be none, and the
+                observations in which they did, on the host; None if nobody needs them.
+        """
+        self._not_finite.append(not_finite)
+        if self._results:
+            self._final_values.append(values)
+            if ended is not None:
+                self._ended.append((len(self._results) - 1, *ended))
+
+    def add_step(self, result: Mapping[str, Any]) -> None:
+        """Add what the policy did; see `BasePolicy.predict_action_batch`."""
+        self._results.append(result)
+
+    def finish(self, last_values: Tensor) -> PolicyTrajectory:
+        """Return the whole stage, on the host; `add_end` has been told of the last observations.
+
+        Args:
+            last_values: V of the last observations, `[B, U]`.
+        """
+        values = torch.stack([*(r["prev_values"] for r in self._results), last_values]).cpu()
+        empty = torch.zeros_like(values[0])
+        logprobs = torch.stack([r["prev_logprobs"] for r in self._results]).cpu()
+        steps, envs = logprobs.shape[:2]
+        return PolicyTrajectory(
+            forward_inputs={
+                key: torch.stack([r["forward_inputs"][key] for r in self._results]).cpu()
+                for key in self._results[0]["forward_inputs"]
+            },
+            prev_logprobs=logprobs,
+            prev_values=values,
+            bootstrap_values=torch.stack([empty if v is None else v for v in self._final_values]),
+            versions=torch.full((steps, envs), self._version),
+            finite=self._finite(steps, envs),
+            final=self._final() if self._ended else None,
+        )
+
+    def _finite(self, steps: int, envs: int) -> Tensor:
+        """Return `[T, B]`: steps whose observations, before and after, are finite."""
+        finite = torch.ones(steps, envs, dtype=torch.bool)
+        for step, bad in enumerate(self._not_finite):
+            if bad is not None:
+                finite[max(0, step - 1) : step + 1, bad] = False
+        return finite
+
+    def _final(self) -> FinalObservations:
+        """Return the observations in which episodes ended."""
+        steps, rows, obs = zip(*self._ended, strict=True)
+        return FinalObservations(
+            torch.tensor(steps).repeat_interleave(torch.tensor([len(own) for own in rows])),
+            torch.cat(rows),
+            {key: torch.cat([part[key] for part in obs]) for key in obs[0]},
+        )
