@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rlinf.config.schema.base import Float, Int
 from rlinf.models import register_model
-from rlinf.models.embodiment.gaussian_policy import HeadSettings
+from rlinf.models.embodiment.head_settings import HeadSettings
 from rlinf.models.embodiment.mlp_policy.config import MLPPolicyKeys
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
 

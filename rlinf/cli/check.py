@@ -6,9 +6,12 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf.cli.overrides import add_config_arguments
+
+if TYPE_CHECKING:
+    from rlinf.config import Problem
 
 _SIZES_HELP = "accelerators on each node; by default what the config says, or this machine has"
 
@@ -140,12 +143,37 @@ def inspect_config(
             raise ConfigError([Problem(error.path, error.text, str(error))]) from error
         sizes = {name: len(processes) for name, processes in report["placement"].items()}
         report["placement_map"] = format_placement_map(placement)
+    wrong = _unfit_distribution(cfg)
+    if wrong is not None:
+        raise ConfigError([wrong])
     report["arithmetic"] = batch_arithmetic(cfg, sizes)
     report["missing"] = missing_files(to_plain(cfg))
     trains = cfg.runner.task_type in ("embodied", "reasoning")
     if memory and trains and {"actor", "rollout"} <= report["placement"].keys():
         report |= _memory(cfg, report["placement"])
     return report
+
+
+def _unfit_distribution(cfg: Any) -> Problem | None:
+    """Says whether the distribution that a policy is to have does not fit the env's actions."""
+    if cfg.runner.task_type != "embodied" or cfg.env.train is None:
+        return None
+    name = cfg.actor.model.get("distribution", "auto")
+    if name == "auto":
+        return None
+    # Imported here: only few configs name a distribution, and torch takes a second.
+    from rlinf.cli.env_sizes import SizesUnknown, sizes_of_env
+    from rlinf.config import Problem
+    from rlinf.models.embodiment.distributions import UnfitDistribution, choose_distribution
+
+    try:
+        spec, _ = sizes_of_env(cfg)
+        choose_distribution(name, spec.action_choices, spec.action_low, spec.action_high)
+    except SizesUnknown:
+        return None
+    except UnfitDistribution as error:
+        return Problem("actor.model.distribution", name, error.reason, error.hint)
+    return None
 
 
 def _memory(cfg: Any, placement: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from rlinf.cli.env_sizes import Observations, SizesUnknown, env_sizes
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
@@ -22,10 +22,6 @@ BASE_PROCESS = {"actor": 440 * MIB, "rollout": 360 * MIB, "env": 360 * MIB}
 """Python, Ray and torch in a worker of a tiny job; resident memory, with the CPU build on Linux."""
 DEVICE_CONTEXT = 500 * MIB
 """What CUDA itself takes of a device for each process that uses it."""
-
-
-Observations = dict[str, tuple[tuple[int, ...], torch.dtype]]
-"""Shape of one env's observation and its format, by name."""
 
 
 class CannotPredict(ValueError):
@@ -90,7 +86,10 @@ def predict_memory(
         return predict_reasoning(cfg, placement)
     if cfg.runner.task_type != "embodied" or cfg.env.train is None:
         raise CannotPredict(f"there is no model of it for task type {cfg.runner.task_type}")
-    spec, observations = _sizes(cfg)
+    try:
+        spec, observations = env_sizes(cfg)
+    except SizesUnknown as error:
+        raise CannotPredict(f"{error} to have a prediction") from error
     model = _meta_model(cfg, spec)
     rollout = _Rollout.of(cfg, spec, model, observations)
     return [
@@ -246,55 +245,7 @@ def activation_bytes(model: nn.Module, inputs: Mapping[str, Tensor], rows: int) 
     )
 
 
-# -- sizes of observations and the model ----------------------------------------------------------
-
-
-def _sizes(cfg: Any) -> tuple[EnvSpec, Observations]:
-    """Sizes that the env says, if it can be made in no time, or else that the config says."""
-    from rlinf.envs import get_env_cls
-    from rlinf.envs.errors import EnvError
-    from rlinf.workers.env.env_settings import env_settings
-    from rlinf.workers.env.env_worker import describe_envs
-
-    model = cfg.actor.model
-    known = {name: model.get(name) for name in ("obs_dim", "action_dim")}
-    settings = env_settings(cfg, "train")
-    OmegaConf.set_readonly(settings, False)
-    settings.group_size = 1
-    try:
-        env_cls = get_env_cls(settings.env_type, settings)
-        if env_cls.opens_quickly:
-            env = env_cls(settings, 1)
-            try:
-                spec = describe_envs([env], [])
-                return spec, {
-                    key: (tuple(one.shape), torch.from_numpy(np.empty(0, one.dtype)).dtype)
-                    for key, one in env.obs_spec.items()
-                }
-            finally:
-                env.close()
-        missing = f"{settings.env_type} says its sizes only when it is started"
-    except (EnvError, ImportError, ValueError) as error:
-        missing = str(error)
-    if known["action_dim"] is None or (known["obs_dim"] is None and model.get("use_states", True)):
-        raise CannotPredict(
-            f"{missing}; set actor.model.obs_dim and actor.model.action_dim to have a prediction"
-        )
-    return _of_config(model, known)
-
-
-def _of_config(model: Any, known: Mapping[str, int | None]) -> tuple[EnvSpec, Observations]:
-    observations: Observations = {}
-    if known["obs_dim"] is not None:
-        observations["states"] = ((known["obs_dim"],), torch.float32)
-    size = model.get("image_size")
-    image = None if size is None else (size, size, 3)
-    if image is not None:
-        observations["main_images"] = (image, torch.uint8)
-        for key, count in (("wrist_images", "wrist_views"), ("extra_view_images", "extra_views")):
-            if model.get(count):
-                observations[key] = ((model.get(count), *image), torch.uint8)
-    return EnvSpec(known["obs_dim"], known["action_dim"], image_shape=image), observations
+# -- the model -------------------------------------------------------------------------------------
 
 
 def _meta_model(cfg: Any, spec: EnvSpec) -> nn.Module:

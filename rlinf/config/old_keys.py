@@ -21,6 +21,7 @@ ADVICE = {
     "actor.tokenizer.padding_side": "remove it: sequences are packed, not padded",
     "algorithm.length_params": "set algorithm.sampling_params",
     "actor.optim.critic_warmup_steps": "set algorithm.critic_warmup_steps",
+    "actor.model.squash_actions": "set actor.model.distribution to squashed_gaussian",
     "actor.lr_sched": "the learning-rate schedule is part of actor.optim",
     "actor.megatron": "Megatron is not implemented in this version; actor.fsdp_config is",
     "critic.optim.critic_warmup_steps": "set algorithm.critic_warmup_steps",

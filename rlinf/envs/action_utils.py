@@ -37,20 +37,26 @@ class ActionSpec:
         low: Least value of every entry, `[A]`; may be infinite.
         high: Greatest value of every entry, `[A]`; may be infinite.
         clip: Clip actions to `low` and `high` before the env gets them.
-        discrete: Number of choices; then there is one entry, the index of the choice.
+        choices: Number of choices for every entry, `[A]`, which are the whole numbers from `low`
+            to `high`; None if entries are real numbers.
         gripper: Entry that moves a gripper; None if there is none.
     """
 
     low: np.ndarray
     high: np.ndarray
     clip: bool = True
-    discrete: int | None = None
+    choices: tuple[int, ...] | None = None
     gripper: Gripper | None = None
 
     @property
     def dim(self) -> int:
         """Entries of an action, `A`."""
         return len(self.low)
+
+    @property
+    def dtype(self) -> type:
+        """Type of actions: int64 for choices, else float32."""
+        return np.float32 if self.choices is None else np.int64
 
     @classmethod
     def box(cls, low: Any, high: Any, **kwargs: Any) -> ActionSpec:
@@ -59,18 +65,52 @@ class ActionSpec:
         return cls(*as_row, **kwargs)
 
     @classmethod
-    def choice(cls, count: int) -> ActionSpec:
-        """Makes a spec of one choice out of `count`, numbered from 0."""
-        bounds = np.zeros(1, np.float32), np.full(1, count - 1, np.float32)
-        return cls(*bounds, discrete=count)
+    def choice(cls, counts: Any, start: Any = 0) -> ActionSpec:
+        """Makes a spec of one choice, or of several at a time.
+
+        Args:
+            counts: Number of choices; of any shape.
+            start: Number of the first one; of the same shape, or one for all.
+        """
+        counts = np.asarray(counts, dtype=np.int64).reshape(-1)
+        low = np.zeros(len(counts), np.float32)
+        low += np.asarray(start).reshape(-1)
+        return cls(low, (low + counts - 1).astype(np.float32), choices=tuple(counts.tolist()))
 
     def sample(self, rng: np.random.Generator, *shape: int) -> np.ndarray:
-        """Draws actions uniformly, float32 `[*shape, A]`; an infinite bound counts as 1."""
-        if self.discrete:
-            return rng.integers(self.discrete, size=(*shape, 1)).astype(np.float32)
+        """Draws actions uniformly, `[*shape, A]` of `dtype`; an infinite bound counts as 1."""
+        if self.choices is not None:
+            low, counts = self.low.astype(np.int64), np.array(self.choices)
+            return low + rng.integers(counts, size=(*shape, self.dim))
         low = np.where(np.isfinite(self.low), self.low, -1.0)
         high = np.where(np.isfinite(self.high), self.high, 1.0)
         return rng.uniform(low, high, size=(*shape, self.dim)).astype(np.float32)
+
+    def as_choices(self, actions: np.ndarray, live: np.ndarray) -> np.ndarray:
+        """Return choices as whole numbers.
+
+        Args:
+            actions: `[B, ..., A]`, of any type.
+            live: Slots whose actions matter, bool `[B]`; the others may hold anything.
+
+        Returns:
+            int64 `[B, ..., A]`.
+
+        Raises:
+            ValueError: One of them is not a choice.
+        """
+        whole = actions.astype(np.int64, copy=False)
+        wrong = (whole != actions) | (whole < self.low) | (whole > self.high)
+        if wrong.any() and wrong[live].any():
+            wrong[~live] = False
+            slot, *rest = place = tuple(np.argwhere(wrong)[0].tolist())
+            low, high = int(self.low[rest[-1]]), int(self.high[rest[-1]])
+            raise ValueError(
+                f"the action that the policy gave for slot {slot} is {actions[place]} at index "
+                f"{rest}, but the env takes the whole numbers {low} to {high}: give it a policy "
+                "with a categorical distribution, whose outputs are finite"
+            )
+        return whole
 
 
 @dataclass(frozen=True)
@@ -112,7 +152,7 @@ def prepare_actions(
         num_action_chunks: `C`; needed only for flat actions.
 
     Returns:
-        float32 `[B, C, A]`.
+        `[B, C, A]` of `spec.dtype`.
 
     Raises:
         ValueError: The shapes do not fit.
@@ -140,11 +180,11 @@ def prepare_actions(
         result = _stretch(result, spec)
     if convention.gripper and spec.gripper:
         _translate_gripper(actions, result, convention.gripper, spec.gripper)
-    if spec.discrete:
+    if spec.choices is not None:
         np.rint(result, out=result)
     if spec.clip:
         np.clip(result, spec.low, spec.high, out=result)
-    return result
+    return result.astype(spec.dtype, copy=False)
 
 
 def _to_numpy(actions: Any) -> np.ndarray:
@@ -154,9 +194,9 @@ def _to_numpy(actions: Any) -> np.ndarray:
 
 
 def _stretch(actions: np.ndarray, spec: ActionSpec) -> np.ndarray:
-    if spec.discrete:
+    if spec.choices is not None:
         # Equal parts of [-1, 1], one for each choice.
-        return np.floor((actions + 1) / 2 * spec.discrete)
+        return spec.low + np.floor((actions + 1) / 2 * np.array(spec.choices, np.float32))
     bounded = np.isfinite(spec.low) & np.isfinite(spec.high)
     low, high = np.where(bounded, spec.low, -1), np.where(bounded, spec.high, 1)
     # Written so that bounds of -1 and 1 change no bit.

@@ -86,7 +86,7 @@ class Adapter(abc.ABC):
 
         Args:
             slots: Live slots, in order.
-            actions: float `[B, A]`.
+            actions: `[B, A]`, numbers, or for choices int64.
             obs: Arrays to write, by key.
             result: Rewards and flags to write.
 

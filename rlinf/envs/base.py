@@ -403,7 +403,8 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
             slot, reason = found
             step = int(self._totals.length[slot]) + 1
             raise self._error(slot, step, reason, "look at the policy", NotFiniteError)
-        return actions
+        spec = self.action_spec
+        return actions if spec.choices is None else spec.as_choices(actions, self._live)
 
     def _error(
         self, slot: int, step: int, reason: str, hint: str, kind: type[EnvSlotError] = EnvSlotError

@@ -28,7 +28,9 @@ def can_be_made(probe: Probe) -> str:
         probe.limit = min(probe.limit, env.max_episode_steps or probe.limit)
         keys = ", ".join(f"{key} {list(spec.shape)}" for key, spec in env.obs_spec.items())
         env.close()
-        kind = f"{spec.discrete} choices" if spec.discrete else f"{spec.dim} numbers"
+        kind = f"{spec.dim} numbers"
+        if spec.choices is not None:
+            kind = " x ".join(map(str, spec.choices)) + " choices"
         limit = env.max_episode_steps or "no limit of"
         return f"observes {keys}; acts with {kind}; {limit} steps per episode"
 

@@ -143,7 +143,7 @@ class SlotVectorEnv(VectorEnv):
         state = []
         for slot, begin in enumerate(self._history_begin):
             rows = self._history[begin : begin + int(self._totals.length[slot])]
-            none = np.zeros((0, self.action_spec.dim), np.float32)
+            none = np.zeros((0, self.action_spec.dim), self.action_spec.dtype)
             state.append(np.array([row[slot] for row in rows]) if rows else none)
         return state
 

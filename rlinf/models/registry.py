@@ -85,8 +85,8 @@ def get_model(
     Args:
         cfg: A model section such as `cfg.actor.model`, or a mapping with some of its keys; it is
             not changed.
-        env_spec: Sizes and ranges of the env; fills `obs_dim` and `action_dim` where they are
-            null.
+        env_spec: Sizes and ranges of the env; fills `obs_dim`, `action_dim` and
+            `action_choices` where they are null.
         dtype: Number format of the weights; None is `cfg.precision`.
 
     Returns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -34,7 +34,8 @@ def complete(cfg: Mapping[str, Any], env_spec: EnvSpec | None) -> DictConfig:
         env_spec: Where sizes come from that are null.
 
     Returns:
-        A read-only config with `obs_dim` and `action_dim`, null if nobody knows them.
+        A read-only config with `obs_dim`, `action_dim` and `action_choices`, null if nobody
+        knows them.
 
     Raises:
         ValueError: A key is wrong, or config and env disagree about a size.
@@ -50,9 +51,26 @@ def complete(cfg: Mapping[str, Any], env_spec: EnvSpec | None) -> DictConfig:
                 f"set model.{name} to {real} or null"
             )
         filled[name] = real if own is None else own
+    filled["action_choices"] = _choices(filled.get("action_choices"), env_spec)
+    if filled["action_dim"] is None and filled["action_choices"] is not None:
+        filled["action_dim"] = len(filled["action_choices"])
     OmegaConf.set_struct(filled, True)
     OmegaConf.set_readonly(filled, True)
     return filled
+
+
+def _choices(own: Sequence[int] | None, env_spec: EnvSpec | None) -> list[int] | None:
+    """Returns the number of choices for each number of an action; None for real numbers."""
+    if env_spec is None or env_spec.action_dim is None:
+        return own
+    real = None if env_spec.action_choices is None else list(env_spec.action_choices)
+    if own is not None and list(own) != real:
+        takes = "real numbers" if real is None else f"choices out of {real}"
+        raise ValueError(
+            f"model.action_choices is {list(own)}, but the actions of the env are {takes}; set "
+            "model.action_choices to null"
+        )
+    return real
 
 
 def _checked(cfg: Mapping[str, Any]) -> DictConfig:

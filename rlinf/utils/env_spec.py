@@ -23,6 +23,8 @@ class EnvSpec:
         action_high: Largest valid action, one number per dimension.
         image_shape: Height, width and channels of `main_images`.
         train_steps: Step limit of an episode of the training envs.
+        action_choices: Number of choices for each number of an action, which are the whole numbers
+            from `action_low` (0 if that is not given); None if they are real numbers.
     """
 
     obs_dim: int | None = None
@@ -31,19 +33,22 @@ class EnvSpec:
     action_high: tuple[float, ...] | None = None
     image_shape: tuple[int, int, int] | None = None
     train_steps: int | None = None
+    action_choices: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Brings bounds and shapes into tuples and checks that they fit each other."""
         for name in ("obs_dim", "action_dim"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else int(value))
+        if self.action_choices is not None:
+            self._complete_choices()
         if (self.action_low is None) != (self.action_high is None):
             raise ValueError("EnvSpec needs both of action_low and action_high, or neither")
         for name in ("action_low", "action_high"):
             object.__setattr__(self, name, _bounds(name, getattr(self, name), self.action_dim))
         if self.action_dim is None and self.action_low is not None:
             object.__setattr__(self, "action_dim", len(self.action_low))
-        if self.action_low is not None:
+        if self.action_low is not None and self.action_choices is None:
             ranges = list(zip(self.action_low, self.action_high, strict=True))
             empty = {i: span for i, span in enumerate(ranges) if not span[0] < span[1]}
             if empty:
@@ -53,6 +58,29 @@ class EnvSpec:
             if len(shape) != 3:
                 raise ValueError(f"image_shape must be (height, width, channels), not {shape}")
             object.__setattr__(self, "image_shape", shape)
+
+    def _complete_choices(self) -> None:
+        choices = tuple(int(count) for count in self.action_choices)
+        if not choices or min(choices) < 1:
+            raise ValueError(f"action_choices must be one or more counts from 1, not {choices}")
+        if self.action_dim not in (None, len(choices)):
+            raise ValueError(
+                f"action_choices has {len(choices)} numbers, but action_dim is {self.action_dim}"
+            )
+        first = 0 if self.action_low is None else self.action_low
+        low = _bounds("action_low", first, len(choices))
+        high = tuple(start + count - 1 for start, count in zip(low, choices, strict=True))
+        if self.action_high is not None:
+            given = _bounds("action_high", self.action_high, len(choices))
+            if given != high:
+                raise ValueError(f"action_high is {given}, but the last choices are {high}")
+        for name, value in (
+            ("action_choices", choices),
+            ("action_dim", len(choices)),
+            ("action_low", low),
+            ("action_high", high),
+        ):
+            object.__setattr__(self, name, value)
 
 
 def rollout_steps(cfg: Any, own_limit: int | None) -> int:

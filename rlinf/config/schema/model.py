@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,11 @@ class ModelConfig(Section):
     )
     action_dim: Int | None = Field(
         None, gt=0, description="Numbers in one action; null asks the env (embodied)."
+    )
+    action_choices: list[Annotated[Int, Field(gt=0)]] | None = Field(
+        None,
+        min_length=1,
+        description="Choices for each number of an action; null asks the env (embodied).",
     )
     num_action_chunks: Int = Field(1, gt=0, description="Actions predicted at a time (embodied).")
     add_value_head: bool = Field(False, description="Add a value function to the policy.")

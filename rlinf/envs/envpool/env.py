@@ -124,7 +124,7 @@ class EnvPoolEnv(VectorEnv):
     ) -> list[int]:
         space = self._pool.action_space
         if hasattr(space, "n"):
-            rows = np.clip(np.rint(actions[slots, 0]), 0, space.n - 1).astype(np.int32)
+            rows = actions[slots, 0].astype(np.int32)
         else:
             rows = np.ascontiguousarray(actions[slots], dtype=space.dtype)
         raw, reward, terminated, truncated, info = self._pool.step(

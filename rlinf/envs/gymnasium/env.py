@@ -31,8 +31,8 @@ class GymnasiumEnv(SlotVectorEnv):
     Every episode begins with `env.reset(seed=...)`. The step limit is that of the config, or the
     one registered with the id. Success is `info["is_success"]` or `info["success"]` (goal envs,
     Fetch, Adroit), or that no task is left in `info["tasks_to_complete"]` (FrankaKitchen); an env
-    that says none of these never succeeds, and only its return counts. Discrete actions are one
-    entry, the index of the choice.
+    that says none of these never succeeds, and only its return counts. Discrete, MultiDiscrete and
+    MultiBinary actions are choices, one entry each.
 
     Attributes:
         factory: Makes one env from keyword arguments; None makes the id of the config.
@@ -79,7 +79,7 @@ class GymnasiumEnv(SlotVectorEnv):
 
     @property
     def action_spec(self) -> ActionSpec:
-        """Bounds of a Box, or the number of choices of a Discrete."""
+        """Bounds of a Box, or the number of choices of a discrete space."""
         return self._action_spec
 
     @cached_property

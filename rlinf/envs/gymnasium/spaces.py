@@ -80,18 +80,22 @@ def action_spec_of(space: spaces.Space) -> ActionSpec:
     if isinstance(space, spaces.Box):
         return ActionSpec.box(space.low, space.high)
     if isinstance(space, spaces.Discrete):
-        return ActionSpec.choice(int(space.n))
+        return ActionSpec.choice(space.n, space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return ActionSpec.choice(space.nvec, space.start)
+    if isinstance(space, spaces.MultiBinary):
+        return ActionSpec.choice(np.full(space.shape, 2))
     raise ValueError(
-        f"actions of the kind {type(space).__name__} are not supported, only Box (numbers) and "
-        "Discrete (one choice): wrap the env so that it takes one of these"
+        f"actions of the kind {type(space).__name__} are not supported, only Box (numbers), "
+        "Discrete, MultiDiscrete and MultiBinary (choices): wrap the env so that it takes one of "
+        "these"
     )
 
 
 def action_writer(space: spaces.Space) -> Callable[[np.ndarray], Any]:
-    """Returns a function that turns a row of numbers into an action of the space."""
+    """Returns a function that turns a row of the spec's actions into an action of the space."""
     if isinstance(space, spaces.Discrete):
-        start, most = int(space.start), int(space.n) - 1
-        return lambda row: start + min(max(int(round(float(row[0]))), 0), most)
+        return lambda row: int(row[0])
     shape, dtype = space.shape, space.dtype
     if len(shape) == 1:
         return lambda row: row.astype(dtype, copy=False)

@@ -43,12 +43,15 @@ class ActionConvention:
         high: Largest action the policy returns, one number per dimension; None is unbounded.
         clip: Actions outside the range are clipped to it (outside the log-probability).
         squash: Actions are brought into the range by tanh (inside the log-probability).
+        choices: Number of choices in each dimension, which are the whole numbers from `low` to
+            `high`; None is real numbers.
     """
 
     low: tuple[float, ...] | None = None
     high: tuple[float, ...] | None = None
     clip: bool = False
     squash: bool = False
+    choices: tuple[int, ...] | None = None
 
 
 class BasePolicy(nn.Module, ABC):
@@ -100,6 +103,11 @@ class BasePolicy(nn.Module, ABC):
         self.num_action_chunks = num_action_chunks
         self.action_convention = action_convention or ActionConvention()
         self.generator: torch.Generator | None = None
+
+    @property
+    def action_dtype(self) -> torch.dtype:
+        """Type of the returned actions: int64 for choices, else float32."""
+        return torch.float32 if self.action_convention.choices is None else torch.int64
 
     def forward(self, forward_type: ForwardType | str = ForwardType.DEFAULT, **kwargs: Any) -> Any:
         """Runs one of the forward passes.
@@ -156,10 +164,11 @@ class BasePolicy(nn.Module, ABC):
             **sampling: Sampling parameters, of those in `sampling_keys`.
 
         Returns:
-            The actions [B, C, A] in the units of the env, and a dict of `prev_logprobs` [B, C*A]
-            float32, `prev_values` [B, 1] or [B, C] float32, and `forward_inputs`: batch-first
-            tensors from which `default_forward` recomputes the same; `action` [B, C*A] among
-            them is what the distribution gave, before clipping.
+            The actions [B, C, A] in the units of the env, of `action_dtype`, and a dict of
+            `prev_logprobs` [B, C*A] float32, `prev_values` [B, 1] or [B, C] float32, and
+            `forward_inputs`: batch-first tensors from which `default_forward` recomputes the
+            same; `action` [B, C*A] among them is what the distribution gave: before clipping, or
+            indices of choices from 0.
         """
 
     def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:

@@ -32,24 +32,25 @@ def _problems(policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float) 
     chunks, width = policy.num_action_chunks, policy.action_dim
     values = [[batch, 1], [batch, chunks]]
     actions, result = policy.predict_action_batch(env_obs, mode="train")
-    yield from _shape("actions", actions, [[batch, chunks, width]])
+    yield from _form("actions", actions, [[batch, chunks, width]], policy.action_dtype)
     missing = [
         key for key in ("prev_logprobs", "prev_values", "forward_inputs") if key not in result
     ]
     if missing:
         yield f"predict_action_batch returns no {', '.join(missing)}"
         return
-    yield from _shape("prev_logprobs", result["prev_logprobs"], [[batch, chunks * width]])
-    yield from _shape("prev_values", result["prev_values"], values)
+    yield from _form("prev_logprobs", result["prev_logprobs"], [[batch, chunks * width]])
+    yield from _form("prev_values", result["prev_values"], values)
     inputs = result["forward_inputs"]
     if "action" not in inputs:
         yield "forward_inputs has no 'action'"
     for key, value in inputs.items():
         if not isinstance(value, Tensor) or len(value) != batch:
             yield f"forward_inputs['{key}'] is not a tensor with the batch first"
-    low, high = policy.action_convention.low, policy.action_convention.high
-    if low is not None and (policy.action_convention.clip or policy.action_convention.squash):
-        inside = (actions >= actions.new_tensor(low)) & (actions <= actions.new_tensor(high))
+    own = policy.action_convention
+    if own.low is not None and (own.clip or own.squash or own.choices):
+        low, high = torch.tensor(own.low).to(actions), torch.tensor(own.high).to(actions)
+        inside = (actions >= low) & (actions <= high)
         if not inside.all():
             yield "actions leave the range that action_convention promises"
     again, _ = policy.predict_action_batch(env_obs, mode="eval")
@@ -72,12 +73,15 @@ def _problems(policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float) 
         yield "default_forward returns no entropy"
     if out.get("logprobs") is not None and not out["logprobs"].requires_grad:
         yield "logprobs have no gradient"
-    yield from _shape("predict_values", policy.predict_values(env_obs), values)
+    yield from _form("predict_values", policy.predict_values(env_obs), values)
 
 
-def _shape(name: str, tensor: Tensor, allowed: list[list[int]]) -> Iterator[str]:
+def _form(
+    name: str, tensor: Tensor, allowed: list[list[int]], dtype: torch.dtype = torch.float32
+) -> Iterator[str]:
     if list(tensor.shape) not in allowed:
         wanted = " or ".join(str(shape) for shape in allowed)
         yield f"{name} has shape {list(tensor.shape)}, not {wanted}"
-    if tensor.dtype != torch.float32:
-        yield f"{name} has type {str(tensor.dtype).removeprefix('torch.')}, not float32"
+    if tensor.dtype != dtype:
+        own, wanted = (str(each).removeprefix("torch.") for each in (tensor.dtype, dtype))
+        yield f"{name} has type {own}, not {wanted}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf.config.suggest import did_you_mean, listed
+from rlinf.models.embodiment.distributions.choice import choose_distribution
 from rlinf.models.export.readme import KNOWN, readme
 from rlinf.models.weights import WEIGHTS_FILE
 from rlinf.utils.env_spec import EnvSpec
@@ -47,7 +48,7 @@ class PolicyExport:
     def config(self) -> dict[str, Any]:
         """What `config.json` says in every format."""
         spec, own = self.env_spec, self.settings
-        shape = spec.image_shape
+        shape, choices = spec.image_shape, spec.action_choices
         return {
             "model_type": "rlinf_policy",
             "architecture": self.model_type,
@@ -56,10 +57,26 @@ class PolicyExport:
             "action_dim": own.get("action_dim") or spec.action_dim,
             "action_low": _bounds(spec.action_low),
             "action_high": _bounds(spec.action_high),
+            "action_choices": None if choices is None else list(choices),
+            "distribution": self._distribution(),
             "image_channels": shape[-1] if shape else 3,
             "settings": own,
             "trained": self.facts,
         }
+
+    def _distribution(self) -> str | None:
+        """Name of the distribution of actions; None for models that are not ours."""
+        if self.model_type not in KNOWN:
+            return None
+        if "distribution" not in self.settings:
+            raise ValueError(
+                "its settings do not say which distribution actions have: it was written by an "
+                "earlier version; resume the run and save it again"
+            )
+        spec = self.env_spec
+        return choose_distribution(
+            self.settings["distribution"], spec.action_choices, spec.action_low, spec.action_high
+        )
 
 
 def write_export(policy: PolicyExport, to: str, out: Path) -> Path:

@@ -8,6 +8,16 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from .rlinf_policy import PolicyLayers
 
+SIZES = (
+    "obs_dim",
+    "action_dim",
+    "action_low",
+    "action_high",
+    "action_choices",
+    "distribution",
+    "image_channels",
+)
+
 
 class RLinfPolicyConfig(PretrainedConfig):
     """What `config.json` says."""
@@ -18,7 +28,7 @@ class RLinfPolicyConfig(PretrainedConfig):
         """Keeps the architecture and its settings; sizes and ranges are among the others."""
         self.architecture = architecture
         self.settings = settings or {}
-        for name in ("obs_dim", "action_dim", "action_low", "action_high", "image_channels"):
+        for name in SIZES:
             setattr(self, name, kwargs.pop(name, None))
         super().__init__(**kwargs)
 

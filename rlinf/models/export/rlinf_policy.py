@@ -116,6 +116,7 @@ class PolicyLayers:
         self.settings, self.action_dim = own, config["action_dim"]
         self.chunk = own["num_action_chunks"]
         self.bounds = [config["action_low"], config["action_high"]]
+        self.choices, self.distribution = config["action_choices"], config["distribution"]
         is_cnn = config["architecture"] == "cnn_policy"
         self.obs_dim = config["obs_dim"] if own.get("use_states", True) else None
         self.normalizer = None
@@ -139,15 +140,17 @@ class PolicyLayers:
             self.trunk = MLP(width, hidden, None, own["activation"])
             width, hidden = [width, *hidden][-1], []
         outputs = 2 * numbers if own["state_dependent_std"] else numbers
+        if self.choices is not None:
+            outputs = self.chunk * sum(self.choices)
         self.policy_head = MLP(width, hidden, outputs, own["activation"])
         if own["add_value_head"]:
             values = 1 if own["value_type"] == "chunk_level" else self.chunk
             self.value_head = MLP(width, hidden, values, own["activation"])
-        if not own["state_dependent_std"]:
+        if self.choices is None and not own["state_dependent_std"]:
             self.log_std = nn.Parameter(torch.zeros(numbers))
 
     def forward(self, states=None, **images):
-        """Returns the most likely actions, in the units of the env, [B, C, A].
+        """Returns the most likely actions, in the units of the env, [B, C, A]; choices are int64.
 
         Args:
             states: [B, S], as the env gives them; None if the policy does not use them.
@@ -155,6 +158,8 @@ class PolicyLayers:
                 [B, H, W, channels] or [B, views, H, W, channels] uint8.
         """
         mean = self.policy_head(self.features(states, **images)).float()
+        if self.choices is not None:
+            return self._likeliest(mean.unflatten(-1, (self.chunk, -1)))
         if self.log_std is None:
             mean = mean.chunk(2, dim=-1)[0]
         return self._in_range(mean.view(-1, self.chunk, self.action_dim))
@@ -187,6 +192,11 @@ class PolicyLayers:
         """Number format of the weights."""
         return next(self.policy_head.parameters()).dtype
 
+    def _likeliest(self, logits):
+        choices = [part.argmax(-1) for part in logits.split(self.choices, dim=-1)]
+        first = torch.tensor(self.bounds[0], device=logits.device).long()
+        return torch.stack(choices, dim=-1) + first
+
     def _in_range(self, actions):
         if None in self.bounds:
             return actions
@@ -194,7 +204,7 @@ class PolicyLayers:
         high = [math.inf if bound is None else bound for bound in self.bounds[1]]
         low = torch.tensor(low, dtype=torch.float32, device=actions.device)
         high = torch.tensor(high, dtype=torch.float32, device=actions.device)
-        if self.settings["squash_actions"]:
+        if self.distribution == "squashed_gaussian":
             return torch.addcmul(low, actions.tanh() + 1.0, (high - low) / 2)
         return actions.clamp(low, high) if self.settings["clip_actions"] else actions
 

@@ -326,6 +326,7 @@ def describe_envs(train: Sequence[Any], evaluation: Sequence[Any]) -> EnvSpec:
         action_high=env.action_spec.high,
         image_shape=image.shape if image is not None else None,
         train_steps=train[0].max_episode_steps if train else None,
+        action_choices=env.action_spec.choices,
     )
 
 

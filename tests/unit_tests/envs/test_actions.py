@@ -34,6 +34,9 @@ def test_a_choice_is_rounded_or_cut_into_equal_parts():
     unit = ActionConvention(units="unit")
     values = np.array([-1, -0.51, -0.49, 0.1, 0.9, 1.0]).reshape(6, 1, 1)
     assert prepare_actions(values, spec, unit).ravel().tolist() == [0, 0, 1, 2, 3, 3]
+    several = ActionSpec.choice([2, 3], start=[0, 5])
+    result = prepare_actions(np.array([[[-0.9, 0.9]]]), several, unit)
+    assert result.dtype == np.int64 and result.ravel().tolist() == [0, 7]
 
 
 def test_flat_actions_are_cut_into_chunks():
@@ -70,3 +73,6 @@ def test_samples_lie_in_the_bounds():
     assert sample.shape == (100, 3, 2)
     assert (sample[..., 0] >= 0).all() and sample[..., 0].max() > 4
     assert set(ActionSpec.choice(3).sample(rng, 50).ravel()) == {0, 1, 2}
+    several = ActionSpec.choice([2, 3], start=[0, 5]).sample(rng, 50, 4)
+    assert several.shape == (50, 4, 2) and several.dtype == np.int64
+    assert [set(several[..., i].ravel()) for i in (0, 1)] == [{0, 1}, {5, 6, 7}]

@@ -30,7 +30,7 @@ robotics = pytest.mark.skipif(not has_robotics(), reason="gymnasium-robotics is 
 def test_a_registered_id_works_and_agrees_with_gymnasium():
     env = make("CartPole-v1", seed=1)
     assert env.max_episode_steps == 500
-    assert env.action_spec.discrete == 2
+    assert env.action_spec.choices == (2,)
     obs, _ = env.reset()
     own = gymnasium.make("CartPole-v1")
     first, _ = own.reset(seed=env._starts[0].seed)
@@ -145,10 +145,41 @@ def test_observations_of_many_kinds_become_states_and_images():
 
 
 def test_actions_of_many_kinds():
-    assert action_writer(spaces.Discrete(3, start=5))(np.array([1.2])) == 6
-    assert action_writer(spaces.Discrete(3))(np.array([7.0])) == 2
+    rng = np.random.default_rng(0)
+    for space in (
+        spaces.Discrete(3, start=5),
+        spaces.MultiDiscrete([2, 4], start=[1, -3]),
+        spaces.MultiDiscrete(np.array([[2, 3, 4], [5, 2, 2]])),
+        spaces.MultiBinary(3),
+    ):
+        spec, write = action_spec_of(space), action_writer(space)
+        seen = {tuple(row) for row in spec.sample(rng, 400).tolist()}
+        assert all(space.contains(write(np.array(row))) for row in seen)
+        assert len(seen) == min(np.prod(spec.choices), len(seen)) and len(seen) >= 3
+        assert spec.choices == tuple(np.ravel(spec.high - spec.low).astype(int) + 1)
     box = spaces.Box(-1, 1, (2, 3), np.float64)
     assert action_spec_of(box).dim == 6
     assert action_writer(box)(np.arange(6, dtype=np.float32)).shape == (2, 3)
-    with pytest.raises(ValueError, match="kind MultiDiscrete are not supported, only Box"):
-        action_spec_of(spaces.MultiDiscrete([2, 3]))
+    with pytest.raises(ValueError, match="kind Text are not supported, only Box"):
+        action_spec_of(spaces.Text(3))
+
+
+def test_what_is_not_a_choice_is_refused_and_resting_slots_do_not_matter():
+    env = make("CartPole-v1", max_episode_steps=3, auto_reset=False)
+    env.reset()
+    with pytest.raises(ValueError, match="slot 1 is 0.5 at index .0, 0., .* numbers 0 to 1: give"):
+        env.chunk_step(np.array([[[1.0]], [[0.5]]]))
+    with pytest.raises(ValueError, match="is 2 at index"):
+        env.chunk_step(torch.full((2, 1, 1), 2))
+    env.chunk_step(torch.ones(2, 3, 1, dtype=torch.int64))
+    env.chunk_step(np.full((2, 1, 1), 7))
+
+
+def test_choices_go_on_from_a_saved_state():
+    env, other = make("CartPole-v1", seed=2), make("CartPole-v1")
+    env.reset()
+    env.chunk_step(np.array([[[1], [0]], [[0], [0]]]))
+    other.set_state(pickle.loads(pickle.dumps(env.get_state())))
+    row = np.array([[[1]], [[0]]])
+    a, b = env.chunk_step(row), other.chunk_step(row)
+    assert torch.equal(a[0][-1]["states"], b[0][-1]["states"])

@@ -9,6 +9,8 @@ from rlinf.utils.env_spec import EnvSpec
 torch.set_num_threads(1)
 
 SPEC = EnvSpec(obs_dim=6, action_dim=3, action_low=[-1, -2, 0], action_high=[1, 2, 1])
+CHOICES = EnvSpec(obs_dim=6, action_choices=[2, 4, 3], action_low=[0, -1, 5])
+EVEN_CHOICES = EnvSpec(obs_dim=6, action_choices=[3, 3, 3])
 SMALL_CNN = {"model_type": "cnn_policy", "image_size": 24, "channels": [8, 16], "feature_dim": 16}
 
 
@@ -43,8 +45,8 @@ VARIANTS = [
     {"num_action_chunks": 4, "value_type": "action_level"},
     {"state_dependent_std": True, "num_action_chunks": 2},
     {"share_trunk": True, "activation": "silu"},
-    {"squash_actions": True, "num_action_chunks": 2},
-    {"squash_actions": True, "state_dependent_std": True, "activation": "elu"},
+    {"distribution": "squashed_gaussian", "num_action_chunks": 2},
+    {"distribution": "squashed_gaussian", "state_dependent_std": True, "activation": "elu"},
     {"add_value_head": False, "activation": "relu"},
     {"normalize_obs": False, "clip_actions": False, "orthogonal_init": False},
     {"hidden_sizes": []},
@@ -52,11 +54,21 @@ VARIANTS = [
     {"model_type": "cnn_policy"},
     {"model_type": "cnn_policy", "pooling": "spatial_softmax", "num_action_chunks": 2},
     {"model_type": "cnn_policy", "random_shift": 3, "state_dependent_std": True},
-    {"model_type": "cnn_policy", "use_states": False, "squash_actions": True},
+    {"model_type": "cnn_policy", "use_states": False, "distribution": "squashed_gaussian"},
+    {"spec": CHOICES},
+    {"spec": CHOICES, "num_action_chunks": 3, "value_type": "action_level"},
+    {"spec": EVEN_CHOICES, "num_action_chunks": 2, "share_trunk": True},
+    {"spec": CHOICES, "model_type": "cnn_policy", "distribution": "multi_categorical"},
 ]
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda keys: "-".join(map(str, keys.values())) or "default")
+def name_of(keys):
+    """Says in short which variant it is."""
+    words = [str(getattr(value, "action_choices", value)) for value in keys.values()]
+    return "-".join(words) or "default"
+
+
+@pytest.fixture(params=VARIANTS, ids=name_of)
 def variant(request):
     """Keys of one way to build a policy."""
     return request.param

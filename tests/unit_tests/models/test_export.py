@@ -31,6 +31,7 @@ def export_of(policy, settings, spec=SPEC) -> PolicyExport:
 
 
 def settings_of(variant) -> dict:
+    variant = {key: value for key, value in variant.items() if key != "spec"}
     base = SMALL_CNN if variant.get("model_type") == "cnn_policy" else {"model_type": "mlp_policy"}
     return {**base, "add_value_head": True, **variant}
 
@@ -47,22 +48,25 @@ def write_all(folder, make_policy, make_obs) -> None:
     """Exports every kind of policy, with observations and what ours does with them beside it."""
     folder.mkdir()
     unknown = EnvSpec(obs_dim=6, action_dim=3)
-    cases = [(variant, SPEC) for variant in VARIANTS] + [({}, UNBOUNDED), ({}, unknown)]
-    for number, (variant, spec) in enumerate(cases):
-        policy = make_policy(**variant, spec=spec)
+    one = EnvSpec(obs_dim=6, action_choices=[4], action_low=[1])
+    for number, variant in enumerate(
+        [*VARIANTS, {"spec": UNBOUNDED}, {"spec": unknown}, {"spec": one}]
+    ):
+        variant = {"spec": SPEC, **variant}
+        policy = make_policy(**variant)
         shake(policy)
         policy.update_normalizer(make_obs(100, seed=5))
         obs = {key: value for key, value in make_obs(8).items() if value is not None}
         if variant.get("model_type") != "cnn_policy":
             del obs["main_images"]
         out = write_export(
-            export_of(policy, settings_of(variant), spec), "hf", folder / f"p{number}"
+            export_of(policy, settings_of(variant), variant["spec"]), "hf", folder / f"p{number}"
         )
         actions, _ = policy.predict_action_batch(obs, mode="eval")
         values = policy.predict_values(obs) if policy.value_head is not None else None
         torch.save((obs, actions, values), out / "expected.pt")
         # The weights are ours to load again, too.
-        again = make_policy(**variant, spec=spec, seed=9)
+        again = make_policy(**variant, seed=9)
         load_weights(again, out)
         assert torch.equal(again.predict_action_batch(obs, mode="eval")[0], actions)
 
@@ -70,7 +74,8 @@ def write_all(folder, make_policy, make_obs) -> None:
 def assert_acts_alike(policy, folder) -> None:
     obs, expected, values = torch.load(folder / "expected.pt")
     with torch.no_grad():
-        assert torch.equal(policy(**obs), expected), folder
+        actions = policy(**obs)
+        assert torch.equal(actions, expected) and actions.dtype == expected.dtype, folder
         own = policy.values(**obs)
     assert (own is None) == (values is None) and (own is None or torch.equal(own, values)), folder
 
@@ -111,7 +116,7 @@ def test_every_policy_acts_the_same_in_transformers(make_policy, make_obs, tmp_p
         timeout=110,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("equal") == len(VARIANTS) + 2
+    assert done.stdout.count("equal") == len(VARIANTS) + 3
 
 
 def test_pictures_of_another_size_are_scaled_as_ours_are(make_policy, make_obs):
@@ -159,6 +164,13 @@ def test_a_model_of_ones_own_is_written_as_tensors_only(tmp_path):
     with pytest.raises(ValueError, match="no class for model type 'waves'.*--to safetensors"):
         write_export(own, "hf", tmp_path / "other")
     assert not (tmp_path / "other").exists() and len(list(tmp_path.iterdir())) == 1
+
+
+def test_settings_of_an_earlier_version_are_refused(make_policy, tmp_path):
+    export = export_of(make_policy(), settings_of({}))
+    old = {key: value for key, value in export.settings.items() if key != "distribution"}
+    with pytest.raises(ValueError, match="do not say which distribution .* save it again"):
+        write_export(PolicyExport(export.tensors, old, SPEC, {}), "hf", tmp_path / "old")
 
 
 def test_what_is_in_the_way(make_policy, tmp_path):

@@ -1,10 +1,12 @@
-"""Log-probabilities and entropies against torch.distributions."""
+"""Gaussians, plain and squashed, against torch.distributions."""
 
 import pytest
 import torch
 from torch.distributions import AffineTransform, Normal, TanhTransform, TransformedDistribution
 
-from rlinf.models.embodiment import gaussian
+from rlinf.models.embodiment.distributions import Gaussian, SquashedGaussian
+from rlinf.models.embodiment.distributions.gaussian import log_slope
+from tests.unit_tests.models.conftest import VARIANTS, name_of
 
 
 def numbers(*shape, seed=0):
@@ -12,20 +14,61 @@ def numbers(*shape, seed=0):
 
 
 @pytest.mark.parametrize("rows_of_std", [None, 50])
-def test_log_prob_and_entropy_of_a_gaussian(rows_of_std):
+def test_log_prob_entropy_and_samples_of_a_gaussian(rows_of_std):
     mean, action = numbers(50, 4), 3 * numbers(50, 4, seed=1)
     log_std = numbers(4, seed=2) if rows_of_std is None else numbers(50, 4, seed=2)
     reference = Normal(mean, log_std.exp().expand(50, 4))
-    ours = gaussian.log_prob(mean, log_std, action)
-    torch.testing.assert_close(ours, reference.log_prob(action))
-    torch.testing.assert_close(gaussian.entropy(log_std, 50), reference.entropy())
+    ours = Gaussian(mean, log_std)
+    torch.testing.assert_close(ours.log_prob(action), reference.log_prob(action))
+    torch.testing.assert_close(ours.entropy(), reference.entropy())
+    noise = numbers(50, 4, seed=3)
+    torch.testing.assert_close(ours.sample(noise), mean + log_std.exp() * noise)
+    assert torch.equal(ours.mode(), mean)
 
 
 def test_log_slope_is_right_also_where_tanh_is_flat():
     u = torch.linspace(-3, 3, 101, dtype=torch.float64)
-    torch.testing.assert_close(gaussian.log_slope(u), torch.log1p(-u.tanh().square()))
-    far = gaussian.log_slope(torch.tensor([-40.0, 40.0]))
+    torch.testing.assert_close(log_slope(u), torch.log1p(-u.tanh().square()))
+    far = log_slope(torch.tensor([-40.0, 40.0]))
     torch.testing.assert_close(far, torch.full((2,), 2 * (0.6931472 - 40.0)))
+
+
+def squashed(mean, log_std, scale):
+    """Returns ours, and torch's distribution of the squashed actions."""
+    base = Normal(mean, log_std.exp().expand_as(mean))
+    transforms = [TanhTransform(cache_size=1), AffineTransform(0.0, scale, cache_size=1)]
+    reference = TransformedDistribution(base, transforms)
+    return SquashedGaussian(mean, log_std, scale.log()), reference
+
+
+def test_log_prob_of_a_squashed_gaussian():
+    mean, log_std, scale = numbers(50, 4), numbers(4, seed=1) - 1, numbers(4, seed=2).exp()
+    ours, reference = squashed(mean, log_std, scale)
+    u = ours.sample(numbers(50, 4, seed=3))
+    torch.testing.assert_close(ours.log_prob(u), reference.log_prob(scale * u.tanh()))
+    far = torch.full((50, 4), 30.0, dtype=torch.float64)
+    assert ours.log_prob(far).isfinite().all()
+
+
+def test_samples_with_gradients_in_mean_and_deviation():
+    mean, log_std = numbers(20, 3).requires_grad_(), numbers(3, seed=1).requires_grad_()
+    scale, noise = numbers(3, seed=2).exp(), numbers(20, 3, seed=3)
+
+    def loss(mean, log_std):
+        """As the actor of SAC has it: temperature times log-probability minus value."""
+        ours = SquashedGaussian(mean, log_std, scale.log())
+        u = ours.rsample(noise)
+        return (0.2 * ours.log_prob(u) - (scale * u.tanh() - 0.3).square()).sum()
+
+    assert torch.autograd.gradcheck(loss, (mean, log_std))
+    ours, reference = squashed(mean, log_std, scale)
+    u = ours.rsample(noise)
+    own = torch.autograd.grad(ours.log_prob(u).sum(), (mean, log_std))
+    actions = scale * (mean + log_std.exp() * noise).tanh()
+    theirs = torch.autograd.grad(reference.log_prob(actions).sum(), (mean, log_std))
+    torch.testing.assert_close(own, theirs, atol=1e-6, rtol=1e-6)
+    assert ours.has_rsample and not ours.sample(noise).requires_grad
+    assert torch.equal(ours.sample(noise), u)
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 0.2), (0.5, 1.0), (-1.5, 0.7)])
@@ -33,21 +76,27 @@ def test_squashed_entropy_is_that_of_many_samples(mean, std):
     base = Normal(torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64))
     torch.manual_seed(0)
     u = base.sample((400_000,))
-    sampled = -(base.log_prob(u) - gaussian.log_slope(u)).mean()
-    ours = gaussian.squashed_entropy(torch.tensor([[mean]]), torch.tensor([std]).log())
+    sampled = -(base.log_prob(u) - log_slope(u)).mean() + 0.4
+    ours = SquashedGaussian(
+        torch.tensor([[mean]]), torch.tensor([std]).log(), torch.tensor([0.4])
+    ).entropy()
     assert ours.item() == pytest.approx(sampled.item(), abs=0.01)
 
 
-def test_a_policy_gives_these_log_probs(make_policy, make_obs, variant):
-    policy = make_policy(**variant)
+OF_NUMBERS = [keys for keys in VARIANTS if "spec" not in keys]
+
+
+@pytest.mark.parametrize("keys", OF_NUMBERS, ids=name_of)
+def test_a_policy_gives_these_log_probs(make_policy, make_obs, keys):
+    policy = make_policy(**keys)
     actions, result = policy.predict_action_batch(make_obs())
     inputs = result["forward_inputs"]
-    mean, log_std = policy._distribution(policy._trunk(inputs))
-    base = Normal(mean, log_std.exp().expand_as(mean))
+    own = policy.distribution(policy._trunk(inputs))
+    base = Normal(own.mean, own.log_std.exp().expand_as(own.mean))
     if not policy.action_convention.squash:
         torch.testing.assert_close(result["prev_logprobs"], base.log_prob(inputs["action"]))
         return
-    low, high = policy.action_range.low, policy.action_range.high
+    low, high = policy.action_head.low, policy.action_head.high
     span = ((high - low) / 2).repeat(policy.num_action_chunks)
     start = low.repeat(policy.num_action_chunks)
     transforms = [TanhTransform(cache_size=1), AffineTransform(start + span, span, cache_size=1)]

@@ -11,6 +11,7 @@ from rlinf.models.embodiment.base_policy import ForwardType
 from rlinf.models.embodiment.check_policy import check_policy
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.models.weights import load_weights, save_weights
+from tests.unit_tests.models.conftest import CHOICES, SPEC
 
 
 def recompute(policy, inputs):
@@ -94,6 +95,27 @@ def test_actions_are_clipped_but_the_stored_ones_are_not(make_policy, make_obs):
     assert result["forward_inputs"]["action"].abs().sum() > 0
 
 
+def test_choices_are_numbered_as_the_env_numbers_them(make_policy, make_obs):
+    policy = make_policy(spec=CHOICES, num_action_chunks=2)
+    actions, result = policy.predict_action_batch(make_obs(500))
+    stored = result["forward_inputs"]["action"]
+    assert actions.dtype == stored.dtype == policy.action_dtype == torch.int64
+    wanted = [{0, 1}, {-1, 0, 1, 2}, {5, 6, 7}]
+    assert [set(actions[..., i].flatten().tolist()) for i in range(3)] == wanted
+    assert torch.equal(actions, stored.view(500, 2, 3) + torch.tensor([0, -1, 5]))
+    assert policy.action_convention.choices == (2, 4, 3)
+    assert not any("log_std" in name for name in policy.state_dict())
+
+
+def test_weights_that_are_not_finite_give_no_valid_choice(make_policy, make_obs):
+    policy = make_policy(spec=CHOICES)
+    with torch.no_grad():
+        policy.policy_head.head.bias[0] = torch.nan
+    for mode in ("train", "eval"):
+        actions, _ = policy.predict_action_batch(make_obs(), mode=mode)
+        assert (actions[..., 0] > 1).all() and (actions[..., 1] <= 2).all()
+
+
 def test_acting_is_reproducible_by_generator(make_policy, make_obs, variant):
     policy = make_policy(**variant)
     runs = []
@@ -107,8 +129,9 @@ def test_acting_is_reproducible_by_generator(make_policy, make_obs, variant):
     assert torch.equal(*fixed)
 
 
-def test_noise_by_env_does_not_depend_on_the_split(make_policy, make_obs):
-    policy, obs = make_policy(), make_obs(8)
+@pytest.mark.parametrize("spec", [SPEC, CHOICES], ids=["numbers", "choices"])
+def test_noise_by_env_does_not_depend_on_the_split(make_policy, make_obs, spec):
+    policy, obs = make_policy(spec=spec), make_obs(8)
     whole = EnvNoise(3, range(8), 3)
     halves = [EnvNoise(3, range(4), 3), EnvNoise(3, range(4, 8), 3)]
     for step in (0, 1, 63, 64, 5):
@@ -166,7 +189,7 @@ def test_half_precision_keeps_statistics_bounds_and_log_probs_exact(
     policy.update_normalizer(make_obs(100))
     assert policy.policy_head.head.weight.dtype == torch.bfloat16
     assert policy.normalizer.mean.dtype == torch.float64
-    assert policy.normalizer.scale.dtype == policy.action_range.low.dtype == torch.float32
+    assert policy.normalizer.scale.dtype == policy.action_head.low.dtype == torch.float32
     assert check_policy(policy, make_obs(), tolerance=1e-3) == []
 
 

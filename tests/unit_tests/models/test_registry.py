@@ -121,8 +121,58 @@ def test_sizes_come_from_config_or_env():
         get_model({"model_type": "cnn_policy", "action_dim": 4}, SPEC)
     with pytest.raises(ValueError, match="action of the env are unknown: set model.action_dim"):
         get_model({"model_type": "mlp_policy", "obs_dim": 5})
-    with pytest.raises(ValueError, match="squash_actions needs finite bounds"):
-        get_model({"model_type": "mlp_policy", "squash_actions": True}, EnvSpec(6, 3))
+    with pytest.raises(ValueError, match="bounds of the actions are not finite"):
+        get_model({"model_type": "mlp_policy", "distribution": "squashed_gaussian"}, EnvSpec(6, 3))
+
+
+def test_choices_come_from_config_or_env():
+    choices = EnvSpec(obs_dim=4, action_choices=[2, 3])
+    assert get_model({"model_type": "mlp_policy"}, choices).action_convention.choices == (2, 3)
+    keys = {"model_type": "mlp_policy", "obs_dim": 4, "action_choices": [2, 3]}
+    alone = get_model(keys)
+    assert alone.action_dim == 2 and alone.action_convention.choices == (2, 3)
+    assert get_model(keys, choices).action_dim == 2
+    with pytest.raises(ValueError, match=r"action_choices is \[2, 3\], but .* are choices out of"):
+        get_model(keys, EnvSpec(obs_dim=4, action_choices=[2]))
+    with pytest.raises(ValueError, match="but the actions of the env are real numbers"):
+        get_model({**keys, "obs_dim": 6}, SPEC)
+
+    @register_model("sees_choices")
+    def build(cfg, torch_dtype):
+        return nn.Linear(cfg.obs_dim, sum(cfg.action_choices), dtype=torch_dtype)
+
+    assert get_model({"model_type": "sees_choices"}, choices).out_features == 5
+
+
+@pytest.mark.parametrize(
+    ("keys", "spec", "message"),
+    [
+        (
+            {"distribution": "categorical"},
+            SPEC,
+            "is categorical, but the env takes real numbers: set it to auto or gaussian or squ",
+        ),
+        (
+            {"distribution": "gaussian"},
+            EnvSpec(6, action_choices=[2]),
+            "is gaussian, but the env takes a choice out of 2: set it to auto or categorical",
+        ),
+        (
+            {"distribution": "categorical"},
+            EnvSpec(6, action_choices=[2, 3]),
+            "takes 2 choices at a time, out of 2, 3: set it to auto or multi_categorical",
+        ),
+        ({"distribution": "beta"}, SPEC, "auto"),
+        (
+            {"init_log_std": -1.0, "state_dependent_std": True},
+            EnvSpec(6, action_choices=[2]),
+            "has no effect: .* leave out state_dependent_std, init_log_std",
+        ),
+    ],
+)
+def test_a_distribution_that_does_not_fit(keys, spec, message):
+    with pytest.raises(ValueError, match=message):
+        get_model({"model_type": "mlp_policy", **keys}, spec)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Gaussian policy on images and state."""
+"""Policy on images and state."""
 
 from __future__ import annotations
 

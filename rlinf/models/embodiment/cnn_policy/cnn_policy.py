@@ -1,4 +1,4 @@
-"""Gaussian policy on images and state: one encoder per group of cameras, then the usual heads."""
+"""Policy on images and state: one encoder per group of cameras, then the usual heads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from rlinf.models.embodiment.actor_critic_policy import ActorCriticPolicy
 from rlinf.models.embodiment.cnn_policy.encoder import ConvEncoder
 from rlinf.models.embodiment.cnn_policy.images import as_views, scaled, shifted
-from rlinf.models.embodiment.gaussian_policy import GaussianPolicy, HeadSettings
+from rlinf.models.embodiment.head_settings import HeadSettings
 from rlinf.models.settings import needed
 from rlinf.models.weights import load_weights
 
@@ -52,7 +53,7 @@ class ImageSettings:
         return cls(**{**own, "channels": tuple(own["channels"])})
 
 
-class CNNPolicy(GaussianPolicy):
+class CNNPolicy(ActorCriticPolicy):
     """Acts on images [B, H, W, C] uint8 and, if there are any, `states` [B, S].
 
     Policy and value heads share the encoders. A random shift of the images is drawn when acting
@@ -76,7 +77,7 @@ class CNNPolicy(GaussianPolicy):
             action_dim: A, numbers in one action.
             settings: See `HeadSettings`.
             images: See `ImageSettings`.
-            env_spec: Says the range of actions and the channels of images.
+            env_spec: Says what actions are valid, and the channels of images.
         """
         settings, images = settings or HeadSettings(), images or ImageSettings()
         width = sum(images.views.values()) * images.feature_dim + (obs_dim or 0)
@@ -100,13 +101,13 @@ class CNNPolicy(GaussianPolicy):
         )
 
     def policy_inputs(self, env_obs: Mapping[str, Any], augment: bool) -> dict[str, Tensor]:
-        """See `GaussianPolicy.policy_inputs`.
+        """See `ActorCriticPolicy.policy_inputs`.
 
         Returns:
             Per group of cameras [B, V, H, W, C] uint8 in the policy's size; `states` [B, S] if
             used; `shift` [B, 2] if the policy was built with a random shift.
         """
-        device = self.action_range.low.device
+        device = self.device
         inputs = {}
         for key, views in self.images.views.items():
             images = as_views(env_obs.get(key), views, self.image_channels, key).to(device)
@@ -123,7 +124,7 @@ class CNNPolicy(GaussianPolicy):
         return inputs
 
     def features(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """See `GaussianPolicy.features`: encoded images, then normalised states."""
+        """See `ActorCriticPolicy.features`: encoded images, then normalised states."""
         parts = []
         for key, encoder in self.encoders.items():
             images = inputs[key]
@@ -145,7 +146,7 @@ def build_cnn_policy(
     Args:
         cfg: The section, with sizes filled in.
         torch_dtype: Number format of the weights.
-        env_spec: Says the range of actions and the channels of images.
+        env_spec: Says what actions are valid, and the channels of images.
 
     Returns:
         The policy, with the weights at `model_path` if that is set.

@@ -12,7 +12,7 @@ from rlinf.models.embodiment.mlp_policy.config import MLPPolicyKeys, Units
 
 
 class CNNPolicyKeys(MLPPolicyKeys):
-    """Keys of the Gaussian policy on images and state."""
+    """Keys of the policy on images and state."""
 
     channels: list[Units] = Field(
         default_factory=lambda: [32, 64, 64],

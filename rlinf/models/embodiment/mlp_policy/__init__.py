@@ -1,4 +1,4 @@
-"""Gaussian policy on state vectors."""
+"""Policy on state vectors."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Units = Annotated[Int, Field(gt=0)]
 
 
 class MLPPolicyKeys(Section):
-    """Keys of the Gaussian policy on state vectors."""
+    """Keys of the policy on state vectors."""
 
     obs_dim: Int | None = Field(
         None, gt=0, description="Numbers in an observation; null asks the env."
@@ -30,6 +30,14 @@ class MLPPolicyKeys(Section):
     orthogonal_init: bool = Field(
         True, description="Start from orthogonal weights, small ones where actions come out."
     )
+    distribution: Literal[
+        "auto", "gaussian", "squashed_gaussian", "categorical", "multi_categorical"
+    ] = Field(
+        "auto",
+        description="Distribution of actions. auto follows the env: gaussian for real numbers, "
+        "categorical for a choice, multi_categorical for several; squashed_gaussian brings real "
+        "numbers into the env's range by tanh.",
+    )
     state_dependent_std: bool = Field(
         False, description="Predict the deviation from the state; false learns one per action."
     )
@@ -37,10 +45,9 @@ class MLPPolicyKeys(Section):
     log_std_min: Float = Field(-5.0, description="Smallest log of the deviation.")
     log_std_max: Float = Field(2.0, description="Largest log of the deviation.")
     clip_actions: bool = Field(
-        True, description="Clip actions to the env's range, after their log-probability is taken."
-    )
-    squash_actions: bool = Field(
-        False, description="Bring actions into the env's range by tanh instead."
+        True,
+        description="Clip actions of a gaussian to the env's range, after their log-probability "
+        "is taken.",
     )
     normalize_obs: bool = Field(
         True, description="Shift and scale observations by their running mean and deviation."

@@ -1,4 +1,4 @@
-"""Gaussian policy on state vectors: normalised states, one network for actions, one for values."""
+"""Policy on state vectors: normalised states, one network for actions, one for values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlinf.models.embodiment.gaussian_policy import GaussianPolicy, HeadSettings
+from rlinf.models.embodiment.actor_critic_policy import ActorCriticPolicy
+from rlinf.models.embodiment.head_settings import HeadSettings
 from rlinf.models.settings import needed
 from rlinf.models.weights import load_weights
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rlinf.utils.env_spec import EnvSpec
 
 
-class MLPPolicy(GaussianPolicy):
+class MLPPolicy(ActorCriticPolicy):
     """Acts on `states` [B, S]."""
 
     def __init__(
@@ -34,17 +35,17 @@ class MLPPolicy(GaussianPolicy):
             obs_dim: S, numbers in an observation.
             action_dim: A, numbers in one action.
             settings: See `HeadSettings`.
-            env_spec: Says the range of actions; None is unbounded.
+            env_spec: Says the range of actions or the number of choices; None is unbounded.
         """
         super().__init__(obs_dim, obs_dim, action_dim, settings or HeadSettings(), env_spec)
         self.obs_dim = obs_dim
 
     def policy_inputs(self, env_obs: Mapping[str, Any], augment: bool) -> dict[str, Tensor]:
-        """See `GaussianPolicy.policy_inputs`: the raw states."""
+        """See `ActorCriticPolicy.policy_inputs`: the raw states."""
         return {"states": self._states(env_obs, self.obs_dim)}
 
     def features(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """See `GaussianPolicy.features`: the normalised states, [n, S]."""
+        """See `ActorCriticPolicy.features`: the normalised states, [n, S]."""
         states = inputs["states"]
         return states if self.normalizer is None else self.normalizer(states)
 
@@ -57,7 +58,7 @@ def build_mlp_policy(
     Args:
         cfg: The section, with sizes filled in.
         torch_dtype: Number format of the weights.
-        env_spec: Says the range of actions.
+        env_spec: Says what actions are valid.
 
     Returns:
         The policy, with the weights at `model_path` if that is set.

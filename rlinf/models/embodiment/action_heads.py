@@ -1,0 +1,218 @@
+"""From what a network computes to a distribution, and from its samples to actions of the env."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rlinf.models.embodiment.base_policy import ActionConvention
+from rlinf.models.embodiment.distributions import (
+    Categorical,
+    Distribution,
+    Gaussian,
+    SquashedGaussian,
+    choose_distribution,
+)
+from rlinf.utils.precise_buffers import PreciseBuffers
+
+if TYPE_CHECKING:
+    from rlinf.models.embodiment.head_settings import HeadSettings
+    from rlinf.utils.env_spec import EnvSpec
+
+_NO_CHOICE = -1e9
+"""Logit of a choice that does not exist: its probability is 0, and all gradients are finite."""
+
+
+class ActionHead(PreciseBuffers, ABC):
+    """Makes distributions, and actions of the env; has no weights of its own.
+
+    What a distribution gives is `[n, C*A]`; the env gets `[n, C, A]` in its own units. Buffers are
+    not part of the saved state: they belong to the env.
+
+    Attributes:
+        convention: What the actions for the env are.
+        outputs: Numbers that the network computes for a chunk of actions.
+        low: Smallest action, `[A]`.
+    """
+
+    convention: ActionConvention
+    outputs: int
+    low: Tensor
+
+    @abstractmethod
+    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> Distribution:
+        """Return the distribution of a chunk of actions.
+
+        Args:
+            outputs: What the network computed, `[n, outputs]` float32.
+            log_std: Log of the deviation, `[C*A]`; None if there is none or the network has it.
+        """
+
+    @abstractmethod
+    def to_env(self, action: Tensor) -> Tensor:
+        """Return actions in the units of the env, `[n, C, A]`, in memory of their own.
+
+        Args:
+            action: What the distribution gave, `[n, C*A]`.
+        """
+
+
+class GaussianHead(ActionHead):
+    """Real numbers: clipped to the env's range, squashed into it by tanh, or as they are.
+
+    Attributes:
+        low: Smallest action, `[A]` float32.
+        high: Largest action, `[A]` float32.
+    """
+
+    high: Tensor
+    radius: Tensor
+    log_radius: Tensor
+
+    def __init__(
+        self,
+        action_dim: int,
+        settings: HeadSettings,
+        low: Sequence[float] | None,
+        high: Sequence[float] | None,
+        squash: bool,
+    ) -> None:
+        """Keep the bounds.
+
+        Args:
+            action_dim: A, numbers in one action.
+            settings: See `HeadSettings`.
+            low: Smallest action; None is unknown.
+            high: Largest action; None is unknown.
+            squash: Bring actions into the range by tanh, which must be finite.
+
+        Raises:
+            ValueError: There are not `action_dim` bounds.
+        """
+        super().__init__()
+        known = low is not None and high is not None
+        for name, bounds in (("low", low), ("high", high)):
+            if known and len(bounds) != action_dim:
+                raise ValueError(f"action_{name} has {len(bounds)} numbers, not {action_dim}")
+        lows = torch.tensor(low if known else [-math.inf] * action_dim, dtype=torch.float32)
+        highs = torch.tensor(high if known else [math.inf] * action_dim, dtype=torch.float32)
+        radius = (highs - lows) / 2
+        # Plain numbers are asked, not tensors: those of a model on the meta device have no values.
+        bounded = known and any(map(math.isfinite, [*low, *high]))
+        self.convention = ActionConvention(
+            tuple(low) if known else None,
+            tuple(high) if known else None,
+            clip=settings.clip_actions and bounded and not squash,
+            squash=squash,
+        )
+        for name, value in (("low", lows), ("high", highs), ("radius", radius)):
+            self.register_buffer(name, value, persistent=False)
+        self.register_buffer("log_radius", radius.log(), persistent=False)
+        self._chunks, self._action_dim = settings.num_action_chunks, action_dim
+        self._log_std_range = settings.log_std_min, settings.log_std_max
+        width = self._chunks * action_dim
+        self.outputs = 2 * width if settings.state_dependent_std else width
+
+    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> Distribution:
+        """See `ActionHead.distribution`: a Gaussian; outputs are means, then log deviations."""
+        mean = outputs
+        if log_std is None:
+            mean, log_std = outputs.chunk(2, dim=-1)
+        log_std = log_std.float().clamp(*self._log_std_range)
+        if self.convention.squash:
+            return SquashedGaussian(mean, log_std, self.log_radius.repeat(self._chunks))
+        return Gaussian(mean, log_std)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        """See `ActionHead.to_env`."""
+        action = action.view(-1, self._chunks, self._action_dim)
+        if self.convention.squash:
+            return torch.addcmul(self.low, action.tanh() + 1.0, self.radius)
+        if self.convention.clip:
+            return torch.clamp(action, self.low, self.high)
+        return action.clone()
+
+
+class CategoricalHead(ActionHead):
+    """Choices: the distribution gives indices from 0, the env gets whole numbers from `low`.
+
+    Logits of a chunk are ordered by action, number of the action, choice.
+
+    Attributes:
+        low: Number of the first choice, `[A]` int64.
+    """
+
+    logit_index: Tensor
+
+    def __init__(
+        self, choices: Sequence[int], chunks: int, low: Sequence[float] | None = None
+    ) -> None:
+        """Keep which logits belong to which number.
+
+        Args:
+            choices: Number of choices for each number of an action, `[A]`.
+            chunks: C, actions in a chunk.
+            low: Number of the first choice, `[A]`; None is 0.
+        """
+        super().__init__()
+        starts = [0] * len(choices) if low is None else [int(value) for value in low]
+        ends = [start + count - 1 for start, count in zip(starts, choices, strict=True)]
+        self.convention = ActionConvention(
+            tuple(map(float, starts)), tuple(map(float, ends)), choices=tuple(choices)
+        )
+        self.outputs = chunks * sum(choices)
+        self._shape = chunks, len(choices)
+        self._most = max(choices)
+        self._even = min(choices) == self._most
+        # Where each logit is among those of one action; what does not exist is behind the last.
+        begins = [0, *itertools.accumulate(choices)]
+        index = [
+            [begin + i if i < count else begins[-1] for i in range(self._most)]
+            for begin, count in zip(begins, choices, strict=False)
+        ]
+        self.register_buffer("low", torch.tensor(starts), persistent=False)
+        self.register_buffer("logit_index", torch.tensor(index), persistent=False)
+
+    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> Distribution:
+        """See `ActionHead.distribution`: one categorical for each number of the actions."""
+        if not self._even:
+            rows = outputs.unflatten(-1, (self._shape[0], -1))
+            outputs = functional.pad(rows, (0, 1), value=_NO_CHOICE)[..., self.logit_index]
+        return Categorical(outputs.reshape(len(outputs), -1, self._most))
+
+    def to_env(self, action: Tensor) -> Tensor:
+        """See `ActionHead.to_env`."""
+        return action.view(-1, *self._shape) + self.low
+
+
+def make_action_head(
+    action_dim: int, settings: HeadSettings, env_spec: EnvSpec | None
+) -> ActionHead:
+    """Make the head that settings and env ask for.
+
+    Args:
+        action_dim: A, numbers in one action.
+        settings: See `HeadSettings`.
+        env_spec: Says the range of actions or the number of choices; None is unknown.
+
+    Raises:
+        ValueError: The distribution does not fit the actions of the env.
+    """
+    low, high, choices = (
+        getattr(env_spec, name, None) for name in ("action_low", "action_high", "action_choices")
+    )
+    choices = settings.action_choices or choices
+    name = choose_distribution(settings.distribution, choices, low, high)
+    if choices is None:
+        return GaussianHead(action_dim, settings, low, high, squash=name == "squashed_gaussian")
+    if len(choices) != action_dim:
+        raise ValueError(f"action_choices has {len(choices)} numbers, not {action_dim}")
+    settings.refuse_keys_of_real_numbers()
+    return CategoricalHead(choices, settings.num_action_chunks, low)
