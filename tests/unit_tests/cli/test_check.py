@@ -121,3 +121,19 @@ def test_inference_beside_collocated_actor_and_rollout_as_the_entry_script_has_i
     report = json.loads(capsys.readouterr().out)
     assert [process["devices"] for process in report["placement"]["inference"]] == [[0], [1]]
     assert "inference" in report["memory"]
+
+
+def test_a_distribution_that_does_not_fit_the_env_is_told_without_a_cluster(
+    embodied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["check", str(embodied), "--gpus-per-node", "0", "--no-memory"]
+    assert main([*command, "+actor.model.distribution=gaussian"]) == 1
+    error = capsys.readouterr().err
+    assert 'actor.model.distribution = "gaussian"' in error
+    assert "takes a choice out of 2" in error and "set it to auto or categorical" in error
+    assert main([*command, "+actor.model.distribution=categorical"]) == 0
+    numbers = ["env.train.id=Pendulum-v1", "+actor.model.distribution=multi_categorical"]
+    assert main([*command, *numbers]) == 1
+    assert "takes real numbers" in capsys.readouterr().err
+    assert main([*command, "+actor.model.distribution=gausian"]) == 1
+    assert "multi_categorical" in capsys.readouterr().err

@@ -154,3 +154,12 @@ def test_what_is_not_known_is_said_and_the_config_is_valid_all_the_same(embodied
 )
 def test_sizes_are_readable(count, text):
     assert readable(count) == text
+
+
+def test_choices_of_an_env_that_says_nothing_come_from_the_config():
+    keys = {"env.train.env_type": "maniskill", "env.train.id": "PickCube-v1"}
+    keys |= {"actor.model.obs_dim": 5, "actor.model.action_choices": [2, 7]}
+    many = of(make_cfg(keys))["actor"]
+    few = of(make_cfg({**keys, "actor.model.action_choices": [1, 1]}))["actor"]
+    logits, hidden = (2 + 7) - (1 + 1), 16
+    assert part(many, "gradients") - part(few, "gradients") == 4 * logits * (hidden + 1)

@@ -94,7 +94,7 @@ class CannotBeMade(Good):
 class NoActions(Good):
     def __init__(self):
         super().__init__()
-        self.action_space = gymnasium.spaces.MultiBinary(3)
+        self.action_space = gymnasium.spaces.Text(3)
 
 
 BROKEN = {
@@ -107,7 +107,7 @@ BROKEN = {
     LiesAboutItsSpace: ("spaces", "the observation of reset is not in Box(5.0, 6.0"),
     Crashes: ("steps", "OSError: no such motor"),
     CannotBeMade: ("make", "OSError: no licence"),
-    NoActions: ("make", "MultiBinary are not supported"),
+    NoActions: ("make", "Text are not supported"),
 }
 
 
