@@ -6,6 +6,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from tests.unit_tests.models.conftest import CHOICES, name_of
+
 
 @pytest.fixture
 def mesh():
@@ -15,7 +17,11 @@ def mesh():
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-6), (torch.bfloat16, 1e-2)])
-@pytest.mark.parametrize("keys", [{}, {"model_type": "cnn_policy", "pooling": "spatial_softmax"}])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"spec": CHOICES}, {"model_type": "cnn_policy", "pooling": "spatial_softmax"}],
+    ids=name_of,
+)
 def test_a_sharded_policy_recomputes_the_same(mesh, make_policy, make_obs, keys, dtype, tolerance):
     policy = make_policy(**keys)
     policy.update_normalizer(make_obs(50))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from rlinf.config import Int, Section, SupportedModel, plugins, reads, reset_rea
 from rlinf.models import get_model, register_model, registry
 from rlinf.models.embodiment.base_policy import BasePolicy, ForwardType
 from rlinf.models.embodiment.check_policy import check_policy
+from rlinf.models.embodiment.distributions import AUTO, DISTRIBUTIONS
 from rlinf.models.embodiment.mlp_policy import MLPPolicy
 from rlinf.utils.env_spec import EnvSpec
 
@@ -212,6 +214,11 @@ def test_a_checked_config_is_taken_as_it_is_and_counts_reads():
     plain = OmegaConf.create({"model_type": "mlp_policy", "hidden_sizes": [9]})
     assert get_model(plain, SPEC).policy_head.hidden[0].out_features == 9
     assert plain == {"model_type": "mlp_policy", "hidden_sizes": [9]}
+
+
+def test_the_schema_offers_every_distribution():
+    field = plugins.get_schema("model", "mlp_policy").model_fields["distribution"]
+    assert get_args(field.annotation) == (AUTO, *DISTRIBUTIONS)
 
 
 def test_a_declared_forward_type_needs_its_method():

@@ -34,7 +34,7 @@ class Categorical(Distribution):
         Probabilities are added up as whole numbers: exact in any order, so that this is
         deterministic on every device.
         """
-        counts = self.log_probs.detach().double().exp_().mul_(_RESOLUTION).long()
+        counts = self.log_probs.double().exp_().mul_(_RESOLUTION).long()
         ends = counts.cumsum(-1)
         uniform = torch.special.ndtr(noise.double()).unsqueeze(-1)
         target = (uniform * ends[..., -1:]).long()
@@ -47,7 +47,8 @@ class Categorical(Distribution):
     def log_prob(self, action: Tensor) -> Tensor:
         """See `Distribution.log_prob`."""
         index = action.clamp(max=self.log_probs.shape[-1] - 1).unsqueeze(-1)
-        return self.log_probs.gather(-1, index).squeeze(-1)
+        # A sum of one term; squeezing would give a view, which FSDP must not return.
+        return self.log_probs.gather(-1, index).sum(-1)
 
     def entropy(self) -> Tensor:
         """See `Distribution.entropy`: `-sum p log p`."""
