@@ -116,10 +116,9 @@ class EmbodiedCredit:
         rewards = batch.rewards if finite.all() else torch.where(finite[:, None], batch.rewards, 0)
         seen = batch.valid & finite[:, None]
         kept = self._kept_envs(rewards, dones)
-        # What somebody else chose says nothing of the policy; its reward counts all the same.
-        mask = seen & ~batch.intervened
-        if kept is not None:
-            mask &= kept[:, None]
+        counts = seen if kept is None else seen & kept[:, None]
+        # What somebody else chose is not for the policy to learn; its reward counts all the same.
+        mask = counts & ~batch.intervened
         shown = rewards
         logprobs, ref = self._per_action(batch.prev_logprobs), self._per_action(ref_logprobs)
         if ref is not None and algorithm.kl_beta > 0 and algorithm.kl_in == "reward":
@@ -129,7 +128,7 @@ class EmbodiedCredit:
                 ref_logprobs=ref.sum(-1),
                 kl_beta=algorithm.kl_beta,
                 kl_penalty_type=algorithm.kl_penalty_type,
-                loss_mask=mask,
+                loss_mask=counts,
             )
         if algorithm.normalize_returns:
             rewards = self.scale.apply(
@@ -140,7 +139,8 @@ class EmbodiedCredit:
                 epochs=self._cfg.env.train.rollout_epoch,
                 all_reduce=self._all_reduce,
             )
-        advantages, returns, steps = self._advantages(batch, rewards, dones, mask, ref)
+        advantages, returns, _ = self._advantages(batch, rewards, dones, counts, ref)
+        steps = mask if advantages.shape == mask.shape else mask.any(-1, keepdim=True)
         if algorithm.normalize_advantages and normalizes(algorithm.adv_type):
             advantages = normalize_advantages(advantages, steps, self._all_reduce)
         credit = Credit(advantages, returns, mask, dones, seen, {})

@@ -167,3 +167,17 @@ def test_what_masked_steps_hold_does_not_matter():
     assert distance(weights(learner), weights(other)) < 1e-6
     assert two[0]["advantages_mean"] == pytest.approx(one[0]["advantages_mean"], rel=1e-5)
     assert two[0]["returns"] == pytest.approx(one[0]["returns"], rel=1e-5)
+
+
+def test_what_somebody_else_chose_is_not_learnt_but_its_reward_counts():
+    cfg = make_cfg()
+    learner, other = make_learner(cfg), make_learner(cfg)
+    batch = rollout(learner.engine.model, seed=4)
+    batch.intervened[4, :3] = True
+    changed = columns(batch, slice(None))
+    changed.forward_inputs["action"][4, :3] = 50.0
+    one, two = learn(learner, batch), learn(other, changed)
+    assert distance(weights(learner), weights(other)) < 1e-6
+    changed.rewards[4, :3] += 5.0
+    assert learn(make_learner(cfg), changed)[0]["returns"] > one[0]["returns"] + 0.1
+    assert two[0] == one[0]

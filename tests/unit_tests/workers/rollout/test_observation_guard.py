@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from rlinf.workers.rollout.multi_step_rollout_worker import _Record
 from rlinf.workers.rollout.observation_guard import ObservationGuard
+from rlinf.workers.rollout.trajectory_recorder import TrajectoryRecorder
 
 IDS = [8, 9, 12, 13]
 
@@ -47,7 +47,7 @@ def test_the_policy_sees_zeros_and_the_rows_are_known():
 
 
 def test_steps_before_and_after_such_an_observation_are_marked():
-    record = _Record(version=0)
+    record = TrajectoryRecorder(version=0)
     result = {
         "prev_values": torch.zeros(4, 1),
         "prev_logprobs": torch.zeros(4, 2),
@@ -55,6 +55,8 @@ def test_steps_before_and_after_such_an_observation_are_marked():
     }
     rows = {0: [True, False, False, False], 2: [False, True, False, False]}
     for step in range(4):
-        record.add(None, result, torch.tensor(rows[step]) if step in rows else None)
-    half = record.finish(None, torch.zeros(4, 1), torch.tensor([False, False, True, False]))
-    assert half.finite.int().tolist() == [[0, 1, 1, 1], [1, 0, 0, 1], [1, 1, 1, 0], [1, 1, 1, 1]]
+        record.add_end(None, torch.tensor(rows[step]) if step in rows else None)
+        record.add_step(result)
+    record.add_end(None, torch.tensor([False, False, True, False]))
+    finite = record.finish(torch.zeros(4, 1)).finite.int()
+    assert finite.tolist() == [[0, 1, 1, 1], [1, 0, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1]]

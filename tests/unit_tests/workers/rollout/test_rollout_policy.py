@@ -1,0 +1,121 @@
+"""A policy that acts: the same numbers whoever holds it, and a complete record."""
+
+import pytest
+import torch
+
+from rlinf.data.embodied import merge_trajectories
+from rlinf.data.embodied_messages import EPISODES, pack_observations
+from rlinf.models import get_model
+from rlinf.utils.env_spec import EnvSpec
+from rlinf.workers.rollout.rollout_policy import RolloutPolicy
+
+SPEC = EnvSpec(obs_dim=3, action_dim=2, action_low=[-1, -1], action_high=[1, 1])
+CHUNKS = 4
+
+
+def policy():
+    torch.manual_seed(0)
+    keys = {"model_type": "mlp_policy", "num_action_chunks": 2, "add_value_head": True}
+    return get_model(keys | {"orthogonal_init": False}, SPEC, torch.float32).eval()
+
+
+def acting(*stages, **kwargs):
+    made = RolloutPolicy(policy(), torch.device("cpu"), stages, seed=5, **kwargs)
+    made.version = 3
+    return made
+
+
+def states(chunk, envs):
+    """What env e observes after so many chunks."""
+    rows = [torch.randn(3, generator=torch.Generator().manual_seed(100 * chunk + e)) for e in envs]
+    return {"states": torch.stack(rows)}
+
+
+def message(chunk, envs, ended=()):
+    infos = {}
+    if any(env in ended for env in envs):
+        infos["final_observation"] = states(chunk + 50, envs)
+        infos["_final_observation"] = torch.tensor([env in ended for env in envs])
+    return pack_observations(states(chunk, envs), infos)
+
+
+def roll(made, *stages, ended=None):
+    """Plays an epoch; `ended` are the envs whose episode ends with a chunk, by chunk."""
+    ended = ended or {}
+    made.begin_rollout(CHUNKS)
+    made.begin_epoch()
+    actions = []
+    for chunk in range(CHUNKS):
+        for stage, envs in enumerate(stages):
+            step = made.steps + chunk
+            own = message(chunk, envs, ended.get(chunk, ()))
+            actions.append(made.act(stage, own, 0, chunk, step))
+    out = [
+        made.finish(stage, message(CHUNKS, envs, ended.get(CHUNKS, ())), CHUNKS)
+        for stage, envs in enumerate(stages)
+    ]
+    return actions, merge_trajectories(out)
+
+
+def test_envs_may_be_split_over_stages_and_processes_at_will():
+    _, whole = roll(acting(range(4)), range(4))
+    _, stages = roll(acting([0, 1], [2, 3]), [0, 1], [2, 3])
+    halves = [roll(acting(own), own)[1] for own in ([0, 1], [2, 3])]
+    processes = merge_trajectories(halves)
+    for other in (stages, processes):
+        for key, tensor in whole.forward_inputs.items():
+            torch.testing.assert_close(other.forward_inputs[key], tensor, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(other.prev_logprobs, whole.prev_logprobs, rtol=1e-4, atol=1e-5)
+    assert whole.versions.eq(3).all() and whole.prev_values.shape == (CHUNKS + 1, 4, 1)
+
+
+def test_ends_have_the_value_of_the_observation_in_which_they_came():
+    made = acting(range(3), keep_final=True)
+    _, record = roll(made, range(3), ended={2: [1], CHUNKS: [0, 2]})
+    values = {
+        (t, env): made.policy.predict_values(states(chunk + 50, [env]))
+        for (t, env), chunk in {(1, 1): 2, (3, 0): CHUNKS, (3, 2): CHUNKS}.items()
+    }
+    for t in range(CHUNKS):
+        for env in range(3):
+            expected = values.get((t, env), torch.zeros(1, 1))
+            torch.testing.assert_close(record.bootstrap_values[t, env], expected[0])
+    places = list(zip(record.final.steps.tolist(), record.final.envs.tolist(), strict=True))
+    assert places == [(1, 1), (3, 0), (3, 2)]
+    expected = torch.cat([states(52, [1])["states"], states(CHUNKS + 50, [0, 2])["states"]])
+    assert torch.equal(record.final.obs["states"], expected)
+
+
+def test_nobody_gets_final_observations_who_does_not_need_them():
+    _, record = roll(acting(range(2)), range(2), ended={1: [0]})
+    assert record.final is None
+    _, record = roll(acting(range(2), keep_final=True), range(2))
+    assert record.final.steps.tolist() == [] and record.final.obs["states"].shape == (0, 3)
+
+
+def test_what_is_not_finite_marks_the_steps_before_and_after():
+    said = []
+    made = acting(range(2), on_nan="skip", warn=said.append)
+    made.begin_rollout(2)
+    made.begin_epoch()
+    bad = message(1, range(2))
+    bad["obs"]["states"][1] = torch.nan
+    made.act(0, message(0, range(2)), 0, 0, 0)
+    made.act(0, bad, 0, 1, 1)
+    record = made.finish(0, message(2, range(2)), 2)
+    assert record.finite.tolist() == [[True, False], [True, False]] and len(said) == 1
+    with pytest.raises(FloatingPointError, match="'states' of env 1"):
+        strict = acting(range(2))
+        strict.begin_rollout(2)
+        strict.begin_epoch()
+        bad["obs"]["states"][1] = torch.nan
+        strict.act(0, bad, 0, 0, 0)
+
+
+def test_an_evaluation_acts_without_noise_and_only_where_an_episode_runs():
+    made = acting(range(3))
+    asked = message(0, range(3)) | {EPISODES: torch.tensor([4, -1, 2])}
+    actions = made.evaluate(asked, [0, 1, 2], 0)
+    plain = made.policy.predict_action_batch(states(0, range(3)), mode="eval")[0]
+    torch.testing.assert_close(actions[[0, 2]], plain[[0, 2]])
+    assert not actions[1].any()
