@@ -116,7 +116,10 @@ class AlgorithmConfig(Section):
         "response (reasoning).",
     )
     target_kl: Float | None = Field(
-        None, gt=0, description="Stop the update past this divergence from the old policy (nats)."
+        None,
+        gt=0,
+        description="Make no further step of an update whose minibatch is further than this from "
+        "the old policy (nats).",
     )
     entropy_bonus: Float = Field(0.0, ge=0, description="Weight of entropy in the loss.")
     calculate_entropy: bool = Field(False, description="Compute entropy even without a bonus.")

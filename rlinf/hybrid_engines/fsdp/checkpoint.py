@@ -147,15 +147,10 @@ def _first_line(error: BaseException) -> str:
 
 def counters(engine: TrainEngine) -> dict[str, Any]:
     """What else has to be kept of an engine: plain data."""
-    schedule = engine.scheduler.state_dict()
-    schedule.pop("lr_lambdas")
-    return {"steps": engine.steps, "skipped": engine.skipped, "schedule": schedule}
+    return {"steps": engine.steps, "skipped": engine.skipped, "progress": engine.progress}
 
 
 def set_counters(engine: TrainEngine, state: dict[str, Any]) -> None:
     """Goes on from counters that `counters` returned."""
     engine.steps, engine.skipped = state["steps"], state["skipped"]
-    scheduler = engine.scheduler
-    scheduler.load_state_dict(state["schedule"] | {"lr_lambdas": [None] * len(scheduler.base_lrs)})
-    for group, rate in zip(engine.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
-        group["lr"] = rate
+    engine.set_progress(state["progress"])

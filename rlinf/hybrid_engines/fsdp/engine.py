@@ -45,6 +45,7 @@ class TrainEngine:
         reference: the frozen copy, or None.
         precision: the number formats that are used.
         steps: optimiser steps made.
+        progress: optimiser steps planned so far, made or not; schedules follow it.
         skipped: steps left out because their gradient was not finite.
         offloads: how often the device was given up.
     """
@@ -85,12 +86,7 @@ class TrainEngine:
             # In place: names of weights stay as they are.
             model.compile(backend=_COMPILER)
         self.model = model
-        is_head = getattr(model, "is_value_parameter", _sounds_like_a_value)
-        heads = [p for n, p in model.named_parameters() if is_head(n)]
-        chosen = {id(p) for p in heads}
-        rest = [p for p in model.parameters() if id(p) not in chosen]
-        groups = [{"params": rest}, {"params": heads}] if heads else [{"params": rest}]
-        self.optimizer = torch.optim.AdamW(groups, fused=not self.sharded)
+        self.optimizer = torch.optim.AdamW(_parameter_groups(model), fused=not self.sharded)
         self._follow(cfg.optim, total_steps)
         self._optimizer_memory = OptimizerMemory(self.optimizer)
         self._model_here = self._optimizer_here = True
@@ -100,19 +96,33 @@ class TrainEngine:
 
     def _follow(self, optim: Any, total_steps: int) -> None:
         """Takes learning rates and the like from an `optim` section."""
-        rates = (optim.lr, optim.value_lr or optim.lr)
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+        groups = self.optimizer.param_groups
+        if optim.value_lr is not None and len(groups) == 1:
+            raise ValueError(
+                f"optim.value_lr is {optim.value_lr}, but {type(self.model).__name__} has no value "
+                "function of its own to train: leave value_lr out, set model.add_value_head to "
+                "true, or let the model name the parameters (is_value_parameter)"
+            )
+        for group in groups:
             group |= {
-                "lr": rate,
                 "betas": (optim.adam_beta1, optim.adam_beta2),
                 "eps": optim.adam_eps,
                 "weight_decay": optim.weight_decay,
             }
-            group.pop("initial_lr", None)
         self._clip_grad: float | None = optim.clip_grad
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, learning_rate_factor(optim, total_steps)
-        )
+        self._rates = (optim.lr, optim.value_lr or optim.lr)[: len(groups)]
+        self._rate_factor = learning_rate_factor(optim, total_steps)
+        self.set_progress(0)
+
+    def set_progress(self, steps: int) -> None:
+        """Puts schedules where they are after a number of planned optimiser steps."""
+        self.progress = steps
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * self._rate_factor(steps)
+
+    def advance(self, steps: int = 1) -> None:
+        """Moves schedules on by planned optimiser steps, whether they were made or not."""
+        self.set_progress(self.progress + steps)
 
     def begin_phase(self, optim: Any, total_steps: int, *, forget: bool = True) -> None:
         """Goes on with the same weights as another training.
@@ -224,11 +234,11 @@ class TrainEngine:
         self.optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> dict[str, float] | None:
-        """Clips the gradient and makes an optimiser step.
+        """Clips the gradient and makes an optimiser step; `advance` moves schedules on.
 
         Returns:
-            The norm of the gradient and the learning rate; None if the step was left out, on all
-            ranks alike, since the gradient is not finite.
+            The norm of the gradient and the learning rate that was used; None if the step was left
+            out, on all ranks alike, since the gradient is not finite.
 
         Raises:
             FloatingPointError: the gradient is not finite; names the tensors.
@@ -248,12 +258,11 @@ class TrainEngine:
             limit = math.inf if limit is None else limit
             torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
             self.optimizer.step()
-            self.scheduler.step()
             self.steps += 1
         else:
             self.skipped += 1
         self.drop_gradients()
-        return {"grad_norm": size, "lr": self.scheduler.get_last_lr()[0]} if finite else None
+        return {"grad_norm": size, "lr": self.optimizer.param_groups[0]["lr"]} if finite else None
 
     def _not_finite(self) -> list[str]:
         return [
@@ -297,5 +306,13 @@ class TrainEngine:
             self._optimizer_here = True
 
 
-def _sounds_like_a_value(name: str) -> bool:
-    return "value" in name or "critic" in name
+def _parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """The parameters, and those of the value function, if the model names any, in a second group.
+
+    A model names them by a method `is_value_parameter(name)`.
+    """
+    of_value = getattr(model, "is_value_parameter", lambda name: False)
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": []}]
+    for name, parameter in model.named_parameters():
+        groups[int(of_value(name))]["params"].append(parameter)
+    return groups if groups[1]["params"] else groups[:1]

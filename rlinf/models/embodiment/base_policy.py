@@ -64,6 +64,8 @@ class BasePolicy(nn.Module, ABC):
     Attributes:
         forward_types: Forward passes that the policy has.
         sampling_keys: Sampling parameters that `predict_action_batch` understands.
+        value_modules: Paths of the submodules that only the value function has; they learn with
+            `actor.optim.value_lr`.
         action_dim: A, numbers in one action.
         num_action_chunks: C, actions predicted at a time.
         action_convention: Range of the returned actions.
@@ -72,6 +74,7 @@ class BasePolicy(nn.Module, ABC):
 
     forward_types: ClassVar[tuple[ForwardType, ...]] = (ForwardType.DEFAULT,)
     sampling_keys: ClassVar[frozenset[str]] = frozenset()
+    value_modules: ClassVar[tuple[str, ...]] = ("value_head",)
     _no_split_modules: ClassVar[list[str]] = []
     """Names of submodule classes that FSDP wraps as a unit."""
 
@@ -181,6 +184,15 @@ class BasePolicy(nn.Module, ABC):
             [B, 1] or [B, C], float32.
         """
         return self.predict_action_batch(env_obs, mode="eval")[1]["prev_values"]
+
+    @classmethod
+    def is_value_parameter(cls, name: str) -> bool:
+        """Returns whether a parameter belongs to the value function alone.
+
+        Args:
+            name: As in `named_parameters`.
+        """
+        return name.startswith(tuple(f"{path}." for path in cls.value_modules))
 
     def update_normalizer(
         self,

@@ -190,7 +190,9 @@ class ReasoningLearner:
             self.fingerprints.batch(samples.by_sequence())
         metrics: dict[str, float] = {}
         self.comparison.begin(tolerance, self.version)
-        if not (critic_first or (self.critic is not None and self.critic.warming_up)):
+        if critic_first or (self.critic is not None and self.critic.warming_up):
+            self.updates.skip(samples.batch.num_sequences)
+        else:
             self.engine.onload()
             metrics |= self.updates.run(self._task(samples))
         if self.critic is not None:

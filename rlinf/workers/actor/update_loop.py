@@ -13,6 +13,8 @@ from rlinf.algorithms.aggregation import LossNorm
 from rlinf.algorithms.metrics import Metric, merge_metrics, reduce_metrics
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 
+_KL = "actor/approx_kl"
+
 
 class TrainingTask(Protocol):
     """Samples of this rank, and the loss on some of them."""
@@ -49,7 +51,8 @@ class UpdateShape:
         minibatches: instead of that, the number of minibatches of an epoch.
         epochs: passes over the samples.
         shuffles: whether each pass has an order of its own.
-        target_kl: divergence from the old policy past which to stop; None is never.
+        target_kl: divergence from the old policy past which no further step is made; None is
+            never.
     """
 
     global_batch: int | None = None
@@ -63,11 +66,11 @@ class UpdateWatch(Protocol):
     """Looks at every optimiser step."""
 
     def before_step(self, rows: Tensor) -> None:
-        """The gradient on some samples is complete and not used yet."""
+        """The gradient on some samples is complete; the step may still be left out."""
         ...
 
     def after_step(self) -> None:
-        """The weights have changed."""
+        """The weights have changed, unless the step was left out."""
         ...
 
 
@@ -116,22 +119,32 @@ class UpdateLoop:
 
         Among these, `actor/updates` counts optimiser steps, `actor/updates_empty` minibatches
         without a sample that counts, and `actor/updates_not_finite` those whose gradient was not
-        finite; neither of the latter changes the model.
+        finite; neither of the latter changes the model. `actor/stopped_by_kl` is 1 if a minibatch
+        was further than `algorithm.target_kl` from the old policy: it and those after it have
+        changed nothing. Schedules advance by all minibatches, whatever became of them.
         """
-        done = _Done()
+        engine, done = self._engine, _Done()
+        end = engine.progress + self._planned(task.num_samples)
         stopped = False
         for rows in self._minibatches(task.num_samples):
-            norm = task.norm(rows, self._engine.all_reduce if self._engine.world_size > 1 else None)
+            norm = task.norm(rows, engine.all_reduce if engine.world_size > 1 else None)
             if norm.entries == 0:
                 done.empty += 1
-                continue
-            metrics, step = self._update(task, rows, norm)
-            if done.count(metrics, step) and self._too_far(metrics):
-                stopped = True
+            else:
+                metrics = self._add_up(task, rows, norm, last=True)
+                stopped = self._too_far(metrics)
+                done.count(metrics, self._step(rows, refused=stopped), refused=stopped)
+            if stopped:
                 break
+            engine.advance()
+        engine.set_progress(end)
         reduced = self._summary(done)
         reduced["actor/stopped_by_kl"] = float(stopped)
         return reduced
+
+    def skip(self, samples: int) -> None:
+        """Lets schedules go on as if there had been an update on a number of samples."""
+        self._engine.advance(self._planned(samples))
 
     def stream(self, rounds: Iterable[tuple[StreamedTask, bool]]) -> dict[str, float]:
         """Updates the model on samples as they come; returns metrics over all ranks.
@@ -162,6 +175,7 @@ class UpdateLoop:
             else:
                 engine.scale_gradients(task.rescale(assumed, seen))
                 done.count(metrics, self._step(rows))
+            engine.advance()
             metrics, seen, assumed = [], LossNorm(0.0, 0.0), None
         return self._summary(done)
 
@@ -173,6 +187,13 @@ class UpdateLoop:
         reduced["actor/updates_empty"] = float(done.empty)
         reduced["actor/updates_not_finite"] = float(done.not_finite)
         return reduced
+
+    def _planned(self, samples: int) -> int:
+        """Minibatches of all epochs."""
+        per_epoch = self._shape.minibatches
+        if per_epoch is None:
+            per_epoch = samples // self.share(samples)
+        return self._shape.epochs * per_epoch
 
     def _minibatches(self, samples: int) -> Any:
         share = self.share(samples)
@@ -188,18 +209,15 @@ class UpdateLoop:
             for start in range(0, samples - share + 1, share):
                 yield order[start : start + share]
 
-    def _update(
-        self, task: TrainingTask, rows: Tensor, norm: LossNorm
-    ) -> tuple[list[dict[str, Metric]], dict[str, float] | None]:
-        """One optimiser step on some samples, in micro-batches."""
-        metrics = self._add_up(task, rows, norm, last=True)
-        return metrics, self._step(rows)
-
-    def _step(self, rows: Tensor) -> dict[str, float] | None:
-        """One optimiser step with the gradient of some samples."""
+    def _step(self, rows: Tensor, *, refused: bool = False) -> dict[str, float] | None:
+        """One optimiser step with the gradient of some samples, unless it is refused."""
         for watch in self.watches:
             watch.before_step(rows)
-        step = self._engine.step()
+        if refused:
+            self._engine.drop_gradients()
+            step = None
+        else:
+            step = self._engine.step()
         for watch in self.watches:
             watch.after_step()
         return step
@@ -217,9 +235,16 @@ class UpdateLoop:
         return metrics
 
     def _too_far(self, metrics: list[dict[str, Metric]]) -> bool:
-        """Whether the policy has left the old one by more than `algorithm.target_kl`."""
+        """Whether the policy is further from the old one than `algorithm.target_kl`.
+
+        All ranks decide alike, by the mean over the samples of all of them.
+        """
         limit = self._shape.target_kl
-        return limit is not None and self._reduce(metrics).get("actor/approx_kl", 0.0) > limit
+        if limit is None:
+            return False
+        # A critic that is trained alone has none.
+        known = [{_KL: part[_KL]} for part in metrics if _KL in part]
+        return self._reduce(known).get(_KL, 0.0) > limit
 
     def _reduce(self, parts: list[dict[str, Metric]]) -> dict[str, float]:
         engine = self._engine
@@ -234,11 +259,17 @@ class _Done:
         self.steps: list[dict[str, float]] = []
         self.empty = self.not_finite = 0
 
-    def count(self, metrics: list[dict[str, Metric]], step: dict[str, float] | None) -> bool:
-        """Notes an optimiser step; returns whether it was made."""
-        if step is None:
+    def count(
+        self,
+        metrics: list[dict[str, Metric]],
+        step: dict[str, float] | None,
+        *,
+        refused: bool = False,
+    ) -> None:
+        """Notes a minibatch: metrics, unless they are not finite, and the step, if it was made."""
+        if step is None and not refused:
             self.not_finite += 1
-            return False
+            return
         self.parts += metrics
-        self.steps.append(step)
-        return True
+        if step is not None:
+            self.steps.append(step)

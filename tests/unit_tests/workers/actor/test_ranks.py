@@ -36,6 +36,15 @@ SCENARIOS = {
     },
     "a reward on one rank": {"runner.on_nan": "skip"},
     "a gradient of one rank": {"runner.on_nan": "skip"},
+    "divergence that stops": {
+        "algorithm.update_epoch": 4,
+        "algorithm.target_kl": 0.03,
+        "actor.micro_batch_size": 24,
+        "actor.optim": {"lr": 3e-2, "weight_decay": 0.0},
+    },
+    "a critic with its own rate": {
+        "actor.optim": {"lr": 1e-2, "value_lr": 1e-3, "weight_decay": 0.0}
+    },
     "offload": {"actor.enable_offload": True},
     "weights that stay gathered": {"actor.fsdp_config": {"sharding_strategy": "shard_grad_op"}},
     "one node": {"actor.fsdp_config": {"sharding_strategy": "hybrid_shard"}},
@@ -117,6 +126,10 @@ def test_what_is_left_out_is_counted_over_all_ranks(ranks):
         assert first["groups_kept"] == 0.5 and first["actor/updates"] == 1
         (first, second), *_ = rank["no group left"]
         assert first["groups_kept"] == 0.0 and first["actor/updates_empty"] == 1
+        (first, second), *_ = rank["divergence that stops"]
+        assert first["actor/stopped_by_kl"] == 1 and 0 < first["actor/updates"] < 4
+        # These samples are of the first policy, too.
+        assert second["actor/stopped_by_kl"] == 1 and second["actor/updates"] == 0
         (first, second), *_ = rank["a reward on one rank"]
         assert (first["nan_skipped"], second["nan_skipped"]) == (1, 1)
         (first, second), *_ = rank["a gradient of one rank"]

@@ -411,7 +411,8 @@ def test_examples_are_learnt_and_reinforcement_begins_afresh():
         out = initial(Sequences(torch.tensor(prompt + response), *lengths))
         terms += (-out["logprobs"]).tolist()
     assert first["actor/supervised_loss"] == pytest.approx(sum(terms) / len(terms), rel=1e-4)
-    assert first["actor/lr"] == pytest.approx(3e-2 * 39 / 40)
+    assert first["actor/lr"] == pytest.approx(3e-2)
+    assert learner.engine.optimizer.param_groups[0]["lr"] == pytest.approx(3e-2 * 39 / 40)
     for _ in range(39):
         last = learner.supervise(EXAMPLES)
     assert last["actor/supervised_loss"] < 0.1 * first["actor/supervised_loss"]
