@@ -257,13 +257,13 @@ def _note(cfg: Any, gpu: bool) -> str:
 def _row_bytes(lm: nn.Module, tokens: int, dtype: torch.dtype) -> int:
     """Keys and values of one sequence, as the engine lays them out."""
     from rlinf.hybrid_engines.generation.hf.build import STRIDE
-    from rlinf.hybrid_engines.generation.hf.kv_cache import KVMemory
+    from rlinf.hybrid_engines.generation.hf.kv_cache import KVCache
     from rlinf.hybrid_engines.generation.hf.lean import cache_shape
 
     # The engine has room for one token more, and rounds up.
     capacity = tokens + 1 + -(tokens + 1) % STRIDE
     try:
-        return KVMemory.bytes_per_slot(cache_shape(lm, 1, capacity), dtype)
+        return KVCache.bytes_per_slot(cache_shape(lm, 1, capacity), dtype)
     except AttributeError as error:
         raise CannotPredict(
             f"the sizes of keys and values of {type(lm).__name__} are not known: {error}"

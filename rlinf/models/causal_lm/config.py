@@ -32,8 +32,7 @@ class CausalLMKeys(Section):
     sequence_layout: Literal["auto", "packed", "padded"] = Field(
         "auto",
         description="How the trainer lays sequences out: end to end, or as rows with padding; "
-        "auto is what is quicker: on a CPU rows, or for small models layers in compiled C; end to "
-        "end elsewhere. Results are the same.",
+        "auto is what is quicker: rows on a CPU, end to end elsewhere. Results are the same.",
     )
     logits_chunk_tokens: Int | None = Field(
         None,

@@ -9,9 +9,6 @@ from torch import Tensor
 
 from rlinf.utils.copies import copied_to
 
-LAYOUTS = ("native", "packed", "padded")
-"""`native` is of `rlinf.models.causal_lm.native_decoder`, the others of transformers."""
-
 
 def layout_on(device: torch.device, sequence_layout: str, attn_implementation: str) -> str:
     """Which layout a model of transformers uses.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,7 @@ from rlinf.models.causal_lm.layout import ModelInput, Sequences, layout_on, mode
 from rlinf.models.causal_lm.load import check_logits, load_causal_lm
 from rlinf.models.causal_lm.logprobs import token_logprobs
 from rlinf.models.causal_lm.lora import Whole, adapter_tensors, add_adapters, merged_tensors
-from rlinf.models.causal_lm.native_decoder import (
-    SharedPrompts,
-    hidden_states,
-    is_native_now,
-    why_not_native,
-)
 from rlinf.models.causal_lm.quick_norm import quicken_norms
-
-logger = logging.getLogger(__name__)
 
 
 class CausalLM(nn.Module):
@@ -58,7 +49,6 @@ class CausalLM(nn.Module):
         plain = self.plain
         check_logits(plain.config)
         self._layout, self._attention, self._chunk = layout, attn_implementation, chunk_tokens
-        self._native: bool | None = None
         self._no_split_modules = list(plain._no_split_modules or ())
         self.value_head: nn.Linear | None = None
         if value_head:
@@ -127,15 +117,10 @@ class CausalLM(nn.Module):
         plain = self.plain
         head = plain.get_output_embeddings()
         layout = self.layout_on(head.weight.device)
-        inputs: ModelInput | SharedPrompts
-        if layout == "native":
-            inputs = SharedPrompts.of(sequences)
-            hidden = hidden_states(plain, inputs).index_select(0, inputs.places)
-        else:
-            self._set_attention(plain, layout)
-            inputs = model_input(sequences, layout, head.weight.device)
-            with self._adapters(use_adapters):
-                hidden = self._hidden(plain, inputs)
+        self._set_attention(plain, layout)
+        inputs = model_input(sequences, layout, head.weight.device)
+        with self._adapters(use_adapters):
+            hidden = self._hidden(plain, inputs)
         out: dict[str, Tensor] = {}
         if compute_logprobs or compute_entropy:
             logprobs, entropy = token_logprobs(
@@ -159,19 +144,11 @@ class CausalLM(nn.Module):
         return out
 
     def layout_on(self, device: torch.device) -> str:
-        """How sequences are laid out on a device: one of `LAYOUTS`.
+        """How sequences are laid out on a device: `packed` or `padded`.
 
         Args:
             device: where the model is, or is to be.
         """
-        if (self._layout, self._attention, device.type) == ("auto", "sdpa", "cpu"):
-            if self._native is None:
-                reason = "it has adapters" if self.has_adapters else why_not_native(self.plain)
-                self._native = reason is None
-                if reason is not None:
-                    logger.info("layers are those of transformers, not of C: %s", reason)
-            if self._native and is_native_now(self.plain):
-                return "native"
         return layout_on(device, self._layout, self._attention)
 
     def _set_attention(self, plain: nn.Module, layout: str) -> None:

@@ -14,8 +14,6 @@ from rlinf.models.causal_lm.model import CausalLM
 
 TOKENS = {"cpu": 4_096, "cuda": 16_384}
 """Tokens of a micro-batch where the config says nothing: a CPU is quickest with about this many."""
-NATIVE_TOKENS = 8_192
-"""The same for layers in C, which keep half as much for the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,6 @@ class MicroBatches:
         tokens: most tokens of a micro-batch; a longer sequence goes alone.
         sequences: instead of that, sequences of a micro-batch.
         padded: whether padding counts as tokens.
-        in_order: neighbours stay neighbours, since they may share their prompt; otherwise those of
-            like length come together, which saves padding.
         agree: the greatest of the numbers that all ranks pass, so that each has as many
             micro-batches; they exchange weights in each.
     """
@@ -35,7 +31,6 @@ class MicroBatches:
     tokens: int
     sequences: int | None = None
     padded: bool = False
-    in_order: bool = False
     agree: Callable[[int], int] = int
 
     @classmethod
@@ -56,12 +51,10 @@ class MicroBatches:
             agree: see the attributes.
             sequences: sequences of a micro-batch, unless the config forms them by tokens.
         """
-        layout = model.layout_on(device)
-        native = layout == "native"
-        budget = NATIVE_TOKENS if native else TOKENS.get(device.type, TOKENS["cuda"])
+        budget = TOKENS.get(device.type, TOKENS["cuda"])
         if cfg.runner.enable_dynamic_batch_size:
             budget, sequences = cfg.runner.max_tokens_per_mbs, None
-        return cls(budget, sequences, layout == "padded", native, agree)
+        return cls(budget, sequences, model.layout_on(device) == "padded", agree)
 
     def split(self, lengths: Tensor, rows: Tensor) -> list[Tensor]:
         """Cuts some sequences into micro-batches; all ranks call it.
@@ -75,10 +68,8 @@ class MicroBatches:
         Returns:
             Parts of `rows`, in number the same on each rank; some are empty where a rank has less.
         """
-        if self.in_order:
-            rows = rows.sort().values
-        else:
-            rows = rows[lengths[rows].argsort(descending=True, stable=True)]
+        # Sequences of like length come together, which saves padding.
+        rows = rows[lengths[rows].argsort(descending=True, stable=True)]
         pieces = self._pieces(lengths[rows].tolist())
         wanted = self.agree(max(1, len(pieces)))
         pieces = _cut_further(pieces, wanted)

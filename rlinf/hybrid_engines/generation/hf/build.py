@@ -9,27 +9,23 @@ import torch
 from torch import nn
 
 from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
-from rlinf.hybrid_engines.generation.hf.kv_cache import KVMemory, SdpaCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import KVCache, SdpaCache
 from rlinf.hybrid_engines.generation.hf.lean import LeanModel, cache_shape, fused_groups
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel, check_against_module
-from rlinf.hybrid_engines.generation.hf.native import NativeKernels
-from rlinf.hybrid_engines.generation.hf.native_model import NativeModel
 from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
 from rlinf.models.causal_lm.families import why_not_plain
-from rlinf.utils.native import NoNativeKernels
 
 logger = logging.getLogger(__name__)
 
 STRIDE = 16
 """Capacities are multiples of it: kernels work on whole vectors."""
 
-KERNELS = ("auto", "native", "triton", "flash", "torch", "transformers")
+KERNELS = ("auto", "triton", "flash", "torch", "transformers")
 _ON_CUDA = ("triton", "flash")
 """From the fastest on."""
-_CACHES: dict[str, type[KVMemory]] = {
-    "native": KVMemory,
+_CACHES: dict[str, type[KVCache]] = {
     "triton": SdpaCache,
     "flash": FlashCache,
     "torch": SdpaCache,
@@ -113,8 +109,6 @@ def _assemble(
     cache = kind(shape, device, dtype)
     if path == "triton":
         return TritonModel(module, weights, cache)
-    if path == "native":
-        return NativeModel(module, weights, cache, NativeKernels(shape.head_dim, shape.group))
     model = LeanModel(module, weights, cache, compiled)
     model.path = path
     return model
@@ -153,7 +147,6 @@ def _path(module: nn.Module, device: torch.device, dtype: torch.dtype, kernels: 
     not_lean = why_not_plain(module)
     head_dim = 0 if not_lean else cache_shape(module, 1, 1).head_dim
     reasons = {
-        "native": lambda: _why_not_native(module, device, dtype),
         "triton": lambda: TritonModel.why_not(device, dtype, head_dim),
         "flash": lambda: FlashCache.why_not(device, dtype, head_dim),
         "torch": lambda: None,
@@ -172,23 +165,12 @@ def _path(module: nn.Module, device: torch.device, dtype: torch.dtype, kernels: 
             not_lean,
         )
         return "transformers"
-    for best in _ON_CUDA if device.type == "cuda" else ("native",):
+    for best in _ON_CUDA if device.type == "cuda" else ():
         reason = reasons[best]()
         if not reason:
             return best
         logger.warning("the %s kernels cannot be used, so decoding is slower: %s", best, reason)
     return "torch"
-
-
-def _why_not_native(module: nn.Module, device: torch.device, dtype: torch.dtype) -> str | None:
-    if device.type != "cpu" or dtype != torch.float32:
-        return f"they are for fp32 on a CPU, not for {dtype} on {device.type}"
-    shape = cache_shape(module, 1, 1)
-    try:
-        NativeKernels(shape.head_dim, shape.group)
-    except NoNativeKernels as error:
-        return str(error)
-    return None
 
 
 def _rows_that_fit(slots: int, tokens: int, room: int, device: torch.device, memory: float) -> int:

@@ -57,8 +57,8 @@ class HFEngine(GenerationEngine):
         eos_token_ids: What ends a response; None asks the model.
         seed: Of the noise of requests without a seed of their own.
         version: Of the weights.
-        kernels: `auto`, or one of the ways to compute: `native` (compiled C, fp32 on a CPU),
-            `triton` and `flash` (CUDA), `torch`, `transformers` (any architecture).
+        kernels: `auto`, or one of the ways to compute: `triton` and `flash` (CUDA),
+            `torch`, `transformers` (any architecture).
         cuda_graphs: Replay decoding steps as CUDA graphs.
         cuda_graph_max_rows: Largest batch with a graph; None is all.
         compiled: Let `torch.compile` fuse small operations (CUDA).
@@ -155,7 +155,7 @@ class HFEngine(GenerationEngine):
 
     @property
     def path(self) -> str:
-        """How it computes: `native`, `triton`, `flash`, `torch` or `transformers`."""
+        """How it computes: `triton`, `flash`, `torch` or `transformers`."""
         return self._decoder.path
 
     def weights_changed(self, version: int, recompute: bool = False) -> None:

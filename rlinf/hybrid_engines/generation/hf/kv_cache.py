@@ -77,8 +77,8 @@ class Decode:
     prepared: tuple[Tensor, ...] = ()
 
 
-class KVMemory:
-    """Memory for keys and values, taken at once.
+class KVCache(ABC):
+    """Memory for keys and values, taken at once, and how a layer attends to them.
 
     Args:
         shape: Its sizes.
@@ -89,6 +89,11 @@ class KVMemory:
         keys: Of each layer, by default `[slots, kv_heads, capacity, D]`.
         values: Likewise.
     """
+
+    packed = False
+    """Whether prefills come packed instead of padded."""
+    fixed_span = False
+    """Whether a decoding step does not depend on the length of the longest row."""
 
     def __init__(self, shape: CacheShape, device: torch.device, dtype: torch.dtype):
         self.shape = shape
@@ -117,15 +122,6 @@ class KVMemory:
     def _size(self) -> tuple[int, ...]:
         """Shape of the keys of a layer, and of its values."""
         return (self.shape.slots, self.shape.kv_heads, self.shape.capacity, self.shape.head_dim)
-
-
-class KVCache(KVMemory, ABC):
-    """Memory for keys and values, and how a layer attends to them; arguments as for `KVMemory`."""
-
-    packed = False
-    """Whether prefills come packed instead of padded."""
-    fixed_span = False
-    """Whether a decoding step does not depend on the length of the longest row."""
 
     @abstractmethod
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlinf.hybrid_engines.generation.hf.kv_cache import CacheShape, Decode, KVCache, KVMemory
+from rlinf.hybrid_engines.generation.hf.kv_cache import CacheShape, Decode, KVCache
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
 
@@ -67,21 +67,20 @@ class LeanModel(DecoderModel):
     Args:
         module: A model for which `why_not_plain` returns None.
         weights: Its weights, laid out by `fused_groups`.
-        cache: A `KVCache`; memory alone for a subclass that attends otherwise.
+        cache: Keys and values.
         compiled: Let `torch.compile` fuse what lies between matrix products.
     """
 
     path = "torch"
 
     def __init__(
-        self, module: nn.Module, weights: WeightArena, cache: KVMemory, compiled: bool = False
+        self, module: nn.Module, weights: WeightArena, cache: KVCache, compiled: bool = False
     ):
         self.module = module
         self.weights = weights
         self.slots = cache.shape.slots
         self.capacity = cache.shape.capacity
-        if isinstance(cache, KVCache):
-            self.packed, self.fixed_span = cache.packed, cache.fixed_span
+        self.packed, self.fixed_span = cache.packed, cache.fixed_span
         self._cache = cache
         self._epsilon = module.config.rms_norm_eps
         self._embedding = module.model.embed_tokens.weight

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel
-from rlinf.hybrid_engines.generation.hf.native import drawing_pointers, input_pointers
-from rlinf.hybrid_engines.generation.hf.native_model import NativeModel
 from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
 from rlinf.hybrid_engines.generation.noise import sample_keys, uniform
 from rlinf.hybrid_engines.generation.responses import Response
@@ -32,15 +30,10 @@ class Rows:
     def __init__(self, slots: int, model: DecoderModel, device: torch.device):
         self._model = model
         self._device = device
-        self._native = model if isinstance(model, NativeModel) else None
         self._whole = torch.zeros(5, slots, dtype=torch.int64, device=device)
         self._floats = torch.ones(2, slots, dtype=torch.float32, device=device)
         self.result = torch.zeros(slots, 2, dtype=torch.float64, device=device)
         """Tokens and log-probabilities of the latest step, one row each."""
-        self._input = input_pointers(self._whole[_TOKEN], self._whole[_POSITION])
-        self._drawing = drawing_pointers(
-            self._floats[_TEMPERATURE], self._whole[_KEY], self._whole[_COUNTER], self.result
-        )
         # On a CPU the host may write rows without the cost of an operation of torch.
         self._states = [self._whole, self._floats]
         self._on_host = device.type == "cpu"
@@ -84,9 +77,6 @@ class Rows:
             greedy: Whether any of them takes the likeliest token.
             cuts: Whether any has top-k or top-p.
         """
-        if self._native is not None and not cuts:
-            self._native.step(self._input, count, self._drawing)
-            return
         whole, floats, result = self._whole[:, :count], self._floats[:, :count], self.result
         # Rows that nobody reads go on, too: they stay inside of the cache.
         whole[_POSITION].clamp_(max=span - 1)
@@ -117,10 +107,6 @@ class Rows:
         greedy: bool,
         cuts: bool,
     ) -> None:
-        if self._native is not None and not cuts:
-            kernels = self._native.kernels
-            kernels.draw(logits, floats[_TEMPERATURE], whole[_KEY], whole[_COUNTER], result)
-            return
         count, uniforms = logits.shape[0], uniform(whole[_KEY], whole[_COUNTER])
         if isinstance(self._model, TritonModel) and not cuts and not greedy:
             self._model.draw(logits, floats[_TEMPERATURE], uniforms, result)

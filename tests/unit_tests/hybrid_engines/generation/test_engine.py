@@ -14,7 +14,6 @@ from rlinf.hybrid_engines.generation import (
 )
 from rlinf.hybrid_engines.generation.hf.engine import HFEngine
 from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch
-from tests.unit_tests.hybrid_engines.generation.test_models import NATIVE
 from tests.unit_tests.hybrid_engines.generation.tiny import (
     EOS,
     VOCABULARY,
@@ -51,7 +50,7 @@ def tokens(results):
 # -- what is made ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernels", [*NATIVE, "torch", "transformers"])
+@pytest.mark.parametrize("kernels", ["torch", "transformers"])
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
 def test_logprobs_are_those_of_a_plain_forward(kernels, temperature):
     model = tiny()
@@ -66,13 +65,12 @@ def test_logprobs_are_those_of_a_plain_forward(kernels, temperature):
         assert result.versions == [0] * len(result.token_ids)
 
 
-@pytest.mark.parametrize("kernels", [*NATIVE, "torch"])
-def test_the_distribution_is_that_of_the_model(kernels):
+def test_the_distribution_is_that_of_the_model():
     model = tiny()
     samples = 4096
     params = SamplingParams(max_new_tokens=2, temperature=0.8, ignore_eos=True, seed=7)
     request = GenerationRequest("x", [5, 9, 4], params, samples)
-    results = engine(model, kernels=kernels, max_running=256).generate([request])
+    results = engine(model, max_running=256).generate([request])
     first = np.bincount([r.token_ids[0] for r in results], minlength=VOCABULARY)
     likeliest = int(first.argmax())
     second = [r.token_ids[1] for r in results if r.token_ids[0] == likeliest]
@@ -106,7 +104,7 @@ def test_the_likeliest_tokens_are_those_of_transformers():
 # -- whoever shares the batch ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernels", [*NATIVE, "torch", "transformers"])
+@pytest.mark.parametrize("kernels", ["torch", "transformers"])
 def test_a_request_gives_the_same_in_any_batch(kernels):
     model = tiny()
     asked = requests(7, n=3)
@@ -174,8 +172,7 @@ def test_without_a_seed_every_request_has_noise_of_its_own():
     assert len({tuple(result.token_ids) for result in drawn}) == 12
 
 
-@pytest.mark.parametrize("kernels", [*NATIVE, "torch"])
-def test_more_requests_than_rows_of_very_different_lengths(kernels):
+def test_more_requests_than_rows_of_very_different_lengths():
     model = tiny()
     asked = [
         GenerationRequest(
@@ -186,7 +183,7 @@ def test_more_requests_than_rows_of_very_different_lengths(kernels):
         )
         for index, prompt in enumerate(prompts(25, longest=50))
     ]
-    small = engine(model, kernels=kernels, max_running=5, max_prefill_tokens=64)
+    small = engine(model, max_running=5, max_prefill_tokens=64)
     results = small.generate(asked)
     assert [len(r.token_ids) for r in results] == [
         request.params.max_new_tokens for request in asked for _ in range(request.n)
@@ -267,7 +264,7 @@ def test_abort_returns_what_there_is():
 # -- weights ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernels", [*NATIVE, "torch", "transformers"])
+@pytest.mark.parametrize("kernels", ["torch", "transformers"])
 def test_new_weights_give_the_very_next_token(kernels):
     old, new = tiny(seed=0), tiny(seed=1)
     running = engine(tiny(seed=0), kernels=kernels)
@@ -369,7 +366,7 @@ def test_weights_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("weights", ["keep", "offload", "discard"])
-@pytest.mark.parametrize("kernels", [*NATIVE, "torch", "transformers"])
+@pytest.mark.parametrize("kernels", ["torch", "transformers"])
 def test_sleep_frees_memory_and_changes_nothing(kernels, weights):
     running = engine(kernels=kernels)
     asked = requests(3)

@@ -1,28 +1,16 @@
 """Logits of every way to run a model are those of transformers."""
 
-import numpy as np
 import pytest
 import torch
 
 from rlinf.hybrid_engines.generation.hf.build import build_model
-from rlinf.hybrid_engines.generation.hf.engine import HFEngine
 from rlinf.hybrid_engines.generation.hf.kv_cache import SdpaCache
-from rlinf.hybrid_engines.generation.hf.native import NativeKernels
-from rlinf.hybrid_engines.generation.noise import sample_key, uniform
-from rlinf.hybrid_engines.generation.sampling import sample
-from rlinf.utils.native import NoNativeKernels
 from tests.unit_tests.hybrid_engines.generation.tiny import (
     LEAN_FAMILIES,
     OTHER_FAMILIES,
     VOCABULARY,
     tiny,
 )
-
-try:
-    NativeKernels(16, 1)
-    NATIVE = ["native"]
-except NoNativeKernels as error:
-    NATIVE = [pytest.param("native", marks=pytest.mark.skip(reason=str(error)))]
 
 LENGTHS = [5, 1, 37, 18]
 STEPS = 20
@@ -73,27 +61,12 @@ def test_torch_operations(family):
     compare(tiny(family), "torch")
 
 
-@pytest.mark.parametrize("kernels", NATIVE)
-@pytest.mark.parametrize("family", [name for name in LEAN_FAMILIES if "small" not in name])
-def test_compiled_kernels(family, kernels):
-    compare(tiny(family), kernels)
-
-
 @pytest.mark.parametrize("family", [*OTHER_FAMILIES, "qwen3"])
 def test_the_forward_of_transformers(family):
     compare(tiny(family), "transformers")
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("kernels", NATIVE)
-def test_compiled_kernels_share_rows_among_threads(kernels, threads, request):
-    before = torch.get_num_threads()
-    request.addfinalizer(lambda: torch.set_num_threads(before))
-    torch.set_num_threads(threads)
-    compare(tiny("qwen3"), kernels)
-
-
-@pytest.mark.parametrize("kernels", [*NATIVE, "torch", "transformers"])
+@pytest.mark.parametrize("kernels", ["torch", "transformers"])
 def test_rows_can_move(kernels):
     model = tiny()
     decoder = built(model, kernels)
@@ -105,25 +78,6 @@ def test_rows_can_move(kernels):
         for row, tokens in enumerate([[*prompts[1], 11], [*prompts[0], 12]]):
             expected = model(input_ids=torch.tensor([tokens])).logits[0, -1]
             torch.testing.assert_close(logits[row], expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kernels", NATIVE)
-@pytest.mark.parametrize("vocabulary", [7, 48, 200, 40_001])
-def test_compiled_draws_are_those_of_torch(kernels, vocabulary):
-    count = 64 if vocabulary > 1000 else 4096
-    generator = torch.Generator().manual_seed(vocabulary)
-    logits = 3 * torch.randn(count, vocabulary, generator=generator)
-    logits[:, 0] = -torch.inf
-    temperatures = torch.rand(count, generator=generator) * 2
-    temperatures[::5] = 0.0
-    keys = torch.tensor([sample_key(index, 3) for index in range(count)])
-    counters = torch.randint(0, 1000, (count,), generator=generator)
-    result = torch.empty(count, 2, dtype=torch.float64)
-    NativeKernels(16, 1).draw(logits, temperatures, keys, counters, result)
-    tokens, logprobs = sample(logits, temperatures, uniform(keys, counters))
-    # The two add in different orders, so that one in a million draws may differ by a token.
-    assert np.array_equal(result[:, 0].long(), tokens)
-    torch.testing.assert_close(result[:, 1].float(), logprobs, atol=2e-6, rtol=1e-6)
 
 
 def test_a_model_that_is_computed_wrongly_is_found(monkeypatch):
@@ -144,25 +98,11 @@ def test_a_window_shorter_than_a_sequence_is_refused():
 @pytest.mark.parametrize(
     ("family", "kernels", "why"),
     [
-        ("gpt2", "native", "model_type is 'gpt2'"),
-        ("llama with small heads", "native", "heads have 8 numbers"),
+        ("gpt2", "torch", "model_type is 'gpt2'"),
         ("qwen3", "flash", "the device is not CUDA"),
-        ("qwen3", "fast", "auto, native, triton, flash, torch, transformers are allowed"),
+        ("qwen3", "fast", "auto, triton, flash, torch, transformers are allowed"),
     ],
 )
 def test_kernels_that_cannot_run_a_model_say_why(family, kernels, why):
     with pytest.raises(ValueError, match=why):
         built(tiny(family), kernels)
-
-
-def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, caplog):
-    from rlinf.utils import native
-
-    monkeypatch.setenv("CC", "/no/such/compiler")
-    native.compiled.cache_clear()
-    try:
-        engine = HFEngine(tiny(), max_length=32, max_running=2)
-    finally:
-        native.compiled.cache_clear()
-    assert engine.path == "torch"
-    assert "no C compiler was found: install gcc, or set CC" in caplog.text

@@ -38,12 +38,6 @@ def test_fewest_micro_batches_are_made():
     assert [lengths[piece].tolist() for piece in pieces] == [[6], [5, 5], [4, 1]]
 
 
-def test_neighbours_stay_neighbours_where_they_share_prompts():
-    plan = MicroBatches(10, in_order=True)
-    pieces = plan.split(torch.tensor([4, 6, 5, 5, 1]), torch.tensor([4, 1, 0, 3, 2]))
-    assert [piece.tolist() for piece in pieces] == [[0, 1], [2, 3], [4]]
-
-
 def test_micro_batches_by_number_of_sequences():
     plan = MicroBatches(1, sequences=4)
     pieces = plan.split(torch.arange(1, 11), torch.arange(10))
