@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
-from rlinf.hybrid_engines.generation.hf.kv_cache import KVCache, SdpaCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import BmmCache, KVCache, SdpaCache
 from rlinf.hybrid_engines.generation.hf.lean import LeanModel, cache_shape, fused_groups
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel, check_against_module
 from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
@@ -102,7 +102,7 @@ def _assemble(
         # It knows the memory of a row only now, and takes it later.
         model.slots = _rows_that_fit(slots, tokens, model.bytes_per_row(), device, memory)
         return model
-    kind = _CACHES[path]
+    kind = BmmCache if (path, device.type) == ("torch", "cpu") else _CACHES[path]
     capacity = tokens + -tokens % STRIDE
     room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
     shape = cache_shape(module, _rows_that_fit(slots, tokens, room, device, memory), capacity)

@@ -231,6 +231,43 @@ class SdpaCache(KVCache):
             own[:, :, : batch.longest].index_copy_(0, batch.rows, new[batch.source])
 
 
+class BmmCache(SdpaCache):
+    """The same rows, attended to with batched matrix products.
+
+    A CPU takes half as long for these as for scaled_dot_product_attention if each row has a single
+    query.
+    """
+
+    def prepare(self, step: Decode) -> Decode:
+        """Computes a bias `[B, 1, 1, span]` of 0 and -inf, and where tokens go, `[B * kv_heads]`.
+
+        The latter are rows of the cache seen as `[slots * kv_heads * capacity, D]`.
+        """
+        positions, shape = step.positions, self.shape
+        beyond = torch.arange(step.span, device=positions.device) > positions[:, None]
+        bias = torch.zeros(beyond.shape, dtype=self._dtype, device=positions.device)
+        bias = bias.masked_fill_(beyond, -torch.inf)[:, None, None, :]
+        heads = torch.arange(len(positions) * shape.kv_heads, device=positions.device)
+        places = heads * shape.capacity + positions.repeat_interleave(shape.kv_heads)
+        return Decode(positions, step.span, (bias, places))
+
+    def decode(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: Decode) -> Tensor:
+        """See the base."""
+        bias, places = step.prepared
+        rows, shape = q.shape[0], self.shape
+        width, batch = shape.head_dim, rows * shape.kv_heads
+        for own, new in ((self.keys[layer], k), (self.values[layer], v)):
+            own.view(-1, width).index_copy_(0, places, new.reshape(batch, width))
+        keys, values = (
+            own[layer].view(-1, shape.capacity, width)[:batch, : step.span]
+            for own in (self.keys, self.values)
+        )
+        q = q.reshape(batch, shape.group, width) * width**-0.5
+        scores = torch.bmm(q, keys.transpose(1, 2)).view(rows, shape.kv_heads, shape.group, -1)
+        weights = scores.add_(bias).softmax(-1).view(batch, shape.group, -1)
+        return torch.bmm(weights, values).view(rows, -1)
+
+
 def source_of(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """Which sequence each row gets, `[R]`, when each sequence has some rows."""
     counts = torch.tensor([len(each) for each in rows], device=device)

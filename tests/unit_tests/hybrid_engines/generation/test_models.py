@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from rlinf.hybrid_engines.generation.hf import build
 from rlinf.hybrid_engines.generation.hf.build import build_model
-from rlinf.hybrid_engines.generation.hf.kv_cache import SdpaCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import BmmCache, SdpaCache
 from tests.unit_tests.hybrid_engines.generation.tiny import (
     LEAN_FAMILIES,
     OTHER_FAMILIES,
@@ -61,6 +62,12 @@ def test_torch_operations(family):
     compare(tiny(family), "torch")
 
 
+@pytest.mark.parametrize("family", LEAN_FAMILIES)
+def test_torch_operations_of_other_devices(family, monkeypatch):
+    monkeypatch.setattr(build, "BmmCache", SdpaCache)
+    compare(tiny(family), "torch")
+
+
 @pytest.mark.parametrize("family", [*OTHER_FAMILIES, "qwen3"])
 def test_the_forward_of_transformers(family):
     compare(tiny(family), "transformers")
@@ -84,8 +91,8 @@ def test_a_model_that_is_computed_wrongly_is_found(monkeypatch):
     def wrong(self, layer, q, k, v, step):
         return right(self, layer, q, k, v, step) * 1.01
 
-    right = SdpaCache.decode
-    monkeypatch.setattr(SdpaCache, "decode", wrong)
+    right = BmmCache.decode
+    monkeypatch.setattr(BmmCache, "decode", wrong)
     with pytest.raises(ValueError, match=r"Qwen3ForCausalLM: logits .* differ by"):
         built(tiny(), "torch")
 
