@@ -185,12 +185,13 @@ class MetaWorldEnv(SlotVectorEnv):
     def set_slot_state(self, slot: int, state: Any) -> None:
         """Goes on from such a state."""
         if state is not None:
-            task, physics, moved, attributes = state
+            task, physics, moved, attributes, warnings = state
             views = {
                 name: self._simulator.View(**value["view"]) if _is_view(value) else value
                 for name, value in attributes.items()
             }
-            self._take(slot, task).restore(self._simulator.Snapshot(physics, moved, views))
+            snapshot = self._simulator.Snapshot(physics, moved, views, warnings)
+            self._take(slot, task).restore(snapshot)
 
     def _take(self, slot: int, task: int) -> Any:
         """Puts a simulator of a task into a slot."""

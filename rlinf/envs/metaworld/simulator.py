@@ -32,7 +32,16 @@ _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 _MOVED = ("body_pos", "site_pos")
 _VIEWED = ("xpos", "xquat", "xipos", "site_xpos", "geom_xpos", "mocap_pos", "qpos")
 _KEPT_OUT = frozenset(
-    {"model", "data", "mujoco_renderer", "render_mode", "_np_random", "handles", "bounds"}
+    {
+        "model",
+        "data",
+        "mujoco_renderer",
+        "render_mode",
+        "_np_random",
+        "_np_random_seed",
+        "handles",
+        "bounds",
+    }
 )
 
 
@@ -43,11 +52,13 @@ class Snapshot(NamedTuple):
         physics: MuJoCo's integration state.
         moved: Fields of the model that a reset changes.
         attributes: Python side; a `View` stands for an array that looks into MuJoCo's memory.
+        warnings: How often MuJoCo warned of what in this episode, int `[W]`.
     """
 
     physics: np.ndarray
     moved: tuple[np.ndarray, ...]
     attributes: dict[str, Any]
+    warnings: np.ndarray
 
 
 class View(NamedTuple):
@@ -142,6 +153,8 @@ class Simulator:
         """
         env = self.env
         env._last_rand_vec = goal.copy()
+        # A step sets it and a stock reset leaves it: it would depend on the episode before.
+        env._last_stable_obs = None
         if not is_known():
             return env.reset()[0]
         env.curr_path_length = 0
@@ -158,12 +171,8 @@ class Simulator:
         physics = np.empty(mujoco.mj_stateSize(env.model, _STATE))
         mujoco.mj_getState(env.model, env.data, physics, _STATE)
         moved = tuple(getattr(env.model, field).copy() for field in _MOVED)
-        attributes = {
-            name: self._keep(value)
-            for name, value in env.__dict__.items()
-            if name not in _KEPT_OUT and not callable(value) and not isinstance(value, Space)
-        }
-        return Snapshot(physics, moved, attributes)
+        attributes = {name: self._keep(env.__dict__[name]) for name in self._attributes()}
+        return Snapshot(physics, moved, attributes, env.data.warning.number.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Goes on from a state, of this or another simulator of the task."""
@@ -174,9 +183,12 @@ class Simulator:
         mujoco.mj_setState(env.model, env.data, snapshot.physics, _STATE)
         mujoco.mj_forward(env.model, env.data)
         mujoco.mj_setState(env.model, env.data, snapshot.physics, _STATE)
-        for warning in env.data.warning:
-            warning.number = 0
+        env.data.warning.number[:] = snapshot.warnings
         attributes = env.__dict__
+        for name in self._attributes():
+            if name not in snapshot.attributes:
+                # It was made after the snapshot was taken.
+                del attributes[name]
         for name, value in snapshot.attributes.items():
             if isinstance(value, np.ndarray):
                 value = value.copy()
@@ -195,6 +207,14 @@ class Simulator:
     def close(self) -> None:
         """Frees the env."""
         self.env.close()
+
+    def _attributes(self) -> list[str]:
+        """Return the names of the env's attributes that are part of its state, in order."""
+        return sorted(
+            name
+            for name, value in self.env.__dict__.items()
+            if name not in _KEPT_OUT and not callable(value) and not isinstance(value, Space)
+        )
 
     def _keep(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray):

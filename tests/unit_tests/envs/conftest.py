@@ -11,6 +11,7 @@ import torch
 from rlinf.config import plugins
 from rlinf.envs import ActionSpec, SlotVectorEnv, registry
 from rlinf.envs.step_result import ObsSpec
+from rlinf.utils.checkpoint import save_tree
 
 torch.set_num_threads(1)
 
@@ -93,6 +94,17 @@ def push():
         return torch.full((num_envs, chunk, 2), amount)
 
     return make
+
+
+@pytest.fixture
+def as_saved(tmp_path):
+    """Returns the bytes that a checkpoint has of an env."""
+
+    def save(env):
+        save_tree(tmp_path / "state", env.get_state())
+        return [(tmp_path / f"state.{kind}").read_bytes() for kind in ("json", "safetensors")]
+
+    return save
 
 
 @pytest.fixture(autouse=True)

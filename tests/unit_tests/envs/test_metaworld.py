@@ -10,6 +10,7 @@ metaworld = pytest.importorskip("metaworld")
 
 from rlinf.config import ConfigError, build_config, validate_cfg  # noqa: E402
 from rlinf.envs import get_env_cls  # noqa: E402
+from rlinf.envs.metaworld import env as metaworld_env  # noqa: E402
 from rlinf.envs.metaworld.simulator import Simulator  # noqa: E402
 from rlinf.envs.metaworld.tasks import DESCRIPTIONS, tasks_of  # noqa: E402
 
@@ -132,6 +133,25 @@ def test_mt10_has_ten_tasks_with_words_and_a_one_hot():
     assert a[0][-1]["task_descriptions"] == b[0][-1]["task_descriptions"]
 
 
+@pytest.mark.parametrize("cfg", [{"task": "MT10"}, {"goals": "random"}, {"specific_reset_id": 3}])
+def test_all_of_the_state_after_resuming_is_that_of_the_uninterrupted_env(
+    cfg, as_saved, monkeypatch
+):
+    """Also what only a step or an earlier episode has made: resets come from a cache or not."""
+    if "task" in cfg:
+        monkeypatch.setattr(metaworld_env, "tasks_of", lambda name: SOME_TASKS[:2])
+    one, two = (make(4, seed=2, max_episode_steps=3, **cfg) for _ in range(2))
+    rng = np.random.default_rng(0)
+    one.reset()
+    for _ in range(6):
+        one.chunk_step(rng.uniform(-1, 1, (4, 2, 4)))
+    two.set_state(pickle.loads(pickle.dumps(one.get_state())))
+    for step in range(6):
+        assert as_saved(one) == as_saved(two), f"after {step} more chunks"
+        actions = rng.uniform(-1, 1, (4, 2, 4))
+        one.chunk_step(actions), two.chunk_step(actions)
+
+
 def test_goals_are_trials_or_random_and_groups_share_them():
     trials = make(4, group_size=2, use_fixed_reset_state_ids=True)
     obs, infos = trials.reset()
@@ -180,7 +200,12 @@ def test_physics_that_diverge_are_not_passed_over(monkeypatch, tmp_path):
     env = make(1, max_episode_steps=3, on_nan="skip")
     env.reset()
     env._sims[0].env.data.qvel[:] = 1e12
-    *_, infos = env.chunk_step(np.zeros((1, 3, 4), np.float32))
+    env.chunk_step(np.zeros((1, 1, 4), np.float32))
+    resumed = make(1, max_episode_steps=3, on_nan="skip")
+    resumed.set_state(env.get_state())
+    *_, infos = resumed.chunk_step(np.zeros((1, 2, 4), np.float32))
+    assert infos[-1]["nan_skipped"] == 1, "that it diverged is not forgotten"
+    *_, infos = env.chunk_step(np.zeros((1, 2, 4), np.float32))
     assert infos[-1]["nan_skipped"] == 1
     assert not infos[-1]["_episode"].any()
     *_, infos = env.chunk_step(np.zeros((1, 3, 4), np.float32))

@@ -7,7 +7,7 @@ import torch
 
 
 @pytest.mark.parametrize("auto_reset", [True, False])
-def test_a_saved_state_goes_on_exactly(walk, auto_reset):
+def test_a_saved_state_goes_on_exactly(walk, as_saved, auto_reset):
     cfg = {"seed": 3, "terminates": True, "max_episode_steps": 9, "auto_reset": auto_reset}
     one, two = walk(4, group_size=2, **cfg), walk(4, group_size=2, **cfg)
     generator = torch.Generator().manual_seed(0)
@@ -29,6 +29,7 @@ def test_a_saved_state_goes_on_exactly(walk, auto_reset):
         if "episode" in a[-1][-1]:
             for key, value in a[-1][-1]["episode"].items():
                 assert torch.equal(value, b[-1][-1]["episode"][key])
+        assert as_saved(one) == as_saved(two), "all of it, not only what is seen"
 
 
 def test_a_state_can_be_saved_twice_in_a_row(walk, push):
