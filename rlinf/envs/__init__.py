@@ -11,7 +11,13 @@ from typing import Any
 _EXPORTS = {
     "rlinf.envs.action_utils": ("ActionConvention", "ActionSpec", "prepare_actions"),
     "rlinf.envs.base": ("VectorEnv",),
-    "rlinf.envs.errors": ("EnvError", "EnvSlotError", "MissingSimulator", "NotFiniteError"),
+    "rlinf.envs.errors": (
+        "EnvError",
+        "EnvSlotError",
+        "MissingSimulator",
+        "NotFiniteError",
+        "StateNotSupported",
+    ),
     "rlinf.envs.registry": ("SupportedEnvType", "get_env_cls", "register_env"),
     "rlinf.envs.rendering": ("can_render",),
     "rlinf.envs.slots": ("SlotVectorEnv",),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlinf.envs.action_utils import ActionSpec
-from rlinf.envs.errors import EnvError
+from rlinf.envs.errors import EnvError, StateNotSupported
 from rlinf.envs.options import VectorEnvOptions, option
 from rlinf.envs.reset_plan import Start
 from rlinf.envs.step_result import ObsSpec, StepResult
@@ -106,12 +106,28 @@ class Adapter(abc.ABC):
         return ""
 
     def _get_sim_state(self) -> Any:
-        """Returns the state of all simulators, in plain data and arrays."""
-        raise NotImplementedError(f"{self.options.env_type} cannot save the state of its simulator")
+        """Return the state of all simulators, in plain data and arrays.
+
+        Raises:
+            StateNotSupported: The simulator cannot save it. Checkpoints hold all the rest, and a
+                resumed run begins new episodes.
+        """
+        raise StateNotSupported(f"{self.options.env_type} cannot save the state of its simulator")
 
     def _set_sim_state(self, state: Any) -> None:
-        """Goes on from such a state; everything else of the vector env is restored already."""
-        raise NotImplementedError(f"{self.options.env_type} cannot set the state of its simulator")
+        """Go on from such a state; everything else of the vector env is restored already.
+
+        Raises:
+            StateNotSupported: The simulator cannot go back to it; new episodes begin.
+        """
+        raise StateNotSupported(f"{self.options.env_type} cannot set the state of its simulator")
+
+    def _renew(self) -> None:  # noqa: B027
+        """Prepare for new episodes where a state was restored without that of the simulator.
+
+        Needed only where the simulator draws its starts itself, so that they are not those that
+        the run began with.
+        """
 
     def capture_image(self, slots: Sequence[int] | None = None) -> np.ndarray:
         """Renders slots for people.

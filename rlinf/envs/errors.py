@@ -33,5 +33,9 @@ class NotFiniteError(EnvSlotError):
     """An observation, a reward or an action is NaN or infinite, or the physics diverged."""
 
 
+class StateNotSupported(EnvError):
+    """A simulator cannot save its state, or cannot go back to one that was saved."""
+
+
 class MissingSimulator(ImportError):
     """A simulator, or the files that it needs, is not installed; the message says how to get it."""

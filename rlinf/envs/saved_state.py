@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlinf.envs.errors import StateNotSupported
 from rlinf.envs.reset_plan import Start
 
 if TYPE_CHECKING:
@@ -20,7 +21,16 @@ class SavedState:
     """
 
     def get_state(self: VectorEnv) -> dict[str, Any]:
-        """Returns everything needed to go on from here, in plain data and arrays."""
+        """Return everything needed to go on from here, in plain data and arrays.
+
+        If the simulator cannot save its state, `sim` is None and `not_saved` says why; else
+        `not_saved` is empty.
+        """
+        sim, not_saved = None, ""
+        try:
+            sim = self._get_sim_state()
+        except StateNotSupported as error:
+            not_saved = str(error)
         return {
             "env_type": self.options.env_type,
             "num_envs": self.num_envs,
@@ -33,14 +43,19 @@ class SavedState:
             "descriptions": list(self._descriptions),
             "is_start": self.is_start,
             "counts": (self._restarts, self._nan_skipped),
-            "sim": self._get_sim_state(),
+            "sim": sim,
+            "not_saved": not_saved,
         }
 
-    def set_state(self: VectorEnv, state: dict[str, Any]) -> None:
-        """Goes on from a state that `get_state` returned, here or in another process.
+    def set_state(self: VectorEnv, state: dict[str, Any]) -> str:
+        """Go on from a state that `get_state` returned, here or in another process.
 
         Args:
             state: The state.
+
+        Returns:
+            Why the episodes cannot go on; empty if they do. If they cannot, the env has to be
+            reset; each slot then begins the episode after the one that was lost.
 
         Raises:
             ValueError: It is of another env or another number of slots.
@@ -61,4 +76,15 @@ class SavedState:
         self.is_start = state["is_start"]
         self._restarts, self._nan_skipped = state["counts"]
         self._redo.clear()
-        self._set_sim_state(state["sim"])
+        reason = state["not_saved"]
+        if not reason:
+            try:
+                self._set_sim_state(state["sim"])
+            except StateNotSupported as error:
+                reason = str(error)
+        if reason:
+            self.is_start = True
+            self._live[:] = False
+            self._find_live()
+            self._renew()
+        return reason

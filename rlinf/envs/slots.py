@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlinf.envs.base import VectorEnv
-from rlinf.envs.errors import EnvError
+from rlinf.envs.errors import EnvError, StateNotSupported
 from rlinf.envs.reset_plan import NEVER, Start
 from rlinf.envs.step_result import StepResult
 
@@ -24,8 +24,10 @@ class SlotVectorEnv(VectorEnv):
     and `close_slot`, besides the properties of `Adapter`.
 
     The state of a simulator is saved as the actions since its reset, and restored by making them
-    again: exact for every env that a seed determines. Adapters that can do better override
-    `get_slot_state` and `set_slot_state` and set `replays` to False.
+    again: exact for every env that a seed determines. If that leads to other observations, the
+    episodes are given up. Adapters that can do better override `get_slot_state` and
+    `set_slot_state` and set `replays` to False. Those that can do neither, such as robots, only set
+    `replays` to False: resumed runs begin new episodes in them.
 
     Attributes:
         replays: Saves and restores by repeating actions.
@@ -59,11 +61,11 @@ class SlotVectorEnv(VectorEnv):
 
     def get_slot_state(self, slot: int) -> Any:
         """Returns the state of a simulator; used when `replays` is False."""
-        raise NotImplementedError
+        raise StateNotSupported(f"{self.options.env_type} cannot save the state of its simulators")
 
     def set_slot_state(self, slot: int, state: Any) -> None:
         """Goes on from such a state; used when `replays` is False."""
-        raise NotImplementedError
+        raise StateNotSupported(f"{self.options.env_type} cannot set the state of its simulators")
 
     def _open(self) -> None:
         # Actions of all slots since the oldest episode began, and where each episode begins in it.
@@ -158,13 +160,29 @@ class SlotVectorEnv(VectorEnv):
         self._history = [np.zeros(shape, dtype) for _ in range(length)]
         # What comes next is appended, so all episodes so far have to end at the end.
         self._history_begin = [length - len(actions) for actions in state]
+        repeated = {key: array.copy() for key, array in self._obs.items()}
         for slot, actions in enumerate(state):
             if self._starts[slot] == NEVER:
                 continue
-            self.reset_slot(slot, self._starts[slot])
+            obs = self.reset_slot(slot, self._starts[slot])
             for row, action in zip(self._history[length - len(actions) :], actions, strict=True):
                 row[slot] = action
-                self.step_slot(slot, row[slot])
+                obs, *_ = self.step_slot(slot, row[slot])
+            if self._live[slot]:
+                self._write(repeated, slot, obs)
+        self._check_repeated(repeated)
+
+    def _check_repeated(self, repeated: dict[str, np.ndarray]) -> None:
+        """Compare the observations that repeated actions led to with those that were saved."""
+        for key, array in repeated.items():
+            differs = [
+                slot for slot, row in enumerate(array) if (row != self._obs[key][slot]).any()
+            ]
+            if differs:
+                raise StateNotSupported(
+                    f"{self.options.env_type} does not do the same when actions are repeated "
+                    f"('{key}' differs in slots {differs})"
+                )
 
     def capture_image(self, slots: Sequence[int] | None = None) -> np.ndarray:
         """Renders slots for people; see the base class."""

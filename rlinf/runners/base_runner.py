@@ -107,6 +107,10 @@ class BaseRunner(ABC):
                 state = self._resumed.runner_state()
             else:
                 state = self.checkpoints.restore(self._resumed)
+                self.summary.write(
+                    resumed_from=str(self._resumed.path),
+                    not_restored=self.checkpoints.not_restored,
+                )
             self.global_step = state.pop("global_step")
             self.load_state(state)
         if only_eval:
@@ -140,6 +144,7 @@ class BaseRunner(ABC):
         else:
             totals["training_seconds"] = round(training_seconds, 3)
             totals["checkpoint_failures"] = self.checkpoints.failures
+            totals["not_saved"] = self.checkpoints.not_saved
             self.summary.write(status="finished", **totals, **self.totals(training_seconds))
         self.farewell(final)
         return self.summary.facts

@@ -40,6 +40,9 @@ class RunCheckpoints:
 
     Attributes:
         failures: checkpoints that were given up so far.
+        not_saved: in words, what checkpoints cannot hold; told once, when the first is made.
+        not_restored: in words, what the run could not take from the checkpoint that it resumed
+            from; the run is exactly the uninterrupted one only if this is empty.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class RunCheckpoints:
         self._settings = cfg.runner
         self.store = CheckpointStore(folder, cfg.runner.keep_last, cfg.runner.keep_best)
         self.failures = 0
+        self.not_saved: list[str] = []
+        self.not_restored: list[str] = []
         self._pending: _Begun | None = None
         self._commit: _Commit | None = None
         self._given_up: list[int] = []
@@ -81,12 +86,26 @@ class RunCheckpoints:
         self._pending = _Begun(step, score, str(part), time.perf_counter())
         background = self._settings.async_save
         try:
-            wait_all(*(group.save_checkpoint(str(part), background) for group in self._groups))
+            not_saved = wait_all(
+                *(group.save_checkpoint(str(part), background) for group in self._groups)
+            )
         except Exception as error:
             self._give_up(error)
             return
         self._sweep()
+        self._tell_not_saved(_notes(not_saved))
         self.poll(wait=not background)
+
+    def _tell_not_saved(self, notes: list[str]) -> None:
+        for note in notes:
+            if note not in self.not_saved:
+                self.not_saved.append(note)
+                print(
+                    f"warning: checkpoints hold all but {note}; a resumed run goes on without and "
+                    "is not exactly the uninterrupted one",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def poll(self, wait: bool = False) -> None:
         """Completes the checkpoint that is being written, if all workers are done with it."""
@@ -131,6 +150,7 @@ class RunCheckpoints:
             "versions": versions(),
             "config": to_plain(self._cfg),
             "seconds": round(time.perf_counter() - begun.begin, 3),
+            "not_saved": self.not_saved,
         }
         return _Commit(self.store, begun.step, facts, begun.score)
 
@@ -215,10 +235,18 @@ class RunCheckpoints:
         folder = str(checkpoint.path)
         notes = wait_all(*(group.load_checkpoint(folder) for group in self._groups))
         print(f"resuming after step {checkpoint.step} from {checkpoint.path}", flush=True)
-        said = [note for of_group in notes for of_rank in of_group for note in of_rank]
-        for note in dict.fromkeys(said):
+        self.not_restored = _notes(notes)
+        for note in self.not_restored:
             print(f"  not restored: {note}", flush=True)
+        if self.not_restored:
+            print("  so this run is not exactly the one that was interrupted", flush=True)
         return checkpoint.runner_state()
+
+
+def _notes(answers: list[list[list[str]]]) -> list[str]:
+    """Return the notes of all ranks of all groups, each once."""
+    said = (note for of_group in answers for of_rank in of_group for note in of_rank)
+    return list(dict.fromkeys(said))
 
 
 class _Commit:

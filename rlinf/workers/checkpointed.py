@@ -34,12 +34,15 @@ class Checkpointed:
 
     _writing: _Writing | None = None
 
-    def save_checkpoint(self, folder: str, background: bool = True) -> None:
-        """Takes a snapshot of this worker and begins to write it into a folder.
+    def save_checkpoint(self, folder: str, background: bool = True) -> list[str]:
+        """Take a snapshot of this worker and begin to write it into a folder.
 
         Args:
             folder: where all workers write; each has file names of its own.
             background: return before it is written.
+
+        Returns:
+            In words, what of this worker cannot be saved.
         """
         if self._writing is not None:
             # What went wrong with it is for those who ask about that folder.
@@ -47,6 +50,7 @@ class Checkpointed:
         self._writing = _Writing(folder, self._snapshot(Path(folder)))
         if not background:
             self.checkpoint_written(folder, wait=True)
+        return self._not_saved()
 
     def checkpoint_written(self, folder: str, wait: bool = False) -> bool:
         """Whether the part of this worker is on the disk.
@@ -78,6 +82,10 @@ class Checkpointed:
     def _snapshot(self, folder: Path) -> Job:
         """Copies what must be kept; returns the function that writes the copy."""
         raise NotImplementedError
+
+    def _not_saved(self) -> list[str]:
+        """Return, in words, what the last snapshot lacks."""
+        return []
 
     def _restore(self, folder: Path) -> list[str]:
         raise NotImplementedError

@@ -10,7 +10,8 @@ MuJoCo 3.3.0), from the same initial state and with the same actions:
   are no trials, no fixed, ordered or specific reset states, and other goals than in Python. Members
   of a group have the same seed, so their n-th episodes begin alike.
 - So episodes of an evaluation cannot be fixed: as `env.eval` use `metaworld` or `gymnasium`.
-- There is no way to save the state of a simulation: a run cannot be resumed exactly.
+- There is no way to save the state of a simulation: a resumed run begins new episodes, with other
+  seeds than the run began with.
 - An env begins anew by itself in the step after it ended; `ignore_terminations` is refused where
   envs terminate (MetaWorld's never do).
 - The goal is in the observation here, as in the MT benchmarks; EnvPool's own default hides it.
@@ -20,7 +21,7 @@ With one thread it is about as fast as the `metaworld` env; with more, one proce
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -83,14 +84,23 @@ class EnvPoolEnv(VectorEnv):
         threads = option(self.cfg, "num_threads")
         if threads:
             kwargs["num_threads"] = threads
-        plan = ResetPlan(options, self.num_envs, *self._place, None)
-        # EnvPool's seeds are signed.
-        seeds = [plan.next(slot).seed % 2**31 for slot in range(self.num_envs)]
-        self._pool = envpool.make_gymnasium(self._id, num_envs=self.num_envs, seed=seeds, **kwargs)
+        self._make_pool = partial(
+            envpool.make_gymnasium, self._id, num_envs=self.num_envs, **kwargs
+        )
+        self._seed_pool(ResetPlan(options, self.num_envs, *self._place, None))
         space = self._pool.observation_space
         self._keys = list(space.spaces) if hasattr(space, "spaces") else []
         parts = [space[key] for key in self._keys] or [space]
         self._size = sum(int(np.prod(part.shape)) for part in parts)
+
+    def _seed_pool(self, plan: ResetPlan) -> None:
+        # EnvPool's seeds are signed.
+        seeds = [plan.next(slot).seed % 2**31 for slot in range(self.num_envs)]
+        self._pool = self._make_pool(seed=seeds)
+
+    def _renew(self) -> None:
+        self._pool.close()
+        self._seed_pool(self._plan)
 
     @cached_property
     def obs_spec(self) -> dict[str, ObsSpec]:

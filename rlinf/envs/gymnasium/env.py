@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy as np
 
 from rlinf.config.suggest import near
 from rlinf.envs.action_utils import ActionSpec
-from rlinf.envs.errors import EnvError, MissingSimulator
+from rlinf.envs.errors import EnvError, MissingSimulator, StateNotSupported
 from rlinf.envs.options import map_option, option
 from rlinf.envs.rendering import choose_backend
 from rlinf.envs.reset_plan import Start
@@ -33,6 +34,10 @@ class GymnasiumEnv(SlotVectorEnv):
     Fetch, Adroit), or that no task is left in `info["tasks_to_complete"]` (FrankaKitchen); an env
     that says none of these never succeeds, and only its return counts. Discrete, MultiDiscrete and
     MultiBinary actions are choices, one entry each.
+
+    Checkpoints hold the actions of the running episodes, and a resumed run repeats them to get back
+    to their states. An env that this does not bring back says so: it is registered as
+    `nondeterministic`, or has `nondeterministic: True` in its `metadata`.
 
     Attributes:
         factory: Makes one env from keyword arguments; None makes the id of the config.
@@ -67,6 +72,8 @@ class GymnasiumEnv(SlotVectorEnv):
             self._spec = find_spec(self._id)
         super()._open()
         first = self._envs[0]
+        registered = getattr(first.spec, "nondeterministic", False)
+        self.replays = not (registered or first.metadata.get("nondeterministic", False))
         self._reader = spaces.ObsReader(first.observation_space)
         self._read = self._reader.read
         self._action_spec = spaces.action_spec_of(first.action_space)
@@ -129,6 +136,12 @@ class GymnasiumEnv(SlotVectorEnv):
         if self._envs[slot] is not None:
             self._envs[slot].close()
             self._envs[slot] = None
+
+    def get_slot_state(self, slot: int) -> Any:
+        """Refuse: asked only where actions are not repeated."""
+        raise StateNotSupported(
+            f"{self._name()} is nondeterministic: repeating its actions does not bring it back"
+        )
 
     def space_problems(self, actions: np.ndarray) -> str:
         """Steps the first env with actions `[T, A]` and says where it belies its spaces.
@@ -209,10 +222,13 @@ def find_spec(env_id: str) -> Any:
                 "pip install 'rlinf[embodied]'"
             ) from error
         gymnasium.register_envs(gymnasium_robotics)
+    module, _, name = env_id.rpartition(":")
     try:
-        return gymnasium.spec(env_id)
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:
-        close = near(env_id, gymnasium.registry, 5)
+        close = near(name, gymnasium.registry, 5)
         hint = f"near ones: {', '.join(close)}" if close else "rlinf check-env lists none near it"
         raise ValueError(
             f"Gymnasium has no env '{env_id}' ({error}); {hint}; `module:id` imports a module that "

@@ -51,6 +51,7 @@ class EnvWorker(Checkpointed, Worker):
         self._train: list[Any] = []
         self._eval: list[Any] = []
         self._fresh = [True] * self.stages
+        self._lost: list[str] = []
 
     # -- setting up -----------------------------------------------------------------------------
 
@@ -273,12 +274,15 @@ class EnvWorker(Checkpointed, Worker):
     # -- checkpoints ----------------------------------------------------------------------------
 
     def _snapshot(self, folder: Path) -> Job:
-        state = {
-            "layout": self._layout(),
-            "fresh": list(self._fresh),
-            "train": [env.get_state() for env in self._made(self._train)],
-        }
+        states = [env.get_state() for env in self._made(self._train)]
+        self._lost = [
+            f"the episodes in flight, as {why}" for s in states if (why := s["not_saved"])
+        ]
+        state = {"layout": self._layout(), "fresh": list(self._fresh), "train": states}
         return lambda: save_tree(folder / "env" / f"rank_{self._rank}", state)
+
+    def _not_saved(self) -> list[str]:
+        return self._lost
 
     def _layout(self) -> list[int]:
         """How the envs are spread; states fit only the spread that they were saved with."""
@@ -293,7 +297,8 @@ class EnvWorker(Checkpointed, Worker):
         notes = []
         if state["layout"] == self._layout():
             for env, saved in zip(self._train, state["train"], strict=True):
-                env.set_state(saved)
+                if why := env.set_state(saved):
+                    notes.append(f"the episodes in flight, as {why}: new episodes begin")
             self._fresh = state["fresh"]
         else:
             workers, stages, count = state["layout"]

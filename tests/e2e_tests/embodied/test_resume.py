@@ -41,7 +41,16 @@ SHORT = [
 MODES = {
     "collocated": ({"actor": "0", "rollout": "0", "env": "0-1"}, []),
     "disaggregated": ({"actor": "0-1", "rollout": "2", "env": "3"}, []),
-    "hybrid": ({"actor": "0", "rollout": "2", "env": "0-1"}, ["rollout.pipeline_stage_num=2"]),
+    # Episodes begin anew with the last checkpoint: what they left behind is compared, too.
+    "hybrid": (
+        {"actor": "0", "rollout": "2", "env": "0-1"},
+        [
+            "rollout.pipeline_stage_num=2",
+            "env.train.env_type=metaworld",
+            "~env.train.id",
+            "+env.train.max_episode_steps=20",
+        ],
+    ),
 }
 
 
@@ -120,12 +129,22 @@ def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
     return out
 
 
+def parts(folder: Path, step: int) -> dict[str, bytes]:
+    """What env workers, rollout workers and the runner remember, as it is on the disk."""
+    place = folder / "checkpoints" / f"global_step_{step}"
+    files = [*place.glob("env/*"), *place.glob("rollout/*"), place / "runner.json"]
+    return {str(file.relative_to(place)): file.read_bytes() for file in files}
+
+
 def assert_same_run(one: Path, two: Path) -> None:
     assert metrics(one) == metrics(two)
     assert (one / FILE).read_text() == (two / FILE).read_text()
     ours, theirs = tensors(one, STEPS), tensors(two, STEPS)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    ours, theirs = parts(one, STEPS), parts(two, STEPS)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +216,27 @@ def test_another_number_of_ranks_and_another_config(troupe, tmp_path, capsys):
     assert "new episodes begin" in said
     resumed.run()
     assert [line["step"] for line in metrics(resumed.folder)][-1] == 2
+
+
+@pytest.mark.timeout(180)
+def test_an_env_that_cannot_be_saved_costs_its_episodes_and_nothing_else(troupe, tmp_path, capsys):
+    robot = "env.train.id=tests.e2e_tests.embodied.robot:Robot-v0"
+    overrides = overrides_of("collocated", robot, "runner.resume_dir=auto")
+    capsys.readouterr()
+    first = troupe.runner(tmp_path, RECIPE, [*overrides, "runner.max_epochs=2"])
+    summary = first.run()
+    why = "the episodes in flight, as tests.e2e_tests.embodied.robot:Robot-v0 is nondeterministic"
+    assert summary["checkpoint_failures"] == 0
+    assert len(summary["not_saved"]) == 1 and summary["not_saved"][0].startswith(why)
+    assert capsys.readouterr().err.count(f"checkpoints hold all but {why}") == 1
+    before = first.actor.weights().wait()[0]
+    resumed = troupe.runner(tmp_path, RECIPE, [*overrides, "runner.max_epochs=3"])
+    said = capsys.readouterr().out
+    assert "resuming after step 2" in said and f"not restored: {why}" in said
+    assert "new episodes begin" in said
+    assert "this run is not exactly the one that was interrupted" in said
+    after = resumed.actor.weights().wait()[0]
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    summary = resumed.run()
+    assert summary["not_restored"][0].startswith(why) and summary["status"] == "finished"
+    assert [line["step"] for line in metrics(resumed.folder)] == [1, 2, 3]

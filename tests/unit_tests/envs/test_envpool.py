@@ -97,6 +97,23 @@ def test_groups_have_the_same_seed_and_seeds_do_not_depend_on_the_processes(make
     assert env._pool.seeds == [seed for half in halves for seed in half._pool.seeds]
 
 
+def test_a_state_that_cannot_be_saved_gives_new_episodes_of_other_starts(make, as_saved):
+    env = make(max_episode_steps=2, seed=1)
+    seen = [env.reset()[0]["states"][:, 0]]
+    for _ in range(3):
+        seen.append(env.chunk_step(np.zeros((4, 2, 2), np.float32))[0][-1]["states"][:, 0])
+    state = env.get_state()
+    assert state["not_saved"] == "envpool cannot save the state of its simulator"
+    as_saved(env)
+    resumed = make(max_episode_steps=2, seed=1)
+    assert resumed.set_state(state) == state["not_saved"]
+    with pytest.raises(EnvError, match="has to be reset before it is stepped"):
+        resumed.chunk_step(np.zeros((4, 1, 2), np.float32))
+    begun = resumed.reset()[0]["states"][:, 0]
+    assert not np.isin(begun, torch.stack(seen)).any(), "the run does not begin once more"
+    assert resumed.get_state()["totals"].keys() == state["totals"].keys()
+
+
 def test_what_does_not_work_is_refused(make, monkeypatch):
     for key in ("use_fixed_reset_state_ids", "use_ordered_reset_state_ids"):
         with pytest.raises(ValueError, match=f"{key} does not work with EnvPool"):
@@ -107,8 +124,6 @@ def test_what_does_not_work_is_refused(make, monkeypatch):
     env.reset()
     with pytest.raises(EnvError, match="ignore_terminations does not work"):
         env.chunk_step(np.ones((2, 3, 2), np.float32))
-    with pytest.raises(NotImplementedError, match="cannot save the state"):
-        make().get_state()
     with pytest.raises(ValueError, match="no task 'HalfChetah-v4'; near ones: HalfCheetah-v4"):
         make(id="HalfChetah-v4")
     monkeypatch.setitem(sys.modules, "envpool", None)

@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 
 from rlinf.envs import EnvSlotError, get_env_cls
+from rlinf.envs.gymnasium.env import env_cls_for
 from rlinf.envs.gymnasium.spaces import ObsReader, action_spec_of, action_writer
 
 
@@ -54,6 +55,32 @@ def test_terminations_of_a_real_env_end_episodes():
             assert (infos[-1]["episode"]["return"] == infos[-1]["episode"]["episode_len"]).all()
         assert not truncations.any()
     assert lengths and all(8 <= length <= 11 for length in lengths)
+
+
+def test_a_module_before_the_colon_registers_the_id(monkeypatch, tmp_path):
+    entry = "gymnasium.envs.classic_control.pendulum:PendulumEnv"
+    content = f'import gymnasium\ngymnasium.register("Own-v0", "{entry}", max_episode_steps=7)\n'
+    (tmp_path / "own_envs.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert make("own_envs:Own-v0").max_episode_steps == 7
+    del gymnasium.registry["Own-v0"]
+    with pytest.raises(ValueError, match="'own_envs:Pendulum-v7'.*near ones: Pendulum-v1"):
+        make("own_envs:Pendulum-v7")
+    with pytest.raises(ValueError, match="No module named 'no_envs'"):
+        make("no_envs:Own-v0")
+
+
+def test_an_env_that_says_that_it_is_not_deterministic_is_not_repeated(monkeypatch):
+    entry = "gymnasium.envs.classic_control.pendulum:PendulumEnv"
+    gymnasium.register("Robot-v0", entry, nondeterministic=True)
+    monkeypatch.setitem(gymnasium.registry, "Robot-v0", gymnasium.registry.pop("Robot-v0"))
+    reason = "Robot-v0 is nondeterministic: repeating its actions does not bring it back"
+    assert make("Robot-v0").get_state()["not_saved"] == reason
+    assert make("Pendulum-v1").get_state()["not_saved"] == ""
+    factory = type("Arm", (gymnasium.envs.classic_control.PendulumEnv,), {})
+    factory.metadata = {**factory.metadata, "nondeterministic": True}
+    env = env_cls_for("arm", factory)({}, 1)
+    assert env.get_state()["not_saved"] == reason.replace("Robot-v0", "arm")
 
 
 def test_mujoco_and_its_own_limit():

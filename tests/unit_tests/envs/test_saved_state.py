@@ -54,6 +54,41 @@ def test_a_long_run_keeps_only_what_it_needs(walk, push):
     assert len(env._history) < 1000
 
 
+@pytest.mark.parametrize("auto_reset", [True, False])
+def test_without_the_simulator_new_episodes_begin_where_the_plan_was(walk, push, auto_reset):
+    """Of an env that can neither repeat actions nor save its simulators."""
+    one, whole, two = (walk(2, max_episode_steps=4, auto_reset=auto_reset) for _ in range(3))
+    one.replays = two.replays = False
+    for env in (one, whole):
+        env.reset()
+        env.chunk_step(push(chunk=4))
+    one.chunk_step(push(chunk=2))
+    state = one.get_state()
+    assert state["not_saved"] == "walk cannot save the state of its simulators"
+    assert two.set_state(pickle.loads(pickle.dumps(state))) == state["not_saved"]
+    assert two.is_start and not two.has_work
+    if auto_reset:
+        # The uninterrupted env would have begun its third episode then.
+        expected = whole.chunk_step(push(chunk=4))[0][-1]["states"]
+    else:
+        expected = whole.reset()[0]["states"]
+    assert torch.equal(two.reset()[0]["states"], expected)
+    assert two.has_work and not torch.equal(two.chunk_step(push())[1], torch.zeros(2, 1))
+
+
+def test_an_env_that_does_not_do_the_same_again_begins_new_episodes(walk, push):
+    one, two = walk(2), walk(2)
+    one.reset()
+    one.chunk_step(push(chunk=3))
+    step = two.step_slot
+    two.step_slot = lambda slot, action: step(slot, action * (1 + slot))
+    said = two.set_state(one.get_state())
+    assert said == (
+        "walk does not do the same when actions are repeated ('states' differs in slots [1])"
+    )
+    assert two.is_start
+
+
 def test_a_state_of_something_else_is_refused(walk):
     env = walk(2)
     env.reset()

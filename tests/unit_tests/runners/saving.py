@@ -19,7 +19,11 @@ class Part(Checkpointed, Worker):
         return {"on_failure": 10}
 
     def look_in(self, place: str) -> None:
-        """Names the folder of these files: `write_<rank>`, `fail_<rank>`, `die_<rank>`."""
+        """Names the folder of these files.
+
+        They are `write_<rank>`, `fail_<rank>` and `die_<rank>`; with `lack`, part of it cannot be
+        saved.
+        """
         self._place = Path(place)
 
     def _snapshot(self, folder: Path) -> Job:
@@ -27,6 +31,9 @@ class Part(Checkpointed, Worker):
         if (place / f"die_{rank}").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         return lambda: _write(place, rank, folder)
+
+    def _not_saved(self) -> list[str]:
+        return ["the memory of it"] if (self._place / "lack").exists() else []
 
 
 def _write(place: Path, rank: int, folder: Path) -> None:

@@ -159,3 +159,18 @@ def test_what_is_written_after_the_end_of_a_checkpoint_is_swept_away(stage):
     stage.save(2)
     stage.checkpoints.poll(wait=True)
     assert stage.left_over == [] and stage.steps == [2]
+
+
+def test_what_cannot_be_saved_is_told_once_and_costs_no_checkpoint(stage, capsys):
+    stage.tell("write_0", "write_1", "lack")
+    for step in (1, 2):
+        stage.save(step)
+        stage.checkpoints.poll(wait=True)
+    assert stage.checkpoints.failures == 0 and stage.steps == [1, 2]
+    said = capsys.readouterr().err
+    assert said.count("checkpoints hold all but the memory of it") == 1
+    assert "not exactly the uninterrupted one" in said
+    assert stage.checkpoints.not_saved == ["the memory of it"]
+    for step in (1, 2):
+        manifest = json.loads((stage.checkpoints.store.place(step) / "manifest.json").read_text())
+        assert manifest["not_saved"] == ["the memory of it"]
