@@ -23,6 +23,8 @@ _EXPORTS = {
     "rlinf.scheduler.errors": [
         "CallCancelled",
         "ClusterError",
+        "ConnectionBroken",
+        "PeerLost",
         "SchedulerError",
         "WaitTimeout",
         "WorkerDied",

@@ -60,7 +60,41 @@ class WaitTimeout(SchedulerError, TimeoutError):
         return _rebuild, (type(self), self.what, state)
 
 
-class WorkerDied(SchedulerError):
+class PeerLost(SchedulerError):
+    """Another process of the run can no longer be reached: it ended, or the connection broke."""
+
+
+class ConnectionBroken(PeerLost):
+    """A connection between two processes ended although neither of them did.
+
+    Messages that were on the way are lost. Nothing more passes between the two processes until one
+    of them is restarted, so no later message can be taken for a lost one.
+
+    Attributes:
+        here: process that says so.
+        peer: process at the other end.
+        reason: what was seen of the connection.
+        confirmed: whether the peer is known to live; otherwise its end may be the reason.
+    """
+
+    def __init__(self, here: str, *, peer: str, reason: str, confirmed: bool = False):
+        self.here = here
+        self.peer = peer
+        self.reason = reason
+        self.confirmed = confirmed
+        state = "both processes live" if confirmed else "whether the other one lives is not known"
+        super().__init__(
+            f"the connection between {here} and {peer} broke ({reason}); {state}. Messages that "
+            "were on the way are lost, and nothing more passes between the two until one of them "
+            "is restarted: look at the network between their nodes"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {"peer": self.peer, "reason": self.reason, "confirmed": self.confirmed}
+        return _rebuild, (type(self), self.here, state)
+
+
+class WorkerDied(PeerLost):
     """A worker process ended while something still needed it.
 
     Attributes:
@@ -161,6 +195,7 @@ class WorkerException(SchedulerError):
 
 _LOST_CONNECTION = (
     "broken pipe",
+    "connectionbroken",
     "connection aborted",
     "connection closed",
     "connection reset",
@@ -177,13 +212,15 @@ _LOST_CONNECTION = (
 )
 """What exceptions say, in lower case, of those whose peer has gone; most come from gloo and NCCL.
 
-The last one is the type of our own, as the report of a worker names it.
+Two are types of our own, as the report of a worker names them.
 """
 _LOST_TYPES = ("BrokenPipeError", "ConnectionAbortedError", "ConnectionError")
 
 
 def tells_of_lost_connection(error: BaseException) -> bool:
     """Whether an exception speaks of a peer that has gone: then that one may be to blame."""
+    if isinstance(error, ConnectionBroken):
+        return not error.confirmed
     if isinstance(error, (ConnectionError, WorkerDied)):
         # One that was never there has not been lost.
         return not isinstance(error, ConnectionRefusedError)

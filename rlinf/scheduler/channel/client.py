@@ -18,7 +18,7 @@ from rlinf.scheduler.channel.pending import PUT_GRACE, Granted, Pending, copies
 from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Work, finished
-from rlinf.scheduler.errors import CallCancelled, WorkerDied
+from rlinf.scheduler.errors import CallCancelled, PeerLost
 from rlinf.scheduler.net.connection import Connection
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class ChannelClient:
             try:
                 # Before a recall can be answered, and before the item is used.
                 self.endpoint.answer_raw(connection, "q.take", (0, spec.name, key, done))
-            except WorkerDied:
+            except PeerLost:
                 # Nothing here may wait for what becomes of the keeper; the next request does.
                 del self._ahead[spec.name, key]
                 return None
@@ -164,7 +164,7 @@ class ChannelClient:
         """Returns an item that was lent and taken, but is used by nobody."""
         try:
             self.endpoint.answer_raw(connection, "q.restore", fields, copies(payload))
-        except WorkerDied:
+        except PeerLost:
             # The channel is gone with its keeper.
             return
         self._return_ahead(fields[1], fields[2])
@@ -178,7 +178,7 @@ class ChannelClient:
     def _say_returned(self, connection: Connection, channel: str, key: Hashable) -> None:
         try:
             self.endpoint.answer_raw(connection, "q.returned", (0, channel, key))
-        except WorkerDied:
+        except PeerLost:
             # With the keeper all that it had lent is gone.
             pass
 
@@ -248,7 +248,7 @@ class ChannelClient:
         try:
             fields = (pending.number, channel, sizes)
             self.endpoint.answer_raw(connection, "q.return", fields, parts)
-        except WorkerDied:
+        except PeerLost:
             # The channel is gone with its keeper.
             return
         # What was lent together with them must not overtake them.

@@ -17,7 +17,7 @@ from rlinf.scheduler.channel.entries import Entry, Get, Item, Lent, Put
 from rlinf.scheduler.channel.errors import ChannelError, KeeperFailed
 from rlinf.scheduler.channel.queues import Queues
 from rlinf.scheduler.collective.endpoint import Handler, PeerLeft
-from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.errors import PeerLost
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.worker.worker import Worker
 
@@ -269,7 +269,7 @@ class ChannelKeeper(Worker):
     ) -> None:
         try:
             self._endpoint.answer_raw(connection, kind, fields, buffers)
-        except WorkerDied:
+        except PeerLost:
             # Its end is dealt with in `_on_end`.
             pass
 

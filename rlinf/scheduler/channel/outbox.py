@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.endpoint import Endpoint
-from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.errors import PeerLost
 from rlinf.scheduler.net.connection import Connection, Flushed
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Outbox:
             return
         try:
             self._endpoint.connection_to(consumer)
-        except WorkerDied:
+        except PeerLost:
             # The keeper hears of the consumer's end, too, and decides what becomes of the item.
             return
         pool = self._endpoint.packer.pool

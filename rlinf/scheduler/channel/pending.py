@@ -9,7 +9,7 @@ from rlinf.scheduler.channel.entries import Entry
 from rlinf.scheduler.channel.errors import ItemLost
 from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
 from rlinf.scheduler.collective.work import Deferred, Work
-from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.errors import PeerLost
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel.client import ChannelClient
@@ -145,5 +145,5 @@ def copies(payload: Payload | None) -> list[bytes]:
     """The parts of an item, to send it back; none if it is lost."""
     try:
         return [bytes(part) for part in payload.parts] if payload is not None else []
-    except WorkerDied:
+    except PeerLost:
         return []

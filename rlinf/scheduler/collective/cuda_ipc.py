@@ -210,6 +210,11 @@ class CudaExporter:
             torch.cuda.ipc_collect()
         return ids
 
+    def held_by(self, owner: Hashable) -> list[int]:
+        """Return the ids of the tokens that a reader has not released."""
+        with self._lock:
+            return [i for i, exported in self._exported.items() if exported.owner == owner]
+
     def held(self) -> dict[Hashable, int]:
         """Bytes that are kept for each reader."""
         totals: dict[Hashable, int] = {}

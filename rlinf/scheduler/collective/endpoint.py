@@ -9,20 +9,20 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.links import DeviceLinks
-from rlinf.scheduler.errors import WaitTimeout, WorkerDied
-from rlinf.scheduler.failure.autopsy import diagnose
-from rlinf.scheduler.failure.blackbox import examine, oom_kills
-from rlinf.scheduler.net.connection import Connection, Flushed
+from rlinf.scheduler.collective.peer_ends import End, PeerEnds, PeerLeft, explain
+from rlinf.scheduler.errors import ConnectionBroken, PeerLost, WaitTimeout, WorkerDied
+from rlinf.scheduler.failure.blackbox import oom_kills
+from rlinf.scheduler.net.connection import Connection, Flushed, Numbers
 from rlinf.scheduler.net.doorbell import interruptible
 from rlinf.scheduler.net.loop import Address, Listener, connect
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.registry.state import Death
-from rlinf.scheduler.worker.address import WorkerInfo
-from rlinf.scheduler.worker.spec import RunSpec, memory_domain, worker_file
+from rlinf.scheduler.worker.address import WorkerInfo, life_at
+from rlinf.scheduler.worker.spec import RunSpec, memory_domain
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.codec import Encoded
@@ -39,17 +39,6 @@ The body is a `Payload` if the message carries an encoded object, else the list 
 
 _WARM_UP_SECONDS = 0.5
 _RETRY_SECONDS = 0.05
-
-
-class _End(NamedTuple):
-    """Why a peer has ended, and which of those that had its name; "" if that is not known."""
-
-    error: BaseException
-    life: str
-
-
-class PeerLeft(WorkerDied):
-    """A peer has ended on purpose."""
 
 
 class Endpoint:
@@ -87,19 +76,23 @@ class Endpoint:
         self._out: dict[str, Connection] = {}
         self._in: dict[str, list[Connection]] = {}
         self._infos: dict[str, WorkerInfo] = {}
-        self._ended: dict[str, _End] = {}
         self._connecting: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
+        # By peer, its life and whether this process has made the connection.
+        self._numbers: dict[tuple[str, str, bool], Numbers] = {}
+        self._closing = False
         self._made: tuple[Packer, Unpacker] | None = None
         # Handlers and watchers run one at a time: in the I/O thread, or in one that waits.
         self._serial = threading.RLock()
         self._helpers = ThreadPoolExecutor(16, thread_name_prefix="rlinf-send")
         args = (run.secret, self._on_message, self._on_close, self._on_connect)
         self._listeners = [Listener(self._loop, ("unix", f"rlinf-{secrets.token_hex(8)}"), *args)]
-        self._identity = {"name": name, "life": _life_at(self.addresses)}
+        self._life = life_at(self.addresses)
         if run.num_nodes > 1:
             self._listeners.append(Listener(self._loop, ("tcp", node_ip, 0), *args))
         self.links = DeviceLinks(self)
+        self._ends = PeerEnds(registry, self._break)
+        registry.on_inquiry("broken", self._on_broken)
         registry.on_death(self._on_death)
         registry.on_leave(self._on_leave)
 
@@ -156,6 +149,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Stops taking data."""
+        self._closing = True
         for listener in self._listeners:
             self._loop.call_soon(listener.close)
         self._helpers.shutdown(wait=False, cancel_futures=True)
@@ -217,9 +211,16 @@ class Endpoint:
         """Sends a message; connects first if need be, so not for the I/O thread.
 
         Raises:
-            WorkerDied: the peer has ended.
+            PeerLost: the peer has ended, or the connection to it broke.
         """
-        self.answer(self.connection_to(peer), kind, fields, parcel, flushed)
+        connection = self.connection_to(peer)
+        try:
+            self.answer(connection, kind, fields, parcel, flushed)
+        except ConnectionBroken as error:
+            # It broke just now; whether the peer has died is known in a moment.
+            self._reported(connection)
+            self._ends.settle(peer)
+            raise self.gone(peer) or error from None
 
     def answer(
         self,
@@ -232,7 +233,7 @@ class Endpoint:
         """Sends a message on a connection that is there.
 
         Raises:
-            WorkerDied: the peer has ended.
+            PeerLost: the peer has ended, or the connection to it broke.
         """
         if parcel is None:
             self.answer_raw(connection, kind, fields, (), flushed)
@@ -260,10 +261,12 @@ class Endpoint:
         try:
             connection.send(meta, buffers, flushed)
         except ConnectionError as error:
-            raise self._why(connection.identity["name"], error) from error
+            peer = connection.identity["name"]
+            broken = ConnectionBroken(self.name, peer=peer, reason=str(error))
+            raise self.gone(peer) or broken from error
 
     def _why(self, peer: str, error: BaseException) -> BaseException:
-        """What to say of a peer that cannot be reached because it has ended."""
+        """What to say of a peer that the registry says has ended."""
         return self.gone(peer) or WorkerDied(peer, cause=str(error))
 
     def post_soon(self, peer: str, kind: str, fields: tuple[Any, ...]) -> None:
@@ -277,7 +280,7 @@ class Endpoint:
     def _drop_if_ended(self, connection: Connection, kind: str, fields: tuple[Any, ...]) -> None:
         try:
             self.answer(connection, kind, fields)
-        except WorkerDied:
+        except PeerLost:
             # Whoever depends on the peer is told by its end; there is nothing to add here.
             pass
 
@@ -285,13 +288,16 @@ class Endpoint:
         """The connection to a peer, made at first use; waits for a peer that has not registered.
 
         Raises:
-            WorkerDied: the peer has ended.
+            PeerLost: the peer has ended, or the connection to it broke.
             WaitTimeout: the peer did not appear within `cluster.timeouts.recv`.
         """
         while True:
             connection = self._out.get(peer)
             if connection is not None and connection.closed is None:
                 return connection
+            if connection is not None:
+                self._reported(connection)
+            self._ends.settle(peer)
             with self._lock:
                 others = self._connecting.get(peer)
                 if others is None:
@@ -305,6 +311,10 @@ class Endpoint:
                 with self._lock:
                     del self._connecting[peer]
                 done.set()
+
+    def _reported(self, connection: Connection) -> None:
+        """Waits until the end of a connection has been dealt with; not for the I/O thread."""
+        interruptible(connection.over.wait)
 
     def _connect(self, peer: str, timeout: float | None) -> Connection:
         limit = self.run.timeout("recv") if timeout is None else timeout
@@ -321,19 +331,21 @@ class Endpoint:
                 raise WorkerDied(peer, cause=f"it has no address for node {self.node_rank}")
             with self._lock:
                 self._infos[peer] = info
-            self._revive(peer, _life_at(info.endpoints))
+            life = info.life
+            self._ends.revive(peer, life)
             error = self.gone(peer)
             if error is not None:
                 raise error
+            numbers = self._numbers_of(peer, life, outgoing=True)
             try:
                 return connect(
                     self._loop,
                     address,
                     self.run.secret,
-                    self._identity,
+                    {"name": self.name, "life": self._life, "sent": numbers.sent},
                     self._on_message,
                     self._on_close,
-                    prepare=lambda connection: self._on_connected(connection, peer),
+                    prepare=partial(self._on_connected, peer, life, numbers),
                 )
             except OSError as failure:
                 info = self._look_again(peer, failure, deadline)
@@ -348,18 +360,17 @@ class Endpoint:
         interruptible(time.sleep, _RETRY_SECONDS)
         return info
 
-    def _on_connected(self, connection: Connection, peer: str) -> None:
+    def _on_connected(self, peer: str, life: str, numbers: Numbers, connection: Connection) -> None:
         # Before anything is received: its end must find it here.
-        connection.identity["name"] = peer
+        connection.identity |= {"name": peer, "life": life}
+        connection.numbers = numbers
         with self._lock:
             self._out[peer] = connection
 
-    def _revive(self, peer: str, life: str) -> None:
-        """A peer lives, or did when it said so: an end that is known of another is over."""
+    def _numbers_of(self, peer: str, life: str, outgoing: bool) -> Numbers:
+        """The numbers of the messages on connections that one of the two has made."""
         with self._lock:
-            end = self._ended.get(peer)
-            if end is not None and end.life != life:
-                del self._ended[peer]
+            return self._numbers.setdefault((peer, life, outgoing), Numbers())
 
     # -- receiving (one message at a time) ------------------------------------------------------
 
@@ -369,10 +380,17 @@ class Endpoint:
         return connections[-1] if connections else None
 
     def _on_connect(self, connection: Connection) -> None:
-        peer = connection.identity["name"]
+        peer, life = connection.identity["name"], connection.identity.get("life", "")
+        numbers = connection.numbers = self._numbers_of(peer, life, outgoing=False)
         with self._lock:
             self._in.setdefault(peer, []).append(connection)
-        self._revive(peer, connection.identity.get("life", ""))
+        self._ends.revive(peer, life)
+        first = connection.identity.get("sent", 0) + 1
+        if isinstance(self.gone(peer), ConnectionBroken):
+            connection.shut()
+        elif first != numbers.received + 1:
+            due = numbers.received + 1
+            self._break(peer, life, f"message {first} is the next where message {due} is due", True)
 
     def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
         kind, fields, *place = pickle.loads(meta)
@@ -380,7 +398,7 @@ class Endpoint:
         body: Any = buffers
         with self._serial:
             if place:
-                body = self._unpacker.open(connection, sender, buffers, *place)
+                body = self._unpacker.take(connection, sender, buffers, *place)
             self._handlers[kind](sender, connection, fields, body)
 
     def _send_release(self, connection: Connection, blocks: list[int], tokens: list[int]) -> None:
@@ -394,84 +412,98 @@ class Endpoint:
     # -- ends -----------------------------------------------------------------------------------
 
     def _on_close(self, connection: Connection, reason: str) -> None:
-        peer = connection.identity.get("name", "")
+        peer, life = (connection.identity.get(key, "") for key in ("name", "life"))
+        # What was never used has lost nothing: a process may have given up the handshake.
+        if connection.numbers.used and self.gone(peer) is None and not self._closing:
+            self._ends.doubt(peer, life, reason)
         with self._lock:
             incoming = self._in.get(peer, [])
             if connection in incoming:
                 incoming.remove(connection)
             if self._out.get(peer) is connection:
                 del self._out[peer]
-        if peer in self._ended:
+        if self.gone(peer) is not None:
             self._tell_end(peer)
 
     def _on_death(self, death: Death) -> None:
-        self._end(death.name, self._explain(death), death.info)
+        error = explain(death, self.run, self.node_rank, self._oom_kills)
+        self._end(death.name, End(error, death.info.life if death.info is not None else ""))
 
     def _on_leave(self, name: str, info: WorkerInfo | None) -> None:
-        self._end(name, PeerLeft(name, exit_code=0, cause="its group was closed"), info)
+        error = PeerLeft(name, exit_code=0, cause="its group was closed")
+        self._end(name, End(error, info.life if info is not None else ""))
 
-    def _explain(self, death: Death) -> WorkerDied:
-        info = death.info
-        if info is None:
-            return WorkerDied(death.name, cause=death.reason)
-        if info.cluster_node_rank != self.node_rank:
-            return WorkerDied(
-                death.name,
-                node_rank=info.cluster_node_rank,
-                node_ip=info.node_ip,
-                pid=info.pid,
-                cause=death.reason,
-            )
-        files = [worker_file(self.run.log_dir, death.name, s) for s in (".box", ".log")]
-        return diagnose(
-            death.name,
-            examine(*files, info.pid),
-            node_rank=info.cluster_node_rank,
-            node_ip=info.node_ip,
-            message=death.reason,
-            oom_kills_before=self._oom_kills,
-        )
+    def _on_broken(self, fields: tuple[str, str, str, str]) -> None:
+        """A peer says, by way of the registry, that the connection to it broke (I/O thread)."""
+        peer, life, mine, reason = fields
+        if mine == self._life:
+            self._break(peer, life, reason, confirmed=True, tell=False)
 
-    def _end(self, peer: str, error: BaseException, info: WorkerInfo | None) -> None:
+    def _break(self, peer: str, life: str, reason: str, confirmed: bool, tell: bool = True) -> None:
+        """Ends all exchange with a peer that lives, since messages between the two are lost."""
         with self._lock:
-            self._ended[peer] = _End(error, _life_at(info.endpoints) if info is not None else "")
-            self._infos.pop(peer, None)
             connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
+        others = {connection.identity.get("life", "") for connection in connections} - {life}
+        if self._closing or others or self.gone(peer) is not None:
+            # The peer has died, or been started anew, since.
+            return
+        error = ConnectionBroken(self.name, peer=peer, reason=reason, confirmed=confirmed)
+        self._end(peer, End(error, life))
+        if tell:
+            # It may see nothing of it, or only much later.
+            fields = (self.name, self._life, life, reason)
+            self._registry.notify("tell", event="broken", payload=fields, names=[peer])
+
+    def _end(self, peer: str, end: End) -> None:
+        lives = isinstance(end.error, ConnectionBroken)
+        self._ends.record(peer, end)
+        with self._lock:
+            connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
+            if not lives:
+                self._infos.pop(peer, None)
+                for key in [(peer, end.life, outgoing) for outgoing in (True, False)]:
+                    self._numbers.pop(key, None)
         for connection in connections:
-            connection.expire()
+            if lives:
+                connection.shut()
+            else:
+                connection.expire()
         if "packer" in self.__dict__:
-            self.packer.reader_gone(peer, error)
+            self.packer.reader_gone(peer, end.error, lives)
         if "_unpacker" in self.__dict__:
             self._unpacker.sender_gone(peer)
-        self.links.peer_gone(peer, error)
+        self.links.peer_gone(peer, end.error)
         self._tell_end(peer)
 
     def _tell_end(self, peer: str) -> None:
         """Tells of an end once everything that the peer had sent has been read."""
         with self._lock:
             drained = not self._in.get(peer) and peer not in self._out
-            end = self._ended.get(peer)
-        if drained and end is not None:
+        error = self.gone(peer)
+        if drained and error is not None:
             with self._serial:
                 for watcher in list(self._watchers):
-                    watcher(peer, end.error)
+                    watcher(peer, error)
+
+    def when_lost(self, peer: str, callback: Callable[[BaseException], None]) -> None:
+        """Calls `callback(error)` when it is known why a message to a peer was lost."""
+        self._ends.when_known(peer, callback)
 
     def ended(self, peer: str, life: str | None = None) -> BaseException | None:
-        """Why a peer has ended; None while it lives or still has data on the way.
+        """Why a peer cannot be reached; None while it can or still has data on the way.
 
         Args:
             peer: its name.
             life: which of those that had the name, if that is known.
         """
-        with self._lock:
-            end = self._ended.get(peer)
-            if self._in.get(peer) or end is None or life not in (None, end.life):
-                return None
-            return end.error
+        end = self._ends.get(peer)
+        if self._in.get(peer) or end is None or life not in (None, end.life):
+            return None
+        return end.error
 
     def gone(self, peer: str) -> BaseException | None:
         """Like `ended`, also while data of the peer is still on the way."""
-        end = self._ended.get(peer)
+        end = self._ends.get(peer)
         return None if end is None else end.error
 
     def lost(self, peer: str) -> BaseException | None:
@@ -482,20 +514,15 @@ class Endpoint:
         info = self._registry.ask("lives", worker=peer)
         if info is None:
             return error
-        self._revive(peer, _life_at(info.endpoints))
+        self._ends.revive(peer, info.life)
         return self.ended(peer)
-
-
-def _life_at(addresses: list[Address]) -> str:
-    """Tells processes of one name apart: the socket of each is another one."""
-    return addresses[0][1] if addresses else ""
 
 
 def _loudly(function: Callable[..., Any], *args: Any) -> None:
     """Runs a background task; what it raises is shown, because nobody waits for it."""
     try:
         function(*args)
-    except (WorkerDied, WaitTimeout):
+    except (PeerLost, WaitTimeout):
         # Whoever depends on the peer is told by its end.
         pass
     except Exception:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Work, finished
-from rlinf.scheduler.errors import CallCancelled, WorkerDied
+from rlinf.scheduler.errors import CallCancelled, PeerLost
 from rlinf.scheduler.net.connection import COPY_LIMIT, Connection, Flushed
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Mailbox:
             go()
         except BaseException as error:
             self._credit(peer, 1, nbytes)
-            if not isinstance(error, WorkerDied):
+            if not isinstance(error, PeerLost):
                 raise
             work.finish(error=error)
 
@@ -138,7 +138,13 @@ class Mailbox:
         elif flushed is None or flushed.is_set():
             work.finish()
         else:
-            flushed.then(lambda error: work.finish(error=_lost(peer, error)))
+            flushed.then(partial(self._flushed, peer, work))
+
+    def _flushed(self, peer: str, work: Work, error: str | None) -> None:
+        if error is None:
+            work.finish()
+        else:
+            self._endpoint.when_lost(peer, lambda reason: work.finish(error=reason))
 
     def _on_credit(self, peer: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
         self._credit(peer, *fields)
@@ -308,7 +314,7 @@ class Mailbox:
         if owed is not None:
             try:
                 self._endpoint.answer(connection, "credit", tuple(owed))
-            except WorkerDied:
+            except PeerLost:
                 # A sender that has ended needs no credit.
                 pass
 
@@ -356,7 +362,3 @@ class Mailbox:
 
 def _cancelled(tag: str) -> CallCancelled:
     return CallCancelled(f"the exchange {tag!r} was given up")
-
-
-def _lost(peer: str, error: str | None) -> BaseException | None:
-    return None if error is None else WorkerDied(peer, cause=error)

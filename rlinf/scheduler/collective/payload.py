@@ -16,7 +16,7 @@ from rlinf.scheduler.collective.pair_group import arrived
 from rlinf.scheduler.collective.shm import Descriptor, SegmentPool, SegmentReader
 from rlinf.scheduler.collective.shm_segment import SegmentUnavailable
 from rlinf.scheduler.collective.work import Deferred, Work, gather
-from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.errors import SchedulerError, WorkerDied
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.net.loop import IOLoop
 
@@ -202,12 +202,19 @@ class Packer:
         for waiting in finished:
             waiting.callback()
 
-    def reader_gone(self, reader: str, error: BaseException) -> None:
-        """A reader has ended: what it held is free, and who waits for it to copy is told."""
-        self.pool.release_all_for(reader)
+    def reader_gone(self, reader: str, error: BaseException, lives: bool = False) -> None:
+        """A reader cannot be reached any more: who waits for it to copy is told.
+
+        Args:
+            reader: its name.
+            error: why it cannot.
+            lives: whether it still reads what it has got; otherwise all that it held is free.
+        """
+        if not lives:
+            self.pool.release_all_for(reader)
         if self._exporter is None:
             return
-        lost = self._exporter.release_all_for(reader)
+        lost = self._exporter.held_by(reader) if lives else self._exporter.release_all_for(reader)
         failed = []
         with self._lock:
             for token in lost:
@@ -253,6 +260,17 @@ class Unpacker:
         self._let_go: deque[tuple[Connection, int | None, int | None]] = deque()
         self._pools: dict[str, int] = {}
         self._borrowed: dict[str, dict[str, tuple[CudaToken, torch.Tensor]]] = {}
+
+    def take(
+        self, connection: Connection, sender: str, buffers: list[memoryview], *place: Any
+    ) -> Payload:
+        """Opens what arrived; one that cannot be opened keeps its turn, and its taker is told."""
+        try:
+            return self.open(connection, sender, buffers, *place)
+        except Exception as error:
+            lost = SchedulerError(f"a message from {sender} could not be opened: {error}")
+            lost.__cause__ = error
+            return Payload(self, connection, [], place[1], lost)
 
     def open(
         self,

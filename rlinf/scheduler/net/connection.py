@@ -1,6 +1,9 @@
 """A framed, full-duplex connection: messages of one small meta part and any number of buffers.
 
-Frame: `<u32 meta length><u32 number of buffers><u64 length> * n <meta> <buffers>`.
+Frame: `<u64 number><u64 body length><u32 meta length><u32 number of buffers>`, then the body:
+`<u64 length> * buffers, <meta>, <buffers>`. Messages of each direction are numbered from 1 on, and
+a message with another number than the next ends the connection.
+
 Sending writes straight from the caller's thread as long as the kernel takes it; only the rest is
 left to the I/O thread. Receiving happens in the I/O thread, or in a thread that has nothing to do
 but to wait for what this connection brings: it reads the socket itself, which saves the hand-over
@@ -11,6 +14,7 @@ the read buffer.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import select
 import socket
 import struct
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.net.doorbell import Doorbell
     from rlinf.scheduler.net.loop import IOLoop
 
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("<QQII")
 _READ_SIZE = 1 << 16
 _IOV = 512
 _EXPIRY_SECONDS = 1.0
@@ -71,12 +75,37 @@ class Flushed:
         return self._done.wait(timeout)
 
 
+class Numbers:
+    """The numbers of the last messages of a stream, one per direction.
+
+    They belong to the stream and not to the connection that carries it: a connection that takes
+    the place of a broken one goes on with the numbers of that one, or shows what was lost.
+
+    Attributes:
+        sent: number of the last message that was sent.
+        received: number of the last message that was received.
+    """
+
+    __slots__ = ("sent", "received")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.received = 0
+
+    @property
+    def used(self) -> bool:
+        """Whether any message was sent or received."""
+        return bool(self.sent or self.received)
+
+
 class Connection:
     """One authenticated peer.
 
     Attributes:
         identity: what the peer said of itself in the handshake.
         closed: why the connection ended, or None while it lives.
+        numbers: numbers of its messages; may be replaced before it starts.
+        over: set when its owner has been told of its end.
     """
 
     def __init__(
@@ -90,6 +119,8 @@ class Connection:
         self.sock = sock
         self.identity = identity
         self.closed: str | None = None
+        self.numbers = Numbers()
+        self.over = threading.Event()
         self.sent_bytes = 0
         self.received_bytes = 0
         self._loop = loop
@@ -102,8 +133,9 @@ class Connection:
         self._start = self._end = 0
         self._body: memoryview | None = None
         self._body_filled = 0
-        self._sizes: tuple[int, ...] = ()
+        self._count = 0
         self._meta_size = 0
+        self._write_error: str | None = None
         # Held by whoever reads: the I/O thread, or a thread that has borrowed the connection.
         self._reading = threading.Lock()
         self._borrowed = False
@@ -125,27 +157,27 @@ class Connection:
     ) -> None:
         """Sends one message; never blocks.
 
-        What the kernel does not take at once is written later by the I/O thread: small remainders
-        are
-        copied, large buffers are referenced, so their owner must not change them before `flushed`.
+        What the kernel does not take at once is written later by the I/O thread. Small remainders
+        are copied. Large buffers are referenced: their owner must not change them before `flushed`.
 
         Raises:
-            ConnectionError: the connection is closed.
+            ConnectionError: the connection is closed, or broke while this was written.
         """
-        views = [v for v in (memoryview(b).cast("B") for b in buffers)]
-        head = _HEAD.pack(len(meta), len(views))
-        if views:
-            head += struct.pack(f"<{len(views)}Q", *[v.nbytes for v in views])
-        parts = [head + meta] + [v for v in views if v.nbytes]
-        total = sum(len(p) for p in parts)
+        views = [memoryview(b).cast("B") for b in buffers]
+        sizes = struct.pack(f"<{len(views)}Q", *[v.nbytes for v in views]) if views else b""
+        size = len(sizes) + len(meta) + sum(v.nbytes for v in views)
+        parts: list[Any] = [b"", *(v for v in views if v.nbytes)]
         with self._lock:
-            if self.closed is not None:
-                raise ConnectionError(self.closed)
-            self.sent_bytes += total
-            if self._pending:
-                rest: list[Any] = parts
-            else:
-                rest = self._write(parts)
+            reason = self.closed or self._write_error
+            if reason is not None:
+                raise ConnectionError(reason)
+            self.numbers.sent += 1
+            head = _HEAD.pack(self.numbers.sent, size, len(meta), len(views))
+            parts[0] = head + sizes + meta
+            self.sent_bytes += len(head) + size
+            rest = parts if self._pending else self._write(parts)
+            if self._write_error is not None:
+                raise ConnectionError(self._write_error)
             if rest:
                 left = sum(len(p) for p in rest)
                 if left <= COPY_LIMIT:
@@ -161,42 +193,49 @@ class Connection:
 
     def _write(self, parts: list[Any]) -> list[Any]:
         """Writes what the kernel takes; returns what is left."""
-        while parts:
-            try:
-                sent = self.sock.sendmsg(parts[:_IOV])
-            except BlockingIOError:
-                return parts
-            except OSError:
-                # The reader notices the broken connection, too, and reports it once for all.
-                return []
-            while parts and sent >= len(parts[0]):
-                sent -= len(parts[0])
-                parts = parts[1:]
+        first = 0
+        while first < len(parts):
+            sent = self._give(parts[first : first + _IOV])
+            if sent is None:
+                break
+            while first < len(parts) and sent >= len(parts[first]):
+                sent -= len(parts[first])
+                first += 1
             if sent:
-                parts = [memoryview(parts[0])[sent:], *parts[1:]]
-        return parts
+                parts[first] = memoryview(parts[first])[sent:]
+        return parts[first:]
+
+    def _give(self, parts: list[Any]) -> int | None:
+        """Gives bytes to the kernel; None if it takes none now, or never will again."""
+        try:
+            return self.sock.sendmsg(parts)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            self._write_error = f"writing failed: {error}"
+            # What the peer had sent can still be read; after that the reader finds the end.
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+            return None
 
     def on_writable(self) -> None:
         """Goes on with what could not be written at once (I/O thread)."""
         done: list[Flushed] = []
+        pending = self._pending
         with self._lock:
-            while self._pending:
-                head = self._pending[0]
-                if isinstance(head, Flushed):
-                    done.append(head)
-                    self._pending.popleft()
+            while pending and self._write_error is None:
+                if isinstance(pending[0], Flushed):
+                    done.append(pending.popleft())  # type: ignore[arg-type]
                     continue
-                try:
-                    sent = self.sock.send(head)
-                except BlockingIOError:
+                parts = list(itertools.takewhile(_is_bytes, itertools.islice(pending, _IOV)))
+                sent = self._give(parts)
+                if sent is None:
                     break
-                except OSError:
-                    break
-                if sent == len(head):
-                    self._pending.popleft()
-                else:
-                    self._pending[0] = head[sent:]
-            if not self._pending:
+                while sent and sent >= len(pending[0]):  # type: ignore[arg-type]
+                    sent -= len(pending.popleft())  # type: ignore[arg-type]
+                if sent:
+                    pending[0] = pending[0][sent:]  # type: ignore[index]
+            if not pending or self._write_error is not None:
                 self._watch()
         for flushed in done:
             flushed.set()
@@ -204,7 +243,8 @@ class Connection:
     def _watch(self) -> None:
         """Tells the I/O thread what to look for; with the lock held."""
         events = 0 if self._borrowed else READ
-        self._loop.modify(self, events | select.EPOLLOUT if self._pending else events)
+        writes = bool(self._pending) and self._write_error is None
+        self._loop.modify(self, events | select.EPOLLOUT if writes else events)
 
     @property
     def backlog(self) -> int:
@@ -272,7 +312,7 @@ class Connection:
                     target = self._view[self._end :]
                 count = self.sock.recv_into(target)
                 if count == 0:
-                    return "the peer closed the connection"
+                    return self._write_error or self._end_of_stream()
                 self.received_bytes += count
                 if self._body is not None:
                     self._body_filled += count
@@ -286,37 +326,36 @@ class Connection:
                     return None
         except BlockingIOError:
             return None
-        except OSError as error:
-            return f"the connection broke: {error}"
+        except (OSError, MemoryError) as error:
+            return f"reading failed: {error}"
+
+    def _end_of_stream(self) -> str:
+        partly = self._body is not None or self._end > self._start
+        where = f" in the middle of message {self.numbers.received + 1}" if partly else ""
+        return f"the peer closed the connection{where}"
 
     def _parse(self) -> None:
         while True:
             available = self._end - self._start
             if available < _HEAD.size:
                 break
-            meta_size, count = _HEAD.unpack_from(self._buffer, self._start)
-            header = _HEAD.size + 8 * count
-            if header > _READ_SIZE:
-                raise ConnectionError(f"the peer sent a header of {header} bytes")
-            if available < header:
-                break
-            sizes = (
-                struct.unpack_from(f"<{count}Q", self._buffer, self._start + _HEAD.size)
-                if count
-                else ()
+            number, body_size, self._meta_size, self._count = _HEAD.unpack_from(
+                self._buffer, self._start
             )
-            body_size = meta_size + sum(sizes)
-            self._meta_size, self._sizes = meta_size, sizes
-            begin = self._start + header
+            if number != self.numbers.received + 1:
+                raise ConnectionError(
+                    f"message {number} came where message {self.numbers.received + 1} was due"
+                )
+            begin = self._start + _HEAD.size
             have = min(self._end - begin, body_size)
             if have == body_size:
                 body = memoryview(bytes(self._view[begin : begin + body_size]))
                 self._start = begin + body_size
                 self._deliver(body)
                 continue
-            if header + body_size <= _READ_SIZE:
+            if _HEAD.size + body_size <= _READ_SIZE:
                 break
-            self._body = _allocate(body_size)
+            self._body = _allocate(number, body_size)
             self._body[:have] = self._view[begin : begin + have]
             self._body_filled = have
             self._start = self._end = 0
@@ -327,9 +366,12 @@ class Connection:
             self._start, self._end = 0, len(rest)
 
     def _deliver(self, body: memoryview) -> None:
-        meta = bytes(body[: self._meta_size])
-        buffers, position = [], self._meta_size
-        for size in self._sizes:
+        self.numbers.received += 1
+        sizes = struct.unpack_from(f"<{self._count}Q", body) if self._count else ()
+        position = 8 * self._count + self._meta_size
+        meta = bytes(body[8 * self._count : position])
+        buffers = []
+        for size in sizes:
             buffers.append(body[position : position + size])
             position += size
         try:
@@ -344,11 +386,23 @@ class Connection:
         """Ends the connection; the I/O thread reports it through `on_close`."""
         self._loop.call_soon(lambda: self._finish(reason))
 
+    def shut(self) -> None:
+        """Ends the connection once all that has arrived here has been read."""
+        with self._lock:
+            if self.closed is None:
+                with contextlib.suppress(OSError):
+                    self.sock.shutdown(socket.SHUT_RDWR)
+
     def expire(self) -> None:
         """The peer has ended: if its node is gone, too, the kernel need not try much longer."""
         with self._lock:
             if self.closed is None and self.sock.family != socket.AF_UNIX:
                 set_user_timeout(self.sock, _EXPIRY_SECONDS)
+
+    def close_in_child(self, reason: str) -> None:
+        """Marks the connection as closed in a forked child; the parent's goes on."""
+        self.closed = self.closed or reason
+        self.over.set()
 
     def _finish(self, reason: str) -> None:
         with self._lock:
@@ -367,7 +421,10 @@ class Connection:
         self.sock.close()
         for flushed in left:
             flushed.set(error=reason)
-        self._on_close(self, reason)
+        try:
+            self._on_close(self, reason)
+        finally:
+            self.over.set()
 
 
 def set_user_timeout(sock: socket.socket, seconds: float) -> None:
@@ -376,8 +433,15 @@ def set_user_timeout(sock: socket.socket, seconds: float) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
-def _allocate(size: int) -> memoryview:
+def _is_bytes(part: memoryview | Flushed) -> bool:
+    return isinstance(part, memoryview)
+
+
+def _allocate(number: int, size: int) -> memoryview:
     """Memory for a large body, without the cost of zeroing it."""
     import numpy
 
-    return memoryview(numpy.empty(size, dtype=numpy.uint8)).cast("B")
+    try:
+        return memoryview(numpy.empty(size, dtype=numpy.uint8)).cast("B")
+    except (MemoryError, ValueError) as error:
+        raise MemoryError(f"there is no memory for message {number} of {size} bytes") from error

@@ -116,5 +116,14 @@ def of_main_thread() -> Doorbell:
     return _bell
 
 
+def _forget_bell() -> None:
+    """Leaves the bell to the parent: a forked child would take its wake-ups."""
+    global _bell
+    _bell = None
+
+
+os.register_at_fork(after_in_child=_forget_bell)
+
+
 def _on_interrupt_key(signum: int, frame: FrameType | None) -> None:
     of_main_thread().interrupt(KeyboardInterrupt(), signum, frame)

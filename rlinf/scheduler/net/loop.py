@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler.net import auth
+from rlinf.scheduler.net import auth, forks
 from rlinf.scheduler.net.connection import (
     READ,
     Connection,
@@ -46,6 +46,7 @@ class IOLoop:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        forks.in_child(self)
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Runs `function` in the I/O thread."""
@@ -53,12 +54,28 @@ class IOLoop:
             function()
             return
         self._soon.append(function)
-        os.eventfd_write(self._wake, 1)
+        self._wake_up()
 
     def defer(self, function: Callable[[], None]) -> None:
         """Runs `function` in the I/O thread, later; safe in finalizers, whatever they interrupt."""
         self._soon.append(function)
-        os.eventfd_write(self._wake, 1)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        # A forked child has no I/O thread, and the number may be that of another file there.
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def close_in_child(self, reason: str) -> None:
+        """Lets go of everything in a forked child, where the I/O thread does not run."""
+        self._stopping = True
+        wake, self._wake = self._wake, -1
+        os.close(wake)
+        # Nothing is unregistered: what is watched is shared with the parent.
+        self._epoll.close()
+        for member in self._members.values():
+            member.close_in_child(reason)
+        self._members = {}
 
     def add(self, member: Any, events: int = READ) -> None:
         """Watches a member: an object with fileno, on_readable and on_writable."""
@@ -81,7 +98,7 @@ class IOLoop:
     def stop(self) -> None:
         """Ends the thread; sockets are left to their owners."""
         self._stopping = True
-        os.eventfd_write(self._wake, 1)
+        self._wake_up()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
 
@@ -138,11 +155,13 @@ class Listener:
         self._slots = threading.BoundedSemaphore(_MAX_HANDSHAKES)
         self.refused = 0
         if address[0] == "unix":
-            self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._sock = forks.close_in_child(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             self._sock.bind("\0" + address[1])
             self.address: Address = address
         else:
-            self._sock = socket.socket(_family(address[1]), socket.SOCK_STREAM)
+            self._sock = forks.close_in_child(
+                socket.socket(_family(address[1]), socket.SOCK_STREAM)
+            )
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._sock.bind((address[1], address[2]))
             self.address = ("tcp", address[1], self._sock.getsockname()[1])
@@ -164,6 +183,7 @@ class Listener:
                 sock, _ = self._sock.accept()
             except (BlockingIOError, OSError):
                 return
+            forks.close_in_child(sock)
             if not self._slots.acquire(blocking=False):
                 sock.close()
                 continue
@@ -184,6 +204,9 @@ class Listener:
         if self._on_connect is not None:
             self._on_connect(connection)
         connection.start()
+
+    def close_in_child(self, reason: str) -> None:
+        """Does nothing: the socket is closed with all others."""
 
     def close(self) -> None:
         """Stops accepting."""
@@ -225,6 +248,7 @@ def connect(
     else:
         sock = socket.socket(_family(address[1]), socket.SOCK_STREAM)
         target = (address[1], address[2])
+    forks.close_in_child(sock)
     try:
         sock.settimeout(timeout)
         interruptible(sock.connect, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 import threading
@@ -47,7 +48,7 @@ class RegistryClient:
         self.timeout = timeout
         self.dead: dict[str, Death] = {}
         self._on_lost = on_lost
-        self._handlers: dict[str, Callable[[Any], Any]] = {}
+        self._handlers: dict[str, Callable[[Any], Any]] = {"ping": lambda _: True}
         self._death_watchers: list[Callable[[Death], None]] = []
         self._leave_watchers: list[Callable[[str, WorkerInfo | None], None]] = []
         self._lock = threading.Lock()
@@ -188,7 +189,9 @@ class RegistryClient:
         elif event in self._handlers:
             number, question = payload
             answer = self._handlers[event](question)
-            connection.send(pickle.dumps(("reply", number, answer)))
+            # A registry that is gone needs no answer; its end is told by `_on_close`.
+            with contextlib.suppress(ConnectionError):
+                connection.send(pickle.dumps(("reply", number, answer)))
 
     def _on_answer(self, number: int, value: Any, error: Exception | None) -> None:
         with self._lock:

@@ -125,6 +125,7 @@ class RegistryServer:
             elif kind == "reply":
                 if number in self._inquiries:
                     self._inquiries[number].take(name, rest[0])
+                    self._retry()
             elif kind == "forget":
                 for waiter in [w for w in self._waiters if (w.member, w.request) == (name, number)]:
                     self._waiters.remove(waiter)
@@ -199,6 +200,26 @@ class RegistryServer:
         if info is None and worker in self._members:
             info = self.state.others.get(worker)
         return info, None, False
+
+    def _op_responds(self, name: str, worker: str, life: str) -> _Result:
+        """Whether a process lives: True when it has answered, False when it is known to be gone.
+
+        Whoever asks has been told of its end before it gets the answer False.
+        """
+        info = self.state.workers.get(worker) or self.state.others.get(worker)
+        if worker not in self._members or (info is not None and info.life != life):
+            return False, None, False
+        number = next(self._numbers)
+        inquiry = self._inquiries[number] = _Inquiry({worker})
+        _send(self._members[worker], pickle.dumps(("event", "ping", (number, None))))
+
+        def attempt() -> Any:
+            if not inquiry.complete:
+                return WAIT
+            self._inquiries.pop(number, None)
+            return worker in inquiry.answers
+
+        return attempt, lambda: self._inquiries.pop(number, None), False
 
     def _op_group(self, name: str, group: str) -> _Result:
         return (lambda: self.state.group(group)), None, False
@@ -308,6 +329,10 @@ class _Inquiry:
         self._open.discard(name)
         if not self._open:
             self._done.set()
+
+    @property
+    def complete(self) -> bool:
+        return self._done.is_set()
 
     def wait(self, timeout: float) -> None:
         interruptible(self._done.wait, timeout)

@@ -117,3 +117,13 @@ class WorkerInfo:
     def name(self) -> str:
         """The address as text."""
         return self.address.get_name()
+
+    @property
+    def life(self) -> str:
+        """Identity of the process among all that have had its name; see `life_at`."""
+        return life_at(self.endpoints)
+
+
+def life_at(endpoints: list[tuple[Any, ...]]) -> str:
+    """Identity of the process that takes data at these addresses; "" if it takes none."""
+    return endpoints[0][1] if endpoints else ""

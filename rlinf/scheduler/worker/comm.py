@@ -98,6 +98,7 @@ class CommMixin:
 
         Raises:
             WorkerDied: the receiver has ended.
+            ConnectionBroken: the connection to the receiver broke, and messages are lost.
             WaitTimeout: the receiver took nothing for `cluster.timeouts.recv` seconds.
         """
         if piggyback_payload is not None:
@@ -128,6 +129,7 @@ class CommMixin:
 
         Raises:
             WorkerDied: the sender has ended and nothing of it is left to receive.
+            ConnectionBroken: the connection to the sender broke, and messages are lost.
             WaitTimeout: nothing came within the deadline.
         """
         peer = WorkerAddress.of(src_group_name, src_rank).get_name()

@@ -52,6 +52,14 @@ def fresh(shared_cluster: Cluster) -> Iterator[Launch]:
 
 
 @pytest.fixture
+def two_nodes(tmp_path: Path) -> Iterator[SmallRun]:
+    """A run inside this process whose members may be on two nodes."""
+    run = SmallRun(tmp_path, num_nodes=2)
+    yield run
+    run.close()
+
+
+@pytest.fixture
 def small_run(tmp_path: Path) -> Iterator[SmallRun]:
     """A run inside this process."""
     run = SmallRun(tmp_path)

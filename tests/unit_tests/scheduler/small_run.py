@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,11 +27,16 @@ from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
 
 class SmallRun:
-    """The registry, and those who have joined."""
+    """The registry, and those who have joined.
 
-    def __init__(self, log_dir: Path):
+    Args:
+        log_dir: where members would log.
+        num_nodes: with several, members on different nodes exchange data over TCP.
+    """
+
+    def __init__(self, log_dir: Path, num_nodes: int = 1):
         secret = new_secret()
-        self.server = RegistryServer(secret)
+        self.server = RegistryServer(secret, "127.0.0.1" if num_nodes > 1 else None)
         names = ("registry", "recv", "channel", "lock", "launch")
         self._spec = RunSpec(
             "small",
@@ -38,21 +44,32 @@ class SmallRun:
             secret,
             self.server.addresses,
             driver_node_rank=0,
-            num_nodes=1,
+            num_nodes=num_nodes,
             log_dir=str(log_dir),
             timeouts={name: 3 * PROMPTLY for name in names},
         )
         self._members: list[ProcessRuntime] = []
 
-    def join(self, name: str) -> ProcessRuntime:
-        """A new member, registered as a worker that is the only one of its group."""
-        member = ProcessRuntime(name, self._spec, 0, "127.0.0.1")
+    def join(self, name: str, node_rank: int = 0, wire: Wire | None = None) -> ProcessRuntime:
+        """A new member, registered as a worker that is the only one of its group.
+
+        Args:
+            name: its name.
+            node_rank: its node.
+            wire: what connections from other nodes to it pass through.
+        """
+        member = ProcessRuntime(name, self._spec, node_rank, "127.0.0.1")
         self._members.append(member)
+        endpoints = member.endpoint.addresses
+        if wire is not None:
+            wire.lead_to(endpoints[1])
+            endpoints[1] = wire.address
         info = WorkerInfo(
             WorkerAddress.from_name(name),
             rank=0,
             group_world_size=1,
-            endpoints=member.endpoint.addresses,
+            cluster_node_rank=node_rank,
+            endpoints=endpoints,
             memory_domain=member.endpoint.domain,
         )
         member.registry.ask("register", info=info)
@@ -106,6 +123,90 @@ class SmallRun:
         for member in self._members:
             member.close()
         self.server.close()
+
+
+class Wire:
+    """A TCP relay between two members that breaks when and how a test says.
+
+    Args:
+        reset: end connections with RST, which drops what was not read yet; otherwise with FIN.
+    """
+
+    def __init__(self, reset: bool = False):
+        self._reset = reset
+        self._target: Any = None
+        self._left: int | None = None
+        self._deaf = False
+        self._changed = threading.Condition()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = ("tcp", "127.0.0.1", self._listener.getsockname()[1])
+        self.passed = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, address: Any) -> None:
+        """Sets where connections lead to."""
+        self._target = address[1:]
+
+    def cut_after(self, nbytes: int) -> None:
+        """Breaks when so many more bytes have gone to the target."""
+        with self._changed:
+            self._left = nbytes
+
+    def swallow(self) -> None:
+        """Drops all that is sent to the target from now on."""
+        self._deaf = True
+
+    def cut(self, ends: str = "both") -> None:
+        """Breaks all connections: at "both" ends, or only for the "source"."""
+        with self._changed:
+            pairs, self._deaf = list(self._pairs), False
+            if ends == "both":
+                self._pairs.clear()
+        for source, target in pairs:
+            for sock in (source, target) if ends == "both" else (source,):
+                with contextlib.suppress(OSError):
+                    if self._reset:
+                        linger = struct.pack("ii", 1, 0)
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    # Wakes the thread that reads it, which has it open as well.
+                    sock.shutdown(socket.SHUT_RD if self._reset else socket.SHUT_RDWR)
+                sock.close()
+
+    def close(self) -> None:
+        """Ends everything."""
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                source, _ = self._listener.accept()
+                target = socket.create_connection(self._target)
+                with self._changed:
+                    self._pairs.append((source, target))
+                for args in ((source, target, True), (target, source, False)):
+                    threading.Thread(target=self._pump, args=args, daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while data := source.recv(1 << 16):
+                cut = False
+                if counted:
+                    with self._changed:
+                        if self._left is not None:
+                            data, self._left = data[: self._left], self._left - len(data)
+                            cut = self._left <= 0
+                            if cut:
+                                self._left = None
+                        deaf = self._deaf
+                        self.passed += len(data)
+                    if deaf:
+                        continue
+                target.sendall(data)
+                if cut:
+                    self.cut()
+                    return
 
 
 @contextlib.contextmanager

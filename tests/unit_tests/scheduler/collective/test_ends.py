@@ -55,7 +55,7 @@ def test_what_a_peer_sent_before_it_died_arrives_although_it_was_admitted_late(
         admit = here.endpoint._listeners[0]._on_connect
 
         def admit_late(connection):
-            wait_until(lambda: "there:0" in here.endpoint._ended)
+            wait_until(lambda: here.endpoint.gone("there:0"))
             admit(connection)
 
         patch.setattr(here.endpoint._listeners[0], "_on_connect", admit_late)

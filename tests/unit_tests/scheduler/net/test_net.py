@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import secrets
@@ -36,6 +37,7 @@ class Side:
         self.arrived.release()
 
     def on_close(self, connection, reason):
+        self.reason = reason
         self.closed.set()
 
     def on_connect(self, connection):
@@ -72,6 +74,87 @@ def test_messages_of_all_sizes_arrive_whole_and_in_order(pair):
     for _ in range(len(sizes) + 1):
         assert server.arrived.acquire(timeout=PROMPTLY)
     assert server.messages == [*sent, (b"x" * 200_000, [])]
+
+
+@pytest.mark.parametrize("count", [8191, 8192, 20_000])
+def test_a_message_may_have_any_number_of_buffers(pair, count):
+    _, connection, server, _ = pair
+    buffers = [i.to_bytes(4, "little") * (i % 5) for i in range(count)]
+    connection.send(b"many", buffers)
+    connection.send(b"next")
+    for _ in range(2):
+        assert server.arrived.acquire(timeout=PROMPTLY)
+    assert server.messages == [(b"many", buffers), (b"next", [])]
+
+
+def test_a_buffer_list_larger_than_the_kernel_takes_is_written_later(pair):
+    _, connection, server, _ = pair
+    flushed, buffers = Flushed(), [os.urandom(3000)] * 20_000
+    connection.send(b"many", buffers, flushed)
+    connection.send(b"next")
+    for _ in range(2):
+        assert server.arrived.acquire(timeout=PROMPTLY)
+    assert flushed.wait(PROMPTLY) and flushed.is_set()
+    assert server.messages == [(b"many", buffers), (b"next", [])]
+
+
+def test_a_message_out_of_turn_ends_the_connection(pair):
+    _, connection, server, client = pair
+    connection.send(b"first")
+    connection.numbers.sent += 1
+    connection.send(b"third")
+    assert server.closed.wait(PROMPTLY) and client.closed.wait(PROMPTLY)
+    assert server.messages == [(b"first", [])]
+    assert server.reason == "reading failed: message 3 came where message 2 was due"
+
+
+def test_a_message_that_could_not_be_written_is_not_reported_as_sent(pair):
+    _, connection, server, client = pair
+    flushed = Flushed()
+    server.connection.close()
+    assert client.closed.wait(PROMPTLY)
+    with pytest.raises(ConnectionError):
+        connection.send(b"lost", [], flushed)
+    assert not flushed.is_set()
+
+
+def test_a_write_that_fails_is_told_at_once_and_what_came_is_still_read(pair):
+    _, connection, server, client = pair
+    failure = OSError("no route to host")
+    with stalled_loop(connection._loop):
+        server.connection.send(b"last words")
+        connection.sock = Failing(connection.sock, failure)
+        with pytest.raises(ConnectionError, match="writing failed: no route to host"):
+            connection.send(b"lost")
+        with pytest.raises(ConnectionError, match="writing failed: no route to host"):
+            connection.send(b"lost, too")
+    assert client.closed.wait(PROMPTLY)
+    assert client.messages == [(b"last words", [])]
+    assert client.reason == "writing failed: no route to host"
+
+
+class Failing:
+    """A socket that can read, but not write any more."""
+
+    def __init__(self, sock, failure):
+        self._sock, self._failure = sock, failure
+
+    def sendmsg(self, *args):
+        raise self._failure
+
+    def __getattr__(self, name):
+        return getattr(self._sock, name)
+
+
+@contextlib.contextmanager
+def stalled_loop(loop):
+    stands, goes_on = threading.Event(), threading.Event()
+    loop.call_soon(lambda: (stands.set(), goes_on.wait(PROMPTLY)))
+    assert stands.wait(PROMPTLY)
+    try:
+        yield
+    finally:
+        goes_on.set()
 
 
 def test_many_threads_may_send_at_once(pair):

@@ -1,0 +1,227 @@
+"""Connections that break between two living processes: both are told, and nothing is skipped."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import socket
+
+import pytest
+
+from rlinf.scheduler import ChannelError, ConnectionBroken, WorkerDied
+from rlinf.scheduler.collective.peer_ends import PeerEnds
+from tests.unit_tests.scheduler.small_run import Wire, in_thread, stalled
+from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
+
+MESSAGE = 40_000
+
+
+@pytest.fixture(params=["fin", "rst"])
+def wire(request):
+    wire = Wire(reset=request.param == "rst")
+    yield wire
+    wire.close()
+
+
+@pytest.fixture
+def far(two_nodes, wire):
+    """Two members on two nodes; what the first sends to the second goes over the wire."""
+    return two_nodes.join("here:0"), two_nodes.join("there:0", node_rank=1, wire=wire)
+
+
+def send_all(member, peer):
+    """Sends numbered messages until that fails; how many went well, and the error."""
+    for number in itertools.count():
+        try:
+            member.mailbox.send(peer, (number, bytes(MESSAGE))).wait(PROMPTLY)
+        except ConnectionBroken as error:
+            return number, error
+
+
+def receive_all(member, peer):
+    """Receives until that fails; the numbers that came, and the error."""
+    numbers = []
+    while True:
+        try:
+            numbers.append(member.mailbox.recv(peer).wait(PROMPTLY)[0])
+        except ConnectionBroken as error:
+            return numbers, error
+
+
+def waiting_messages(member, peer):
+    queue = member.mailbox._queues.get((peer, ""))
+    return len(queue.messages) if queue else 0
+
+
+def check_named(error, here, there):
+    """An error says which connection broke, and that both processes live."""
+    assert error.confirmed and {error.here, error.peer} == {here, there}
+    assert all(word in str(error) for word in (here, there, "broke", "lost"))
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def check_nothing_passes(one, other):
+    for member, peer in ((one, other), (other, one)):
+        with pytest.raises(ConnectionBroken):
+            member.mailbox.send(peer.name, "more").wait(PROMPTLY)
+        with pytest.raises(ConnectionBroken):
+            member.mailbox.recv(peer.name).wait(PROMPTLY)
+
+
+@pytest.mark.parametrize("node_rank", [0, 1], ids=["within a node", "between nodes"])
+def test_a_message_may_have_any_number_of_tensors(two_nodes, node_rank):
+    torch = pytest.importorskip("torch")
+    here, there = two_nodes.join("here:0"), two_nodes.join("there:0", node_rank=node_rank)
+    # Just large enough not to travel inside the header.
+    tensors = list(torch.arange(20_000 * 1024, dtype=torch.float32).view(20_000, 1024))
+    work = here.mailbox.send("there:0", tensors)
+    after = here.mailbox.send("there:0", "next")
+    came = in_thread(lambda: there.mailbox.recv("here:0").wait(PROMPTLY)).wait()
+    assert there.mailbox.recv("here:0").wait(PROMPTLY) == "next"
+    assert len(came) == 20_000 and torch.equal(torch.stack(came), torch.stack(tensors))
+    work.wait(PROMPTLY), after.wait(PROMPTLY)
+
+
+@pytest.mark.parametrize("place", [10, 100, MESSAGE // 2, 5 * MESSAGE, 20 * MESSAGE + 17])
+def test_a_break_while_messages_are_on_the_way(far, wire, place):
+    here, there = far
+    here.mailbox.send("there:0", (-1, b"")).wait()
+    assert there.mailbox.recv("here:0").wait(PROMPTLY)[0] == -1
+    wire.cut_after(place)
+    receiving = in_thread(receive_all, there, "here:0")
+    sent, told = in_thread(send_all, here, "there:0").wait()
+    numbers, error = receiving.wait()
+    assert numbers == list(range(len(numbers))) and len(numbers) <= sent
+    check_named(told, "here:0", "there:0")
+    check_named(error, "here:0", "there:0")
+    check_nothing_passes(here, there)
+
+
+def test_a_break_while_nobody_sends(far, wire):
+    here, there = far
+    here.mailbox.send("there:0", "first").wait()
+    assert there.mailbox.recv("here:0").wait(PROMPTLY) == "first"
+    waiting = there.mailbox.recv("here:0")
+    wire.cut()
+    with pytest.raises(ConnectionBroken) as caught:
+        in_thread(waiting.wait).wait()
+    check_named(caught.value, "here:0", "there:0")
+    check_nothing_passes(here, there)
+
+
+def test_a_break_while_a_message_is_half_sent(far, wire):
+    here, there = far
+    here.mailbox.send("there:0", "first").wait()
+    assert there.mailbox.recv("here:0").wait(PROMPTLY) == "first"
+    with stalled(there):
+        work = here.mailbox.send("there:0", bytes(50_000_000))
+        before = wire.passed
+        wait_until(lambda: wire.passed > before + 100_000)
+        assert not work.done(), "nobody has read it"
+        wire.cut()
+    with pytest.raises(ConnectionBroken) as caught:
+        in_thread(work.wait).wait()
+    check_named(caught.value, "here:0", "there:0")
+    check_nothing_passes(here, there)
+
+
+def test_what_arrived_before_a_break_is_received_before_the_error(far, wire):
+    here, there = far
+    for number in range(3):
+        here.mailbox.send("there:0", (number,)).wait()
+    wait_until(lambda: waiting_messages(there, "here:0") == 3)
+    wire.cut()
+    wait_until(lambda: there.endpoint.gone("here:0"))
+    numbers, error = receive_all(there, "here:0")
+    assert numbers == [0, 1, 2]
+    check_named(error, "here:0", "there:0")
+
+
+def test_who_sees_nothing_of_a_break_is_told(far, wire):
+    here, there = far
+    here.mailbox.send("there:0", "first").wait()
+    assert there.mailbox.recv("here:0").wait(PROMPTLY) == "first"
+    waiting = there.mailbox.recv("here:0")
+    wire.cut("source")
+    with pytest.raises(ConnectionBroken) as caught:
+        in_thread(waiting.wait).wait()
+    check_named(caught.value, "here:0", "there:0")
+
+
+@pytest.mark.parametrize("wire", ["fin"], indirect=True)
+def test_a_connection_that_leaves_messages_out_is_found_by_their_numbers(far, wire, monkeypatch):
+    here, there = far
+    here.mailbox.send("there:0", "first").wait()
+    assert there.mailbox.recv("here:0").wait(PROMPTLY) == "first"
+    wire.swallow()
+    before = wire.passed
+    here.mailbox.send("there:0", "second").wait()
+    wait_until(lambda: wire.passed > before)
+    # As if neither had noticed that the connection is another one.
+    monkeypatch.setattr(PeerEnds, "doubt", lambda *_: None)
+    wire.cut()
+    wait_until(lambda: not here.endpoint._out)
+    in_thread(lambda: here.mailbox.send("there:0", "third").wait()).wait()
+    with pytest.raises(ConnectionBroken, match="message 3 .* message 2") as caught:
+        there.mailbox.recv("here:0").wait(PROMPTLY)
+    check_named(caught.value, "here:0", "there:0")
+    with pytest.raises(ConnectionBroken):
+        wait_until(lambda: here.endpoint.gone("there:0"))
+        here.mailbox.send("there:0", "fourth").wait()
+
+
+@pytest.mark.parametrize("wire", ["rst"], indirect=True)
+def test_a_process_that_is_started_anew_can_be_reached_again(two_nodes, wire):
+    here = two_nodes.join("here:0")
+    there = two_nodes.join("there:0", node_rank=1, wire=wire)
+    here.mailbox.send("there:0", "first").wait()
+    wire.cut()
+    wait_until(lambda: here.endpoint.gone("there:0") and there.endpoint.gone("here:0"))
+    two_nodes.kill(there)
+    with pytest.raises(WorkerDied, match="there:0"):
+        here.mailbox.recv("there:0").wait(PROMPTLY)
+    there = two_nodes.join("there:0", node_rank=1, wire=wire)
+    here.mailbox.send("there:0", "hello").wait()
+    assert there.mailbox.recv("here:0").wait(PROMPTLY) == "hello"
+    there.mailbox.send("here:0", "hello").wait()
+    assert here.mailbox.recv("there:0").wait(PROMPTLY) == "hello"
+
+
+@pytest.mark.parametrize("wire", ["rst"], indirect=True)
+def test_shared_memory_that_a_living_reader_holds_is_not_used_again(small_run, wire):
+    np = pytest.importorskip("numpy")
+    here, there = small_run.join("here:0"), small_run.join("there:0")
+    here.mailbox.send("there:0", np.full(100_000, 1.0)).wait()
+    held = there.mailbox.recv("here:0").wait(PROMPTLY)
+    here.endpoint._out["there:0"].sock.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: here.endpoint.gone("there:0"))
+    other = small_run.join("other:0")
+    for _ in range(3):
+        here.mailbox.send("other:0", np.zeros(100_000)).wait()
+        other.mailbox.recv("here:0").wait(PROMPTLY)
+    assert (held == 1.0).all()
+
+
+def test_a_connection_to_the_keeper_of_a_channel(small_run):
+    small_run.keeper()
+    member, other = small_run.join("member:0"), small_run.join("other:0")
+    channel, theirs = small_run.channel(member, "c"), small_run.channel(other, "c")
+    waiting = channel.get(async_op=True)
+    member.endpoint._out["keeper:0"].sock.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(ChannelError, match="connection between member:0 and keeper:0 broke"):
+        in_thread(waiting.wait).wait()
+    with pytest.raises(ConnectionBroken):
+        channel.put("item")
+    theirs.put("for others")
+    assert theirs.get() == "for others"
+
+
+def test_an_unused_connection_may_be_given_up(small_run):
+    here, there = small_run.join("here:0"), small_run.join("there:0")
+    connection = here.endpoint.connection_to("there:0")
+    wait_until(lambda: there.endpoint.incoming("here:0"))
+    connection.close("the handshake took too long")
+    assert connection.over.wait(PROMPTLY)
+    wait_until(lambda: not there.endpoint.incoming("here:0"))
+    here.mailbox.send("there:0", "hello").wait()
+    assert there.mailbox.recv("here:0").wait(PROMPTLY) == "hello"
