@@ -28,6 +28,7 @@ class ExitHooks:
         report: Callable[[BaseException], None],
         old_sigterm: Any,
     ):
+        self._pid = os.getpid()
         self._shutdown = shutdown
         self._old_excepthook = sys.excepthook
         self._old_sigterm = old_sigterm
@@ -35,7 +36,8 @@ class ExitHooks:
 
         def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
             self._old_excepthook(kind, error, trace)
-            report(error)
+            if os.getpid() == self._pid:
+                report(error)
 
         self._excepthook = sys.excepthook = excepthook
         if _in_main_thread() and old_sigterm is signal.SIG_DFL:
@@ -51,6 +53,9 @@ class ExitHooks:
             signal.signal(signal.SIGTERM, self._old_sigterm)
 
     def _at_exit(self) -> None:
+        if os.getpid() != self._pid:
+            # The end of a forked child is not that of the run.
+            return
         self._shutdown()
         if _LEAVING:
             # Ray turns the SystemExit of a handler into exit code 1; end as the signal would have.

@@ -14,11 +14,14 @@ import mmap
 import os
 import signal
 import struct
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from rlinf.scheduler.net import forks
 
 _SIZE = 4096
 _HEAD = struct.Struct("<QdI")
@@ -31,6 +34,7 @@ class BlackBox:
 
     def __init__(self, path: Path):
         self.path = path
+        self._pid = os.getpid()
         path.parent.mkdir(parents=True, exist_ok=True)
         _keep_earlier(path)
         with open(path, "w+b") as file:
@@ -44,7 +48,17 @@ class BlackBox:
         faulthandler.enable(self._crash, all_threads=True)
         faulthandler.register(STACK_SIGNAL, self._crash, all_threads=True)
         self._watch_exit()
+        forks.in_child(self)
         self._write()
+
+    def close_in_child(self, reason: str) -> None:
+        """Leaves box and crash file to the parent; a forked child reports to its terminal."""
+        faulthandler.unregister(STACK_SIGNAL)
+        try:
+            faulthandler.enable(sys.__stderr__, all_threads=True)
+        except (AttributeError, OSError, RuntimeError, ValueError):
+            # It has none.
+            faulthandler.disable()
 
     def enter(self, activity: str) -> int:
         """Notes that something begins; activities may overlap, the latest is shown."""
@@ -76,6 +90,8 @@ class BlackBox:
         return describe(text, since)
 
     def _write(self) -> None:
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             since, text = self._latest()
             data = text.encode()[: _EXIT_AT - _HEAD.size]
@@ -83,7 +99,9 @@ class BlackBox:
             self._map[: len(record)] = record
 
     def note_exit(self, **facts: Any) -> None:
-        """Notes how the process is about to end."""
+        """Notes how the process is about to end; a forked child notes nothing."""
+        if os.getpid() != self._pid:
+            return
         data = json.dumps(facts).encode()[: _SIZE - _EXIT_AT - 4]
         self._map[_EXIT_AT : _EXIT_AT + 4 + len(data)] = struct.pack("<I", len(data)) + data
 

@@ -163,6 +163,9 @@ class Connection:
         Raises:
             ConnectionError: the connection is closed, or broke while this was written.
         """
+        if self.closed is not None:
+            # Not only with the lock: in a forked child another thread may hold it for ever.
+            raise ConnectionError(self.closed)
         views = [memoryview(b).cast("B") for b in buffers]
         sizes = struct.pack(f"<{len(views)}Q", *[v.nbytes for v in views]) if views else b""
         size = len(sizes) + len(meta) + sum(v.nbytes for v in views)

@@ -109,6 +109,15 @@ def start(path: str | None) -> None:
     _recorder = None if path is None else Recorder(path)
 
 
+def _forget() -> None:
+    """Leaves the file to the parent: names that a forked child gives would not be known there."""
+    global _recorder
+    _recorder = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def mark_step(number: int, begin: float) -> None:
     """Records that a step of the driver's loop ends now; `begin` is of `time.perf_counter`."""
     if _recorder is not None:

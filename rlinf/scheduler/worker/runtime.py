@@ -19,10 +19,12 @@ from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.exchange import Exchange
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.failure.blackbox import BlackBox
+from rlinf.scheduler.net import forks
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.registry.state import Raised
 from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.cancelling import CancelDesk
+from rlinf.scheduler.worker.log_folder import prepare_log_dir
 from rlinf.scheduler.worker.remote_error import report_of
 from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
 
@@ -138,6 +140,10 @@ def set_current_runtime(runtime: ProcessRuntime | None) -> None:
     _CURRENT = runtime
 
 
+# A forked child of a process of the run is none itself.
+os.register_at_fork(after_in_child=lambda: set_current_runtime(None))
+
+
 class WorkerRuntime(ProcessRuntime):
     """The runtime of a worker process.
 
@@ -149,9 +155,12 @@ class WorkerRuntime(ProcessRuntime):
 
     def __init__(self, spec: WorkerSpec):
         os.environ.update(spec.env)
+        # Those of Ray: by their end it notices that of this process.
+        forks.close_open_ones_in_child()
         known = set(sys.path)
         sys.path.extend(p for p in spec.run.import_path if p not in known and os.path.isdir(p))
         self.spec = spec
+        prepare_log_dir(Path(spec.run.log_dir))
         self.box = BlackBox(Path(spec.box_file))
         trace.start(spec.trace_file)
         self.cancel = CancelDesk()

@@ -54,6 +54,19 @@ def test_death_in_a_call(cluster, tmp_path, how):
     assert any("famous last words" in line for line in died.log_tail)
 
 
+@pytest.mark.parametrize("then", ["child ends", "child lives"])
+def test_death_of_a_worker_that_has_forked(cluster, tmp_path, then):
+    group = Echo.create_group().launch(cluster, slots(2), name="parents")
+    try:
+        with pytest.raises(WorkerDied) as caught:
+            group.execute_on(1).fork(str(tmp_path), then).wait(timeout=PROMPTLY)
+        assert caught.value.worker == "parents:1"
+        assert (caught.value.signal, caught.value.exit_code) == ("SIGKILL", None)
+        assert [death.name for death in cluster.deaths()] == ["parents:1"]
+    finally:
+        (tmp_path / "over").touch()
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_death_in_the_constructor(cluster, how):
     with pytest.raises(WorkerDied) as caught:

@@ -90,6 +90,17 @@ class Echo(Worker):
             die(how)
         time.sleep(600)
 
+    def fork(self, folder: str, then: str) -> None:
+        """Forks a child that ends at once or goes on until a file is there; then dies."""
+        child = os.fork()
+        if child == 0:
+            while then == "child lives" and not os.path.exists(f"{folder}/over"):
+                time.sleep(0.05)
+            os._exit(0)
+        if then == "child ends":
+            os.waitpid(child, 0)
+        die("kill")
+
     def lock_for(self, seconds: float) -> tuple[float, float]:
         with self.device_lock:
             begin = time.time()

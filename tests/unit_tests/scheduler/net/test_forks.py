@@ -1,0 +1,65 @@
+"""The end of a process is noticed although a forked child of it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from tests.unit_tests.scheduler.small_run import in_thread
+from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
+
+PROGRAM = """
+import os, pickle, sys
+from rlinf.scheduler.errors import SchedulerError
+from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.worker.runtime import ProcessRuntime, has_runtime, set_current_runtime
+
+run = pickle.load(open(sys.argv[1], "rb"))
+here = ProcessRuntime("parent:0", run, 0, "127.0.0.1")
+set_current_runtime(here)
+here.registry.ask("register", info=WorkerInfo(WorkerAddress.from_name("parent:0"), 0, 1,
+    pid=os.getpid(), endpoints=here.endpoint.addresses))
+here.mailbox.send("other:0", "hello").wait()
+here.mailbox.recv("other:0").wait()
+if os.fork() == 0:
+    try:
+        here.mailbox.send("other:0", "of the child")
+    except SchedulerError as error:
+        print(has_runtime(), error, flush=True)
+    sys.stdin.read()
+    os._exit(0)
+print("forked", flush=True)
+here.mailbox.send("other:0", "still here").wait()
+here.mailbox.recv("other:0").wait(600)
+"""
+
+
+def test_a_living_child_does_not_hide_the_end_of_its_parent(small_run, tmp_path):
+    import pickle
+
+    (tmp_path / "run").write_bytes(pickle.dumps(small_run._spec))
+    other = small_run.join("other:0")
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "run")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert (
+            in_thread(lambda: other.mailbox.recv("parent:0").wait(3 * PROMPTLY)).wait() == "hello"
+        )
+        other.mailbox.send("parent:0", "hello").wait()
+        said = sorted(process.stdout.readline() for _ in range(2))
+        assert said[1] == "forked\n"
+        assert said[0].startswith("False ") and "forked child" in said[0]
+        message = in_thread(lambda: other.mailbox.recv("parent:0").wait(PROMPTLY)).wait()
+        assert message == "still here", "the parent goes on as before"
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda: "parent:0" in other.registry.dead)
+        wait_until(lambda: other.endpoint.ended("parent:0"))
+        # The child is still there: it has the other end of this pipe.
+        process.stdin.close()
+        assert process.stdout.read() == ""
