@@ -10,11 +10,13 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.collective.work import Work
+from rlinf.scheduler.errors import SchedulerError
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.worker.address import WorkerAddress
 
@@ -67,8 +69,10 @@ class Broadcaster:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._missing: dict[int, tuple[set[str], Work]] = {}
+        self._relays = ThreadPoolExecutor(1, thread_name_prefix="rlinf-relay")
         endpoint.on("spread", self._on_spread)
         endpoint.on("arrived", self._on_arrived)
+        endpoint.on("undelivered", self._on_undelivered)
         endpoint.on_end(self._on_end)
 
     def broadcast(
@@ -136,35 +140,49 @@ class Broadcaster:
         alone = [r for r in near if endpoint.shares_gpu(r)]
         for receiver in alone:
             encoded, _ = endpoint.encode_for(receiver, (number, obj), copy=False)
-            self._spread(receiver, tag, [], endpoint.parcel_for(receiver, encoded, limit))
+            parcel = endpoint.parcel_for(receiver, encoded, limit)
+            self._spread(receiver, tag, number, [], parcel)
         rest = [r for r in near if r not in alone]
         if rest or far:
             encoded, _ = endpoint.packer.encode((number, obj))
             if rest:
                 parcel = endpoint.packer.parcel(encoded, rest, True, limit)
                 for receiver in rest:
-                    self._spread(receiver, tag, [], parcel)
+                    self._spread(receiver, tag, number, [], parcel)
             for first, *others in far.values():
-                self._spread(
-                    first, tag, others, endpoint.packer.parcel(encoded, [first], False, 1.0)
-                )
+                parcel = endpoint.packer.parcel(encoded, [first], False, 1.0)
+                self._spread(first, tag, number, others, parcel)
 
-    def _spread(self, receiver: str, tag: str, relay_to: list[str], parcel: Any) -> None:
-        self._endpoint.post(receiver, "spread", (self._endpoint.name, tag, relay_to), parcel)
+    def _spread(
+        self, receiver: str, tag: str, number: int, relay_to: list[str], parcel: Any
+    ) -> None:
+        fields = (self._endpoint.name, tag, number, relay_to)
+        self._endpoint.post(receiver, "spread", fields, parcel)
 
     def _on_spread(
         self, sender: str, _: Connection, fields: tuple[Any, ...], payload: Payload | None
     ) -> None:
-        root, tag, relay_to = fields
+        root, tag, number, relay_to = fields
         assert payload is not None
         if relay_to:
-            self._endpoint.later(self._relay, root, tag, relay_to, payload.parts, payload.nbytes)
+            # In one thread: broadcasts are handed on in the order in which they came.
+            self._relays.submit(self._relay, root, tag, number, relay_to, payload)
         self._mailbox.deliver(root, tag, payload, charged=False)
 
-    def _relay(
-        self, root: str, tag: str, to: list[str], parts: list[memoryview], size: int
+    def _relay(self, root: str, tag: str, number: int, to: list[str], payload: Payload) -> None:
+        """Shares the bytes of a broadcast with neighbours on this node, or says why not."""
+        try:
+            self._hand_on(root, tag, number, to, payload.parts)
+        except Exception as error:
+            failure = error
+            if not isinstance(error, SchedulerError):
+                name = self._endpoint.name
+                failure = SchedulerError(f"{name} could not hand a broadcast on to {to}: {error}")
+            self._endpoint.post_soon(root, "undelivered", (number, failure))
+
+    def _hand_on(
+        self, root: str, tag: str, number: int, to: list[str], parts: list[memoryview]
     ) -> None:
-        """Shares the bytes of a broadcast with neighbours on this node."""
         from rlinf.scheduler.collective.codec import Encoded
 
         for receiver in to:
@@ -174,7 +192,14 @@ class Broadcaster:
         limit = self._endpoint.run.timeout("recv") or 1e9
         parcel = self._endpoint.packer.parcel(encoded, to, shared, limit)
         for receiver in to:
-            self._endpoint.post(receiver, "spread", (root, tag, []), parcel)
+            self._endpoint.post(receiver, "spread", (root, tag, number, []), parcel)
+
+    def _on_undelivered(self, sender: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
+        number, error = fields
+        with self._lock:
+            _, work = self._missing.get(number, (set(), None))
+        if work is not None:
+            work.finish(error=error)
 
     def _on_arrived(self, sender: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
         self._arrived(fields[0], sender)

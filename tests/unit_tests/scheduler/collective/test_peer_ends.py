@@ -216,6 +216,26 @@ def test_a_connection_to_the_keeper_of_a_channel(small_run):
     assert theirs.get() == "for others"
 
 
+def test_a_broadcast_that_cannot_be_handed_on_fails_at_its_source(two_nodes):
+    root = two_nodes.join("root:0")
+    first, second = (two_nodes.join(name, node_rank=1) for name in ("first:0", "second:0"))
+    groups = [(name, [0]) for name in ("root", "first", "second")]
+
+    def broadcast(obj):
+        taking = [m.broadcaster.broadcast(None, groups, ("root", 0)) for m in (first, second)]
+        return root.broadcaster.broadcast(obj, groups, ("root", 0)), taking
+
+    sending, taking = broadcast("first")
+    # The second one has it from the first, which is on its node.
+    assert [in_thread(work.wait).wait() for work in taking] == ["first"] * 2
+    assert in_thread(sending.wait).wait() == "first"
+    first.endpoint._out["second:0"].sock.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: first.endpoint.gone("second:0"))
+    sending, _ = broadcast("second")
+    with pytest.raises(ConnectionBroken, match="between first:0 and second:0"):
+        in_thread(sending.wait).wait()
+
+
 def test_an_unused_connection_may_be_given_up(small_run):
     here, there = small_run.join("here:0"), small_run.join("there:0")
     connection = here.endpoint.connection_to("there:0")
