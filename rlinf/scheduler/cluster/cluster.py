@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,6 +34,7 @@ from rlinf.scheduler.registry.state import Death, Raised
 from rlinf.scheduler.trace import start as start_trace
 from rlinf.scheduler.traffic import Traffic
 from rlinf.scheduler.worker.launched import LaunchedGroup
+from rlinf.scheduler.worker.log_folder import default_log_dir, prepare_log_dir
 from rlinf.scheduler.worker.runtime import (
     ProcessRuntime,
     current_runtime,
@@ -98,11 +98,13 @@ class Cluster:
             num_gpus_per_node: accelerators that each node must have; on machines without any it is
                 the number of CPU slots. (A configuration in this place is taken as `cluster_cfg`.)
             cluster_cfg: the `cluster` section of a configuration.
-            distributed_log_dir: folder of logs; a new one in the temporary folder by default.
+            distributed_log_dir: folder of logs; by default `cluster.log_dir`, or a new one in
+                `rlinf-<user id>` of the temporary folder.
             trace: record what every process does and waits for, in files beside the logs.
 
         Raises:
-            ClusterError: the nodes are not there, or are not as described.
+            ClusterError: the nodes are not there, or are not as described; or the folder of logs
+                cannot be written to.
         """
         if Cluster._current is self:
             return
@@ -149,9 +151,9 @@ class Cluster:
         if num_gpus_per_node is None:
             num_gpus_per_node = cfg.get("num_gpus_per_node")
         run_id = secrets.token_hex(4)
-        self.log_dir = Path(
-            log_dir or cfg.get("log_dir") or Path(tempfile.gettempdir()) / "rlinf" / run_id
-        ).absolute()
+        named = log_dir or cfg.get("log_dir")
+        self.log_dir = (Path(named) if named else default_log_dir(run_id)).absolute()
+        prepare_log_dir(self.log_dir)
         timeouts = DEFAULT_TIMEOUTS | dict(cfg.get("timeouts") or {})
         namespace = f"rlinf-{run_id}"
         old_sigterm = signal.getsignal(signal.SIGTERM)
