@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlinf.algorithms.sequences import sequence_mean, sequence_sum
+
 
 def interpolate_proximal(
     logprobs: Tensor, old_logprobs: Tensor, versions: Tensor, current_version: int
@@ -30,43 +32,72 @@ def interpolate_proximal(
     return old_logprobs + alpha * (logprobs.detach() - old_logprobs)
 
 
-def truncated_importance_weights(
+def mismatch_weights(
     logprobs: Tensor,
     sampled_logprobs: Tensor,
     *,
-    clip: float,
     level: str = "token",
+    mode: str = "truncate",
+    low: float = 0.0,
+    high: float = 2.0,
     mask: Tensor | None = None,
     sequence_ids: Tensor | None = None,
-) -> Tensor:
-    """Corrects for an engine that sampled with slightly other probabilities than the trainer's.
+) -> tuple[Tensor, Tensor]:
+    """Corrects for samples that were drawn with other probabilities than the trainer's.
 
-    w = min(exp(log π_trainer − log π_engine), clip), per token, or per sequence with the log-ratios
-    summed over its valid tokens.
+    The engine computes otherwise, and its weights may be older. With ρ_t = π_trainer / π_engine:
+
+    | level | mode | w_t | |
+    |---|---|---|---|
+    | `token` | `truncate` | clamp(ρ_t, low, high) | truncated importance sampling |
+    | `token` | `mask` | ρ_t where low ≤ ρ_t ≤ high, else 0 | IcePop |
+    | `sequence` | `truncate` | clamp(Π ρ, low, high) | |
+    | `sequence` | `mask` | Π ρ where it is within, else 0 | masked importance sampling |
+    | `geometric` | `mask` | 1 where low ≤ exp(mean log ρ) ≤ high, else 0 | geometric rejection |
+
+    Products and means are over the valid tokens of the sequence.
 
     Args:
         logprobs: log π_trainer, `[B, L]`; or `[R]`, the tokens of all sequences end to end.
         sampled_logprobs: log π_engine, same shape.
-        clip: Greatest weight.
-        level: `token` or `sequence`.
+        level: `token`, `sequence` or `geometric`.
+        mode: `truncate` or `mask`.
+        low: Least ratio.
+        high: Greatest ratio.
         mask: Valid tokens, same shape; None is all.
         sequence_ids: Number of the sequence of each token, `[R]`; None when rows are sequences.
 
     Returns:
-        Weights of the same shape without gradient, 1 at masked tokens.
+        Weights of the same shape without gradient, 1 at masked tokens; and where the ratio is
+        outside of the bounds, bool.
 
     Raises:
-        ValueError: Unknown level.
+        ValueError: Unknown level or mode, or `geometric` with `truncate`.
     """
-    if level not in ("token", "sequence"):
-        raise ValueError(f"importance_sampling_level is '{level}'; allowed: token, sequence")
+    if level not in ("token", "sequence", "geometric"):
+        raise ValueError(f"mismatch.level is '{level}'; allowed: token, sequence, geometric")
+    if mode not in ("truncate", "mask"):
+        raise ValueError(f"mismatch.mode is '{mode}'; allowed: truncate, mask")
+    if level == "geometric" and mode == "truncate":
+        raise ValueError(
+            "mismatch.level is 'geometric', which drops sequences and weighs none; set "
+            "mismatch.mode to mask"
+        )
     log_ratio = (logprobs - sampled_logprobs).detach()
     if mask is not None:
-        log_ratio = torch.where(mask.bool(), log_ratio, 0.0)
-    if level == "sequence" and sequence_ids is not None:
-        totals = log_ratio.new_zeros(int(sequence_ids.max()) + 1 if len(sequence_ids) else 0)
-        log_ratio = totals.index_add(0, sequence_ids, log_ratio)[sequence_ids]
-    elif level == "sequence":
-        log_ratio = log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)
-    weights = log_ratio.exp().clamp(max=clip)
-    return weights if mask is None else torch.where(mask.bool(), weights, 1.0)
+        mask = mask.bool()
+        log_ratio = torch.where(mask, log_ratio, 0.0)
+    if level == "sequence":
+        log_ratio = sequence_sum(log_ratio, sequence_ids)
+    elif level == "geometric":
+        log_ratio = sequence_mean(log_ratio, mask, sequence_ids)
+    ratio = log_ratio.exp()
+    outside = (ratio < low) | (ratio > high)
+    if mode == "truncate":
+        weights = ratio.clamp(low, high)
+    else:
+        kept = torch.ones_like(ratio) if level == "geometric" else ratio
+        weights = torch.where(outside, 0.0, kept)
+    if mask is None:
+        return weights, outside
+    return torch.where(mask, weights, 1.0), outside & mask

@@ -9,6 +9,8 @@ from rlinf.config.suggest import did_you_mean, listed
 
 _SAME = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 _TYPES = ("k1", "k2", "k3", "abs")
+GRADIENT_FREE = ("k1", "kl")
+"""Estimators whose gradient is zero on average: for rewards, not for a loss."""
 _MAX_LOG_RATIO = 20.0
 _MAX_K3 = 10.0
 

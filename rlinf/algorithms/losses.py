@@ -19,9 +19,10 @@ from torch import Tensor
 from rlinf.algorithms.aggregation import Aggregator, LossNorm, align
 from rlinf.algorithms.critic import compute_critic_loss
 from rlinf.algorithms.importance import interpolate_proximal
-from rlinf.algorithms.kl import kl_penalty
+from rlinf.algorithms.kl import GRADIENT_FREE, kl_penalty
 from rlinf.algorithms.metrics import Metric, MetricMax
 from rlinf.algorithms.registry import register_policy_loss
+from rlinf.algorithms.surrogates import clip_range, surrogate
 
 Result = tuple[Tensor, dict[str, Metric]]
 
@@ -43,6 +44,8 @@ def compute_ppo_actor_loss(
     clip_ratio_c: float | None = None,
     clip_log_ratio_min: float | None = None,
     clip_log_ratio_max: float | None = None,
+    policy_loss: str = "ppo",
+    sequence_ids: Tensor | None = None,
     importance_weights: Tensor | None = None,
     entropy: Tensor | None = None,
     entropy_bonus: float = 0.0,
@@ -51,10 +54,10 @@ def compute_ppo_actor_loss(
     kl_penalty_type: str = "low_var_kl",
     kl_in: str = "loss",
 ) -> Result:
-    """PPO's clipped surrogate (Schulman et al. 2017), for GRPO, DAPO and REINFORCE++ too.
+    """The clipped surrogate of PPO, GRPO, DAPO and REINFORCE++, or that of GSPO or CISPO.
 
-    With ρ = exp(clamp(log π − log π_old)):
-    l = max(−A ρ, −A clamp(ρ, 1 − ε_low, 1 + ε_high)); with dual clip (Ye et al. 2020), c > 1,
+    With l as `rlinf.algorithms.surrogates.surrogate` says; for PPO, with ρ = π / π_old,
+    l = max(−A ρ, −A clamp(ρ, 1 − ε_low, 1 + ε_high)). With dual clip (Ye et al. 2020), c > 1,
     l = min(l, c |A|), which matters where A < 0. Then
     L = agg(w l) − entropy_bonus · agg(H) + β · agg(KL(π ‖ π_ref)).
 
@@ -67,26 +70,30 @@ def compute_ppo_actor_loss(
         norm: Counts of the global batch.
         loss_agg_func: See `rlinf.algorithms.aggregation.Aggregator`.
         loss_length: See there.
-        ratio_clip_eps: ε_low and ε_high where these are None.
-        clip_ratio_low: ε_low.
-        clip_ratio_high: ε_high.
-        clip_ratio_c: c; None is no dual clip.
+        ratio_clip_eps: ε_low and ε_high of `ppo` where these are None.
+        clip_ratio_low: ε_low; None is the default, see `rlinf.algorithms.surrogates.clip_range`.
+        clip_ratio_high: ε_high; likewise.
+        clip_ratio_c: c; None is no dual clip. Not for `cispo`.
         clip_log_ratio_min: Least log-ratio; None is no bound.
         clip_log_ratio_max: Greatest log-ratio; None is no bound.
+        policy_loss: `ppo`, `gspo` or `cispo`.
+        sequence_ids: Number of the sequence of each token, `[R]`, for `gspo`; None when rows are
+            sequences.
         importance_weights: w ≥ 0, without gradient; None is 1.
         entropy: H, with gradient.
         entropy_bonus: Weight of the entropy.
         ref_logprobs: log π_ref.
         kl_beta: β.
-        kl_penalty_type: See `rlinf.algorithms.kl.kl_penalty`.
+        kl_penalty_type: See `rlinf.algorithms.kl.kl_penalty`; in the loss not `k1`, whose
+            gradient is zero on average.
         kl_in: `loss`, or `reward` when the advantages have the KL already.
 
     Returns:
         The share of the loss, and metrics.
 
     Raises:
-        ValueError: Shapes do not match, log-probabilities of too low precision, or a tensor that
-            a weight needs is missing.
+        ValueError: Shapes do not match, log-probabilities of too low precision, a tensor that a
+            weight needs is missing, or settings that do not go together.
     """
     _check_precision(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
     tensors = (logprobs, old_logprobs, advantages, importance_weights, entropy, ref_logprobs)
@@ -99,24 +106,32 @@ def compute_ppo_actor_loss(
         weights = aggregator.clean(importance_weights.detach(), "importance_weights")
         advantages = advantages * weights  # l is homogeneous: w l(A) = l(w A)
 
-    log_ratio = drift = logprobs - aggregator.clean(old_logprobs, "old_logprobs")
-    if clip_log_ratio_min is not None or clip_log_ratio_max is not None:
-        log_ratio = log_ratio.clamp(clip_log_ratio_min, clip_log_ratio_max)
-    ratio = log_ratio.exp()
-    low = ratio_clip_eps if clip_ratio_low is None else clip_ratio_low
-    high = ratio_clip_eps if clip_ratio_high is None else clip_ratio_high
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - low, 1 + high)
-    term = torch.maximum(unclipped, clipped)
+    old_logprobs = aggregator.clean(old_logprobs, "old_logprobs")
+    of_policy = surrogate(
+        policy_loss,
+        logprobs=logprobs,
+        old_logprobs=old_logprobs,
+        advantages=advantages,
+        clip=clip_range(policy_loss, ratio_clip_eps, clip_ratio_low, clip_ratio_high),
+        log_ratio_bounds=(clip_log_ratio_min, clip_log_ratio_max),
+        mask=aggregator.mask,
+        sequence_ids=sequence_ids,
+    )
+    term, ratio = of_policy.term, of_policy.ratio
     metrics: dict[str, Metric] = {}
     if clip_ratio_c is not None:
+        if policy_loss == "cispo":
+            raise ValueError(
+                f"clip_ratio_c is {clip_ratio_c}, but cispo bounds the ratio itself; set it to null"
+            )
         bound = clip_ratio_c * advantages.abs()
         metrics["actor/dual_clip_fraction"] = aggregator.mean_metric(_share(term > bound))
         term = torch.minimum(term, bound)
     loss = aggregator.loss(term)
     metrics["actor/policy_loss"] = aggregator.loss_metric(term)
     with torch.no_grad():
-        metrics["actor/clip_fraction"] = aggregator.mean_metric(_share(clipped > unclipped))
+        metrics["actor/clip_fraction"] = aggregator.mean_metric(_share(of_policy.clipped))
+        drift = logprobs - old_logprobs
         # k3 at samples of the old policy: KL(π_old ‖ π).
         metrics["actor/approx_kl"] = aggregator.mean_metric(drift.expm1() - drift)
         metrics["actor/ratio"] = aggregator.mean_metric(ratio)
@@ -131,6 +146,11 @@ def compute_ppo_actor_loss(
         loss = loss - entropy_bonus * aggregator.loss(entropy)
     if kl_beta > 0 and ref_logprobs is None and kl_in == "loss":
         raise ValueError("kl_beta > 0 needs ref_logprobs, those of the reference policy")
+    if kl_beta > 0 and kl_in == "loss" and kl_penalty_type in GRADIENT_FREE:
+        raise ValueError(
+            f"kl_penalty_type '{kl_penalty_type}' has no gradient on average and, as a loss, would "
+            "hold nothing back; use low_var_kl or k2, or kl_in: reward"
+        )
     if ref_logprobs is not None:
         reference = aggregator.clean(ref_logprobs, "ref_logprobs")
         divergence = kl_penalty(logprobs, reference, kl_penalty_type)

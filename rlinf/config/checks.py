@@ -220,6 +220,31 @@ def constant_length_is_known(context: CheckContext) -> Iterator[Problem]:
 
 
 @cross_check(TRAINING)
+def kl_loss_has_a_gradient(context: CheckContext) -> Iterator[Problem]:
+    """A divergence in the loss is estimated by something that has its gradient."""
+    algorithm = context.cfg.algorithm
+    if algorithm.kl_beta > 0 and algorithm.kl_in == "loss":
+        if algorithm.kl_penalty_type in ("k1", "kl"):
+            message = "has no gradient on average: as a loss it would hold nothing back"
+            hint = "use low_var_kl or k2, or set algorithm.kl_in to reward"
+            yield Problem("algorithm.kl_penalty_type", algorithm.kl_penalty_type, message, hint)
+
+
+@cross_check(TRAINING)
+def clipping_fits_the_surrogate(context: CheckContext) -> Iterator[Problem]:
+    """Clip ranges are those of the surrogate that is used."""
+    algorithm = context.cfg.algorithm
+    kind = algorithm.policy_loss
+    if kind != "ppo" and algorithm.ratio_clip_eps != 0.2:
+        message = f"is for policy_loss ppo, but that is {kind}"
+        hint = "set algorithm.clip_ratio_low and algorithm.clip_ratio_high"
+        yield Problem("algorithm.ratio_clip_eps", algorithm.ratio_clip_eps, message, hint)
+    if kind == "cispo" and algorithm.clip_ratio_c is not None:
+        message = "is a bound of ppo and gspo; cispo bounds the ratio itself"
+        yield Problem("algorithm.clip_ratio_c", algorithm.clip_ratio_c, message, "set it to null")
+
+
+@cross_check(TRAINING)
 def reward_bounds_are_ordered(context: CheckContext) -> Iterator[Problem]:
     """Filtering of groups has bounds, the lower below the upper."""
     algorithm = context.cfg.algorithm

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rlinf.config.arithmetic import embodied_batch
 from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
 from rlinf.config.errors import ABSENT, Problem
+from rlinf.config.tracked import to_plain
 
 EMBODIED = ("embodied", "embodied_eval")
 _VALUE_LOSSES = ("actor_critic", "decoupled_actor_critic")
@@ -38,6 +39,19 @@ def has_a_model(context: CheckContext) -> Iterator[Problem]:
     if cfg.rollout.model.model_type is None and cfg.actor is None:
         message = "is missing: without an actor section the rollout must name its model"
         yield Problem("rollout.model.model_type", ABSENT, message)
+
+
+@cross_check(("embodied",))
+def no_keys_of_responses(context: CheckContext) -> Iterator[Problem]:
+    """What is about whole responses, or about generation engines, is for language models."""
+    algorithm = context.cfg.algorithm
+    if algorithm.policy_loss == "gspo":
+        message = "has one ratio per response of a language model"
+        yield Problem("algorithm.policy_loss", "gspo", message, "use ppo or cispo")
+    if algorithm.mismatch is not None:
+        message = "is about generation engines of language models"
+        hint = "leave it out; loss_type decoupled_actor_critic corrects for older samples"
+        yield Problem("algorithm.mismatch", to_plain(algorithm.mismatch), message, hint)
 
 
 @cross_check(("embodied",))

@@ -104,11 +104,64 @@ def logprobs_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
         message = "weighs samples by the engine's log-probabilities, but there are none"
         hint = "set rollout.return_logprobs to true"
         yield Problem("algorithm.loss_type", cfg.algorithm.loss_type, message, hint)
-    if cfg.algorithm.importance_sampling_fix and not (recompute and returned):
-        off = "rollout.return_logprobs" if recompute else "algorithm.recompute_logprobs"
+
+
+@cross_check(("reasoning",))
+def mismatch_can_be_corrected(context: CheckContext) -> Iterator[Problem]:
+    """Samples of another policy are weighed, or the config says that they are not."""
+    cfg = context.cfg
+    algorithm, returned = cfg.algorithm, cfg.rollout.return_logprobs
+    section, path = algorithm.mismatch, "algorithm.mismatch"
+    if section is None:
+        if algorithm.max_policy_age > 0 and not returned:
+            message = "nothing would correct for older samples: rollout.return_logprobs is false"
+            hint = (
+                "set it to true; or, to train without a correction, algorithm.mismatch.mode: none"
+            )
+            yield Problem("algorithm.max_policy_age", algorithm.max_policy_age, message, hint)
+        return
+    given = to_plain(section)
+    if section.mode == "none":
+        return
+    if algorithm.loss_type.lower().startswith("decoupled"):
+        message = f"loss_type {algorithm.loss_type} weighs samples by their age already"
+        yield Problem(path, given, message, "leave it out, or use loss_type actor")
+    elif not (algorithm.recompute_logprobs and returned):
+        off = "algorithm.recompute_logprobs" if returned else "rollout.return_logprobs"
         message = f"compares the log-probabilities of engine and trainer, but {off} is false"
-        path = "algorithm.importance_sampling_fix"
-        yield Problem(path, True, message, f"set {off} to true")
+        yield Problem(path, given, message, f"set {off} to true")
+    if section.level == "geometric" and section.mode == "truncate":
+        message = "level geometric drops responses and weighs none"
+        yield Problem(f"{path}.mode", section.mode, message, "set it to mask")
+
+
+@cross_check(("reasoning",))
+def dynamic_sampling_fits(context: CheckContext) -> Iterator[Problem]:
+    """Which groups a step trains on is known when all of them have their scores."""
+    algorithm, stream = context.cfg.algorithm, context.cfg.actor.stream_groups
+    if algorithm.dynamic_sampling and stream:
+        message = "dynamic sampling chooses the groups of a step when all are there"
+        yield Problem("actor.stream_groups", stream, message, "set it to 0")
+    if algorithm.dynamic_sampling and algorithm.group_size < 2:
+        message = "must be at least 2: dynamic sampling looks for groups with unequal scores"
+        yield Problem("algorithm.group_size", algorithm.group_size, message, "8 is a usual choice")
+
+
+@cross_check(("reasoning",))
+def evaluations_can_be_undone(context: CheckContext) -> Iterator[Problem]:
+    """After an evaluation between two weight updates, the engine gets its weights back."""
+    cfg = context.cfg
+    every, sync = cfg.runner.val_check_interval, cfg.runner.weight_sync_interval
+    backend = cfg.rollout.rollout_backend
+    if backend != "hf" and every > 0:
+        yield from divides(
+            "runner.val_check_interval",
+            every,
+            sync,
+            f"val_check_interval {every}",
+            f"weight_sync_interval {sync}",
+            f"weight updates per evaluation, and {backend} cannot give back the weights of before",
+        )
 
 
 @cross_check(("reasoning",))

@@ -17,6 +17,10 @@ ADVICE = {
     "algorithm.safe_length": "set algorithm.overlong_buffer_length",
     "algorithm.max_length": "set algorithm.sampling_params.max_new_tokens",
     "algorithm.max_resample": "set algorithm.max_num_gen_batches",
+    "algorithm.importance_sampling_fix": "set algorithm.mismatch; its default truncates the ratio "
+    "of each token at 2, and {mode: none} corrects nothing",
+    "algorithm.importance_sampling_clip": "set algorithm.mismatch.high",
+    "algorithm.importance_sampling_level": "set algorithm.mismatch.level",
     "actor.tokenizer.use_fast": "remove it: tokenizers are always fast ones",
     "actor.tokenizer.padding_side": "remove it: sequences are packed, not padded",
     "algorithm.length_params": "set algorithm.sampling_params",

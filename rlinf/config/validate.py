@@ -71,6 +71,7 @@ def _check_schema(resolved: Resolved) -> tuple[dict[str, Any] | None, list[Probl
     data, problems = resolved.data, []
     data = {key: value for key, value in data.items() if value is not None or key not in SECTIONS}
     task = _task_of(data)
+    data = TASKS[task].fill(data) if task is not None else data
     model = specialise(root_model(task), data, problems)
     data = _fill_empty(model, data)
     problems += reserved_problems(model, data)

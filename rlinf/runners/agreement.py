@@ -32,8 +32,8 @@ _ADVICE_FOR_TOKENS = {
     "which must not write into samples",
     "computation": "whatever else could be compared is the same, so engine and trainer compute "
     "differently: try rollout.enforce_eager: true or another rollout.rollout_backend, and report "
-    "it; if the difference is wanted, raise runner.agreement.tolerance and correct for it with "
-    "algorithm.importance_sampling_fix",
+    "it; if the difference is wanted, raise runner.agreement.tolerance and correct for it "
+    "with algorithm.mismatch",
 }
 _PREFIX = "agreement/"
 

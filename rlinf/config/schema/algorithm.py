@@ -31,6 +31,26 @@ class SamplingConfig(Section):
     )
 
 
+class MismatchConfig(Section):
+    """What is done about tokens that the engine drew with other probabilities than the trainer's.
+
+    The ratio is that of the trainer's probability before the update to the engine's.
+    """
+
+    level: Literal["token", "sequence", "geometric"] = Field(
+        "token",
+        description="Whose ratio: of each token, the product over a response, or its geometric "
+        "mean, which only drops responses.",
+    )
+    mode: Literal["truncate", "mask", "none"] = Field(
+        "truncate",
+        description="Weigh by the ratio, truncated to [low, high]; or mask what is outside of it; "
+        "or correct nothing.",
+    )
+    low: Float = Field(0.0, ge=0, le=1, description="Least ratio.")
+    high: Float = Field(2.0, ge=1, description="Greatest ratio.")
+
+
 class AlgorithmConfig(Section):
     """Advantages, losses and the shape of an update."""
 
@@ -50,7 +70,9 @@ class AlgorithmConfig(Section):
         0, ge=0, description="Oldest weights, in updates, a sample may come from; 0 is on-policy."
     )
 
-    gamma: Float = Field(0.99, ge=0, le=1, description="Discount per step.")
+    gamma: Float = Field(
+        0.99, ge=0, le=1, description="Discount per step; where it is absent, 1 for tokens."
+    )
     discount_per: Literal["step", "chunk"] = Field(
         "step",
         description="What gamma and gae_lambda count: steps of the env, or chunks of actions "
@@ -86,12 +108,22 @@ class AlgorithmConfig(Section):
         "chunk_level", description="Unit over which entropy is summed (embodied)."
     )
 
-    ratio_clip_eps: Float = Field(0.2, gt=0, description="Clip range of the ratio, both sides.")
+    policy_loss: Literal["ppo", "gspo", "cispo"] = Field(
+        "ppo",
+        description="Surrogate of the policy gradient: a clipped ratio per token, a clipped ratio "
+        "per response (reasoning), or a clipped weight per token.",
+    )
+    ratio_clip_eps: Float = Field(
+        0.2, gt=0, description="Clip range of the ratio, both sides (policy_loss ppo)."
+    )
     clip_ratio_low: Float | None = Field(
-        None, gt=0, lt=1, description="Lower clip range; null is ratio_clip_eps."
+        None,
+        gt=0,
+        le=1,
+        description="Lower clip range; null is ratio_clip_eps (gspo: 3e-4, cispo: 1).",
     )
     clip_ratio_high: Float | None = Field(
-        None, gt=0, description="Upper clip range; null is ratio_clip_eps."
+        None, gt=0, description="Upper clip range; null is ratio_clip_eps (gspo: 4e-4, cispo: 4)."
     )
     clip_ratio_c: Float | None = Field(
         None, gt=1, description="Dual-clip bound for negative advantages; null is off."
@@ -136,7 +168,11 @@ class AlgorithmConfig(Section):
     )
 
     kl_beta: Float = Field(0.0, ge=0, description="Weight of KL to the reference policy.")
-    kl_penalty_type: KLPenalty = Field("low_var_kl", description="Estimator of that KL.")
+    kl_penalty_type: KLPenalty = Field(
+        "low_var_kl",
+        description="Estimator of that KL; k1 (kl) is for the reward only: as a loss it has no "
+        "gradient on average.",
+    )
     kl_in: Literal["loss", "reward"] = Field(
         "loss", description="Whether that KL is part of the loss or of the reward."
     )
@@ -151,10 +187,10 @@ class AlgorithmConfig(Section):
         None, description="Greatest mean reward of a group that is kept; null is no bound."
     )
     dynamic_sampling: bool = Field(
-        False, description="Generate until enough groups have unequal rewards (DAPO)."
+        False, description="Generate until enough groups have unequal scores (DAPO)."
     )
     max_num_gen_batches: Int = Field(
-        1, gt=0, description="Most prompt batches that dynamic sampling may use for one step."
+        4, gt=0, description="Most prompt batches that dynamic sampling may use for one step."
     )
     overlong_buffer_length: Int = Field(
         0, ge=0, description="Last tokens of the length limit that are penalised; 0 is off (DAPO)."
@@ -179,14 +215,11 @@ class AlgorithmConfig(Section):
         description="Sequences per forward pass when log-probabilities are recomputed; null is as "
         "in training.",
     )
-    importance_sampling_fix: bool = Field(
-        False, description="Correct for differences between generation engine and trainer."
-    )
-    importance_sampling_clip: Float = Field(
-        2.0, gt=0, description="Greatest weight of that correction."
-    )
-    importance_sampling_level: Literal["token", "sequence"] = Field(
-        "token", description="Unit of that correction."
+    mismatch: MismatchConfig | None = Field(
+        None,
+        description="Correction for what the engine drew otherwise than the trainer would "
+        "(reasoning); null truncates the ratio of each token at 2 where engine and trainer both "
+        "give log-probabilities.",
     )
     sampling_params: SamplingConfig = Field(
         default_factory=SamplingConfig, description="How training responses are drawn."

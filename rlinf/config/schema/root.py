@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -48,12 +49,25 @@ class Task:
         used: Sections that are filled with defaults when they are absent.
         components: Components that must have a placement.
         model_category: Category that the models must be of; None when there are none.
+        defaults: By section, defaults of keys that are others than those of the schema.
     """
 
     required: tuple[str, ...] = ()
     used: tuple[str, ...] = ()
     components: tuple[str, ...] = ()
     model_category: str | None = None
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def fill(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a config with the task's own defaults where it says nothing."""
+        filled = dict(data)
+        for name, values in self.defaults.items():
+            section = filled.get(name)
+            if section is None and name not in self.required:
+                section = {}
+            if isinstance(section, Mapping):
+                filled[name] = {**values, **section}
+        return filled
 
 
 TASKS: dict[str, Task] = {
@@ -75,11 +89,19 @@ TASKS: dict[str, Task] = {
         used=("inference", "reference", "weight_syncer"),
         components=("actor", "rollout", "reward"),
         model_category="reasoning",
+        # A token costs no time: what comes of a response is worth as much to its first token.
+        defaults={"algorithm": {"gamma": 1.0}},
     ),
     "reasoning_eval": Task(
         required=("cluster", "data", "rollout", "reward"),
         components=("rollout", "reward"),
         model_category="reasoning",
+        # Of the algorithm only sampling_params matter, and there is no step.
+        defaults={
+            "runner": {"only_eval": True},
+            "algorithm": {"adv_type": "raw", "loss_type": "actor"},
+            "data": {"rollout_batch_size": 1},
+        },
     ),
 }
 """What each implemented task type needs."""

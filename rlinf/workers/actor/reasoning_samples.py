@@ -11,9 +11,10 @@ from torch import Tensor
 
 import rlinf.algorithms.losses  # noqa: F401 - registers the losses
 from rlinf.algorithms.aggregation import Aggregator, LossNorm
-from rlinf.algorithms.importance import truncated_importance_weights
+from rlinf.algorithms.importance import mismatch_weights
 from rlinf.algorithms.metrics import Metric, MetricMax, MetricSum
 from rlinf.algorithms.registry import policy_loss, policy_loss_registry
+from rlinf.algorithms.surrogates import clip_range
 from rlinf.data.token_batch import TokenBatch, pad_ragged, ragged_index
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.models.causal_lm.layout import Sequences
@@ -117,8 +118,7 @@ class TokenLoss:
         critic_warmup_steps: optimiser steps that train the value head alone.
         recomputes: whether old log-probabilities are the trainer's, not the engine's.
         decoupled: whether the loss tells the policy that sampled from the one before the update.
-        correction: greatest weight of the correction between engine and trainer; None is off.
-        correction_level: unit of that correction.
+        mismatch: arguments of `rlinf.algorithms.importance.mismatch_weights`; None weighs nothing.
         engine_logprobs: whether the engine gives log-probabilities.
         arguments: further arguments of the loss.
     """
@@ -130,8 +130,7 @@ class TokenLoss:
     critic_warmup_steps: int
     recomputes: bool
     decoupled: bool
-    correction: float | None
-    correction_level: str
+    mismatch: dict[str, Any] | None
     engine_logprobs: bool
     arguments: dict[str, Any]
 
@@ -141,17 +140,15 @@ class TokenLoss:
         algorithm = cfg.algorithm
         names = policy_loss_registry.arguments(algorithm.loss_type)
         arguments = {name: algorithm[name] for name in names if name in algorithm}
-        eps = algorithm.ratio_clip_eps
-        arguments["clip_ratio_low"] = algorithm.clip_ratio_low or eps
-        arguments["clip_ratio_high"] = algorithm.clip_ratio_high or eps
+        arguments["clip_ratio_low"], arguments["clip_ratio_high"] = clip_range(
+            algorithm.policy_loss,
+            algorithm.ratio_clip_eps,
+            algorithm.clip_ratio_low,
+            algorithm.clip_ratio_high,
+        )
         if algorithm.loss_agg_func == "seq-mean-token-sum-norm" and not algorithm.loss_length:
             arguments["loss_length"] = longest_response(cfg)
         decoupled = "proximal_logprobs" in names
-        if decoupled and algorithm.importance_sampling_fix:
-            raise ValueError(
-                f"loss_type {algorithm.loss_type} weighs samples by their age already; leave "
-                "importance_sampling_fix out, or use loss_type actor"
-            )
         return cls(
             loss_type=algorithm.loss_type,
             temperature=algorithm.sampling_params.temperature,
@@ -160,13 +157,27 @@ class TokenLoss:
             critic_warmup_steps=algorithm.critic_warmup_steps,
             recomputes=algorithm.recompute_logprobs,
             decoupled=decoupled,
-            correction=(
-                algorithm.importance_sampling_clip if algorithm.importance_sampling_fix else None
-            ),
-            correction_level=algorithm.importance_sampling_level,
+            mismatch=_mismatch(cfg, "importance_weights" in names and not decoupled),
             engine_logprobs=cfg.rollout.return_logprobs,
             arguments=arguments,
         )
+
+
+def _mismatch(cfg: Any, takes_weights: bool) -> dict[str, Any] | None:
+    """Returns how tokens are weighed that the engine drew otherwise than the trainer would."""
+    algorithm, section = cfg.algorithm, cfg.algorithm.mismatch
+    if section is not None and section.mode == "none":
+        return None
+    if section is not None and not takes_weights:
+        raise ValueError(
+            f"loss_type {algorithm.loss_type} weighs samples by itself, or takes no weights; leave "
+            "algorithm.mismatch out, or use loss_type actor"
+        )
+    # Without both, the loss compares with the engine's policy itself, or nothing is known of it.
+    both = algorithm.recompute_logprobs and cfg.rollout.return_logprobs
+    if not (takes_weights and both):
+        return None
+    return {} if section is None else dict(section)
 
 
 def longest_response(cfg: Any) -> int:
@@ -258,12 +269,14 @@ class PolicyTask(SequenceTask):
         self._comparison.note(part.batch, logprobs, sampled, mask)
         # Before the only update the policy is the one that is differentiated.
         own = logprobs.detach() if part.old_logprobs is None else there(part.old_logprobs)
+        ids = part.batch.sequence_ids()
         kwargs: dict[str, Any] = {
             "logprobs": logprobs,
             "old_logprobs": own if settings.recomputes and not settings.decoupled else sampled,
             "advantages": there(part.advantages),
             "loss_mask": mask,
-            "loss_mask_sum": there(part.counts()[part.batch.sequence_ids()]),
+            "loss_mask_sum": there(part.counts()[ids]),
+            "sequence_ids": there(ids),
             "versions": versions,
             "current_version": self._version,
             "norm": norm,
@@ -280,18 +293,13 @@ class PolicyTask(SequenceTask):
             kwargs["old_values"] = there(part.old_values)
             kwargs["critic_warmup"] = self._engine.steps < settings.critic_warmup_steps
         metrics = self._gaps(own, sampled, versions, mask)
-        if settings.correction is not None:
-            weights = truncated_importance_weights(
-                own,
-                sampled,
-                clip=settings.correction,
-                level=settings.correction_level,
-                mask=mask,
-                sequence_ids=there(part.batch.sequence_ids()),
+        if settings.mismatch is not None:
+            weights, outside = mismatch_weights(
+                own, sampled, mask=mask, sequence_ids=kwargs["sequence_ids"], **settings.mismatch
             )
             kwargs["importance_weights"] = weights
-            metrics["actor/importance_weight"] = _mean(weights, mask)
-            metrics["actor/importance_truncated"] = _mean(weights >= settings.correction, mask)
+            metrics["actor/mismatch_weight"] = _mean(weights, mask)
+            metrics["actor/mismatch_outside"] = _mean(outside, mask)
         loss, of_loss = policy_loss(loss_type=settings.loss_type, **(settings.arguments | kwargs))
         return loss, of_loss | metrics
 

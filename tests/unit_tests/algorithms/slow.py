@@ -19,6 +19,11 @@ def surrogate(logp, old, advantage, low=0.2, high=0.2, dual=None):
     return term if dual is None else min(term, dual * abs(advantage))
 
 
+def sequence_ratio(logps, olds):
+    """GSPO's ratio of one sequence."""
+    return math.exp(sum(a - b for a, b in zip(logps, olds, strict=True)) / len(logps))
+
+
 def huber(error, delta):
     return 0.5 * error**2 if abs(error) <= delta else delta * (abs(error) - 0.5 * delta)
 

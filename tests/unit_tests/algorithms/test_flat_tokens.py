@@ -1,12 +1,9 @@
 """Tokens of all sequences end to end have the loss of the same tokens in padded rows."""
 
-import math
-
 import pytest
 import torch
 
 from rlinf.algorithms.aggregation import MODES, LossNorm
-from rlinf.algorithms.importance import truncated_importance_weights
 from rlinf.algorithms.metrics import reduce_metrics
 from rlinf.algorithms.registry import policy_loss
 from tests.unit_tests.algorithms.slow import aggregate, surrogate
@@ -14,6 +11,7 @@ from tests.unit_tests.algorithms.slow import aggregate, surrogate
 D = torch.float64
 LENGTHS = torch.tensor([3, 0, 7, 1, 5])
 LOSSES = ["actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"]
+SURROGATES = ["ppo", "gspo", "cispo"]
 
 
 def padded(seed=0):
@@ -41,10 +39,14 @@ def padded(seed=0):
 def flat(batch):
     rows = batch["loss_mask"]
     counts = rows.sum(1, keepdim=True).expand_as(rows)
-    return {**{k: v[rows] for k, v in batch.items()}, "loss_mask_sum": counts[rows]}
+    return {
+        **{k: v[rows] for k, v in batch.items()},
+        "loss_mask_sum": counts[rows],
+        "sequence_ids": torch.arange(len(LENGTHS)).repeat_interleave(LENGTHS),
+    }
 
 
-def compute(batch, loss_type, mode, norm=None):
+def compute(batch, loss_type, mode, norm=None, policy_loss_of="ppo"):
     parts = {
         name: tensor.clone().requires_grad_() if name in ("logprobs", "values") else tensor
         for name, tensor in batch.items()
@@ -58,6 +60,7 @@ def compute(batch, loss_type, mode, norm=None):
         clip_ratio_high=0.28,
         behave_weight_threshold=1.2,
         norm=norm,
+        policy_loss=policy_loss_of,
         **parts,
     )
     loss.backward()
@@ -66,10 +69,11 @@ def compute(batch, loss_type, mode, norm=None):
 
 @pytest.mark.parametrize("loss_type", LOSSES)
 @pytest.mark.parametrize("mode", MODES)
-def test_flat_is_padded(loss_type, mode):
+@pytest.mark.parametrize("kind", SURROGATES)
+def test_flat_is_padded(loss_type, mode, kind):
     rows = padded()
-    loss, gradient, metrics = compute(rows, loss_type, mode)
-    other, flat_gradient, flat_metrics = compute(flat(rows), loss_type, mode)
+    loss, gradient, metrics = compute(rows, loss_type, mode, policy_loss_of=kind)
+    other, flat_gradient, flat_metrics = compute(flat(rows), loss_type, mode, policy_loss_of=kind)
     assert other == pytest.approx(loss, rel=1e-12)
     torch.testing.assert_close(flat_gradient, gradient[rows["loss_mask"]])
     assert flat_metrics == pytest.approx(metrics, rel=1e-9)
@@ -115,44 +119,6 @@ def test_a_loss_over_assumed_counts_is_scaled_to_the_actual_ones(mode):
     factor = assumed.factor_to(actual, mode)
     assert other * factor == pytest.approx(loss, rel=1e-12)
     torch.testing.assert_close(scaled * factor, gradient)
-
-
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_importance_weights_of_flat_tokens(level):
-    rows = padded(3)
-    mask = rows["loss_mask"].clone()
-    mask[2, 1] = False
-    trainer, engine = rows["logprobs"], rows["old_logprobs"]
-    of_rows = truncated_importance_weights(trainer, engine, clip=1.3, level=level, mask=mask)
-    valid = rows["loss_mask"]
-    ids = torch.arange(len(LENGTHS)).repeat_interleave(LENGTHS)
-    of_flat = truncated_importance_weights(
-        trainer[valid],
-        engine[valid],
-        clip=1.3,
-        level=level,
-        mask=mask[valid],
-        sequence_ids=ids,
-    )
-    torch.testing.assert_close(of_flat, of_rows[valid])
-    for row, length in enumerate(LENGTHS.tolist()):
-        ratios = [
-            (trainer[row, t] - engine[row, t]).item() if mask[row, t] else 0.0
-            for t in range(length)
-        ]
-        for t in range(length):
-            log_ratio = sum(ratios) if level == "sequence" else ratios[t]
-            expected = min(math.exp(log_ratio), 1.3) if mask[row, t] else 1.0
-            assert of_rows[row, t].item() == pytest.approx(expected)
-
-
-def test_weights_correct_for_another_engine():
-    """E_engine[w f] = E_trainer[f] where nothing is truncated: exact over a small vocabulary."""
-    g = torch.Generator().manual_seed(4)
-    trainer, engine = torch.randn(2, 6, generator=g, dtype=D).softmax(-1).unbind()
-    value = torch.randn(6, generator=g, dtype=D)
-    weights = truncated_importance_weights(trainer.log(), engine.log(), clip=1e9)
-    assert (engine * weights * value).sum().item() == pytest.approx((trainer * value).sum().item())
 
 
 def test_an_aggregation_by_a_constant_needs_it():

@@ -11,7 +11,16 @@ from rlinf.algorithms.registry import policy_loss
 
 D = torch.float64
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-LOSSES = ["actor", "actor_critic", "decoupled_actor_critic"]
+LOSSES = [
+    "actor",
+    "actor_critic",
+    "decoupled_actor_critic",
+    "actor/gspo",
+    "decoupled_actor/gspo",
+    "actor/cispo",
+    "actor_critic/cispo",
+]
+"""Loss types, and surrogates other than that of PPO."""
 
 
 class Policy(torch.nn.Module):
@@ -53,6 +62,7 @@ def learn(parts, loss_type, mode, norm):
     """Accumulates the gradient over micro-batches."""
     policy = Policy()
     losses, metrics = [], []
+    loss_type, _, surrogate = loss_type.partition("/")
     for part in parts:
         arguments = {k: v for k, v in part.items() if not k.endswith("feature")}
         loss, metric = policy_loss(
@@ -62,7 +72,11 @@ def learn(parts, loss_type, mode, norm):
             norm=norm,
             entropy_bonus=0.05,
             kl_beta=0.1,
-            clip_ratio_c=3.0,
+            policy_loss=surrogate or "ppo",
+            # Those of GSPO would clip all.
+            clip_ratio_low=0.3,
+            clip_ratio_high=0.4,
+            clip_ratio_c=None if surrogate == "cispo" else 3.0,
             behave_weight_threshold=1.5,
             current_version=10,
             **arguments,
@@ -100,7 +114,7 @@ def test_any_split_into_micro_batches_gives_the_same_gradient(shapes, mode, seed
     batch = batch_of(seed, *SHAPES[shapes])
     if shapes == "tokens":
         batch["loss_mask_sum"] = batch["loss_mask"].sum(1, keepdim=True).expand(12, 9)
-    loss_type = LOSSES[seed % 3]
+    loss_type = LOSSES[seed % len(LOSSES)]
     norm = LossNorm.count(batch["loss_mask"], loss_mask_sum=batch["loss_mask_sum"])
     whole = learn([batch], loss_type, mode, None)
     total = 0
@@ -168,7 +182,7 @@ def test_padding_rows_and_columns_change_nothing(mode):
 def test_chunks_of_one_action_are_plain_steps():
     batch = batch_of(3, (12, 1, 1), (12, 1), (12, 1))
     flat = {name: tensor.reshape(12) for name, tensor in batch.items()}
-    for loss_type in LOSSES:
+    for loss_type in (name for name in LOSSES if "gspo" not in name):
         one = learn([batch], loss_type, "token-mean", None)
         other = learn([flat], loss_type, "token-mean", None)
         assert one[0] == pytest.approx(other[0], rel=1e-6)

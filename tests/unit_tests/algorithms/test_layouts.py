@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from rlinf.algorithms.importance import truncated_importance_weights
 from rlinf.algorithms.masks import until_done_in_chunk
 from rlinf.algorithms.metrics import ExplainedVariance, MetricMax, MetricSum
 from rlinf.algorithms.registry import calculate_adv_and_returns
@@ -219,18 +218,6 @@ def test_log_probabilities_are_summed_over_their_unit(level, dims, shape):
 def test_unknown_levels_are_named():
     with pytest.raises(ValueError, match="allowed: token_level"):
         reduce_level(torch.zeros(1, 1, 1), "joint_level")
-
-
-def test_importance_weights_are_truncated_per_token_or_sequence():
-    trainer = torch.tensor([[-1.0, -1.0, torch.nan]])
-    engine = torch.tensor([[-1.5, -0.5, 0.0]])
-    mask = torch.tensor([[True, True, False]])
-    tokens = truncated_importance_weights(trainer, engine, clip=1.2, mask=mask)
-    torch.testing.assert_close(tokens, torch.tensor([[1.2, 0.60653067, 1.0]]))
-    whole = truncated_importance_weights(trainer, engine, clip=1.2, level="sequence", mask=mask)
-    torch.testing.assert_close(whole, torch.ones(1, 3))
-    with pytest.raises(ValueError, match="allowed: token, sequence"):
-        truncated_importance_weights(trainer, engine, clip=1.2, level="word")
 
 
 def test_metrics_that_saw_nothing_have_no_value():

@@ -127,6 +127,10 @@ def test_kl_counts_once_in_loss_or_reward():
     assert "actor/kl_ref" in metrics
 
 
+def test_k1_in_the_reward_is_fine():
+    policy_loss(loss_type="actor", kl_beta=1.0, kl_in="reward", kl_penalty_type="k1", **tokens())
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_actor_critic_matches_the_loop(mode):
     batch = tokens()
@@ -234,9 +238,18 @@ def test_decoupled_is_ppo_on_fresh_samples():
     assert fresh.item() == pytest.approx(plain.item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("loss_type", ["actor", "actor_critic", "decoupled_actor_critic"])
+@pytest.mark.parametrize(
+    ("loss_type", "kind"),
+    [
+        ("actor", "ppo"),
+        ("actor_critic", "ppo"),
+        ("decoupled_actor_critic", "ppo"),
+        ("actor", "gspo"),
+        ("actor", "cispo"),
+    ],
+)
 @pytest.mark.parametrize("mode", MODES)
-def test_masked_entries_may_hold_anything(loss_type, mode):
+def test_masked_entries_may_hold_anything(loss_type, kind, mode):
     def run(garbage):
         batch = tokens()
         hidden = ~batch["loss_mask"]
@@ -247,6 +260,7 @@ def test_masked_entries_may_hold_anything(loss_type, mode):
         loss, metrics = policy_loss(
             loss_type=loss_type,
             loss_agg_func=mode,
+            policy_loss=kind,
             entropy_bonus=0.1,
             kl_beta=0.1,
             versions=torch.full((5,), 2),
@@ -281,6 +295,10 @@ def test_a_batch_without_valid_entries_is_zero(mode):
         ({"old_values": None}, "value_clip needs old_values"),
         ({"entropy": None, "entropy_bonus": 0.1}, "needs the entropy"),
         ({"ref_logprobs": None, "kl_beta": 0.1}, "needs ref_logprobs"),
+        ({"kl_beta": 0.1, "kl_penalty_type": "k1"}, "'k1' has no gradient on average.*low_var_kl"),
+        ({"kl_beta": 0.1, "kl_penalty_type": "kl"}, "'kl' has no gradient on average"),
+        ({"policy_loss": "gppo"}, "policy_loss is 'gppo'; allowed: cispo, gspo, ppo"),
+        ({"policy_loss": "cispo", "clip_ratio_c": 3.0}, "clip_ratio_c is 3.0, but cispo"),
         ({"logprobs": torch.zeros(5, 7, dtype=torch.bfloat16)}, "logprobs is bfloat16, too"),
         ({"logprobs": torch.zeros(1, 7)}, r"logprobs has the shape \(1, 7\).*batch comes first"),
         ({"returns": torch.zeros(5, 6)}, r"returns has the shape \(5, 6\).*loss_mask, \(5, 7\)"),

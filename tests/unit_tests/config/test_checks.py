@@ -161,6 +161,16 @@ EMBODIED = {
         "algorithm.rewards_lower_bound = 4.0",
         "must be less than algorithm.rewards_upper_bound, which is 1.0",
     ),
+    "a ratio per response": (
+        {"algorithm.policy_loss": "gspo"},
+        'algorithm.policy_loss = "gspo"',
+        "has one ratio per response of a language model",
+    ),
+    "a correction for engines": (
+        {"algorithm.mismatch": {"high": 3}},
+        "algorithm.mismatch = ",
+        "is about generation engines of language models",
+    ),
 }
 
 REASONING = {
@@ -204,9 +214,74 @@ REASONING = {
         "old log-probabilities have no source",
     ),
     "correction with one side": (
-        {"algorithm.importance_sampling_fix": True, "rollout.return_logprobs": False},
-        "algorithm.importance_sampling_fix = true",
+        {"algorithm.mismatch": {"mode": "mask"}, "rollout.return_logprobs": False},
+        "algorithm.mismatch = ",
+        "compares the log-probabilities of engine and trainer",
         "but rollout.return_logprobs is false",
+    ),
+    "correction of the engine's own ratio": (
+        {"algorithm.mismatch": {"high": 3}, "algorithm.recompute_logprobs": False},
+        "algorithm.mismatch = ",
+        "but algorithm.recompute_logprobs is false",
+    ),
+    "older samples that nothing corrects": (
+        {"algorithm.max_policy_age": 1, "rollout.return_logprobs": False},
+        "algorithm.max_policy_age = 1",
+        "nothing would correct for older samples: rollout.return_logprobs is false",
+        "algorithm.mismatch.mode: none",
+    ),
+    "correction of a loss that corrects": (
+        {"algorithm.loss_type": "decoupled_actor", "algorithm.mismatch": {"high": 3}},
+        "algorithm.mismatch = ",
+        "loss_type decoupled_actor weighs samples by their age already",
+    ),
+    "geometric weights": (
+        {"algorithm.mismatch": {"level": "geometric"}},
+        'algorithm.mismatch.mode = "truncate"',
+        "level geometric drops responses and weighs none",
+        "set it to mask",
+    ),
+    "an old name of the correction": (
+        {"algorithm.importance_sampling_fix": True},
+        "algorithm.importance_sampling_fix",
+        "set algorithm.mismatch",
+    ),
+    "an old name of its limit": (
+        {"algorithm.importance_sampling_clip": 3.0},
+        "algorithm.importance_sampling_clip",
+        "set algorithm.mismatch.high",
+    ),
+    "a divergence without a gradient": (
+        {"algorithm.kl_beta": 0.1, "algorithm.kl_penalty_type": "k1"},
+        'algorithm.kl_penalty_type = "k1"',
+        "has no gradient on average",
+        "use low_var_kl or k2, or set algorithm.kl_in to reward",
+    ),
+    "a clip range of another surrogate": (
+        {"algorithm.policy_loss": "gspo", "algorithm.ratio_clip_eps": 0.1},
+        "algorithm.ratio_clip_eps = 0.1",
+        "is for policy_loss ppo, but that is gspo",
+        "set algorithm.clip_ratio_low and algorithm.clip_ratio_high",
+    ),
+    "dual clip of a surrogate without it": (
+        {"algorithm.policy_loss": "cispo", "algorithm.clip_ratio_c": 3.0},
+        "algorithm.clip_ratio_c = 3.0",
+        "cispo bounds the ratio itself",
+    ),
+    "groups that are chosen and streamed": (
+        {"algorithm.dynamic_sampling": True, "actor.stream_groups": 2},
+        "actor.stream_groups = 2",
+        "dynamic sampling chooses the groups of a step when all are there",
+    ),
+    "evaluations that cannot be undone": (
+        {
+            "rollout.rollout_backend": "vllm",
+            "runner.val_check_interval": 3,
+            "runner.weight_sync_interval": 2,
+            "data.val_data_paths": ["val.jsonl"],
+        },
+        "runner.val_check_interval = 3",
+        "vllm cannot give back the weights of before",
     ),
     "gae without a critic": (
         {"algorithm.adv_type": "gae"},
@@ -371,6 +446,20 @@ def test_reasoning_keys_that_do_not_fit(reasoning, change, complaint, case):
     assert message.startswith("The config has 1 problem:"), message
     for part in expected:
         assert part in message
+
+
+def test_defaults_follow_the_task(embodied, reasoning, change):
+    assert validate_cfg(embodied).algorithm.gamma == 0.99
+    algorithm = validate_cfg(reasoning).algorithm
+    assert algorithm.gamma == 1.0, "tokens are not discounted"
+    assert algorithm.max_num_gen_batches > 1, "dynamic sampling can draw again"
+    assert algorithm.kl_penalty_type == "low_var_kl" and algorithm.mismatch is None
+    assert validate_cfg(change(reasoning, {"algorithm.gamma": 0.9})).algorithm.gamma == 0.9
+
+
+def test_k1_may_be_part_of_the_reward(reasoning, change):
+    keys = {"kl_beta": 0.1, "kl_in": "reward", "kl_penalty_type": "k1"}
+    validate_cfg(change(reasoning, {f"algorithm.{key}": value for key, value in keys.items()}))
 
 
 def test_wrong_keys_do_not_cause_complaints_about_others(reasoning, change, complaint):

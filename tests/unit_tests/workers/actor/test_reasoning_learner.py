@@ -52,9 +52,17 @@ RECIPES = {
         "algorithm.group_scale": "none",
     },
     "ppo": CRITIC,
-    "corrected": {
-        "algorithm.importance_sampling_fix": True,
-        "algorithm.importance_sampling_level": "sequence",
+    "corrected": {"algorithm.mismatch": {"level": "sequence"}},
+    "gspo": {
+        "algorithm.policy_loss": "gspo",
+        "algorithm.update_epoch": 2,
+        "algorithm.clip_ratio_high": 0.1,
+        "algorithm.mismatch": {"level": "geometric", "mode": "mask", "low": 0.5, "high": 1.5},
+    },
+    "cispo": {
+        "algorithm.policy_loss": "cispo",
+        "algorithm.update_epoch": 2,
+        "algorithm.mismatch": {"mode": "mask", "low": 0.5, "high": 1.5},
     },
 }
 
@@ -66,7 +74,8 @@ def plain():
 
 
 PAIRS = [(recipe, way) for way in SAME for recipe in ("dapo", "ppo")]
-PAIRS += [(recipe, "tokens") for recipe in ("grpo", "dr grpo", "corrected")]
+PAIRS += [(recipe, "tokens") for recipe in ("grpo", "dr grpo", "corrected", "gspo", "cispo")]
+PAIRS += [("gspo", "sequences"), ("gspo", "end to end")]
 
 
 @pytest.mark.parametrize(("recipe", "way"), PAIRS)
@@ -143,7 +152,7 @@ def test_what_needs_the_whole_batch_is_not_streamed(changes, reason):
 
 
 def test_the_only_update_needs_no_pass_for_old_log_probabilities(monkeypatch):
-    changes = {"algorithm.importance_sampling_fix": True}
+    changes = {"algorithm.mismatch": {"high": 1.5}}
     passes = []
     learner = make_learner(make_cfg(changes))
     learner.engine.model.register_forward_hook(lambda *_: passes.append(torch.is_grad_enabled()))
@@ -202,17 +211,10 @@ def test_a_quiet_engine_is_found_out():
     learn(make_learner(make_cfg({"rollout.return_logprobs": False})), groups)
 
 
-def weighted(clip, level):
-    learner = make_learner(
-        make_cfg(
-            {
-                "algorithm.importance_sampling_fix": True,
-                "algorithm.importance_sampling_clip": clip,
-                "algorithm.importance_sampling_level": level,
-            }
-        )
-    )
-    groups = make_groups(make_model(learner.cfg.actor.model, seed=5))
+def mismatched(section, version=0):
+    """Trains once on what another model drew; returns ratios by response, metrics and weights."""
+    learner = make_learner(make_cfg({} if section is None else {"algorithm.mismatch": section}))
+    groups = make_groups(make_model(learner.cfg.actor.model, seed=5), version=version)
     own = make_groups(make_model(learner.cfg.actor.model))
     ratios = [
         [math.exp(a - b) for a, b in zip(t.logprobs, e.logprobs, strict=True)]
@@ -220,27 +222,71 @@ def weighted(clip, level):
         for e, t in zip(engine.samples, trainer.samples, strict=True)
     ]
     _, metrics = learn(learner, groups)
-    return ratios, metrics
+    return ratios, metrics, weights(learner)
 
 
-def test_the_correction_is_truncated_per_token_or_sequence():
-    ratios, metrics = weighted(1.2, "token")
-    flat = [min(r, 1.2) for row in ratios for r in row]
-    assert metrics["actor/importance_weight"] == pytest.approx(sum(flat) / len(flat), rel=1e-4)
-    cut = [r >= 1.2 for row in ratios for r in row]
-    assert 0 < metrics["actor/importance_truncated"] == pytest.approx(sum(cut) / len(cut))
-    ratios, metrics = weighted(1.2, "sequence")
-    flat = [min(math.prod(row), 1.2) for row in ratios for _ in row]
-    assert metrics["actor/importance_weight"] == pytest.approx(sum(flat) / len(flat), rel=1e-4)
+def product(row):
+    return [math.prod(row)] * len(row)
+
+
+def geometric(row):
+    return [math.prod(row) ** (1 / len(row))] * len(row)
+
+
+@pytest.mark.parametrize(
+    ("section", "of_row", "weigh"),
+    [
+        (None, list, lambda r: min(r, 2.0)),
+        ({"high": 1.2}, list, lambda r: min(r, 1.2)),
+        ({"mode": "mask", "low": 0.5, "high": 1.2}, list, lambda r: r * (0.5 <= r <= 1.2)),
+        ({"level": "sequence", "high": 1.2}, product, lambda r: min(r, 1.2)),
+        (
+            {"level": "geometric", "mode": "mask", "low": 0.5, "high": 1.2},
+            geometric,
+            lambda r: 0.5 <= r <= 1.2,
+        ),
+    ],
+    ids=["default", "truncated", "icepop", "sequence", "geometric"],
+)
+def test_what_another_policy_drew_is_weighed(section, of_row, weigh):
+    ratios, metrics, _ = mismatched(section)
+    found = [r for row in ratios for r in of_row(row)]
+    mean = sum(map(weigh, found)) / len(found)
+    assert metrics["actor/mismatch_weight"] == pytest.approx(mean, rel=1e-4)
+    bounds = {"low": 0.0, "high": 2.0, **(section or {})}
+    outside = [not bounds["low"] <= r <= bounds["high"] for r in found]
+    share = sum(outside) / len(outside)
+    assert metrics["actor/mismatch_outside"] == pytest.approx(share) and share > 0
+
+
+def test_older_samples_are_corrected_by_default():
+    """The ratio of the first update is 1 whatever drew the samples: only the weights tell."""
+    _, _, default = mismatched(None)
+    _, metrics, none = mismatched({"mode": "none"})
+    assert "actor/mismatch_weight" not in metrics and metrics["actor/ratio"] == 1.0
+    assert distance(default, none) > 1e-4
+    _, _, written = mismatched({"level": "token", "mode": "truncate", "low": 0.0, "high": 2.0})
+    assert distance(default, written) == 0.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm.recompute_logprobs": False},
+        {"rollout.return_logprobs": False},
+        {"algorithm.loss_type": "decoupled_actor"},
+    ],
+)
+def test_by_default_nothing_is_corrected_twice_or_without_numbers(changes):
+    learner = make_learner(make_cfg(changes))
+    _, metrics = learn(learner, make_groups(make_model(learner.cfg.actor.model, seed=5)))
+    assert "actor/mismatch_weight" not in metrics
 
 
 def test_a_decoupled_loss_weighs_already():
-    changes = {
-        "algorithm.loss_type": "decoupled_actor",
-        "algorithm.importance_sampling_fix": True,
-    }
+    changes = {"algorithm.loss_type": "decoupled_actor", "algorithm.mismatch": {"high": 3.0}}
     with pytest.raises(ValueError, match="weighs samples by their age already"):
-        make_learner(make_cfg(changes))
+        make_cfg(changes)
 
 
 @pytest.mark.parametrize("recomputed", [True, False])
@@ -381,7 +427,7 @@ def test_a_critic_goes_first_for_some_steps():
 
 @pytest.mark.parametrize("recipe", [GAE, CRITIC], ids=["head", "network"])
 def test_values_learn_the_returns(recipe):
-    changes = {**recipe, "algorithm.gamma": 1.0, "algorithm.update_epoch": 4}
+    changes = {**recipe, "algorithm.update_epoch": 4}
     learner = make_learner(make_cfg(changes | {"algorithm.value_clip": None}))
     groups = make_groups(learner.engine.model)
     losses = [learn(learner, groups)[1]["critic/value_loss"] for _ in range(12)]

@@ -25,6 +25,12 @@ SCENARIOS = {
     "reinforce++": {"algorithm.adv_type": "reinpp", "algorithm.use_reinpp_baseline": True},
     "ppo with a head": {**GAE, "algorithm.update_epoch": 2},
     "ppo with a critic": {**CRITIC, **TOKENS},
+    "gspo": {
+        "algorithm.policy_loss": "gspo",
+        "algorithm.update_epoch": 2,
+        "algorithm.mismatch": {"level": "geometric", "mode": "mask", "low": 0.5, "high": 1.5},
+        **TOKENS,
+    },
     "adapters": {"actor.model": {**MODEL, "is_lora": True}, "algorithm.kl_beta": 0.1},
     "balance": {"actor.enable_dp_load_balance": True},
     "stream": {"actor.stream_groups": 1, **TOKENS},

@@ -34,7 +34,10 @@ def logprobs(policy, batch):
 @pytest.mark.parametrize("kind", KL)
 @pytest.mark.parametrize("recipe", [{}, GRPO], ids=["ppo", "grpo"])
 def test_the_metric_is_the_divergence_from_the_initial_policy(kind, recipe):
-    cfg = make_cfg({**recipe, "algorithm.kl_beta": 0.1, "algorithm.kl_penalty_type": kind})
+    # The loss refuses k1, which has no gradient.
+    place = "reward" if kind == "k1" else "loss"
+    keys = {"algorithm.kl_beta": 0.1, "algorithm.kl_penalty_type": kind, "algorithm.kl_in": place}
+    cfg = make_cfg({**recipe, **keys})
     learner = make_learner(cfg)
     initial = copy.deepcopy(learner.engine.model)
     _, first = learn(learner, rollout(initial, seed=1))
