@@ -1,4 +1,4 @@
-"""Trains a language model: rollout, reward and actor groups on whatever the YAML names."""
+"""Trains or evaluates a language model: worker groups on whatever the YAML names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hydra
 from omegaconf import DictConfig
 
 from rlinf.config import validate_cfg
+from rlinf.runners.reasoning_eval_runner import ReasoningEvalRunner
 from rlinf.runners.reasoning_helpers import launch_helpers
 from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.runners.restarts import WORKERS, run_with_restarts
@@ -18,12 +19,12 @@ from rlinf.workers.rollout.generation_worker import GenerationWorker
 
 @hydra.main(version_base="1.3", config_path="config", config_name="arithmetic_grpo")
 def main(cfg: DictConfig) -> None:
-    """Checks the configuration and trains, again from the last checkpoint if the config says so."""
-    run_with_restarts(validate_cfg(cfg), train)
+    """Checks the configuration and runs, again from the last checkpoint if the config says so."""
+    run_with_restarts(validate_cfg(cfg), run)
 
 
-def train(cfg: DictConfig) -> None:
-    """Launches the groups and runs the training loop."""
+def run(cfg: DictConfig) -> None:
+    """Launches the groups and runs the training loop, or the evaluation alone."""
     logs = str(run_folder(cfg) / WORKERS)
     trace = cfg.runner.trace
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
@@ -38,6 +39,11 @@ def train(cfg: DictConfig) -> None:
             name=cfg.reward.group_name,
             placement_strategy=component_placement.get_strategy("reward"),
         )
+        if cfg.runner.task_type == "reasoning_eval":
+            evaluation = ReasoningEvalRunner(cfg=cfg, rollout=rollout_group, reward=reward_group)
+            evaluation.init_workers()
+            evaluation.run()
+            return
         actor_group = ReasoningActor.create_group(cfg).launch(
             cluster,
             name=cfg.actor.group_name,

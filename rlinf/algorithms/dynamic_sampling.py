@@ -1,8 +1,8 @@
 """Dynamic sampling (DAPO, Yu et al. 2025): draws prompts until enough groups carry a signal.
 
-A group whose rewards are equal has no advantage and no gradient. The sampler decides which groups
-carry a signal, how many prompts to draw next within a budget, and what is left for the next step.
-It is pure bookkeeping: the caller draws, generates and scores.
+A group whose responses are all right, or all wrong, says nothing about what to do better. The
+sampler decides which groups carry a signal, how many prompts to draw next within a budget, and
+which groups are trained on. It is pure bookkeeping: the caller draws, generates and scores.
 """
 
 from __future__ import annotations
@@ -18,42 +18,30 @@ from rlinf.algorithms.masks import groups_unequal
 Group = TypeVar("Group")
 
 
-def carries_signal(rewards: Sequence[float]) -> bool:
-    """Returns whether the rewards of a group differ; see `rlinf.algorithms.masks.groups_unequal`.
+def carries_signal(scores: Sequence[float]) -> bool:
+    """Returns whether the scores of a group differ; see `rlinf.algorithms.masks.groups_unequal`.
 
     Args:
-        rewards: Those of all members of a group.
+        scores: How right the responses of a group are, before a penalty for length or other
+            shaping: eight wrong answers are wrong alike, although one of them is too long.
     """
-    scores = torch.tensor(list(rewards), dtype=torch.float64)
-    return len(scores) > 1 and bool(groups_unequal(scores, len(scores)))
-
-
-def rewards_of(group: object) -> list[float]:
-    """Returns the rewards of a `SampleGroup`."""
-    return [sample.reward for sample in group.samples]
-
-
-def oldest_version(group: object) -> int:
-    """Returns the version of the oldest weights that wrote into a `SampleGroup`."""
-    return min(min(sample.versions, default=0) for sample in group.samples)
+    values = torch.tensor(list(scores), dtype=torch.float64)
+    return len(values) > 1 and bool(groups_unequal(values, len(values)))
 
 
 class DynamicSampler(Generic[Group]):
-    """Collects the groups of one step after another.
+    """Chooses the groups of one step after another.
 
     A step is `begin`, then `offer` for the groups of each draw while `wanted` is not 0, then
-    `take`. More groups than needed are kept for the next step, where they are taken first, unless
-    they have become older than `max_age`. With 0 nothing is carried over: training is on-policy.
+    `take`. Of more groups than needed, those of the prompts that were drawn first are taken and the
+    others dropped. Which ones were complete first has no influence: that would prefer short
+    responses, and a run could not be repeated.
 
     Args:
         target: Groups of a step.
         max_batches: Budget of a step: prompts drawn are at most this times `target`.
-        max_age: Most updates by which the weights may be newer than a group.
-        rewards: Rewards of a group that decide whether it carries a signal.
-        version: Version of the oldest weights of a group.
-
-    Attributes:
-        carried: Groups for the next step, oldest first.
+        scores: Scores of a group that decide whether it carries a signal.
+        index: Running number of the prompt of a group.
     """
 
     def __init__(
@@ -61,38 +49,28 @@ class DynamicSampler(Generic[Group]):
         target: int,
         *,
         max_batches: int = 1,
-        max_age: int = 0,
-        rewards: Callable[[Group], Sequence[float]] = rewards_of,
-        version: Callable[[Group], int] = oldest_version,
+        scores: Callable[[Group], Sequence[float]] = lambda group: group.scores,
+        index: Callable[[Group], int] = lambda group: group.index,
     ) -> None:
-        if target < 1 or max_batches < 1 or max_age < 0:
+        if target < 1 or max_batches < 1:
             raise ValueError(
-                f"dynamic sampling got target {target}, max_batches {max_batches} and max_age "
-                f"{max_age}; the first two must be at least 1, the last at least 0"
+                f"dynamic sampling got target {target} and max_batches {max_batches}; both must be "
+                "at least 1"
             )
-        self.carried: list[Group] = []
         self._target = target
         self._budget = max_batches * target
-        self._max_age = max_age
-        self._rewards, self._version_of = rewards, version
+        self._scores, self._index = scores, index
         self._kept: list[Group] = []
-        self._drawn = self._offered = self._with_signal = self._expired = 0
+        self._drawn = self._offered = 0
 
-    def begin(self, version: int, drawn: int = 0) -> list[Group]:
+    def begin(self, drawn: int = 0) -> None:
         """Starts a step.
 
         Args:
-            version: Of the weights that generate in this step.
             drawn: Prompts that were drawn for it already.
-
-        Returns:
-            Groups of earlier steps that count for this one.
         """
-        fresh = [g for g in self.carried if version - self._version_of(g) <= self._max_age]
-        self._expired = len(self.carried) - len(fresh)
-        self._kept, self.carried = fresh, []
-        self._drawn, self._offered, self._with_signal = drawn, 0, 0
-        return list(fresh)
+        self._kept = []
+        self._drawn, self._offered = drawn, 0
 
     def wanted(self) -> int:
         """Returns how many prompts to draw next; 0 when there are enough groups, or no budget.
@@ -104,7 +82,7 @@ class DynamicSampler(Generic[Group]):
         if missing <= 0 or self._drawn > self._offered:
             return 0
         if self._offered:
-            rate = self._with_signal / self._offered
+            rate = len(self._kept) / self._offered
             missing = math.ceil(missing / rate) if rate else self._target
         count = min(missing, self._budget - self._drawn)
         self._drawn += count
@@ -114,21 +92,22 @@ class DynamicSampler(Generic[Group]):
         """Adds groups that were generated and scored, in any order and number."""
         for group in groups:
             self._offered += 1
-            if carries_signal(self._rewards(group)):
-                self._with_signal += 1
+            if carries_signal(self._scores(group)):
                 self._kept.append(group)
 
+    @property
+    def with_signal(self) -> int:
+        """Groups of this step that carry a signal."""
+        return len(self._kept)
+
     def take(self) -> list[Group]:
-        """Ends the step; returns its groups, fewer than `target` if the budget did not suffice."""
-        taken, self.carried = self._kept[: self._target], self._kept[self._target :]
-        self._kept = []
-        return taken
+        """Returns the groups to train on, fewer than `target` if the budget did not suffice."""
+        return sorted(self._kept, key=self._index)[: self._target]
 
     def metrics(self) -> dict[str, float]:
-        """Returns counts of the step that was taken last."""
+        """Returns counts of the step."""
         return {
             "groups_drawn": float(self._offered),
-            "groups_with_signal": float(self._with_signal),
-            "groups_carried": float(len(self.carried)),
-            "groups_expired": float(self._expired),
+            "groups_with_signal": float(len(self._kept)),
+            "groups_dropped": float(max(0, len(self._kept) - self._target)),
         }

@@ -194,6 +194,26 @@ def value_loss_has_a_critic(context: CheckContext) -> Iterator[Problem]:
             yield Problem("algorithm.loss_type", cfg.algorithm.loss_type, message, hint)
 
 
+@cross_check(("reasoning_eval",))
+def there_is_something_to_evaluate(context: CheckContext) -> Iterator[Problem]:
+    """An evaluation without an actor names its weights, and trains nothing."""
+    runner, rollout = context.cfg.runner, context.cfg.rollout
+    folder = rollout.model.model_path or rollout.model_dir
+    actor = context.cfg.actor
+    if folder is None and actor is not None:
+        folder = actor.model.model_path
+    if folder is None and runner.ckpt_path is None:
+        message = "is missing: there are no weights to evaluate"
+        hint = "a checkpoint or a run; or set rollout.model.model_path to a folder of a model"
+        yield Problem("runner.ckpt_path", ABSENT, message, hint)
+    if runner.resume_dir is not None:
+        message = "goes on with a training, but reasoning_eval only evaluates"
+        yield Problem("runner.resume_dir", runner.resume_dir, message, "set runner.ckpt_path")
+    if not runner.only_eval:
+        message = "must be true: task type reasoning_eval only evaluates"
+        yield Problem("runner.only_eval", False, message, "leave it out")
+
+
 @cross_check(("reasoning",))
 def models_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
     """A language model has a folder, or sizes to be made from."""

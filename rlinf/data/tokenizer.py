@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,8 +67,13 @@ def tokenizer_of_run(cfg: Any) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a whole config: the actor's, or that of what the rollout evaluates."""
     if cfg.actor is not None:
         return load_tokenizer(cfg.actor.tokenizer, cfg.actor.model.model_path)
-    path = cfg.rollout.model.model_path or cfg.rollout.model_dir
-    return load_tokenizer(cfg.reward.tokenizer, path)
+    from rlinf.models.evaluated import evaluated_model
+
+    own, model = cfg.reward.tokenizer, evaluated_model(cfg)
+    name = own.tokenizer_model or model.tokenizer.get("tokenizer_model")
+    trust = own.trust_remote_code or model.tokenizer.get("trust_remote_code", False)
+    section = SimpleNamespace(tokenizer_model=name, trust_remote_code=trust)
+    return load_tokenizer(section, model.network.get("model_path"))
 
 
 def character_tokenizer(alphabet: str = PRINTABLE) -> PreTrainedTokenizerBase:

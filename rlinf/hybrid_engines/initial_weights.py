@@ -38,8 +38,20 @@ def load_initial_weights(model: nn.Module, cfg: Any) -> None:
         ValueError: there are no weights at that place, or they are those of another model.
     """
     path = initial_weights(cfg)
-    if path is None:
-        return
+    if path is not None:
+        load_weights(model, path)
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Gives a model the weights of a checkpoint, a run or a file; see `read_weights`.
+
+    Args:
+        model: whole, not sharded.
+        path: where they are.
+
+    Raises:
+        ValueError: there are no weights at that place, or they are those of another model.
+    """
     found = read_weights(Path(path))
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - found.keys()), sorted(found.keys() - own.keys())

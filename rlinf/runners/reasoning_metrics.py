@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from rlinf.algorithms.dynamic_sampling import carries_signal
 from rlinf.data.reasoning import Verdict
 from rlinf.utils.intervals import mean_interval, wilson
 
@@ -30,7 +31,7 @@ def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]
         "response_length_max": float(max(lengths)),
         "truncated": sum(verdict.truncated for verdict in verdicts) / len(scores),
         "groups_without_signal": statistics.fmean(
-            float(len(set(verdict.rewards)) == 1) for verdict in verdicts
+            float(not carries_signal(verdict.scores)) for verdict in verdicts
         ),
         "samples": float(len(scores)),
         "tokens": float(sum(lengths)),
@@ -73,6 +74,19 @@ def of_validation(verdicts: Sequence[Verdict]) -> dict[str, float]:
                 if verdict.task == task
             )
     return {f"eval/{name}": value for name, value in out.items()}
+
+
+def sentence(metrics: Mapping[str, float]) -> str:
+    """Says what a validation found.
+
+    Args:
+        metrics: of `of_validation`.
+    """
+    low, high = metrics["eval/pass@1_low"], metrics["eval/pass@1_high"]
+    return (
+        f"held-out pass@1 {metrics['eval/pass@1']:.1%} (95 % interval {low:.1%} to {high:.1%}) "
+        f"over {int(metrics['eval/prompts'])} prompts"
+    )
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rlinf.algorithms.dynamic_sampling import DynamicSampler
@@ -16,15 +16,13 @@ from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.runners.agreement import ReasoningGate
 from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.reasoning_helpers import Helpers
-from rlinf.runners.reasoning_metrics import of_validation, of_verdicts
-from rlinf.scheduler import Channel, WaitTimeout, WorkerGroup, wait_all, wait_beside
+from rlinf.runners.reasoning_metrics import of_validation, of_verdicts, sentence
+from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
+from rlinf.scheduler import WorkerGroup, wait_all, wait_beside
 from rlinf.workers.reasoning_agreement import TooFarApart
 
-_VALIDATION = "validation"
-_LOOK_SECONDS = 1.0
 _SHOWN = 4
 """Groups per step of which one response is written to `samples.jsonl`."""
-_numbers = itertools.count()
 _SUPERVISED_STEPS = 10
 """Steps of supervised training per call."""
 
@@ -32,13 +30,13 @@ _SUPERVISED_STEPS = 10
 class ReasoningRunner(BaseRunner):
     """Drives rollout, reward and actor groups through training.
 
-    Rollout and reward workers serve through the whole run. Requests go into a channel; responses
-    come out of the rollout as they are complete, get their reward, and wait for the actor under the
-    number of the step that trains on them. The runner sees of them what the reward worker tells,
-    their verdicts. On policy (`algorithm.max_policy_age: 0`) the requests of a step are made when
-    the weights of that step have arrived. With an age of k, those of k further steps are in the
-    making meanwhile, and what is unfinished is carried on under newer weights; no token is older
-    than k updates when it is trained on.
+    Rollout and reward workers serve through the whole run. Responses come out of the rollout as
+    they are complete, get their reward, and wait for the actor under the number of the step that
+    trains on them. The runner sees of them what the reward worker tells, their verdicts. On policy
+    (`algorithm.max_policy_age: 0`) the requests of a step are made when the weights of that step
+    have arrived. With an age of k, those of k further steps are in the making meanwhile, and what
+    is unfinished is carried on under newer weights; no token is older than k updates when it is
+    trained on.
 
     Args:
         cfg: checked configuration.
@@ -71,18 +69,11 @@ class ReasoningRunner(BaseRunner):
         self._began_at: dict[int, int] = {}
         self._asked: dict[int, int] = {}
         self._requested = 0
-        self._sampler: DynamicSampler[Any] | None = None
+        self._sampler: DynamicSampler[Verdict] | None = None
         if cfg.algorithm.dynamic_sampling:
-            # It sees the verdicts of a step, and whole groups that are carried into the next one.
-            self._sampler = DynamicSampler(
-                self._batch,
-                max_batches=cfg.algorithm.max_num_gen_batches,
-                max_age=self._ahead,
-                rewards=lambda verdict: verdict.rewards,
-            )
-        self._version = 0
-        self._generating: list[Any] = []
-        self._rewarding: list[Any] = []
+            budget = cfg.algorithm.max_num_gen_batches
+            self._sampler = DynamicSampler(self._batch, max_batches=budget)
+        self.services = ReasoningServices(cfg, rollout, reward)
         self._samples_seen = self._samples_before = 0
         self.max_steps = self._step_limit()
 
@@ -113,34 +104,9 @@ class ReasoningRunner(BaseRunner):
             self.actor.init_worker(steps),
             *self.helpers.init_workers(steps),
         )
-        # A program may have one runner after the other; the channels of the first are closed.
-        number = next(_numbers)
-
-        def create(name: str) -> Channel:
-            return Channel.create(name if number == 0 else f"{name} {number}")
-
-        names = ("requests", "responses", "rewarded", "verdicts")
-        self.requests, self.responses, self.rewarded, self.verdicts = map(create, names)
+        create = channel_factory()
         self.helpers.connect(create)
-        self._start_services()
-
-    def _start_services(self) -> None:
-        # One call for each rank: that of a rank that fails has ended, although others go on.
-        self._generating = [
-            self.rollout.execute_on(rank).rollout(self.requests, self.responses)
-            for rank in range(self.rollout.world_size)
-        ]
-        self._rewarding = [
-            self.reward.execute_on(rank).compute_rewards(
-                self.responses, self.rewarded, self.verdicts
-            )
-            for rank in range(self.reward.world_size)
-        ]
-
-    @property
-    def _services(self) -> list[Any]:
-        """Calls that go on as long as the run does."""
-        return [*self._generating, *self._rewarding]
+        self.services.start(create)
 
     def init_workers(self) -> None:
         """Builds the workers, or brings them back; drops responses of steps yet to be made."""
@@ -150,6 +116,16 @@ class ReasoningRunner(BaseRunner):
             lines = path.read_text().splitlines(keepends=True)
             kept = [line for line in lines if json.loads(line)["step"] <= self.global_step]
             path.write_text("".join(kept))
+        runner = self.cfg.runner
+        if self.global_step % runner.weight_sync_interval and not runner.only_eval:
+            # The weights of the last update are gone; without any, the engine would make its own.
+            self.update_rollout_weights()
+            print(
+                f"  not restored: the rollout's weights between two updates, since step "
+                f"{self.global_step} is no multiple of runner.weight_sync_interval "
+                f"{runner.weight_sync_interval}; it goes on with the newest",
+                flush=True,
+            )
 
     def _supervise(self) -> None:
         """Learns worked solutions first, if the config says so."""
@@ -159,7 +135,7 @@ class ReasoningRunner(BaseRunner):
             steps = min(_SUPERVISED_STEPS, settings.steps - first)
             examples = stream.take_supervised(steps * settings.batch_size)
             pairs = [(example.prompt_ids, example.response_ids) for example in examples]
-            metrics = wait_beside(self.actor.run_supervised(pairs), self._services)[0]
+            metrics = wait_beside(self.actor.run_supervised(pairs), self.services.calls)[0]
             if self.cfg.runner.progress != "off":
                 loss = metrics.get("actor/supervised_loss", metrics.get("actor/loss"))
                 print(
@@ -175,11 +151,13 @@ class ReasoningRunner(BaseRunner):
         """Syncs weights, asks for responses, trains on those of this step."""
         if self.global_step == 0:
             self._supervise()
-            self.helpers.sync_reference(self._services)
+            self.helpers.sync_reference(self.services.calls)
         begin = time.perf_counter()
         if self.global_step % self.cfg.runner.weight_sync_interval == 0:
             self.update_rollout_weights()
-        self.helpers.sync_inference(self._services)
+        elif self.cfg.rollout.enable_offload:
+            wait_beside(self.rollout.onload_engine(), self.services.calls)
+        self.helpers.sync_inference(self.services.calls)
         synced = time.perf_counter()
         self._request_steps(self.global_step + 1 + self._ahead)
         # On a device of its own the actor trains on groups as they come.
@@ -187,12 +165,12 @@ class ReasoningRunner(BaseRunner):
         training = None if waits else self._start_training(self._batch)
         verdicts = self._await_groups(self.global_step)
         if self.cfg.rollout.enable_offload:
-            wait_beside(self.rollout.offload_engine(), self._services)
+            wait_beside(self.rollout.offload_engine(), self.services.calls)
         generated = time.perf_counter()
         if training is None:
-            training = self._start_training(self._groups_of_step(len(verdicts)))
+            training = self._start_training(*self._groups_of_step(len(verdicts)))
         of_batch, of_update = self._finish_training(training)
-        of_helpers, times = self.helpers.finish(self._services)
+        of_helpers, times = self.helpers.finish(self.services.calls)
         end = time.perf_counter()
         self._began_at.pop(self.global_step, None)
         self._write_samples(verdicts)
@@ -216,11 +194,19 @@ class ReasoningRunner(BaseRunner):
         """Brings the actor's weights to the rollout workers, between two of their tokens."""
         rollout = self.rollout.sync_model_from_actor()
         actor = self.actor.sync_model_to_rollout()
-        wait_beside(actor, [rollout, *self._services])
-        self._version = wait_beside(rollout, self._services)[0]
+        wait_beside(actor, [rollout, *self.services.calls])
+        wait_beside(rollout, self.services.calls)
 
-    def _start_training(self, groups: int) -> Any:
-        source, further = self.helpers.begin(self.rewarded, groups, self.global_step)
+    def _start_training(self, groups: int, chosen: list[int] | None = None) -> Any:
+        """Begins the update of a step.
+
+        Args:
+            groups: how many wait to be trained on.
+            chosen: numbers of the prompts whose groups are; None is all.
+        """
+        source, further = self.helpers.begin(self.services.rewarded, groups, self.global_step)
+        if chosen is not None:
+            further["chosen"] = chosen
         return self.actor.run_training(
             source,
             num_groups=groups,
@@ -236,7 +222,7 @@ class ReasoningRunner(BaseRunner):
             PolicyDisagreement: the actor has refused it; names what differs from the engines.
         """
         try:
-            beside = [*self._services, *self.helpers.calls]
+            beside = [*self.services.calls, *self.helpers.calls]
             of_batch, of_update = wait_beside(training, beside)[0]
         except TooFarApart as error:
             raise self.agreement.disagreement(self.global_step, error.too_far) from error
@@ -254,24 +240,16 @@ class ReasoningRunner(BaseRunner):
 
     def _request(self, prompts: Sequence[Prompt], step: int) -> None:
         size = self.cfg.algorithm.group_size
-        self._put([GroupRequest(prompt, size, step) for prompt in prompts])
-
-    def _put(self, requests: list[GroupRequest]) -> None:
-        """Deals requests to the rollout workers, always in the same way."""
-        workers = self.rollout.world_size
-        for rank in range(workers):
-            if requests[rank::workers]:
-                self.requests.put(requests[rank::workers], key=rank)
+        self.services.request([GroupRequest(prompt, size, step) for prompt in prompts])
 
     def _await_groups(self, step: int) -> list[Verdict]:
         """Waits until the groups of a step have their rewards; draws more if the config says so."""
         found: list[Verdict] = []
         missing = self._asked.pop(step)
         if self._sampler is not None:
-            for group in self._sampler.begin(self._version, drawn=missing):
-                self.rewarded.put(group, key=step)
+            self._sampler.begin(drawn=missing)
         while missing:
-            found.append(self._next_verdict(step))
+            found.append(self.services.next_verdict(step))
             missing -= 1
             if self._sampler is not None:
                 self._sampler.offer(found[-1:])
@@ -280,36 +258,18 @@ class ReasoningRunner(BaseRunner):
                     missing = more
         return found
 
-    def _groups_of_step(self, generated: int) -> int:
-        """How many groups the actor trains on."""
+    def _groups_of_step(self, generated: int) -> tuple[int, list[int] | None]:
+        """Returns how many groups wait for the actor, and the prompts of those to train on."""
         if self._sampler is None:
-            return generated
-        taken = len(self._sampler.take())
-        # More than are needed wait in the channel; on policy they are of no use to later steps.
-        left = [self.rewarded.get(key=self.global_step) for _ in self._sampler.carried]
-        self._sampler.carried = left if self._ahead else []
-        if not taken:
+            return generated, None
+        chosen = [verdict.index for verdict in self._sampler.take()]
+        if not chosen:
             raise RuntimeError(
-                f"none of {generated} groups of step {self.global_step} has unequal rewards: the "
+                f"none of {generated} groups of step {self.global_step} has unequal scores: the "
                 "policy solves all prompts, or none; use other prompts, raise "
                 "algorithm.max_num_gen_batches or switch algorithm.dynamic_sampling off"
             )
-        return taken
-
-    def _next_verdict(self, key: int | str) -> Verdict:
-        """The next verdict, as long as all services live."""
-        limit = self.cfg.cluster.timeouts.channel
-        deadline = time.monotonic() + (1e9 if limit is None else limit)
-        while True:
-            try:
-                return self.verdicts.get(key=key, timeout=_LOOK_SECONDS)
-            except WaitTimeout:
-                for service in self._services:
-                    if service.done():
-                        service.wait()
-                        raise RuntimeError(f"{service} ended before the run did") from None
-                if time.monotonic() > deadline:
-                    raise
+        return self._sampler.with_signal, chosen
 
     def _write_samples(self, verdicts: Sequence[Verdict]) -> None:
         with open(self.folder / "samples.jsonl", "a") as file:
@@ -329,13 +289,22 @@ class ReasoningRunner(BaseRunner):
         """Scores responses to the validation prompts."""
         if self._validation is None:
             return {}
-        self.update_rollout_weights()
-        size = self.cfg.data.val_group_size
-        key = f"{_VALIDATION} {self.global_step}"
-        prompts = [self._validation.prompt(number) for number in range(len(self._validation))]
-        self._put([GroupRequest(prompt, size, key, True, greedy=size == 1) for prompt in prompts])
-        verdicts = [self._next_verdict(key) for _ in prompts]
-        return of_validation(sorted(verdicts, key=lambda verdict: verdict.index))
+        with self._training_aside():
+            self.update_rollout_weights()
+            verdicts = self.services.validate(self._validation, f"validation {self.global_step}")
+        return of_validation(verdicts)
+
+    @contextmanager
+    def _training_aside(self) -> Iterator[None]:
+        """Lets the engines do something else; training goes on with the weights that it had.
+
+        Where the next step brings new weights anyway, those of the evaluation are these.
+        """
+        goes_on = self.global_step < self.max_steps
+        keep = goes_on and self.global_step % self.cfg.runner.weight_sync_interval != 0
+        wait_beside(self.rollout.begin_evaluation(keep), self.services.calls)
+        yield
+        wait_beside(self.rollout.end_evaluation(), self.services.calls)
 
     # -- counting -------------------------------------------------------------------------------
 
@@ -363,13 +332,7 @@ class ReasoningRunner(BaseRunner):
 
     def end_services(self) -> None:
         """Lets rollout and reward workers come to their end."""
-        for channel, calls in (
-            (self.requests, self._generating),
-            (self.responses, self._rewarding),
-        ):
-            channel.close()
-            for call in calls:
-                wait_beside(call, [service for service in self._services if service is not call])
+        self.services.end()
         self.prompts.close()
 
     def totals(self, training_seconds: float) -> dict[str, Any]:
@@ -380,11 +343,7 @@ class ReasoningRunner(BaseRunner):
     def farewell(self, final: dict[str, float]) -> None:
         """What came out, and where everything is."""
         if final:
-            low, high = final["eval/pass@1_low"], final["eval/pass@1_high"]
-            print(
-                f"held-out pass@1 {final['eval/pass@1']:.1%} (95 % interval {low:.1%} to "
-                f"{high:.1%}) over {int(final['eval/prompts'])} prompts"
-            )
+            print(sentence(final))
         print(
             f"everything is in {self.folder}; responses are in samples.jsonl; one page of it: "
             f"rlinf report {self.folder}; curves: tensorboard --logdir {self.folder}"

@@ -61,19 +61,22 @@ class EngineSettings:
         )
 
     @classmethod
-    def from_config(cls, cfg: Any, model: nn.Module | None = None) -> EngineSettings:
+    def from_config(
+        cls, cfg: Any, model: nn.Module | None = None, network: Any = None
+    ) -> EngineSettings:
         """Reads a reasoning config.
 
         Args:
             cfg: The checked config.
             model: The model, if the caller has built it.
+            network: The model section for what `rollout.model` leaves open; None is the actor's.
         """
         rollout = cfg.rollout
-        of_rollout, of_actor = rollout.model, cfg.actor.model
+        of_rollout, others = rollout.model, cfg.actor.model if network is None else network
 
         def either(key: str) -> Any:
             value = getattr(of_rollout, key, None)
-            return getattr(of_actor, key, None) if value is None else value
+            return getattr(others, key, None) if value is None else value
 
         section = getattr(rollout, rollout.rollout_backend, None)
         return cls(

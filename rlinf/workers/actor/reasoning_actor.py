@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -206,12 +206,18 @@ class ReasoningActor(Checkpointed, Worker):
     # -- learning -------------------------------------------------------------------------------
 
     @Worker.timer("advantages")
-    def compute_advantages_and_returns(self) -> dict[str, float]:
-        """Computes all that training needs to know of tokens; returns metrics over all ranks."""
+    def compute_advantages_and_returns(
+        self, chosen: Sequence[int] | None = None
+    ) -> dict[str, float]:
+        """Computes all that training needs to know of tokens; returns metrics over all ranks.
+
+        Args:
+            chosen: numbers of the prompts whose groups are trained on; None is all.
+        """
         if self._groups is None:
             raise RuntimeError("there are no samples to learn from: call recv_rollout_batch first")
         groups, self._groups = self._groups, None
-        return self.learner.prepare(groups)
+        return self.learner.prepare(groups, chosen)
 
     @Worker.timer("training")
     def run_training(
@@ -222,6 +228,7 @@ class ReasoningActor(Checkpointed, Worker):
         tolerance: Tolerance | None = None,
         returns_channel: Channel | None = None,
         critic_first: bool = False,
+        chosen: Sequence[int] | None = None,
     ) -> dict[str, float] | tuple[dict[str, float], dict[str, float]]:
         """Updates the policy.
 
@@ -233,6 +240,8 @@ class ReasoningActor(Checkpointed, Worker):
             returns_channel: gets what critic workers learn from, under the same key, one item from
                 each rank; None without such workers.
             critic_first: see `ReasoningLearner.update`.
+            chosen: numbers of the prompts whose groups are trained on, the others are dropped; None
+                is all. Not for groups that are streamed.
 
         Returns:
             Metrics of the update over all ranks; with a channel, those of the batch before them.
@@ -247,7 +256,7 @@ class ReasoningActor(Checkpointed, Worker):
             metrics = self.learner.stream(arriving, self._total(num_groups), tolerance)
         else:
             self.recv_rollout_batch(input_channel, num_groups, key)
-            of_batch = self.compute_advantages_and_returns()
+            of_batch = self.compute_advantages_and_returns(chosen)
             if returns_channel is not None:
                 returns_channel.put(self.learner.for_critic(), key=key)
             metrics = of_batch, self.learner.update(tolerance, critic_first)

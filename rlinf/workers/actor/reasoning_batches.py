@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +105,12 @@ def _cut_further(pieces: list[int], wanted: int) -> list[int]:
 
 
 def deal(
-    shares: list[TokenBatch], group_size: int, rank: int, *, balance: bool = False
+    shares: list[TokenBatch],
+    group_size: int,
+    rank: int,
+    *,
+    balance: bool = False,
+    chosen: Sequence[int] | None = None,
 ) -> TokenBatch:
     """Deals the groups of a step anew, so that what a rank gets does not depend on chance.
 
@@ -118,10 +123,20 @@ def deal(
         rank: whose groups to return.
         balance: give each rank about as many tokens, the longest groups first, instead of runs of
             neighbours.
+        chosen: numbers of the prompts whose groups are dealt, the others are dropped; None is all.
+
+    Raises:
+        ValueError: a group that is chosen has not come.
     """
     batch = TokenBatch.join(shares) if len(shares) > 1 else shares[0]
     order = batch.indices.argsort(stable=True)
     groups = order.view(-1, group_size)
+    if chosen is not None:
+        of_group = batch.indices[groups[:, 0]]
+        missing = sorted(set(chosen) - set(of_group.tolist()))
+        if missing:
+            raise ValueError(f"the groups of prompts {missing} were chosen but have not come")
+        groups = groups[torch.isin(of_group, torch.tensor(list(chosen)))]
     if len(shares) > 1:
         sizes = [len(part) for part in torch.arange(len(groups)).tensor_split(len(shares))]
         if balance:

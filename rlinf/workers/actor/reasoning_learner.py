@@ -150,16 +150,19 @@ class ReasoningLearner:
 
     # -- reinforcement --------------------------------------------------------------------------
 
-    def prepare(self, groups: Sequence[SampleGroup]) -> dict[str, float]:
+    def prepare(
+        self, groups: Sequence[SampleGroup], chosen: Sequence[int] | None = None
+    ) -> dict[str, float]:
         """Assigns credit to the groups of a step; returns metrics over all ranks.
 
         Args:
             groups: those that this rank has received; ranks exchange them.
+            chosen: numbers of the prompts whose groups are trained on; None is all.
         """
         size = self.cfg.algorithm.group_size
         shares = self.engine.gather_objects(TokenBatch.of(groups, size))
         balance = self.cfg.actor.enable_dp_load_balance
-        batch = deal(shares, size, self._rank, balance=balance)
+        batch = deal(shares, size, self._rank, balance=balance, chosen=chosen)
         self._samples, metrics = self._with_credit(batch)
         return self._reduce([metrics])
 

@@ -55,7 +55,7 @@ class RewardWorker(Worker):
         Args:
             input_channel: `SampleGroup`s, or None.
             output_channel: The same groups, with rewards, under their keys. Groups for validation
-                do not go there, nor, with dynamic sampling, groups whose rewards are all equal.
+                do not go there, nor, with dynamic sampling, groups whose scores are all equal.
             verdict_channel: A `Verdict` of each group, under its key.
             num_groups: Groups that this worker takes; None is no limit.
 
@@ -122,7 +122,7 @@ class RewardWorker(Worker):
     def _is_trained_on(self, verdict: Verdict) -> bool:
         algorithm = self.cfg.algorithm
         sampled = algorithm is not None and algorithm.dynamic_sampling
-        return not sampled or carries_signal(verdict.rewards)
+        return not sampled or carries_signal(verdict.scores)
 
     def _text(self, sample: Sample) -> str:
         if sample.finish_reason == "abort":

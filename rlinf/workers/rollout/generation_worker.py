@@ -18,8 +18,12 @@ from rlinf.hybrid_engines.generation import (
     build_engine,
 )
 from rlinf.hybrid_engines.generation.settings import PRECISIONS
+from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
+from rlinf.models import get_model
+from rlinf.models.evaluated import evaluated_model
+from rlinf.models.settings import complete
 from rlinf.scheduler import Channel, ChannelClosed, Worker
 from rlinf.workers.agreement import Evidence, checksums_of
 from rlinf.workers.cpu_threads import use_cores
@@ -31,7 +35,8 @@ class GenerationWorker(Worker):
 
     `rollout` goes on through the whole run, beside other calls: a weight update takes place between
     two tokens. Responses in the making are carried on under the new weights; on policy there are
-    none, because all groups of a step are complete before the weights change.
+    none, because all groups of a step are complete before the weights change. While the engine
+    sleeps, or evaluates, the responses of training are set aside, and carried on afterwards.
 
     Args:
         cfg: checked configuration.
@@ -42,29 +47,38 @@ class GenerationWorker(Worker):
         self.cfg = cfg
         self._groups: dict[tuple, _Group] = {}
         self._came = asyncio.Event()
+        self._held: list[GenerationRequest] = []
+        self._asleep = self._evaluating = False
+        self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
         # Those of a step, and those of all steps that are in the making meanwhile.
         self._seen = SeenResponses(cfg.algorithm.max_policy_age + 2)
         self._notes = cfg.runner.agreement.interval >= 0
 
     async def init_worker(self) -> None:
-        """Builds the engine; its first weights come from the actor."""
+        """Builds the engine; its weights come from the actor, or from what is evaluated."""
         cfg = self.cfg
         own = cfg.rollout.rollout_backend == "hf"
         use_cores(cfg, torch.device(self.torch_device_type))
+        evaluated = evaluated_model(cfg) if cfg.runner.task_type == "reasoning_eval" else None
+        network = complete(cfg.actor.model if evaluated is None else evaluated.network, None)
         model = None
         self._weights: PolicyReceiver | None = None
         # An engine of another project has its weights elsewhere, and adapters are merged here.
-        if own or cfg.weight_syncer.lora == "adapters":
+        merges = evaluated is None and cfg.weight_syncer.lora == "adapters"
+        if own or merges:
             from rlinf.models.causal_lm.load import load_causal_lm
-            from rlinf.models.settings import complete
 
-            model = load_causal_lm(complete(cfg.actor.model, None), torch.float32)
+            model = load_causal_lm(network, torch.float32)
+        if model is not None and evaluated is None:
             self._weights = PolicyReceiver(self, cfg, model)
-        settings = EngineSettings.from_config(cfg, model if own else None)
+        settings = EngineSettings.from_config(cfg, model if own else None, network)
         self._format = getattr(torch, PRECISIONS[settings.precision])
         self.engine = build_engine(cfg.rollout.rollout_backend, settings)
+        if evaluated is not None and evaluated.weights is not None:
+            policy = get_model(network, dtype=torch.float32)
+            load_weights(policy, evaluated.weights)
+            self.engine.update_weights(policy.policy_tensors(lambda t: t), evaluated.step)
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
-        self._asleep = False
         self._ends = self._end_tokens()
 
     def _end_tokens(self) -> tuple[int, ...]:
@@ -127,9 +141,19 @@ class GenerationWorker(Worker):
 
     def _submit(self, request: GroupRequest) -> None:
         prompt = request.prompt
+        name = (request.key, prompt.index)
+        work = GenerationRequest(name, prompt.token_ids, self._params(request), request.group_size)
+        self._groups[name] = _Group(request, work)
+        if self._asleep or (self._evaluating and not request.validation):
+            self._held.append(work)
+        else:
+            self.engine.submit([work])
+
+    def _params(self, request: GroupRequest) -> SamplingParams:
+        """How the responses to a request are drawn."""
         purpose = "validation" if request.validation else "training"
         further: dict[str, Any] = {
-            "seed": seed_of(self._seed, purpose, prompt.index),
+            "seed": seed_of(self._seed, purpose, request.prompt.index),
             "stop_token_ids": self._ends,
         }
         section = self.cfg.algorithm.sampling_params
@@ -137,11 +161,7 @@ class GenerationWorker(Worker):
             section = self.cfg.algorithm.val_sampling_params
         elif request.greedy:
             further["temperature"] = 0.0
-        params = SamplingParams.from_config(section, **further)
-        name = (request.key, prompt.index)
-        work = GenerationRequest(name, prompt.token_ids, params, request.group_size)
-        self._groups[name] = _Group(request, work)
-        self.engine.submit([work])
+        return SamplingParams.from_config(section, **further)
 
     async def _hand_out(self, channel: Channel) -> None:
         """Puts what is complete, and lets other calls have their turn."""
@@ -159,21 +179,38 @@ class GenerationWorker(Worker):
 
     async def sync_model_from_actor(self) -> int:
         """Receives the actor's weights, or adapters to merge; returns their version."""
-        if self._asleep:
-            self.engine.wake()
-            self._asleep = False
-        aborted = self.engine.abort()
+        self._wake()
+        self._suspend()
         version = self._load()
+        self._carry_on()
+        return version
+
+    def _suspend(self) -> None:
+        """Takes unfinished responses out of the engine and holds them."""
+        aborted = self.engine.abort()
+        carried = []
         for group in self._groups.values():
             for result in aborted:
                 if result.request_id == group.work.request_id and result.finish_reason != "abort":
                     group.add(result)
-            carried = group.work.carry_on(aborted)
-            if carried is not None:
-                self.engine.submit([carried])
+            request = group.work.carry_on(aborted)
+            if request is not None:
+                carried.append(request)
+        self._held = carried + self._held
         # The engine may have nothing left to do, but groups that are complete now.
         self._came.set()
-        return version
+
+    def _carry_on(self) -> None:
+        """Gives the engine what was held, unless it is to do something else first."""
+        if not self._evaluating:
+            held, self._held = self._held, []
+            self.engine.submit(held)
+        self._came.set()
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self.engine.wake()
+            self._asleep = False
 
     def _load(self) -> int:
         """Brings the engine to the next version of the weights; returns its number."""
@@ -189,10 +226,47 @@ class GenerationWorker(Worker):
         return version
 
     async def offload_engine(self) -> None:
-        """Leaves the device to others until the next weights come."""
+        """Leaves the device to others, until the next weights come or `onload_engine`."""
         if not self._asleep:
+            self._suspend()
             self.engine.sleep("offload")
             self._asleep = True
+
+    async def onload_engine(self) -> None:
+        """Takes the device back and carries on with the same weights."""
+        self._wake()
+        self._carry_on()
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    async def begin_evaluation(self, keep_weights: bool) -> None:
+        """Sets training aside, until `end_evaluation`.
+
+        Args:
+            keep_weights: whether training goes on with the weights that the engine has now,
+                whatever comes in between.
+        """
+        self._wake()
+        self._suspend()
+        self._evaluating = True
+        if keep_weights:
+            if self._weights is None:
+                raise RuntimeError(
+                    f"rollout_backend {self.cfg.rollout.rollout_backend} cannot give back the "
+                    "weights of before: let runner.val_check_interval be a multiple of "
+                    "runner.weight_sync_interval"
+                )
+            tensors = self._weights.tensors()
+            kept = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors}
+            self._kept = self.engine.version, kept
+
+    async def end_evaluation(self) -> None:
+        """Goes on with training: its weights, its unfinished responses."""
+        self._evaluating = False
+        if self._kept is not None:
+            (version, tensors), self._kept = self._kept, None
+            self.engine.update_weights(tensors, version)
+        self._carry_on()
 
     # -- agreement ------------------------------------------------------------------------------
 

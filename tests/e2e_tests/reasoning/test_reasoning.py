@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -39,17 +40,20 @@ def of_the_clock(name: str) -> bool:
     return name.startswith("time/") or "per_second" in name or "seconds" in name
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_a_resumed_run_is_as_if_nothing_had_happened(troupe, tmp_path):
-    whole = make_runner(troupe, tmp_path / "a", *SHORT, "runner.max_steps=4")
+    """By DAPO, where prompts are drawn again, and more groups come than are needed."""
+    # Some answers have to be right.
+    overrides = [*SHORT, "runner.max_steps=4", "actor.supervised.steps=80"]
+    overrides.append("actor.supervised.batch_size=64")
+    make = partial(make_runner, troupe, recipe="arithmetic_dapo")
+    whole = make(tmp_path / "a", *overrides)
     whole.run()
     expected = whole.actor.weights().wait()[0]
-    half = make_runner(troupe, tmp_path / "b", *SHORT, "runner.max_steps=4")
+    half = make(tmp_path / "b", *overrides)
     half.max_steps = 2
     half.run()
-    resumed = make_runner(
-        troupe, tmp_path / "b", *SHORT, "runner.max_steps=4", "runner.resume_dir=auto"
-    )
+    resumed = make(tmp_path / "b", *overrides, "runner.resume_dir=auto")
     assert resumed.global_step == 2
     resumed.run()
     found = resumed.actor.weights().wait()[0]
@@ -59,6 +63,37 @@ def test_a_resumed_run_is_as_if_nothing_had_happened(troupe, tmp_path):
         for runner in (resumed, whole)
     )
     assert ours == theirs
+    steps = [line for line in theirs if "rollout/groups_drawn" in line]
+    assert any(line["rollout/groups_drawn"] > 8 for line in steps), "prompts were drawn again"
+    for line in steps:
+        trained = line["rollout/groups_with_signal"] - line["rollout/groups_dropped"]
+        assert trained <= 8 and line["train/actor/policy_age"] == 0
+
+
+@pytest.mark.timeout(180)
+def test_evaluations_change_nothing_in_training(troupe, tmp_path):
+    """Also not between two weight updates, when the engine has older weights than the actor."""
+    found = []
+    for name, interval in (("never", -1), ("always", 1)):
+        runner = make_runner(
+            troupe,
+            tmp_path / name,
+            *SHORT,
+            "runner.save_interval=-1",
+            "runner.max_steps=3",
+            "runner.weight_sync_interval=3",
+            f"runner.val_check_interval={interval}",
+        )
+        runner.run()
+        ages = [
+            line["train/actor/policy_age"]
+            for line in metrics_of(runner)
+            if "train/actor/policy_age" in line
+        ]
+        assert ages == [0, 1, 2], "samples are of the weights of the first step"
+        found.append(runner.actor.weights().wait()[0])
+    never, always = found
+    assert all(torch.equal(never[name], always[name]) for name in never)
 
 
 @pytest.mark.timeout(180)
@@ -70,12 +105,18 @@ def test_a_resumed_run_is_as_if_nothing_had_happened(troupe, tmp_path):
             "cluster.component_placement={actor:0,rollout:1-2,reward:0}",
         ],
         ["cluster.component_placement={actor:0-1,rollout:0,reward:0}", "actor.stream_groups=2"],
+        [
+            "rollout.enable_offload=true",
+            "algorithm.max_policy_age=1",
+            "runner.val_check_interval=2",
+        ],
+        ["rollout.enable_offload=true", "runner.weight_sync_interval=2"],
     ],
-    ids=["asynchronous", "streaming"],
+    ids=["asynchronous", "streaming", "asleep and asynchronous", "asleep between updates"],
 )
 def test_other_ways_to_train(troupe, tmp_path, overrides):
     runner = make_runner(troupe, tmp_path, *SHORT, "runner.max_steps=3", *overrides)
     summary = runner.run()
     assert summary["status"] == "finished" and summary["global_step"] == 3
-    lines = metrics_of(runner)
-    assert all(line["rollout/samples"] >= 32 for line in lines[:3])
+    lines = [line for line in metrics_of(runner) if "rollout/samples" in line]
+    assert len(lines) == 3 and all(line["rollout/samples"] >= 32 for line in lines)

@@ -24,7 +24,8 @@ def test_a_recipe_is_valid(name: str) -> None:
 
 def test_recipes_of_one_task_differ_in_the_algorithm_alone() -> None:
     first = validate_cfg(build_config("arithmetic_grpo", config_path=CONFIGS))
-    for name in ("arithmetic_dapo", "arithmetic_reinpp", "arithmetic_ppo"):
+    for kind in ("dapo", "reinpp", "ppo", "gspo", "cispo"):
+        name = f"arithmetic_{kind}"
         other = validate_cfg(build_config(name, config_path=CONFIGS))
         assert other.actor == first.actor and other.reward == first.reward
         made = [cfg.data.rollout_batch_size * cfg.algorithm.group_size for cfg in (first, other)]
@@ -35,8 +36,8 @@ def test_recipes_of_one_task_differ_in_the_algorithm_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "age", "expected"),
     [
-        ("arithmetic_dapo", 0, "rollout/groups_drawn"),
-        ("arithmetic_dapo", 1, "rollout/groups_carried"),
+        ("arithmetic_dapo", 1, "rollout/groups_dropped"),
+        ("arithmetic_gspo", 0, "train/actor/mismatch_weight"),
         ("arithmetic_reinpp", 0, "train/actor/kl_ref"),
         ("arithmetic_ppo", 0, "train/critic/updates"),
     ],

@@ -1,5 +1,7 @@
 """What a user sees when keys do not fit one another."""
 
+import copy
+
 import pytest
 
 from rlinf.config import ConfigError, validate_cfg
@@ -455,6 +457,37 @@ def test_defaults_follow_the_task(embodied, reasoning, change):
     assert algorithm.max_num_gen_batches > 1, "dynamic sampling can draw again"
     assert algorithm.kl_penalty_type == "low_var_kl" and algorithm.mismatch is None
     assert validate_cfg(change(reasoning, {"algorithm.gamma": 0.9})).algorithm.gamma == 0.9
+
+
+EVALUATION = {
+    "cluster": {"component_placement": {"rollout,reward": "0"}},
+    "runner": {"task_type": "reasoning_eval", "seq_length": 64, "ckpt_path": "logs/run"},
+    "data": {"type": "arithmetic", "max_prompt_length": 8},
+    "rollout": {},
+    "reward": {"reward_type": "arithmetic"},
+}
+
+
+def test_an_evaluation_needs_no_actor_and_no_algorithm(change):
+    cfg = validate_cfg(EVALUATION)
+    assert cfg.actor is None and cfg.runner.only_eval
+    assert cfg.algorithm.sampling_params.max_new_tokens is None
+    sampling = {"algorithm": {"sampling_params": {"max_new_tokens": 32}}}
+    assert validate_cfg(EVALUATION | sampling).algorithm.sampling_params.max_new_tokens == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"runner.ckpt_path": ...}, "there are no weights to evaluate"),
+        ({"runner.resume_dir": "run/global_step_3"}, "reasoning_eval only evaluates"),
+        ({"runner.only_eval": False}, "must be true: task type reasoning_eval only evaluates"),
+        ({"algorithm": {"sampling_params": {"max_new_tokens": 60}}}, "does not fit"),
+    ],
+)
+def test_evaluations_that_do_not_fit(change, complaint, changes, expected):
+    message = complaint(change(copy.deepcopy(EVALUATION), changes))
+    assert message.startswith("The config has 1 problem:") and expected in message, message
 
 
 def test_k1_may_be_part_of_the_reward(reasoning, change):

@@ -90,3 +90,13 @@ def test_ranks_may_get_nothing():
     parts = [share([4]), TokenBatch.of([])]
     assert deal(parts, 2, 0).num_sequences == 2
     assert deal(parts, 2, 1).num_sequences == 0
+
+
+def test_only_the_groups_that_were_chosen_are_dealt():
+    arrivals = ([[3, 9, 0], [7, 1]], [[1, 7, 9], [0, 3]])
+    for rank, expected in ((0, [1, 1, 3, 3]), (1, [9, 9])):
+        for arrival in arrivals:
+            batch = deal([share(part) for part in arrival], 2, rank, chosen=[9, 1, 3])
+            assert batch.indices.tolist() == expected
+    with pytest.raises(ValueError, match=r"prompts \[4\] were chosen but have not come"):
+        deal([share([3, 9])], 2, 0, chosen=[3, 4])

@@ -405,6 +405,16 @@ def test_a_reward_that_is_no_number_stops_or_costs_its_group():
     assert learner.update()["nan_skipped"] == 1
 
 
+def test_what_is_not_chosen_might_as_well_not_be_there():
+    one, other = make_learner(make_cfg()), make_learner(make_cfg())
+    groups = make_groups(one.engine.model, count=6)
+    chosen = [group.prompt.index for group in groups[:4]]
+    one.prepare(groups[::-1], chosen)
+    other.prepare(groups[:4])
+    assert one.update() == other.update()
+    assert distance(weights(one), weights(other)) == 0.0
+
+
 def test_a_response_may_be_empty():
     groups = make_groups(make_model(make_cfg().actor.model))
     for group in groups:

@@ -110,6 +110,23 @@ def test_several_workers_share_a_channel_and_long_responses_are_punished(cluster
     assert tally.groups == 20
 
 
+def test_dynamic_sampling_looks_at_what_is_right_and_not_at_the_length(cluster):
+    algorithm = {"dynamic_sampling": True, "overlong_buffer_length": 10}
+    workers = launch(cluster, config("arithmetic", algorithm), name="filter")
+    groups, scored, verdicts = (Channel.create(name) for name in ("groups", "scored", "verdicts"))
+    long = "1+1=2;1+1=2;"
+    # All wrong, one of them too long; all right, one of them too long; one right.
+    groups.put(group(0, "2", "3", "4", f"{long}3"))
+    groups.put(group(1, "2", "2", "1+1=2;2", f"{long}2"))
+    groups.put(group(2, "2", "3", "2", f"{long}3"))
+    groups.close()
+    workers.compute_rewards(groups, scored, verdicts).wait()
+    found = {verdict.index: verdict for verdict in (verdicts.get() for _ in range(3))}
+    assert len(set(found[0].rewards)) == 2 and set(found[0].scores) == {0.0}
+    assert len(set(found[1].rewards)) == 2 and set(found[1].scores) == {1.0}
+    assert scored.get().prompt.index == 2 and scored.empty()
+
+
 def test_wrong_rewards_and_aborted_samples_are_errors(obedient, cluster):
     with pytest.raises(ValueError, match="'impossible' cannot be made: (.|\n)*not installed"):
         launch(cluster, config("impossible"), name="impossible")

@@ -10,7 +10,11 @@ import pytest
 import torch
 
 from rlinf.data.reasoning import GroupRequest, Prompt
-from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult
+from rlinf.hybrid_engines.generation import (
+    GenerationRequest,
+    GenerationResult,
+    SamplingParams,
+)
 from rlinf.scheduler import Channel, ChannelClosed, wait_all
 from rlinf.workers.rollout.generation_worker import GenerationWorker
 from tests.unit_tests.workers.actor.reasoning import make_cfg, make_groups, make_learner
@@ -123,21 +127,17 @@ class Untied(GenerationWorker):
     def __new__(cls, *args: Any) -> Untied:
         return object.__new__(cls)
 
-    def __init__(self, engine: Idler) -> None:
-        self._rank, self._groups, self._came = 0, {}, asyncio.Event()
-        self._notes = self._asleep = False
-        self.engine = engine
+    def __init__(self, engine: Any) -> None:
+        self._rank, self._groups, self._came, self._held = 0, {}, asyncio.Event(), []
+        self._notes = self._asleep = self._evaluating = False
+        self._kept = None
+        self.engine = self._weights = engine
 
     def worker_timer(self, tag: str | None = None) -> Any:
         return nullcontext()
 
-    def _submit(self, request: GroupRequest) -> None:
-        from rlinf.workers.rollout.generation_worker import _Group
-
-        name = (request.key, request.prompt.index)
-        work = GenerationRequest(name, request.prompt.token_ids, n=request.group_size)
-        self._groups[name] = _Group(request, work)
-        self.engine.submit([work])
+    def _params(self, request: GroupRequest) -> SamplingParams:
+        return SamplingParams()
 
     def _load(self) -> int:
         return 1
@@ -162,3 +162,163 @@ async def test_a_group_that_is_complete_when_weights_come_is_handed_out(closed):
         assert not serving.done()
         await requests.put(None, True)
     await asyncio.wait_for(serving, DEADLINE)
+
+
+# -- responses that are set aside -----------------------------------------------------------------
+
+LENGTH = 8
+
+
+class Typist:
+    """An engine of its own version, which writes one token of each response when it is told to."""
+
+    def __init__(self) -> None:
+        self.version, self.asleep, self.weights = 0, False, {"w": torch.zeros(1)}
+        self._work: dict[Any, GenerationResult] = {}
+        self.typed = asyncio.Event()
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._work)
+
+    def submit(self, work: list[GenerationRequest]) -> None:
+        assert not self.asleep
+        for one in work:
+            fresh = [GenerationResult(one.request_id, i, [], [], [], "abort") for i in range(one.n)]
+            for result in one.partials or fresh:
+                self._work[one.request_id, result.sample_index] = result
+
+    def step(self) -> list[GenerationResult]:
+        assert not self.asleep
+        self.typed.set()
+        for result in self._work.values():
+            result.token_ids.append(1)
+            result.logprobs.append(float(self.weights["w"]))
+            result.versions.append(self.version)
+        done = [key for key, result in self._work.items() if len(result.token_ids) == LENGTH]
+        finished = [self._work.pop(key) for key in done]
+        for result in finished:
+            result.finish_reason = "stop"
+        return finished
+
+    def abort(self) -> list[GenerationResult]:
+        work, self._work = self._work, {}
+        return list(work.values())
+
+    def sleep(self, weights: str) -> None:
+        assert not self.asleep and not self._work and weights == "offload"
+        self.asleep = True
+
+    def wake(self) -> None:
+        assert self.asleep
+        self.asleep = False
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        return list(self.weights.items())
+
+    def update_weights(self, named: dict[str, torch.Tensor], version: int) -> None:
+        assert not self.asleep and not self._work
+        self.weights, self.version = dict(named), version
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+
+class Served(Untied):
+    """Gets weights whose number and value are those of its next version."""
+
+    newest = 0
+
+    def _load(self) -> int:
+        self.engine.update_weights({"w": torch.tensor([float(self.newest)])}, self.newest)
+        return self.newest
+
+
+class Run:
+    """A worker that serves, and what goes in and out."""
+
+    def __init__(self) -> None:
+        self.worker = Served(Typist())
+        self.requests, self.responses = Pipe(), Pipe()
+        self.serving = asyncio.ensure_future(self.worker.rollout(self.requests, self.responses))
+
+    async def ask(self, index: int, key: Any = 0, validation: bool = False) -> None:
+        prompt = Prompt(index, [1], "", None, "", {})
+        await self.requests.put([GroupRequest(prompt, 2, key, validation)], True)
+
+    async def typed(self) -> None:
+        """Waits until another token was written."""
+        self.worker.engine.typed.clear()
+        await asyncio.wait_for(self.worker.engine.typed.wait(), DEADLINE)
+
+    async def sync(self, version: int) -> None:
+        self.worker.newest = version
+        assert await self.worker.sync_model_from_actor() == version
+
+    async def group(self) -> Any:
+        return await asyncio.wait_for(self.responses.get(0, True), DEADLINE)
+
+    async def end(self) -> None:
+        await self.requests.put(None, True)
+        await asyncio.wait_for(self.serving, DEADLINE)
+
+
+def honest(group: Any) -> bool:
+    """Whether tokens have the versions of the weights that wrote them."""
+    return all(s.logprobs == [float(v) for v in s.versions] for s in group.samples)
+
+
+async def idle() -> None:
+    """Lets the loop of the worker have many turns."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("new_weights", [True, False])
+async def test_an_engine_that_sleeps_carries_on_when_it_wakes(new_weights):
+    """As with rollout.enable_offload and max_policy_age, or weight_sync_interval, above 0 or 1."""
+    run = Run()
+    await run.sync(1)
+    await run.ask(7)
+    await run.typed()
+    await run.worker.offload_engine()
+    assert run.worker.engine.asleep
+    await run.ask(8)
+    await idle()
+    assert run.worker.engine.unfinished == 0 and not run.serving.done()
+    if new_weights:
+        await run.sync(2)
+    else:
+        await run.worker.onload_engine()
+    first, second = await run.group(), await run.group()
+    assert [first.prompt.index, second.prompt.index] == [7, 8]
+    versions = first.samples[0].versions
+    assert len(versions) == LENGTH and versions[0] == 1 and versions[-1] == 1 + new_weights
+    assert set(second.samples[0].versions) == {1 + new_weights}
+    assert honest(first) and honest(second)
+    await run.end()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+async def test_an_evaluation_leaves_training_alone(keep):
+    run = Run()
+    await run.sync(1)
+    await run.ask(7)
+    await run.typed()
+    await run.worker.begin_evaluation(keep)
+    await run.sync(3)
+    await run.ask(8)
+    await run.ask(9, "validation", True)
+    validated = await run.group()
+    assert validated.prompt.index == 9 and set(validated.samples[0].versions) == {3}
+    await idle()
+    assert run.worker.engine.unfinished == 0, "those of training wait"
+    await run.worker.end_evaluation()
+    groups = [await run.group(), await run.group()]
+    assert [group.prompt.index for group in groups] == [7, 8]
+    after = 1 if keep else 3
+    assert groups[0].samples[0].versions[0] == 1
+    assert {group.samples[0].versions[-1] for group in groups} == {after}
+    assert all(honest(group) for group in (validated, *groups))
+    assert float(run.worker.engine.weights["w"]) == run.worker.engine.version == after
+    await run.end()

@@ -1,0 +1,113 @@
+"""Rollout and reward workers of language models, which serve through a whole run."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rlinf.data.prompts import PromptSet
+from rlinf.data.reasoning import GroupRequest, Verdict
+from rlinf.scheduler import Channel, WaitTimeout, WorkerGroup, wait_beside
+
+_LOOK_SECONDS = 1.0
+_numbers = itertools.count()
+
+
+def channel_factory() -> Callable[[str], Channel]:
+    """Returns what creates the channels of a runner; those of an earlier one may be closed."""
+    number = next(_numbers)
+    return lambda name: Channel.create(name if number == 0 else f"{name} {number}")
+
+
+class ReasoningServices:
+    """Takes requests and gives verdicts.
+
+    Requests go into a channel; responses come out of the rollout as they are complete, get their
+    reward, and wait in `rewarded` under their key. What is told of them is their verdict.
+
+    Args:
+        cfg: checked configuration.
+        rollout: group of `GenerationWorker`.
+        reward: group of `RewardWorker`.
+
+    Attributes:
+        rewarded: groups to train on.
+    """
+
+    def __init__(self, cfg: Any, rollout: WorkerGroup, reward: WorkerGroup) -> None:
+        self._cfg = cfg
+        self._rollout, self._reward = rollout, reward
+        self.generating: list[Any] = []
+        self.rewarding: list[Any] = []
+
+    def start(self, create: Callable[[str], Channel]) -> None:
+        """Lets the workers begin; they have been initialised.
+
+        Args:
+            create: makes a channel of a name.
+        """
+        names = ("requests", "responses", "rewarded", "verdicts")
+        self._requests, self._responses, self.rewarded, self._verdicts = map(create, names)
+        # One call for each rank: that of a rank that fails has ended, although others go on.
+        self.generating = [
+            self._rollout.execute_on(rank).rollout(self._requests, self._responses)
+            for rank in range(self._rollout.world_size)
+        ]
+        self.rewarding = [
+            self._reward.execute_on(rank).compute_rewards(
+                self._responses, self.rewarded, self._verdicts
+            )
+            for rank in range(self._reward.world_size)
+        ]
+
+    @property
+    def calls(self) -> list[Any]:
+        """Calls that go on as long as the run does."""
+        return [*self.generating, *self.rewarding]
+
+    def request(self, requests: list[GroupRequest]) -> None:
+        """Deals requests to the rollout workers, always in the same way."""
+        workers = self._rollout.world_size
+        for rank in range(workers):
+            if requests[rank::workers]:
+                self._requests.put(requests[rank::workers], key=rank)
+
+    def next_verdict(self, key: int | str) -> Verdict:
+        """Returns the next verdict under a key, as long as all workers live."""
+        limit = self._cfg.cluster.timeouts.channel
+        deadline = time.monotonic() + (1e9 if limit is None else limit)
+        while True:
+            try:
+                return self._verdicts.get(key=key, timeout=_LOOK_SECONDS)
+            except WaitTimeout:
+                for call in self.calls:
+                    if call.done():
+                        call.wait()
+                        raise RuntimeError(f"{call} ended before the run did") from None
+                if time.monotonic() > deadline:
+                    raise
+
+    def validate(self, prompts: PromptSet, key: str) -> list[Verdict]:
+        """Lets the rollout answer all prompts of a set; returns verdicts in their order.
+
+        Args:
+            prompts: the validation set.
+            key: what the responses wait under.
+        """
+        size = self._cfg.data.val_group_size
+        asked = [prompts.prompt(number) for number in range(len(prompts))]
+        self.request([GroupRequest(prompt, size, key, True, greedy=size == 1) for prompt in asked])
+        verdicts = [self.next_verdict(key) for _ in asked]
+        return sorted(verdicts, key=lambda verdict: verdict.index)
+
+    def end(self) -> None:
+        """Lets the workers come to their end."""
+        for channel, calls in (
+            (self._requests, self.generating),
+            (self._responses, self.rewarding),
+        ):
+            channel.close()
+            for call in calls:
+                wait_beside(call, [other for other in self.calls if other is not call])
