@@ -47,8 +47,9 @@ def _for_evaluation(checkpoint: Any) -> dict[str, Any]:
     # It may lie elsewhere than where it was written.
     runner["logger"] = runner["logger"] | {"log_path": str(run.parent), "experiment_name": run.name}
     config["runner"] = runner
-    if config.get("actor"):
-        # The weights are in the checkpoint; those that training began with may be gone.
+    if config.get("actor") and not runner["task_type"].startswith("reasoning"):
+        # The weights are in the checkpoint; those that training began with may be gone. Of a
+        # language model the folder says what it is, and has the tokenizer.
         model = config["actor"]["model"] | {"model_path": None}
         config["actor"] = config["actor"] | {"model": model}
     # Hydra is not to leave files of its own behind.

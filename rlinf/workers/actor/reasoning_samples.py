@@ -148,6 +148,11 @@ class TokenLoss:
         )
         if algorithm.loss_agg_func == "seq-mean-token-sum-norm" and not algorithm.loss_length:
             arguments["loss_length"] = longest_response(cfg)
+        if algorithm.policy_loss != "ppo" and "policy_loss" not in names:
+            raise ValueError(
+                f"algorithm.policy_loss is {algorithm.policy_loss}, but loss_type "
+                f"{algorithm.loss_type} has a surrogate of its own; use loss_type actor"
+            )
         decoupled = "proximal_logprobs" in names
         return cls(
             loss_type=algorithm.loss_type,

@@ -50,6 +50,19 @@ def test_the_run_and_its_newest_checkpoint(
     assert cfg.actor.model.model_path is None and cfg.env.eval.id == "CartPole-v1"
 
 
+def test_a_language_model_is_what_its_folder_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = Path(__file__).parents[3] / "examples/reasoning/config/smollm2_grpo.yaml"
+    cfg = to_plain(validate_cfg(build_config(str(recipe))))
+    store = CheckpointStore(tmp_path / "runs" / "mine" / "checkpoints")
+    store.begin(3)
+    store.commit(3, {"versions": {}, "config": cfg})
+    path, _ = command_of(capsys, str(tmp_path / "runs" / "mine"))
+    found = validate_cfg(build_config(str(path), ["runner.only_eval=true"]))
+    assert found.actor.model == cfg["actor"]["model"]
+
+
 def test_a_checkpoint_that_was_moved(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
