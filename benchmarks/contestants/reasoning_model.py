@@ -34,12 +34,13 @@ def make_arithmetic(folder: Path, recipe: str, prompts: int) -> int:
     from rlinf.data.prompts import PromptStream, training_prompts
     from rlinf.data.tokenizer import tokenizer_of_run
     from rlinf.models import get_model
+    from rlinf.workers.actor.learner import LearnerPlace
     from rlinf.workers.actor.reasoning_learner import ReasoningLearner
 
     cfg = validate_cfg(build_config(recipe))
     torch.manual_seed(cfg.runner.seed)
     model = get_model(cfg.actor.model, dtype=torch.float32)
-    learner = ReasoningLearner(cfg, model, torch.device("cpu"), seed=cfg.runner.seed)
+    learner = ReasoningLearner(cfg, model, LearnerPlace(torch.device("cpu"), seed=cfg.runner.seed))
     tokenizer = tokenizer_of_run(cfg)
     stream = training_prompts(cfg, tokenizer)
     settings = cfg.actor.supervised

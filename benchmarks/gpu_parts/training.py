@@ -106,6 +106,7 @@ def make_learner(
     """The learner of a run, alone, on packed sequences."""
     from rlinf.config import validate_cfg
     from rlinf.models import get_model
+    from rlinf.workers.actor.learner import LearnerPlace
     from rlinf.workers.actor.reasoning_learner import ReasoningLearner
 
     length = 64 if settings.tiny else 1024
@@ -141,7 +142,7 @@ def make_learner(
         # On the CPU, as an actor does it.
         _made[shape] = get_model(cfg.actor.model, dtype=torch.float32)
     model = copy.deepcopy(_made[shape])
-    return ReasoningLearner(cfg, model, settings.device, seed=0)
+    return ReasoningLearner(cfg, model, LearnerPlace(settings.device))
 
 
 def random_groups(tokens: int, mean: int, vocabulary: int) -> list[SampleGroup]:

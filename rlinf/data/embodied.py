@@ -20,6 +20,17 @@ ENVS = 1
 Trajectory = TypeVar("Trajectory", bound="EnvTrajectory | PolicyTrajectory")
 
 
+@dataclass(frozen=True)
+class RolloutNeeds:
+    """What a learner needs of rollouts besides what all of them hold.
+
+    Attributes:
+        final_observations: the observations in which episodes ended.
+    """
+
+    final_observations: bool = False
+
+
 @dataclass
 class FinalObservations:
     """The observations in which the m episodes of a rollout ended.

@@ -111,29 +111,13 @@ class EngineCheckpoint:
 
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors by name: `model.`, `reference.<name>` and `optim.<parameter>.<what>`."""
-        model, optimizer = self._engine.model, self._engine.optimizer
         out = self._model_tensors()
-        for name, parameter in model.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            state = optimizer.state[parameter]
-            if not state:
-                # Before the first step there is none; this is how AdamW begins.
-                state |= _fresh_state(optimizer, parameter)
-            out |= {f"optim.{name}.{key}": value for key, value in state.items()}
+        for optimizer in self._engine.optimizers.values():
+            out |= {f"optim.{name}": tensor for name, tensor in optimizer.state_tensors().items()}
         if self._engine.reference is not None:
             of_reference = self._engine.reference.state_dict()
             out |= {f"reference.{name}": tensor for name, tensor in of_reference.items()}
         return out
-
-
-def _fresh_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    device = parameter.device if optimizer.defaults["fused"] else "cpu"
-    return {
-        "step": torch.zeros((), dtype=torch.float32, device=device),
-        "exp_avg": torch.zeros_like(parameter),
-        "exp_avg_sq": torch.zeros_like(parameter),
-    }
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -147,10 +131,12 @@ def _first_line(error: BaseException) -> str:
 
 def counters(engine: TrainEngine) -> dict[str, Any]:
     """What else has to be kept of an engine: plain data."""
-    return {"steps": engine.steps, "skipped": engine.skipped, "progress": engine.progress}
+    of_each = {name: optimizer.counters() for name, optimizer in engine.optimizers.items()}
+    return {"skipped": engine.skipped, "optimizers": of_each}
 
 
 def set_counters(engine: TrainEngine, state: dict[str, Any]) -> None:
     """Goes on from counters that `counters` returned."""
-    engine.steps, engine.skipped = state["steps"], state["skipped"]
-    engine.set_progress(state["progress"])
+    engine.skipped = state["skipped"]
+    for name, optimizer in engine.optimizers.items():
+        optimizer.set_counters(state["optimizers"][name])

@@ -1,4 +1,4 @@
-"""The training engine: a model, its optimiser and its ranks, behind a few plain calls.
+"""The training engine: a model, its optimisers and its ranks, behind a few plain calls.
 
 One rank trains the bare model. Several ranks shard it with FSDP2 (gloo on CPU, NCCL on GPU); so
 does one rank that computes with weights of 16 bits, for which FSDP casts them. Losses are sums over
@@ -11,16 +11,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rlinf.hybrid_engines.fsdp.optimizer_memory import OptimizerMemory
+from rlinf.hybrid_engines.fsdp.optimizer import ACTOR, OptimizerSpec, make_optimizers
 from rlinf.hybrid_engines.fsdp.precision import training_precision
-from rlinf.hybrid_engines.fsdp.schedule import learning_rate_factor
 from rlinf.hybrid_engines.fsdp.sharding import shard, whole
 
 _COMPILER = "inductor"
@@ -38,14 +37,15 @@ class TrainEngine:
         on_nan: `stop` raises when a gradient is not finite; `skip` leaves that step out.
         keep_reference: whether to keep a frozen copy of the model as it is now.
         casts_alone: one rank, too, computes in 16 bits by casting weights instead of autocast.
+        optimizers: what trains which parameters, by name; None is one that trains all of them by
+            the `optim` section.
 
     Attributes:
         model: the model that is trained.
         sharded: whether it is FSDP's.
         reference: the frozen copy, or None.
         precision: the number formats that are used.
-        steps: optimiser steps made.
-        progress: optimiser steps planned so far, made or not; schedules follow it.
+        optimizers: by name; methods that take a name mean the first one by default.
         skipped: steps left out because their gradient was not finite.
         offloads: how often the device was given up.
     """
@@ -61,11 +61,12 @@ class TrainEngine:
         on_nan: str = "stop",
         keep_reference: bool = False,
         casts_alone: bool = False,
+        optimizers: Mapping[str, OptimizerSpec] | None = None,
     ):
         self.cfg = cfg
         self.device = device
         self.world_size = world_size
-        self.steps = self.skipped = self.offloads = 0
+        self.skipped = self.offloads = 0
         self._on_nan = on_nan
         self.precision = training_precision(cfg, device, world_size, casts_alone)
         self.sharded = world_size > 1 or self.precision.params is not None
@@ -86,57 +87,49 @@ class TrainEngine:
             # In place: names of weights stay as they are.
             model.compile(backend=_COMPILER)
         self.model = model
-        self.optimizer = torch.optim.AdamW(_parameter_groups(model), fused=not self.sharded)
-        self._follow(cfg.optim, total_steps)
-        self._optimizer_memory = OptimizerMemory(self.optimizer)
+        specs = optimizers or {ACTOR: OptimizerSpec(cfg.optim)}
+        self.optimizers = make_optimizers(model, specs, total_steps, fused=not self.sharded)
+        self._main = next(iter(self.optimizers.values()))
         self._model_here = self._optimizer_here = True
         self._reference_waits = bool(cfg.offload_reference) and self.reference is not None
         if self._reference_waits:
             self.reference.to("cpu")
 
-    def _follow(self, optim: Any, total_steps: int) -> None:
-        """Takes learning rates and the like from an `optim` section."""
-        groups = self.optimizer.param_groups
-        if optim.value_lr is not None and len(groups) == 1:
-            raise ValueError(
-                f"optim.value_lr is {optim.value_lr}, but {type(self.model).__name__} has no value "
-                "function of its own to train: leave value_lr out, set model.add_value_head to "
-                "true, or let the model name the parameters (is_value_parameter)"
-            )
-        for group in groups:
-            group |= {
-                "betas": (optim.adam_beta1, optim.adam_beta2),
-                "eps": optim.adam_eps,
-                "weight_decay": optim.weight_decay,
-            }
-        self._clip_grad: float | None = optim.clip_grad
-        self._rates = (optim.lr, optim.value_lr or optim.lr)[: len(groups)]
-        self._rate_factor = learning_rate_factor(optim, total_steps)
-        self.set_progress(0)
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The first optimiser, as torch knows it."""
+        return self._main.optimizer
+
+    @property
+    def steps(self) -> int:
+        """Steps that the first optimiser has made."""
+        return self._main.steps
+
+    @property
+    def progress(self) -> int:
+        """Steps of the first optimiser planned so far, made or not; its schedule follows them."""
+        return self._main.progress
 
     def set_progress(self, steps: int) -> None:
-        """Puts schedules where they are after a number of planned optimiser steps."""
-        self.progress = steps
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * self._rate_factor(steps)
+        """Puts the schedule of the first optimiser where it is after so many planned steps."""
+        self._main.set_progress(steps)
 
     def advance(self, steps: int = 1) -> None:
-        """Moves schedules on by planned optimiser steps, whether they were made or not."""
+        """Moves that schedule on by planned optimiser steps, whether they were made or not."""
         self.set_progress(self.progress + steps)
 
     def begin_phase(self, optim: Any, total_steps: int, *, forget: bool = True) -> None:
-        """Goes on with the same weights as another training.
+        """Goes on with the same weights as another training, of the first optimiser.
 
         Args:
             optim: its `optim` section.
             total_steps: its optimiser steps, for schedules.
             forget: begin with a fresh optimiser, and with the present weights as reference.
         """
-        self._follow(optim, total_steps)
+        self._main.follow(optim, total_steps)
         if not forget:
             return
-        self.optimizer.state.clear()
-        self.steps = 0
+        self._main.forget()
         if self.reference is not None:
             own = self.model.state_dict()
             with torch.no_grad():
@@ -231,10 +224,16 @@ class TrainEngine:
 
     def drop_gradients(self) -> None:
         """Forgets the gradient that has been added up."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
 
-    def step(self) -> dict[str, float] | None:
+    def step(self, name: str | None = None) -> dict[str, float] | None:
         """Clips the gradient and makes an optimiser step; `advance` moves schedules on.
+
+        The gradients of all parameters are forgotten: those that another optimiser trains have no
+        part in its norm, and none is left over for the next step.
+
+        Args:
+            name: of the optimiser; None is the first.
 
         Returns:
             The norm of the gradient and the learning rate that was used; None if the step was left
@@ -243,33 +242,20 @@ class TrainEngine:
         Raises:
             FloatingPointError: the gradient is not finite; names the tensors.
         """
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+        optimizer = self._main if name is None else self.optimizers[name]
+        norm = optimizer.gradient_norm()
         size = float(whole(norm))
         finite = math.isfinite(size)
         if not finite and self._on_nan == "stop":
             raise FloatingPointError(
-                f"the gradient of optimiser step {self.steps + 1} is not finite (norm {size}) in "
-                f"{', '.join(self._not_finite()[:8]) or 'its norm'}; lower actor.optim.lr, look "
-                "for extreme rewards, or leave such steps out with runner.on_nan: skip"
+                f"the gradient of optimiser step {optimizer.steps + 1} is not finite (norm {size}) "
+                f"in {', '.join(optimizer.not_finite()[:8]) or 'its norm'}; lower actor.optim.lr, "
+                "look for extreme rewards, or leave such steps out with runner.on_nan: skip"
             )
-        if finite:
-            limit = self._clip_grad
-            limit = math.inf if limit is None else limit
-            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
-            self.optimizer.step()
-            self.steps += 1
-        else:
-            self.skipped += 1
+        rate = optimizer.step(norm) if finite else 0.0
+        self.skipped += not finite
         self.drop_gradients()
-        return {"grad_norm": size, "lr": self.optimizer.param_groups[0]["lr"]} if finite else None
-
-    def _not_finite(self) -> list[str]:
-        return [
-            name
-            for name, p in self.model.named_parameters()
-            if p.grad is not None and not torch.isfinite(whole(p.grad)).all()
-        ]
+        return {"grad_norm": size, "lr": rate} if finite else None
 
     # -- weights --------------------------------------------------------------------------------
 
@@ -285,7 +271,8 @@ class TrainEngine:
         self.offloads += 1
         for model in filter(None, (self.model, self.reference)):
             model.to("cpu")
-        self._optimizer_memory.offload()
+        for optimizer in self.optimizers.values():
+            optimizer.offload()
         self._model_here = self._optimizer_here = False
         if self.device.type != "cpu":
             torch.get_device_module(self.device).empty_cache()
@@ -294,7 +281,7 @@ class TrainEngine:
         """Brings back what `offload` moved away; does nothing if it is there.
 
         Args:
-            optimizer: whether the optimiser is needed too, or only the weights.
+            optimizer: whether the optimisers are needed too, or only the weights.
         """
         if not self._model_here:
             reference = None if self._reference_waits else self.reference
@@ -302,17 +289,6 @@ class TrainEngine:
                 model.to(self.device)
             self._model_here = True
         if optimizer and not self._optimizer_here:
-            self._optimizer_memory.onload(self.device)
+            for each in self.optimizers.values():
+                each.onload(self.device)
             self._optimizer_here = True
-
-
-def _parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """The parameters, and those of the value function, if the model names any, in a second group.
-
-    A model names them by a method `is_value_parameter(name)`.
-    """
-    of_value = getattr(model, "is_value_parameter", lambda name: False)
-    groups: list[dict[str, Any]] = [{"params": []}, {"params": []}]
-    for name, parameter in model.named_parameters():
-        groups[int(of_value(name))]["params"].append(parameter)
-    return groups if groups[1]["params"] else groups[:1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from rlinf.algorithms.registry import advantage_registry, policy_loss_registry
 from rlinf.data.embodied import EmbodiedBatch
-from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.agreement import compute_format, embodied_agreement
@@ -21,7 +20,8 @@ from rlinf.workers.actor.embodied_samples import (
     LossSettings,
     recompute_logprobs,
 )
-from rlinf.workers.actor.fingerprints import StepFingerprints, embodied_tensors
+from rlinf.workers.actor.fingerprints import embodied_tensors
+from rlinf.workers.actor.learner import ACTOR, Learner, LearnerPlace
 from rlinf.workers.actor.update_loop import UpdateLoop
 from rlinf.workers.agreement import (
     Evidence,
@@ -33,59 +33,38 @@ from rlinf.workers.agreement import (
     sampled_steps,
 )
 
+_NOTHING_COUNTS = (
+    "nothing of this rollout counts, since all groups are outside of "
+    "algorithm.rewards_lower_bound and rewards_upper_bound, or all envs gave NaN"
+)
 
-class EmbodiedLearner:
-    """Learns from rollouts, on one rank of several.
+
+class EmbodiedLearner(Learner):
+    """Learns from rollouts of envs by a policy loss, such as PPO's.
 
     Args:
         cfg: the configuration.
         model: the policy, on the CPU and equal on each rank, its weights in float32.
-        device: where to train.
-        seed: of the shuffle, equal on all ranks.
-        rank: this one.
-        world_size: number of ranks.
-        total_steps: optimiser steps of the whole run, for schedules.
-        warn: tells the user something.
+        place: where it runs.
 
     Attributes:
-        engine: the policy and its optimiser.
         credit: what turns rewards into advantages.
-        updates: what makes the optimiser steps.
-        version: of the weights: updates made so far.
-        fingerprints: hashes of what each update did; None unless `runner.deterministic`.
     """
 
-    def __init__(
-        self,
-        cfg: Any,
-        model: nn.Module,
-        device: torch.device,
-        *,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        total_steps: int = 0,
-        warn: Callable[[str], None] = print,
-    ) -> None:
-        self.cfg = cfg
-        self.version = 0
-        self._rank, self._world_size, self._warn = rank, world_size, warn
-        self.engine = TrainEngine(
+    def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
+        super().__init__(cfg, place)
+        engine = TrainEngine(
             model,
             cfg.actor,
-            device,
-            world_size,
-            total_steps,
+            place.device,
+            place.world_size,
+            place.total_steps,
             on_nan=cfg.runner.on_nan,
             keep_reference=needs_reference(cfg.algorithm),
         )
-        if self.engine.precision.note:
-            self._warn_once(self.engine.precision.note)
-        self.credit = EmbodiedCredit(cfg, self.engine.all_reduce, device, warn)
-        self.updates = UpdateLoop(cfg, self.engine, named_seed(seed, "actor", "shuffle", rank))
-        self.fingerprints = StepFingerprints(self.engine) if cfg.runner.deterministic else None
-        if self.fingerprints is not None:
-            self.updates.watches.append(self.fingerprints)
+        shuffle = named_seed(place.seed, "actor", "shuffle", place.rank)
+        self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, shuffle))
+        self.credit = EmbodiedCredit(cfg, engine.all_reduce, place.device, place.warn)
         self._loss = LossSettings.of(cfg)
         self._prepared: tuple[EmbodiedBatch, Credit, Tensor | None] | None = None
 
@@ -123,11 +102,11 @@ class EmbodiedLearner:
             self.fingerprints.batch(embodied_tensors(batch, credit))
         task = EmbodiedTask(self._loss, self.engine, samples, self.version + 1)
         metrics = self.updates.run(task)
-        self._tell_what_was_left_out(metrics)
+        self.tell_what_was_left_out(metrics, _NOTHING_COUNTS)
         self.engine.model.update_normalizer(
             batch.forward_inputs,
             mask=credit.seen.any(-1),
-            all_reduce=self.engine.all_reduce if self._world_size > 1 else None,
+            all_reduce=self.engine.all_reduce if self.place.world_size > 1 else None,
         )
         self.version += 1
         self._prepared = None
@@ -178,37 +157,18 @@ class EmbodiedLearner:
 
     # -- checkpoints ------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """What this rank remembers besides the weights and the optimiser, plain data."""
+    def own_state(self) -> dict[str, Any]:
+        """See `Learner.own_state`."""
         return {
-            "version": self.version,
-            "world_size": self._world_size,
-            "engine": counters(self.engine),
             "return_scale": self.credit.scale.state_dict(),
             "nan_skipped": self.credit.nan_skipped,
-            "shuffle": self.updates.shuffle.get_state(),
-            "random": torch.get_rng_state(),
         }
 
-    def load_state(self, state: dict[str, Any]) -> list[str]:
-        """Goes on from a state; returns, in words, what does not carry over.
-
-        Args:
-            state: of this rank, or of rank 0 of another number of ranks.
-        """
-        self.version = state["version"]
-        set_counters(self.engine, state["engine"])
+    def load_own_state(self, state: dict[str, Any], same_ranks: bool) -> None:
+        """See `Learner.load_own_state`."""
         self.credit.nan_skipped = state["nan_skipped"]
-        if state["world_size"] == self._world_size:
-            self.credit.scale.load_state_dict(state["return_scale"])
-            self.updates.shuffle.set_state(state["shuffle"])
-            torch.set_rng_state(state["random"])
-            return []
-        self.credit.scale.load_state_dict(state["return_scale"] | {"returns": None})
-        return [
-            f"the order of samples within a rollout, as there were {state['world_size']} actor "
-            f"ranks and now are {self._world_size}"
-        ]
+        other_envs = {} if same_ranks else {"returns": None}
+        self.credit.scale.load_state_dict(state["return_scale"] | other_envs)
 
     # -- plumbing -------------------------------------------------------------------------------
 
@@ -219,20 +179,6 @@ class EmbodiedLearner:
     def _forward_size(self, batch: EmbodiedBatch) -> int:
         """Samples per forward pass."""
         return self.cfg.actor.micro_batch_size or self.updates.share(batch.num_samples)
-
-    def _tell_what_was_left_out(self, metrics: dict[str, float]) -> None:
-        not_finite, empty = metrics["actor/updates_not_finite"], metrics["actor/updates_empty"]
-        if not_finite:
-            self._warn_once(f"updates left out, since a gradient was not finite: {not_finite:.0f}")
-        if empty and not metrics["actor/updates"]:
-            self._warn_once(
-                "no update was made: nothing of this rollout counts, since all groups are outside "
-                "of algorithm.rewards_lower_bound and rewards_upper_bound, or all envs gave NaN"
-            )
-
-    def _warn_once(self, message: str) -> None:
-        if self._rank == 0:
-            self._warn(message)
 
 
 def needs_reference(algorithm: Any) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from rlinf.algorithms.agreement import Tolerance
 from rlinf.config.placed import is_placed
-from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
-from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
 from rlinf.hybrid_engines.fsdp.sharding import whole
 from rlinf.hybrid_engines.initial_weights import load_initial_weights
@@ -21,20 +19,18 @@ from rlinf.models import get_model
 from rlinf.models.causal_lm.model import CausalLM
 from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
-from rlinf.utils.checkpoint import save_tree
-from rlinf.utils.determinism import be_deterministic
-from rlinf.workers.actor.agreement import compute_format
+from rlinf.workers.actor.actor import Actor
 from rlinf.workers.actor.reasoning_critic import build_critic
 from rlinf.workers.actor.reasoning_learner import Examples, ReasoningLearner
+from rlinf.workers.actor.registry import learner_of
 from rlinf.workers.agreement import Evidence, Finding
-from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
 from rlinf.workers.cpu_threads import use_cores
 
 if TYPE_CHECKING:
     from rlinf.data.reasoning import SampleGroup
 
 
-class ReasoningActor(Checkpointed, Worker):
+class ReasoningActor(Actor):
     """Trains a language model on groups of responses that have their rewards.
 
     One step is `recv_rollout_batch`, `compute_advantages_and_returns`, `run_training`; or
@@ -42,66 +38,37 @@ class ReasoningActor(Checkpointed, Worker):
     before the last group has been generated.
     """
 
-    def __init__(self, cfg: Any) -> None:
-        super().__init__()
-        if cfg.runner.deterministic:
-            be_deterministic(cfg.runner.seed, "actor", self._rank)
-        self.cfg = cfg
-        self._device = torch.device(self.torch_device_type)
-        self._groups: list[SampleGroup] | None = None
+    learner: ReasoningLearner
+    _groups: list[SampleGroup] | None = None
 
     def init_worker(self, total_steps: int = 0) -> None:
-        """Builds the policy, a critic if there is one, and their optimisers.
+        """Builds the policy, a critic if there is one, and their learner.
 
         Args:
             total_steps: optimiser steps of the whole run, for schedules.
         """
         cfg = self.cfg
         use_cores(cfg, self._device)
-        seed = cfg.runner.seed if cfg.actor.seed is None else cfg.actor.seed
-        torch.manual_seed(seed)
+        torch.manual_seed(self.seed)
         policy = get_model(cfg.actor.model, dtype=torch.float32)
         load_initial_weights(policy, cfg)
         critic = None
         uses_critic = cfg.critic is not None and cfg.critic.use_critic_model
         if uses_critic and not is_placed(cfg, "critic"):
             critic = build_critic(cfg)
-        self.learner = ReasoningLearner(
-            cfg,
-            policy,
-            self._device,
-            seed=seed,
-            critic=critic,
-            rank=self._rank,
-            world_size=self._world_size,
-            total_steps=total_steps,
-            warn=self.log_warning,
-        )
-        if cfg.actor.stream_groups and (problem := self.learner.why_not_stream()):
+        learner = learner_of(cfg)(cfg, policy, self._place(total_steps), critic)
+        if cfg.actor.stream_groups and (problem := learner.why_not_stream()):
             raise ValueError(f"actor.stream_groups is {cfg.actor.stream_groups}, but {problem}")
-        self._senders = {
+        senders = {
             role: WeightSender(self, cfg, cfg[role].group_name, once=role == "reference")
             for role in ("rollout", "inference", "reference")
         }
-        self._tensors = {"actor": EngineCheckpoint(self.engine)}
-        if self.learner.critic is not None:
-            self._tensors["critic"] = EngineCheckpoint(self.learner.critic.engine)
-        self._offload()
-
-    @property
-    def engine(self) -> TrainEngine:
-        """The policy and its optimiser."""
-        return self.learner.engine
+        self._adopt(learner, senders)
 
     @property
     def policy(self) -> CausalLM:
         """The policy."""
         return self.engine.model
-
-    @property
-    def version(self) -> int:
-        """Version of the weights: calls so far that trained them."""
-        return self.learner.version
 
     # -- weights --------------------------------------------------------------------------------
 
@@ -112,12 +79,12 @@ class ReasoningActor(Checkpointed, Worker):
         They have the names of the plain model of transformers; those that share their memory, such
         as a tied last layer, go once. With adapters, `weight_syncer.lora` says what goes.
         """
-        return self._send("rollout")
+        return self._send_policy("rollout")
 
     @Worker.timer("sync_weights")
     def sync_model_to_inference(self) -> int:
         """The same to workers that recompute log-probabilities; see `ReasoningInference`."""
-        return self._send("inference")
+        return self._send_policy("inference")
 
     @Worker.timer("sync_weights")
     def sync_model_to_reference(self) -> int:
@@ -125,25 +92,16 @@ class ReasoningActor(Checkpointed, Worker):
 
         It is the policy as it is now; with adapters, the one without what they have learnt.
         """
-        return self._send("reference")
+        return self._send_policy("reference")
 
-    def _send(self, role: str) -> int:
+    def _send_policy(self, role: str) -> int:
         self.engine.onload(optimizer=False)
         if role == "reference":
             # Not rounded: the actor's own reference is not, either.
-            tensors = self.policy.base_tensors(whole)
-        else:
-            adapters = self.cfg.weight_syncer.lora == "adapters"
-            tensors = self.policy.policy_tensors(whole, adapters)
+            return self._send(role, self.policy.base_tensors(whole))
+        adapters = self.cfg.weight_syncer.lora == "adapters"
         rounded_to = self._format_on_the_way() if role == "rollout" else None
-        size = 0
-        if self._rank == 0:
-            size = self._senders[role].send(tensors, self.version, rounded_to)
-        else:
-            for _ in tensors:
-                pass
-        self._offload()
-        return size
+        return self._send(role, self.policy.policy_tensors(whole, adapters), rounded_to)
 
     def _format_on_the_way(self) -> torch.dtype | None:
         """What weights are rounded to in messages to the rollout; None if they are not."""
@@ -157,16 +115,6 @@ class ReasoningActor(Checkpointed, Worker):
         if self._rank == 0:
             self.policy.save_folder(folder, tensors)
         self._offload()
-
-    def _offload(self) -> None:
-        """Leaves the device to others, if the config says so."""
-        for section, learner in (
-            (self.cfg.actor, self.learner),
-            (self.cfg.critic, self.learner.critic),
-        ):
-            if learner is not None and section.enable_offload:
-                with self.worker_timer("offload"):
-                    learner.engine.offload()
 
     # -- responses ------------------------------------------------------------------------------
 
@@ -278,11 +226,7 @@ class ReasoningActor(Checkpointed, Worker):
         self._offload()
         return metrics
 
-    # -- agreement and fingerprints -------------------------------------------------------------
-
-    def number_format(self) -> torch.dtype:
-        """The format that the policy computes in."""
-        return compute_format(self.engine)
+    # -- agreement ------------------------------------------------------------------------------
 
     def find_differences(self, evidence: list[Evidence]) -> list[Finding]:
         """Says what differs between this rank and the rollout workers, after `TooFarApart`."""
@@ -297,40 +241,7 @@ class ReasoningActor(Checkpointed, Worker):
             findings.append(Finding("dtype", text))
         return findings
 
-    def fingerprints(self) -> dict[str, Any]:
-        """Hashes of what the last update did; see `rlinf.utils.fingerprints`."""
-        self.engine.onload(optimizer=False)
-        record = self.learner.fingerprints.take()
-        self._offload()
-        return record
-
-    def fingerprint_facts(self) -> tuple[dict[str, Any], dict[str, list[str]]]:
-        """What hashes may depend on besides the config, and the names of the tensors."""
-        name = torch.cuda.get_device_name() if self._device.type == "cuda" else "cpu"
-        facts = {
-            "device": name,
-            "actor_ranks": self._world_size,
-            "threads": torch.get_num_threads(),
-        }
-        return facts, self.learner.fingerprints.names()
-
     # -- checkpoints ----------------------------------------------------------------------------
-
-    def _snapshot(self, folder: Path) -> Job:
-        tensors = {name: checkpoint.snapshot() for name, checkpoint in self._tensors.items()}
-        states = {"actor": self.learner.state()}
-        # Where it would be if critic workers had it: either can go on from the other's.
-        of_critic = states["actor"].pop("critic")
-        if of_critic is not None:
-            states["critic"] = {"world_size": self._world_size, **of_critic}
-
-        def write() -> None:
-            for name, snapshot in tensors.items():
-                self._tensors[name].write(snapshot, folder / name / "tensors")
-            for name, state in states.items():
-                save_tree(folder / name / f"rank_{self._rank}", state)
-
-        return write
 
     def _restore(self, folder: Path) -> list[str]:
         if self.engine.reference is not None and (folder / "reference").exists():
@@ -338,10 +249,4 @@ class ReasoningActor(Checkpointed, Worker):
                 f"the reference policy of {folder} was in workers of its own; name reference in "
                 "cluster.component_placement again"
             )
-        for name, checkpoint in self._tensors.items():
-            checkpoint.read(folder / name / "tensors")
-        state = load_rank(folder / "actor", self._rank)
-        state["critic"] = None
-        if self.learner.critic is not None:
-            state["critic"] = load_rank(folder / "critic", self._rank)
-        return self.learner.load_state(state)
+        return super()._restore(folder)

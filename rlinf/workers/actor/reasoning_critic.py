@@ -11,11 +11,11 @@ from rlinf.algorithms.aggregation import Aggregator, LossNorm
 from rlinf.algorithms.critic import compute_critic_loss
 from rlinf.algorithms.metrics import Metric
 from rlinf.data.token_batch import TokenBatch
-from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.models import get_model
 from rlinf.models.causal_lm.model import CausalLM
 from rlinf.utils.determinism import named_seed
+from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.reasoning_batches import MicroBatches
 from rlinf.workers.actor.reasoning_samples import (
     SequenceTask,
@@ -94,27 +94,14 @@ class ReasoningCritic:
     Args:
         cfg: the configuration; `critic` and `algorithm` are read.
         model: the network, with a value head, on the CPU and equal on each rank.
-        device: where to train.
-        seed: of the shuffle, equal on all ranks.
-        rank: this one.
-        world_size: number of ranks.
-        total_steps: optimiser steps of the whole run, for schedules.
+        place: where it runs.
 
     Attributes:
         engine: the value function and its optimiser.
+        updates: what makes its optimiser steps.
     """
 
-    def __init__(
-        self,
-        cfg: Any,
-        model: nn.Module,
-        device: torch.device,
-        *,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        total_steps: int = 0,
-    ) -> None:
+    def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         self._algorithm = cfg.algorithm
         self._loss_length = cfg.algorithm.loss_length or longest_response(cfg)
         fsdp = cfg.critic.fsdp_config
@@ -123,22 +110,22 @@ class ReasoningCritic:
         self.engine = TrainEngine(
             model,
             cfg.critic,
-            device,
-            world_size,
-            total_steps,
+            place.device,
+            place.world_size,
+            place.total_steps,
             on_nan=cfg.runner.on_nan,
             casts_alone=True,
         )
         self._micro_batches = MicroBatches.of(
-            cfg, model, device, self.engine.agree, cfg.critic.micro_batch_size
+            cfg, model, place.device, self.engine.agree, cfg.critic.micro_batch_size
         )
         shape = UpdateShape(
             minibatches=cfg.algorithm.n_minibatches,
             epochs=cfg.algorithm.update_epoch,
             shuffles=cfg.algorithm.shuffle_rollout,
         )
-        shuffle = named_seed(seed, "critic", "shuffle", rank)
-        self._updates = UpdateLoop(cfg, self.engine, shuffle, shape)
+        shuffle = named_seed(place.seed, "critic", "shuffle", place.rank)
+        self.updates = UpdateLoop(cfg, self.engine, shuffle, shape)
 
     @property
     def warming_up(self) -> bool:
@@ -163,16 +150,6 @@ class ReasoningCritic:
         task = ValueTask(
             self.engine, samples, self._micro_batches, self._algorithm, self._loss_length
         )
-        metrics = self._updates.run(task)
+        metrics = self.updates.run(task)
         # The loop counts for the actor; here it is the critic that is trained.
         return {name.replace("actor/", "critic/", 1): value for name, value in metrics.items()}
-
-    def state(self) -> dict[str, Any]:
-        """What this rank remembers besides the weights and the optimiser, plain data."""
-        return {"engine": counters(self.engine), "shuffle": self._updates.shuffle.get_state()}
-
-    def load_state(self, state: dict[str, Any], same_ranks: bool) -> None:
-        """Goes on from a state; the order of samples only with as many ranks."""
-        set_counters(self.engine, state["engine"])
-        if same_ranks:
-            self._updates.shuffle.set_state(state["shuffle"])

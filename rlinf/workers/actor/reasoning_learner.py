@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,11 @@ from rlinf.algorithms.agreement import Tolerance
 from rlinf.algorithms.metrics import Metric, merge_metrics, reduce_metrics
 from rlinf.config.placed import is_placed
 from rlinf.data.token_batch import TokenBatch
-from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.agreement import compute_format
 from rlinf.workers.actor.embodied_learner import needs_reference
-from rlinf.workers.actor.fingerprints import StepFingerprints
+from rlinf.workers.actor.learner import ACTOR, Learner, LearnerPlace
 from rlinf.workers.actor.reasoning_agreement import Comparison
 from rlinf.workers.actor.reasoning_batches import MicroBatches, deal
 from rlinf.workers.actor.reasoning_credit import ReasoningCredit
@@ -47,59 +46,45 @@ Examples = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Token ids of prompt and response of each example."""
 
 
-class ReasoningLearner:
-    """Learns from groups of responses, on one rank of several.
+_NOTHING_COUNTS = (
+    "nothing of this batch counts, since all groups are outside of algorithm.rewards_lower_bound "
+    "and rewards_upper_bound, all responses were cut and algorithm.mask_truncated is true, or "
+    "rewards were NaN"
+)
+
+
+class ReasoningLearner(Learner):
+    """Learns from groups of responses by a policy loss, such as GRPO's.
 
     Args:
         cfg: the configuration.
         model: the policy, on the CPU and equal on each rank, its weights in float32.
-        device: where to train.
-        seed: of the shuffle, equal on all ranks.
-        critic: a value function with a network of its own, likewise; None without one, or if a
-            group of its own has it.
-        rank: this one.
-        world_size: number of ranks.
-        total_steps: optimiser steps of the whole run, for schedules.
-        warn: tells the user something.
+        place: where it runs.
+        critic: a value function with a network of its own, as the model; None without one, or if
+            a group of its own has it.
 
     Attributes:
-        engine: the policy and its optimiser.
         critic: the value function and its optimiser, or None.
         credit: what turns rewards into advantages.
-        version: of the weights: calls so far that trained them.
-        fingerprints: hashes of what each update did; None unless `runner.deterministic`.
         comparison: of log-probabilities with the engine's, before the first optimiser step.
     """
 
     def __init__(
-        self,
-        cfg: Any,
-        model: nn.Module,
-        device: torch.device,
-        *,
-        seed: int,
-        critic: nn.Module | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        total_steps: int = 0,
-        warn: Callable[[str], None] = print,
+        self, cfg: Any, model: nn.Module, place: LearnerPlace, critic: nn.Module | None = None
     ) -> None:
-        self.cfg = cfg
-        self.version = 0
-        algorithm, actor = cfg.algorithm, cfg.actor
-        self._rank, self._world_size, self._warn = rank, world_size, warn
-        self._total_steps = total_steps
+        super().__init__(cfg, place)
+        algorithm, actor, device = cfg.algorithm, cfg.actor, place.device
         self._phase = "start"
         fsdp = actor.fsdp_config
         if fsdp.gradient_checkpointing:
             model.enable_gradient_checkpointing(fsdp.gradient_checkpointing_use_reentrant)
         self._compares = needs_reference(algorithm)
-        self.engine = TrainEngine(
+        engine = TrainEngine(
             model,
             actor,
             device,
-            world_size,
-            total_steps,
+            place.world_size,
+            place.total_steps,
             on_nan=cfg.runner.on_nan,
             # A model with adapters is its own reference when they are off.
             casts_alone=True,
@@ -107,44 +92,34 @@ class ReasoningLearner:
             and not model.has_adapters
             and not is_placed(cfg, "reference"),
         )
-        if self.engine.precision.note and rank == 0:
-            warn(self.engine.precision.note)
-        self._loss = TokenLoss.of(cfg)
-        self.credit = ReasoningCredit(cfg, self.engine.all_reduce, device, warn)
         shape = UpdateShape(
             minibatches=algorithm.n_minibatches,
             epochs=algorithm.update_epoch,
             shuffles=algorithm.shuffle_rollout,
             target_kl=algorithm.target_kl,
         )
-        self.updates = UpdateLoop(
-            cfg, self.engine, named_seed(seed, "actor", "shuffle", rank), shape
-        )
-        self.fingerprints = StepFingerprints(self.engine) if cfg.runner.deterministic else None
-        self.comparison = Comparison(self.engine)
-        self.updates.watches = [self.comparison, *filter(None, [self.fingerprints])]
+        shuffle = named_seed(place.seed, "actor", "shuffle", place.rank)
+        loop = UpdateLoop(cfg, engine, shuffle, shape)
+        self.comparison = Comparison(engine)
+        loop.watches.append(self.comparison)
+        self.add_engine(ACTOR, engine, loop)
+        self._loss = TokenLoss.of(cfg)
+        self.credit = ReasoningCredit(cfg, engine.all_reduce, device, place.warn)
         examples = UpdateShape(global_batch=actor.supervised.batch_size, shuffles=False)
-        self._supervised = UpdateLoop(cfg, self.engine, seed, examples)
-        agree = self.engine.agree
-        self._training = MicroBatches.of(cfg, model, device, agree, actor.micro_batch_size)
+        self._supervised = UpdateLoop(cfg, engine, place.seed, examples)
+        self._training = MicroBatches.of(cfg, model, device, engine.agree, actor.micro_batch_size)
         self._inference = MicroBatches.of(
             cfg,
             model,
             device,
-            agree,
+            engine.agree,
             algorithm.logprob_forward_micro_batch_size or actor.micro_batch_size,
         )
         self.critic: ReasoningCritic | None = None
         if critic is not None:
-            self.critic = ReasoningCritic(
-                cfg,
-                critic,
-                device,
-                seed=seed if cfg.critic.seed is None else cfg.critic.seed,
-                rank=rank,
-                world_size=world_size,
-                total_steps=total_steps,
-            )
+            seed = place.seed if cfg.critic.seed is None else cfg.critic.seed
+            self.critic = ReasoningCritic(cfg, critic, replace(place, seed=seed))
+            self.add_engine("critic", self.critic.engine, self.critic.updates)
         self._single = shape.minibatches * shape.epochs == 1
         self._samples: TokenSamples | None = None
 
@@ -162,7 +137,7 @@ class ReasoningLearner:
         size = self.cfg.algorithm.group_size
         shares = self.engine.gather_objects(TokenBatch.of(groups, size))
         balance = self.cfg.actor.enable_dp_load_balance
-        batch = deal(shares, size, self._rank, balance=balance, chosen=chosen)
+        batch = deal(shares, size, self.place.rank, balance=balance, chosen=chosen)
         self._samples, metrics = self._with_credit(batch)
         return self._reduce([metrics])
 
@@ -222,16 +197,16 @@ class ReasoningLearner:
         problem = self.why_not_stream()
         if problem:
             raise ValueError(f"actor.stream_groups is set, but {problem}")
-        if total % self._world_size:
+        if total % self.place.world_size:
             raise ValueError(
-                f"{total} groups cannot be streamed to {self._world_size} actor ranks alike; set "
-                "actor.stream_groups to 0, or use a multiple"
+                f"{total} groups cannot be streamed to {self.place.world_size} actor ranks alike; "
+                "set actor.stream_groups to 0, or use a multiple"
             )
         self.engine.onload()
         self.comparison.begin(tolerance, self.version)
         of_batch: list[dict[str, Metric]] = []
         metrics = self.updates.stream(
-            self._rounds(iter(arriving), total // self._world_size, of_batch)
+            self._rounds(iter(arriving), total // self.place.world_size, of_batch)
         )
         return self._reduce(of_batch), self._finish(metrics)
 
@@ -362,17 +337,7 @@ class ReasoningLearner:
 
     def _finish(self, metrics: dict[str, float]) -> dict[str, float]:
         self.version += 1
-        not_finite, empty = (
-            metrics.get(f"actor/updates_{kind}", 0.0) for kind in ("not_finite", "empty")
-        )
-        if not_finite and self._rank == 0:
-            self._warn(f"updates left out, since a gradient was not finite: {not_finite:.0f}")
-        if empty and not metrics["actor/updates"] and self._rank == 0:
-            self._warn(
-                "no update was made: nothing of this batch counts, since all groups are outside of "
-                "algorithm.rewards_lower_bound and rewards_upper_bound, all responses were cut and "
-                "algorithm.mask_truncated is true, or rewards were NaN"
-            )
+        self.tell_what_was_left_out(metrics, _NOTHING_COUNTS)
         lost = torch.tensor([float(self.credit.nan_skipped)], dtype=torch.float64)
         metrics["nan_skipped"] = float(self.engine.all_reduce(lost)) + self.engine.skipped
         compared = self.comparison.numbers or {}
@@ -411,15 +376,15 @@ class ReasoningLearner:
             ValueError: the examples are no whole number of steps, or do not divide among ranks.
         """
         size = self.cfg.actor.supervised.batch_size
-        if not examples or len(examples) % size or size % self._world_size:
+        if not examples or len(examples) % size or size % self.place.world_size:
             raise ValueError(
                 f"{len(examples)} examples cannot be learnt in steps of "
-                f"actor.supervised.batch_size {size} on {self._world_size} ranks: the first must "
-                "be a multiple of the second, and that of the third"
+                f"actor.supervised.batch_size {size} on {self.place.world_size} ranks: the first "
+                "must be a multiple of the second, and that of the third"
             )
         self._begin("supervised")
         self.engine.onload()
-        own = [examples[i] for i in range(self._rank, len(examples), self._world_size)]
+        own = [examples[i] for i in range(self.place.rank, len(examples), self.place.world_size)]
         batch = TokenBatch.of_examples(own)
         mask = torch.ones(len(batch.logprobs), dtype=torch.bool)
         task = SupervisedTask(self.engine, TokenSamples(batch, mask), self._training)
@@ -438,47 +403,23 @@ class ReasoningLearner:
             self.engine.begin_phase(supervised.optim, supervised.steps)
         elif self._phase == "supervised":
             self.engine.onload()
-            self.engine.begin_phase(self.cfg.actor.optim, self._total_steps)
+            self.engine.begin_phase(self.cfg.actor.optim, self.place.total_steps)
         self._phase = phase
 
     # -- checkpoints ----------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """What this rank remembers besides the weights and the optimiser, plain data."""
-        return {
-            "version": self.version,
-            "world_size": self._world_size,
-            "phase": self._phase,
-            "engine": counters(self.engine),
-            "critic": None if self.critic is None else self.critic.state(),
-            "nan_skipped": self.credit.nan_skipped,
-            "shuffle": self.updates.shuffle.get_state(),
-            "random": torch.get_rng_state(),
-        }
+    def own_state(self) -> dict[str, Any]:
+        """See `Learner.own_state`."""
+        return {"phase": self._phase, "nan_skipped": self.credit.nan_skipped}
 
-    def load_state(self, state: dict[str, Any]) -> list[str]:
-        """Goes on from a state; returns, in words, what does not carry over.
-
-        Args:
-            state: of this rank, or of rank 0 of another number of ranks.
-        """
-        self.version, self._phase = state["version"], state["phase"]
+    def load_own_state(self, state: dict[str, Any], same_ranks: bool) -> None:
+        """See `Learner.load_own_state`."""
+        self._phase = state["phase"]
         if self._phase == "supervised":
             supervised = self.cfg.actor.supervised
             self.engine.begin_phase(supervised.optim, supervised.steps, forget=False)
-        set_counters(self.engine, state["engine"])
-        same = state["world_size"] == self._world_size
-        if self.critic is not None:
-            self.critic.load_state(state["critic"], same)
-        if same:
+        if same_ranks:
             self.credit.nan_skipped = state["nan_skipped"]
-            self.updates.shuffle.set_state(state["shuffle"])
-            torch.set_rng_state(state["random"])
-            return []
-        return [
-            f"the order of samples within a batch, as there were {state['world_size']} actor ranks "
-            f"and now are {self._world_size}"
-        ]
 
     def _reduce(self, parts: list[dict[str, Metric]]) -> dict[str, float]:
         engine = self.engine

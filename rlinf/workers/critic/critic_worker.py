@@ -13,6 +13,7 @@ from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
+from rlinf.workers.actor.learner import LearnerPlace, engine_state, load_engine_state
 from rlinf.workers.actor.reasoning_critic import ReasoningCritic, build_critic, critic_seed
 from rlinf.workers.actor.reasoning_samples import TokenSamples
 from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
@@ -44,15 +45,14 @@ class ReasoningCriticWorker(Checkpointed, Worker):
         """
         device = torch.device(self.torch_device_type)
         use_cores(self.cfg, device)
-        self.critic = ReasoningCritic(
-            self.cfg,
-            build_critic(self.cfg),
+        place = LearnerPlace(
             device,
             seed=critic_seed(self.cfg),
             rank=self._rank,
             world_size=self._world_size,
             total_steps=total_steps,
         )
+        self.critic = ReasoningCritic(self.cfg, build_critic(self.cfg), place)
         self._tensors = EngineCheckpoint(self.critic.engine)
         self._offload()
 
@@ -126,7 +126,7 @@ class ReasoningCriticWorker(Checkpointed, Worker):
 
     def _snapshot(self, folder: Path) -> Job:
         tensors = self._tensors.snapshot()
-        state = {"world_size": self._world_size, **self.critic.state()}
+        state = engine_state(self.critic.engine, self.critic.updates)
 
         def write() -> None:
             self._tensors.write(tensors, folder / "critic" / "tensors")
@@ -137,11 +137,5 @@ class ReasoningCriticWorker(Checkpointed, Worker):
     def _restore(self, folder: Path) -> list[str]:
         self._tensors.read(folder / "critic" / "tensors")
         state = load_rank(folder / "critic", self._rank)
-        same = state["world_size"] == self._world_size
-        self.critic.load_state(state, same)
-        if same:
-            return []
-        return [
-            f"the order of samples within a batch, as there were {state['world_size']} critic "
-            f"ranks and now are {self._world_size}"
-        ]
+        lost = load_engine_state(self.critic.engine, self.critic.updates, state, "critic")
+        return [lost] if lost else []

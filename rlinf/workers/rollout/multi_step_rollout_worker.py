@@ -29,6 +29,7 @@ from rlinf.scheduler.worker.routing import CommMapper
 from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
+from rlinf.workers.actor.registry import learner_of
 from rlinf.workers.agreement import Evidence
 from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.rollout.episode_server import Clients
@@ -67,6 +68,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
             on_nan=cfg.runner.on_nan,
             warn=self.log_warning,
             compares=cfg.runner.agreement.interval >= 0,
+            keep_final=learner_of(cfg).rollout_needs(cfg).final_observations,
         )
         self._receiver = WeightReceiver(self, cfg)
         self._offload()

@@ -74,5 +74,5 @@ def test_a_language_model_has_its_value_head():
 
 def test_a_rate_that_nothing_has_is_refused():
     cfg = make_cfg(RATES)
-    with pytest.raises(ValueError, match=r"value_lr is 0.003, but Attention has no value function"):
+    with pytest.raises(ValueError, match=r"value_lr is 0.003, but the model has no value function"):
         engine_of(Attention(), cfg)

@@ -5,6 +5,7 @@ import torch
 
 from rlinf.hybrid_engines.fsdp.optimizer_memory import OptimizerMemory
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
+from rlinf.workers.actor.learner import LearnerPlace
 from tests.unit_tests.workers.actor.learning import (
     distance,
     learn,
@@ -64,9 +65,9 @@ def test_a_gpu_is_free_while_the_engine_is_away(sharded):
     if sharded:
         # One rank is enough to shard; that it takes itself for two scales all gradients alike.
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
-    make = {"seed": 3, "world_size": 2 if sharded else 1}
-    learner = EmbodiedLearner(cfg, make_policy(cfg), device, **make)
-    plain = EmbodiedLearner(cfg, make_policy(cfg), device, **make)
+    place = LearnerPlace(device, seed=3, world_size=2 if sharded else 1)
+    learner = EmbodiedLearner(cfg, make_policy(cfg), place)
+    plain = EmbodiedLearner(cfg, make_policy(cfg), place)
     try:
         for seed in range(2):
             batch = rollout(make_policy(cfg), seed=seed)

@@ -91,12 +91,13 @@ def test_autocast_trains_float32_weights_on_rounded_ones():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_trains_in_bf16():
     from rlinf.workers.actor.embodied_learner import EmbodiedLearner
+    from rlinf.workers.actor.learner import LearnerPlace
     from tests.unit_tests.workers.actor.learning import make_policy
 
     results = []
     for changes in ({}, BF16):
         cfg = make_cfg(changes)
-        learner = EmbodiedLearner(cfg, make_policy(cfg), torch.device("cuda"), seed=3)
+        learner = EmbodiedLearner(cfg, make_policy(cfg), LearnerPlace(torch.device("cuda"), seed=3))
         _, metrics = learn(learner, rollout(make_policy(cfg)))
         results.append(metrics)
         assert all(p.dtype is torch.float32 for p in learner.engine.model.parameters())

@@ -13,6 +13,7 @@ from rlinf.data.embodied import EmbodiedBatch
 from rlinf.models import get_model
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
+from rlinf.workers.actor.learner import LearnerPlace
 
 SPEC = EnvSpec(obs_dim=5, action_dim=2, action_low=[-1, -1], action_high=[1, 1])
 BASE: dict[str, Any] = {
@@ -58,9 +59,8 @@ def make_learner(cfg: Any, **kwargs: Any) -> EmbodiedLearner:
     """A learner on the CPU; what it says is in its list `said`."""
     torch.set_num_threads(1)
     said: list[str] = []
-    learner = EmbodiedLearner(
-        cfg, make_policy(cfg), torch.device("cpu"), seed=3, warn=said.append, **kwargs
-    )
+    place = LearnerPlace(torch.device("cpu"), seed=3, warn=said.append, **kwargs)
+    learner = EmbodiedLearner(cfg, make_policy(cfg), place)
     learner.said = said
     return learner
 

@@ -12,6 +12,7 @@ from rlinf.data.reasoning import Prompt, Sample, SampleGroup
 from rlinf.models import get_model
 from rlinf.models.causal_lm.layout import Sequences
 from rlinf.models.causal_lm.model import CausalLM
+from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.reasoning_learner import ReasoningLearner
 
 VOCABULARY = 13
@@ -91,11 +92,8 @@ def make_learner(cfg: Any, with_critic: bool = True, **kwargs: Any) -> Reasoning
     learner = ReasoningLearner(
         cfg,
         make_model(cfg.actor.model),
-        torch.device("cpu"),
-        seed=3,
+        LearnerPlace(torch.device("cpu"), seed=3, warn=said.append, **kwargs),
         critic=critic,
-        warn=said.append,
-        **kwargs,
     )
     learner.said = said
     return learner

@@ -9,6 +9,7 @@ import torch
 
 from rlinf.data.token_batch import TokenBatch
 from rlinf.scheduler import Channel, FlexiblePlacementStrategy
+from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.reasoning_critic import build_critic
 from rlinf.workers.actor.reasoning_learner import ReasoningLearner
 from rlinf.workers.critic.critic_worker import ReasoningCriticWorker
@@ -45,8 +46,7 @@ def test_two_ranks_value_and_learn_as_the_learner_does(cluster, tmp_path):
     learner = ReasoningLearner(
         in_actor,
         make_model(cfg.actor.model),
-        torch.device("cpu"),
-        seed=cfg.runner.seed,
+        LearnerPlace(torch.device("cpu"), seed=cfg.runner.seed),
         critic=build_critic(in_actor),
     )
     slots = FlexiblePlacementStrategy([[0], [1]])

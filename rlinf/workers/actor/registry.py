@@ -1,0 +1,63 @@
+"""Finds the learner of a run by `algorithm.loss_type`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlinf.algorithms.registry import policy_loss_registry
+from rlinf.config.plugin_table import PluginTable
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from rlinf.workers.actor.learner import Learner
+
+Kind = TypeVar("Kind", bound="type[Learner]")
+
+_OF_POLICY_LOSSES = {
+    "embodied": ("rlinf.workers.actor.embodied_learner", "EmbodiedLearner"),
+    "reasoning": ("rlinf.workers.actor.reasoning_learner", "ReasoningLearner"),
+}
+"""Who learns by a registered policy loss, by the beginning of `runner.task_type`."""
+
+learner_registry: PluginTable[Any] = PluginTable("loss", {})
+
+
+def register_learner(
+    name: str, *, schema: type[BaseModel] | None = None, replaces: bool = False
+) -> Callable[[Kind], Kind]:
+    """Register a learner for `algorithm.loss_type`.
+
+    Args:
+        name: What the user writes; case does not matter.
+        schema: A pydantic model of further keys of the `algorithm` section.
+        replaces: Take the place of whoever has the name.
+
+    Returns:
+        A decorator that leaves the class as it is.
+    """
+
+    def register(learner: Kind) -> Kind:
+        learner_registry.register(name, learner, schema=schema, replaces=replaces)
+        return learner
+
+    return register
+
+
+def learner_of(cfg: Any) -> type[Learner]:
+    """Return the class that learns in a run.
+
+    Args:
+        cfg: the configuration.
+
+    Raises:
+        ValueError: Nobody registered `algorithm.loss_type`, as a learner or as a policy loss.
+    """
+    name = cfg.algorithm.loss_type
+    if name in learner_registry:
+        return learner_registry.lookup(name)
+    policy_loss_registry.lookup(name)
+    module, learner = _OF_POLICY_LOSSES[cfg.runner.task_type.split("_")[0]]
+    return getattr(importlib.import_module(module), learner)
