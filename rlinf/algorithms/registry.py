@@ -116,6 +116,21 @@ def normalizes(adv_type: str) -> bool:
     return adv_type.lower() not in _own_scale
 
 
+def needs_reference(algorithm: Any) -> bool:
+    """Return whether a policy is compared with the one that it began as.
+
+    Args:
+        algorithm: the `algorithm` section.
+    """
+    loss = algorithm.loss_type
+    known = loss in policy_loss_registry
+    in_loss = known and "kl_beta" in policy_loss_registry.arguments(loss)
+    in_advantage = "reinpp_kl_beta" in advantage_registry.arguments(algorithm.adv_type)
+    return (algorithm.kl_beta > 0 and (in_loss or algorithm.kl_in == "reward")) or (
+        in_advantage and algorithm.reinpp_kl_beta > 0
+    )
+
+
 def calculate_adv_and_returns(
     *, adv_type: str, **kwargs: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:

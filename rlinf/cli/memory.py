@@ -183,7 +183,7 @@ class _Rollout:
 
 
 def _actor(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool) -> list[Part]:
-    from rlinf.workers.actor.embodied_learner import needs_reference
+    from rlinf.algorithms.registry import needs_reference
 
     own = TrainingBytes.of(model, ranks)
     parts = [

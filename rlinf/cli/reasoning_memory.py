@@ -83,7 +83,7 @@ class _Workers:
 
 
 def _actor(workers: _Workers) -> list[Part]:
-    from rlinf.workers.actor.embodied_learner import needs_reference
+    from rlinf.algorithms.registry import needs_reference
 
     cfg = workers.cfg
     model = _model(cfg.actor.model)

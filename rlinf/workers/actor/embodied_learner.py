@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from rlinf.algorithms.registry import advantage_registry, policy_loss_registry
+from rlinf.algorithms.registry import needs_reference, policy_loss_registry
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
-from rlinf.workers.actor.agreement import compute_format, embodied_agreement
 from rlinf.workers.actor.embodied_credit import Credit, EmbodiedCredit
 from rlinf.workers.actor.embodied_samples import (
     EmbodiedSamples,
@@ -21,17 +19,9 @@ from rlinf.workers.actor.embodied_samples import (
     recompute_logprobs,
 )
 from rlinf.workers.actor.fingerprints import embodied_tensors
-from rlinf.workers.actor.learner import ACTOR, Learner, LearnerPlace
+from rlinf.workers.actor.learner import ACTOR, LearnerPlace
+from rlinf.workers.actor.rollout_learner import RolloutLearner
 from rlinf.workers.actor.update_loop import UpdateLoop
-from rlinf.workers.agreement import (
-    Evidence,
-    Finding,
-    SeenInputs,
-    compare_formats,
-    compare_inputs,
-    compare_tensors,
-    sampled_steps,
-)
 
 _NOTHING_COUNTS = (
     "nothing of this rollout counts, since all groups are outside of "
@@ -39,7 +29,7 @@ _NOTHING_COUNTS = (
 )
 
 
-class EmbodiedLearner(Learner):
+class EmbodiedLearner(RolloutLearner):
     """Learns from rollouts of envs by a policy loss, such as PPO's.
 
     Args:
@@ -113,48 +103,6 @@ class EmbodiedLearner(Learner):
         metrics["nan_skipped"] = float(self.credit.nan_skipped + self.engine.skipped)
         return metrics
 
-    # -- agreement with the rollout ---------------------------------------------------------------
-
-    def agreement(self, batch: EmbodiedBatch) -> tuple[dict[str, float], torch.dtype]:
-        """Compares a rollout with what the policy makes of it now; see `embodied_agreement`.
-
-        Returns:
-            The differences over all ranks, and the number format that they were computed in.
-        """
-        self.engine.onload(optimizer=False)
-        numbers = embodied_agreement(
-            self.engine,
-            batch,
-            self.version,
-            self._forward_size(batch),
-            values=self.cfg.actor.model.add_value_head,
-        )
-        return numbers, compute_format(self.engine)
-
-    def find_differences(
-        self, batch: EmbodiedBatch, env_ids: Sequence[int], evidence: Sequence[Evidence]
-    ) -> list[Finding]:
-        """Says what differs between this rank and whoever acted; all ranks call it.
-
-        Args:
-            batch: this rank's share of the rollout.
-            env_ids: number, in the whole run, of each column's env; again for each epoch.
-            evidence: of all rollout workers.
-        """
-        received = SeenInputs()
-        epochs = self.cfg.env.train.rollout_epoch
-        width = len(env_ids) // epochs
-        for step in sampled_steps(batch.prev_logprobs.shape[0]):
-            for epoch in range(epochs):
-                own = slice(epoch * width, (epoch + 1) * width)
-                inputs = {key: value[step, own] for key, value in batch.forward_inputs.items()}
-                received.note(epoch, step, env_ids[own], inputs)
-        return [
-            *compare_tensors(self.engine.full_tensors(), self.version, evidence),
-            *compare_inputs(received.table(), evidence),
-            *compare_formats(compute_format(self.engine), evidence),
-        ]
-
     # -- checkpoints ------------------------------------------------------------------------------
 
     def own_state(self) -> dict[str, Any]:
@@ -173,21 +121,8 @@ class EmbodiedLearner(Learner):
     # -- plumbing -------------------------------------------------------------------------------
 
     def _recompute(self, batch: EmbodiedBatch, reference: bool = False) -> Tensor:
-        size = self._forward_size(batch)
+        size = self.forward_size(batch)
         return recompute_logprobs(self.engine, batch, size, reference=reference)
-
-    def _forward_size(self, batch: EmbodiedBatch) -> int:
-        """Samples per forward pass."""
-        return self.cfg.actor.micro_batch_size or self.updates.share(batch.num_samples)
-
-
-def needs_reference(algorithm: Any) -> bool:
-    """Whether the policy is compared with the one it began as."""
-    in_loss = "kl_beta" in policy_loss_registry.arguments(algorithm.loss_type)
-    in_advantage = "reinpp_kl_beta" in advantage_registry.arguments(algorithm.adv_type)
-    return (algorithm.kl_beta > 0 and (in_loss or algorithm.kl_in == "reward")) or (
-        in_advantage and algorithm.reinpp_kl_beta > 0
-    )
 
 
 def _needs_proximal(algorithm: Any) -> bool:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from rlinf.algorithms.agreement import Tolerance
 from rlinf.algorithms.metrics import Metric, merge_metrics, reduce_metrics
+from rlinf.algorithms.registry import needs_reference
 from rlinf.config.placed import is_placed
 from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.agreement import compute_format
-from rlinf.workers.actor.embodied_learner import needs_reference
 from rlinf.workers.actor.learner import ACTOR, Learner, LearnerPlace
 from rlinf.workers.actor.reasoning_agreement import Comparison
 from rlinf.workers.actor.reasoning_batches import MicroBatches, deal

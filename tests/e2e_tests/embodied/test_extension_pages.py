@@ -1,4 +1,4 @@
-"""The pages "add your env, policy, algorithm": what they show trains, in a folder of one's own."""
+"""The pages "add your env, policy, algorithm, learner": what they show trains, in a folder of one's own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,23 @@ import pytest
 import yaml
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-PAGES = {"extend_env": "windy", "extend_policy": "waves", "extend_algorithm": "weighted"}
+PAGES = {
+    "extend_env": "windy",
+    "extend_policy": "waves",
+    "extend_algorithm": "weighted",
+    "extend_learner": "imitation",
+}
 
 
 def blocks(page: str, language: str) -> list[str]:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def overrides_of(page: str) -> list[str]:
+    found = re.findall(r"algorithm\.\w+=\w+", blocks(page, "bash")[0])
+    assert len(found) == 2
+    return found
 
 
 def rlinf(folder: Path, address: str, *arguments: str) -> str:
@@ -63,12 +74,25 @@ def test_the_examples_train_together(folder: Path, ray_address: str) -> None:
     (folder / "own.yaml").write_text(yaml.safe_dump(recipe))
     for name in ("extend_env", "extend_policy"):
         assert "valid" in rlinf(folder, ray_address, "check", f"{name}.yaml")
-    overrides = re.findall(r"algorithm\.\w+=\w+", blocks("extend_algorithm", "bash")[0])
-    assert len(overrides) == 2
     short = ["runner.max_epochs=2", "runner.eval_episodes=20"]
-    rlinf(folder, ray_address, "train", "own.yaml", *overrides, *short)
+    rlinf(folder, ray_address, "train", "own.yaml", *overrides_of("extend_algorithm"), *short)
     logs = folder / "logs" / "waves_ppo"
     summary = json.loads((logs / "summary.json").read_text())
     assert summary["status"] == "finished" and summary["env_steps"] == 2 * 16 * 50
     line = json.loads((logs / "metrics.jsonl").read_text().splitlines()[0])
     assert line["train/critic/value_loss"] > 0 and line["env/return"] < 0
+
+
+@pytest.mark.timeout(180)
+def test_the_learner_of_a_page_trains_without_an_edit_of_actor_or_runner(
+    folder: Path, ray_address: str
+) -> None:
+    short = ["runner.max_epochs=2", "~env.eval", "env.train.total_num_envs=4"]
+    short += ["env.train.id=Pendulum-v1", "env.train.max_steps_per_rollout_epoch=20"]
+    short += ["actor.global_batch_size=40", "runner.logger.experiment_name=own_learner"]
+    learner = overrides_of("extend_learner")
+    rlinf(folder, ray_address, "train", "gymnasium_ppo_mlp", *learner, *short)
+    logs = folder / "logs" / "own_learner"
+    lines = [json.loads(line) for line in (logs / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["rollout/imitated"] == 0.5 for line in lines if "env/total_steps" in line)
+    assert lines[0]["train/actor/updates"] > 0 and "train/actor/surprise" in lines[0]
