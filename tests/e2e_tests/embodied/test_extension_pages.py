@@ -1,4 +1,4 @@
-"""The pages "add your env, policy, algorithm, learner": what they show trains, in a folder of one's own."""
+"""The pages "add your env, policy, algorithm, learner": what they show trains."""
 
 from __future__ import annotations
 
