@@ -52,6 +52,7 @@ def worker_specs(
         vendor = AcceleratorType(placement.accelerator_type)
         local = _own_accelerators(placement)
         ids = topology.accelerator_ranks[node.node_rank]
+        own = [ids[device] for device in local]
         specs.append(
             WorkerSpec(
                 run=run,
@@ -63,7 +64,8 @@ def worker_specs(
                 accelerator_type=vendor.value,
                 accelerator_model=node.accelerator_model,
                 accelerator_rank=local[0] if local else -1,
-                accelerators=[ids[device] for device in local],
+                accelerators=own,
+                visible=own if placement.isolate_accelerator else list(ids),
                 isolated=placement.isolate_accelerator,
                 hardware_infos=_robots(node, placement),
                 lock_keys=_lock_keys(placement),

@@ -15,7 +15,8 @@ Handles and events are torch's (``torch.multiprocessing.reductions``): the reade
 for what the sender's current stream had queued when the tensor was exported. So export in the
 thread that made the tensor, and do not write to the tensor before it is released.
 
-Devices are matched by UUID: the same GPU may have another index in the other process.
+Devices are matched by UUID: the same GPU may have another index in the other process. Memory that
+cannot be shared is left to the codec, which sends it through the host.
 
 To open and to close memory takes milliseconds. A :class:`Loan` is memory that readers keep open
 between messages: they get the sender's memory itself, and the sender has to know when it is read.
@@ -28,6 +29,7 @@ import functools
 import inspect
 import itertools
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
@@ -38,6 +40,10 @@ from torch.multiprocessing import reductions
 _MAX_SHARES = 256
 """Shares of one storage before copies of it are shared: torch wraps the storage once more each
 time, and frees such a chain recursively."""
+
+
+class CannotShareError(RuntimeError):
+    """The driver or the allocator cannot share some memory with another process."""
 
 
 class CudaToken(NamedTuple):
@@ -108,6 +114,7 @@ class CudaExporter:
         self._exported: dict[int, _Exported] = {}
         self._shares: dict[int, tuple[reductions.StorageWeakRef, int]] = {}
         self._lent: dict[tuple[Hashable, str], tuple[weakref.ref[Loan], CudaToken]] = {}
+        self._warned = False
 
     def lend(self, tensor: torch.Tensor, owner: Hashable) -> LentToken | None:
         """Make a token for a first part of a :class:`Loan`; None for any other tensor.
@@ -138,7 +145,7 @@ class CudaExporter:
 
         Raises:
             ValueError: The tensor is not on a CUDA device.
-            RuntimeError: The driver or the allocator cannot share this memory.
+            CannotShareError: The driver or the allocator cannot share this memory.
         """
         if not tensor.is_cuda:
             raise ValueError(f"CUDA IPC needs a CUDA tensor, not one on {tensor.device}")
@@ -156,7 +163,7 @@ class CudaExporter:
             try:
                 _, arguments = reductions.reduce_tensor(tensor)
             except RuntimeError as error:
-                raise RuntimeError(
+                raise CannotShareError(
                     f"cannot share {tuple(tensor.shape)} {tensor.dtype} on {tensor.device} by CUDA "
                     f"IPC: {error}. Memory that was itself received by IPC must be cloned first; "
                     "with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True sharing depends on the "
@@ -170,17 +177,21 @@ class CudaExporter:
     ) -> Iterator[Callable[[torch.Tensor], CudaToken | LentToken | None]]:
         """Give the codec's hook for a message to one reader; if that fails, keep nothing of it.
 
-        Tensors on other than CUDA devices are left to the codec.
+        Tensors on other than CUDA devices, and those that cannot be shared, are left to the codec.
         """
         made: list[CudaToken] = []
 
         def hook(tensor: torch.Tensor) -> CudaToken | LentToken | None:
             if not tensor.is_cuda:
                 return None
-            lent = self.lend(tensor, owner)
-            if lent is not None:
-                return lent
-            made.append(self.export(tensor, owner))
+            try:
+                lent = self.lend(tensor, owner)
+                if lent is not None:
+                    return lent
+                made.append(self.export(tensor, owner))
+            except CannotShareError as error:
+                self._warn(error)
+                return None
             return made[-1]
 
         try:
@@ -189,6 +200,13 @@ class CudaExporter:
             for token in made:
                 self._abandon(token.id)
             raise
+
+    def _warn(self, error: CannotShareError) -> None:
+        with self._lock:
+            told, self._warned = self._warned, True
+        if not told:
+            text = f"{error} Such tensors are sent through the host instead, which is slower."
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def release(self, token_id: int) -> None:
         """Say that the reader is done with a tensor; an unknown id is ignored."""

@@ -50,7 +50,8 @@ class Endpoint:
         node_rank: node of this process.
         node_ip: address of that node.
         registry: the lifeline; its I/O thread serves the endpoint, too.
-        accelerators: cluster-wide ids of this process's accelerators.
+        visible: cluster-wide ids of the accelerators that this process sees, by the index that it
+            has for each: its own if it is isolated, otherwise all of its node.
     """
 
     def __init__(
@@ -60,14 +61,14 @@ class Endpoint:
         node_rank: int,
         node_ip: str,
         registry: RegistryClient,
-        accelerators: list[int] | None = None,
+        visible: list[int] | None = None,
     ):
         self.name = name
         self.run = run
         self.node_rank = node_rank
         self.node_ip = node_ip
         self.domain = memory_domain()
-        self.accelerators = list(accelerators or [])
+        self.visible = list(visible or [])
         self._oom_kills = oom_kills()
         self._registry = registry
         self._loop = registry.loop
@@ -169,14 +170,14 @@ class Endpoint:
         )
 
     def shares_gpu(self, peer: str) -> bool:
-        """Whether a peer has an accelerator in common with this process."""
+        """Whether a peer has an accelerator that this process sees."""
         return bool(self.shared_devices(peer))
 
     def shared_devices(self, peer: str) -> frozenset[int]:
-        """Indices, as this process sees them, of the accelerators that a peer has, too."""
+        """Indices here of the accelerators that this process sees and a peer has."""
         info = self._infos.get(peer)
         theirs = set(info.available_accelerators) if info is not None else set()
-        return frozenset(i for i, device in enumerate(self.accelerators) if device in theirs)
+        return frozenset(i for i, device in enumerate(self.visible) if device in theirs)
 
     def info(self, peer: str) -> WorkerInfo | None:
         """What the registry says of a peer that has been reached before."""

@@ -1,7 +1,7 @@
 """All links of a process: which tensors travel by link, over which, and what ends them.
 
-A tensor goes by link if it is large, on a GPU of this process that the receiver does not have, and
-the receiver has a GPU of the same kind. All others go through the host, or by CUDA IPC if the GPU
+A tensor goes by link if it is large, on a GPU that the receiver does not have, and the receiver has
+one of the same kind. All others go through the host, or by CUDA IPC if the GPU
 is shared. Links are made when they are first needed: one per receiver and GPU of the sender.
 """
 
@@ -143,13 +143,12 @@ class DeviceLinks:
         if self._mode == "gloo":
             return frozenset({HOST})
         info = self._endpoint.info(peer)
-        kind, isolated = (os.environ.get(n) for n in ("ACCELERATOR_TYPE", "ISOLATE_ACCELERATOR"))
+        kind = os.environ.get("ACCELERATOR_TYPE")
         theirs = set(info.available_accelerators) if info is not None else set()
-        # A process that sees the devices of others does not know which of them it shares.
-        if self._mode == "off" or not theirs or info.accelerator_type != kind or isolated != "1":
+        if self._mode == "off" or not theirs or info.accelerator_type != kind:
             return frozenset()
-        own = self._endpoint.accelerators
-        return frozenset(i for i, device in enumerate(own) if device not in theirs)
+        seen = self._endpoint.visible
+        return frozenset(i for i, device in enumerate(seen) if device not in theirs)
 
     def takes(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor on one of these devices is worth a transfer of its own."""

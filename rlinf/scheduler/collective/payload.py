@@ -109,8 +109,8 @@ class Packer:
                 device = tensor.get_device()
                 if device in devices and tensor.is_cuda:
                     token = export(tensor.clone() if copy else tensor)
-                    if isinstance(token, LentToken):
-                        # Who lends it knows when it has been read.
+                    if token is None or isinstance(token, LentToken):
+                        # It goes through the host, or who lends it knows when it has been read.
                         return token
                     tokens.append(token.id)
                     if not copy:

@@ -56,7 +56,7 @@ class ProcessRuntime:
         run: RunSpec,
         node_rank: int,
         node_ip: str,
-        accelerators: list[int] | None = None,
+        visible: list[int] | None = None,
         on_lost: Any = None,
     ):
         self.name = name
@@ -71,7 +71,7 @@ class ProcessRuntime:
             on_lost=on_lost,
             timeout=run.timeout("registry") or 60.0,
         )
-        self.endpoint = Endpoint(name, run, node_rank, node_ip, self.registry, accelerators)
+        self.endpoint = Endpoint(name, run, node_rank, node_ip, self.registry, visible)
         self.mailbox = Mailbox(self.endpoint)
         self.exchange = Exchange(self.mailbox)
         self.broadcaster = Broadcaster(self.endpoint, self.mailbox)
@@ -169,7 +169,7 @@ class WorkerRuntime(ProcessRuntime):
             spec.run,
             spec.node_rank,
             spec.node_ip,
-            spec.accelerators,
+            spec.visible,
             on_lost=self._registry_lost,
         )
         self.registry.on_inquiry("status", lambda _: self.box.activity)

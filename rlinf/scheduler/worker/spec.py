@@ -61,6 +61,7 @@ class WorkerSpec:
         accelerator_model: its model.
         accelerator_rank: local rank of its first accelerator, -1 without one.
         accelerators: cluster-wide ids of its accelerators.
+        visible: cluster-wide ids of the accelerators that it sees, by its own index of each.
         isolated: whether it sees only its own accelerators.
         hardware_infos: robots and other hardware given to it.
         lock_keys: names of the devices that its device lock covers.
@@ -77,6 +78,7 @@ class WorkerSpec:
     accelerator_model: str = ""
     accelerator_rank: int = -1
     accelerators: list[int] = field(default_factory=list)
+    visible: list[int] = field(default_factory=list)
     isolated: bool = True
     hardware_infos: list[Any] = field(default_factory=list)
     lock_keys: list[str] = field(default_factory=list)

@@ -50,15 +50,24 @@ class SmallRun:
         )
         self._members: list[ProcessRuntime] = []
 
-    def join(self, name: str, node_rank: int = 0, wire: Wire | None = None) -> ProcessRuntime:
+    def join(
+        self,
+        name: str,
+        node_rank: int = 0,
+        wire: Wire | None = None,
+        visible: list[int] | None = None,
+        own: list[int] | None = None,
+    ) -> ProcessRuntime:
         """A new member, registered as a worker that is the only one of its group.
 
         Args:
             name: its name.
             node_rank: its node.
             wire: what connections from other nodes to it pass through.
+            visible: cluster-wide ids of the accelerators that it sees.
+            own: cluster-wide ids of those that it was given.
         """
-        member = ProcessRuntime(name, self._spec, node_rank, "127.0.0.1")
+        member = ProcessRuntime(name, self._spec, node_rank, "127.0.0.1", visible)
         self._members.append(member)
         endpoints = member.endpoint.addresses
         if wire is not None:
@@ -69,6 +78,7 @@ class SmallRun:
             rank=0,
             group_world_size=1,
             cluster_node_rank=node_rank,
+            available_accelerators=own or [],
             endpoints=endpoints,
             memory_domain=member.endpoint.domain,
         )

@@ -6,7 +6,9 @@ import inspect
 import multiprocessing as mp
 import os
 import signal
+import threading
 import types
+import warnings
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from rlinf.scheduler.collective.cuda_ipc import (  # noqa: E402
     import_tensor,
     visible_devices,
 )
-from rlinf.scheduler.collective.payload import Unpacker  # noqa: E402
+from rlinf.scheduler.collective.payload import Packer, Unpacker  # noqa: E402
 
 PARAMETERS = list(inspect.signature(cuda_ipc.reductions.rebuild_cuda_tensor).parameters)
 
@@ -31,7 +33,7 @@ PARAMETERS = list(inspect.signature(cuda_ipc.reductions.rebuild_cuda_tensor).par
 class FakeTensor:
     """A CUDA tensor as far as the exporter looks at it."""
 
-    is_cuda, dtype, shape, nbytes = True, torch.float32, (4,), 16
+    is_cuda, dtype, shape, nbytes, shares = True, torch.float32, (4,), 16, True
 
     def __init__(self, device: int = 0, storage: Any = None, count: int = 4) -> None:
         self.device = torch.device("cuda", device)
@@ -42,7 +44,15 @@ class FakeTensor:
         return self
 
     def clone(self) -> FakeTensor:
-        return FakeTensor(self.device.index)
+        copy = FakeTensor(self.device.index)
+        copy.shares = self.shares
+        return copy
+
+    def cpu(self) -> torch.Tensor:
+        return HOST_COPY
+
+    def get_device(self) -> int:
+        return self.device.index
 
     def untyped_storage(self) -> Any:
         return self.storage
@@ -58,6 +68,15 @@ class FakeTensor:
 
     def is_contiguous(self) -> bool:
         return True
+
+
+HOST_COPY = torch.full((4,), 7.0)
+
+
+def unshareable() -> FakeTensor:
+    tensor = FakeTensor()
+    tensor.shares = False
+    return tensor
 
 
 class FakeWeakRef:
@@ -97,7 +116,7 @@ class FakeGpu:
         )
 
     def reduce(self, tensor: FakeTensor) -> tuple:
-        if tensor.shape == "unshareable":
+        if not tensor.shares:
             raise RuntimeError("no handle")
         self.shared.append(tensor)
         values: dict[str, Any] = dict.fromkeys(PARAMETERS, 0)
@@ -175,12 +194,74 @@ def test_through_the_codec(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Non
     exporter.release(released.pop())
     assert exporter.held() == {}
 
-    bad = FakeTensor()
-    bad.shape = "unshareable"
-    with pytest.raises(RuntimeError, match="no handle.*cloned"):
+    with pytest.raises(TypeError, match="cannot send"):
         with exporter.sending_to("reader") as hook:
-            encode([FakeTensor(), bad], device_hook=hook)
+            encode([FakeTensor(), threading.Lock()], device_hook=hook)
     assert exporter.held() == {} and len(gpu.counted_down) == 1
+
+
+@pytest.fixture
+def through_codec(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Packer:
+    """Lets the codec take fake tensors for real ones; a packer that uses them."""
+    from rlinf.scheduler.collective import codec, payload
+
+    for name in ("is_cpu", "is_nested", "is_meta", "requires_grad"):
+        monkeypatch.setattr(FakeTensor, name, False, raising=False)
+    monkeypatch.setattr(FakeTensor, "layout", torch.strided, raising=False)
+    for pickler in (codec._Pickler, codec._cloud_pickler()):
+        monkeypatch.setitem(pickler.dispatch_table, FakeTensor, codec._reduce_tensor)
+    monkeypatch.setattr(payload, "_cuda_in_use", lambda: True)
+    links: Any = types.SimpleNamespace(devices_for=lambda _: frozenset(), takes=lambda _: False)
+    packer = Packer(links)
+    yield packer
+    packer.pool.close()
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_memory_that_cannot_be_shared_goes_through_the_host(
+    through_codec: Packer, gpu: FakeGpu, copy: bool
+) -> None:
+    packer = through_codec
+
+    def encode_all(*tensors: FakeTensor) -> Any:
+        encoded, tokens = packer.encode(list(tensors), "reader", frozenset({0}), copy)
+        received = decode(*encoded, device_hook=lambda token: torch.tensor(token.id))
+        return received, tokens
+
+    good = FakeTensor()
+    with pytest.warns(RuntimeWarning, match="no handle.*expandable_segments.*through the host"):
+        (came, shared), tokens = encode_all(unshareable(), good)
+    assert torch.equal(came, HOST_COPY) and shared.item() == tokens[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (came,), tokens = encode_all(unshareable())
+    assert torch.equal(came, HOST_COPY) and tokens == [], "told once, and nothing is waited for"
+    loan = Loan(unshareable(), "slot")
+    (came,), tokens = encode_all(loan.tensor)
+    assert torch.equal(came, HOST_COPY) and tokens == []
+
+
+def test_a_sender_that_sees_all_devices_and_a_receiver_that_sees_its_own(
+    through_codec: Packer, gpu: FakeGpu, small_run: Any
+) -> None:
+    gpu.uuids = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    # Cluster-wide, these are devices 4 to 7; the receiver has the third of them.
+    wide = small_run.join("wide:0", visible=[4, 5, 6, 7], own=[4])
+    narrow = small_run.join("narrow:0", visible=[6], own=[6])
+    for here, there in ((wide, narrow), (narrow, wide)):
+        here.endpoint.connection_to(there.name)
+    assert wide.endpoint.shared_devices("narrow:0") == {2}
+    assert narrow.endpoint.shared_devices("wide:0") == set(), "the other one has another device"
+    devices = wide.endpoint.shared_devices("narrow:0")
+    mine, theirs = FakeTensor(device=0), FakeTensor(device=2)
+    encoded, tokens = through_codec.encode([mine, theirs], "narrow:0", devices, copy=False)
+    assert gpu.shared == [theirs] and len(tokens) == 1
+    gpu.uuids = ["GPU-c"]  # as the receiver sees it
+    cuda_ipc._uuid.cache_clear()
+    visible_devices.cache_clear()
+    came = decode(*encoded, device_hook=import_tensor)
+    assert torch.equal(came[0], HOST_COPY) and came[1].tolist() == [0, 1, 2, 3]
+    assert gpu.rebuilt[0]["storage_device"] == 0
 
 
 def test_a_storage_is_not_wrapped_without_end(gpu: FakeGpu) -> None:

@@ -126,11 +126,12 @@ def test_a_peer_that_is_started_anew_gets_a_new_link(linked: Cluster, pair: Any)
 # -- which tensors go by link: rules for GPUs, which need no GPU -------------------------------
 
 
-def reach(patch: pytest.MonkeyPatch, own: list[int], theirs: list[int], **changes: str) -> set[int]:
-    """Indices of a worker's GPUs whose tensors go by link to a peer with some GPUs."""
+def reach(
+    patch: pytest.MonkeyPatch, visible: list[int], theirs: list[int], **changes: str
+) -> set[int]:
+    """Indices of the GPUs that a worker sees whose tensors go by link to a peer with some GPUs."""
     variables = {
         "RLINF_DEVICE_LINK": "nccl",
-        "ISOLATE_ACCELERATOR": "1",
         "ACCELERATOR_TYPE": "NV_GPU",
     }
     for name, value in (variables | changes).items():
@@ -139,7 +140,7 @@ def reach(patch: pytest.MonkeyPatch, own: list[int], theirs: list[int], **change
     endpoint: Any = SimpleNamespace(
         on=lambda *_: None,
         info=lambda _: info,
-        accelerators=own,
+        visible=visible,
         name="here",
         run=SimpleNamespace(timeout=lambda _: 1.0),
         lost=lambda _: None,
@@ -153,7 +154,7 @@ def test_which_gpus_are_linked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reach(monkeypatch, [4, 5], []) == set(), "the peer has none"
     assert reach(monkeypatch, [], [0]) == set()
     assert reach(monkeypatch, [4], [0], ACCELERATOR_TYPE="AMD_GPU") == set()
-    assert reach(monkeypatch, [4], [0], ISOLATE_ACCELERATOR="0") == set()
+    assert reach(monkeypatch, [0, 1, 2, 3], [2]) == {0, 1, 3}, "one that sees all of its node"
     assert reach(monkeypatch, [4], [0], RLINF_DEVICE_LINK="off") == set()
     with pytest.raises(ValueError, match="RLINF_DEVICE_LINK='on'.*nccl.*gloo.*off"):
         reach(monkeypatch, [4], [0], RLINF_DEVICE_LINK="on")

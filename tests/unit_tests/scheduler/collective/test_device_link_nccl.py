@@ -43,7 +43,7 @@ class Side:
         endpoint: Any = SimpleNamespace(
             name=f"side:{rank}",
             node_ip="127.0.0.1",
-            accelerators=[rank],
+            visible=[rank],
             run=SimpleNamespace(timeout=lambda _: 60.0),
             info=lambda _: SimpleNamespace(
                 available_accelerators=[1 - rank], accelerator_type="NV_GPU"
@@ -193,7 +193,6 @@ def run(rank: int, pipe: Any, results: Any, scenario: Any, arguments: tuple) -> 
         NCCL_HOSTID=f"host {rank}",
         NCCL_SOCKET_IFNAME="lo",
         NCCL_IB_DISABLE="1",
-        ISOLATE_ACCELERATOR="1",
         ACCELERATOR_TYPE="NV_GPU",
     )
     torch.cuda.init()

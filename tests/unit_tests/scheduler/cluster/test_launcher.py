@@ -1,0 +1,35 @@
+"""What workers are told of the devices that they have and see."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy
+from rlinf.scheduler.cluster.launcher import worker_specs
+from rlinf.scheduler.cluster.topology import assume_topology
+from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
+
+
+def specs(strategy: object, isolate: bool) -> list[WorkerSpec]:
+    topology = assume_topology({"num_nodes": 2}, 4)
+    run = RunSpec("run", "run", b"", [], 0, 2, "/logs", {})
+    placements = strategy.get_placement(topology, isolate)
+    return worker_specs(run, topology, placements, "group", "Worker", {})
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_devices_that_a_worker_sees_are_in_the_order_of_its_own_indices(isolate: bool) -> None:
+    first, second = specs(FlexiblePlacementStrategy([[1, 3], [6]]), isolate)
+    assert (first.accelerators, second.accelerators) == ([1, 3], [6])
+    if isolate:
+        assert (first.visible, second.visible) == ([1, 3], [6])
+    else:
+        assert (first.visible, second.visible) == ([0, 1, 2, 3], [4, 5, 6, 7])
+    for spec in (first, second):
+        shown = [int(device) for device in spec.env["CUDA_VISIBLE_DEVICES"].split(",")]
+        assert [4 * spec.node_rank + device for device in shown] == spec.visible
+
+
+def test_a_worker_that_was_given_a_node_sees_all_of_its_devices() -> None:
+    (spec,) = specs(NodePlacementStrategy([1]), True)
+    assert (spec.accelerators, spec.visible) == ([], [4, 5, 6, 7])
