@@ -109,6 +109,12 @@ def advice(exception_type: str, message: str) -> tuple[str, str]:
 
 _ADVICE: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
+        ("connectionbroken",),
+        "something between two nodes ended a connection: a network device, a firewall, a driver",
+        "look at the network between the nodes (RLINF_COMM_NET_DEVICES chooses the interface); "
+        "runner.max_restarts lets a run go on from its last checkpoint",
+    ),
+    (
         ("cuda out of memory", "outofmemoryerror"),
         "the GPU ran out of memory",
         "lower actor.micro_batch_size, turn on enable_offload, or place the components on more "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlinf.scheduler.errors import (
+    ConnectionBroken,
     WaitTimeout,
     WorkerDied,
     speaks_of_lost_connection,
@@ -16,6 +17,7 @@ LOST = [
     BrokenPipeError(32, "Broken pipe"),
     ConnectionError("gone"),
     WorkerDied("env:0", cause="the peer closed the connection"),
+    ConnectionBroken("env:0", peer="rollout:0", reason="reading failed"),
     RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:20917"),
     RuntimeError("NCCL error: remote process exited or there was a network error"),
     RuntimeError("ncclRemoteError: A call failed possibly due to a network error"),
@@ -35,6 +37,11 @@ def test_lost_connections_are_recognised(error):
     assert tells_of_lost_connection(error) is (error in LOST)
     in_words = speaks_of_lost_connection(type(error).__qualname__, str(error))
     assert in_words is (error in LOST), "from the words of a report as well"
+
+
+def test_a_break_between_living_processes_waits_for_no_death():
+    broken = ConnectionBroken("env:0", peer="rollout:0", reason="reset", confirmed=True)
+    assert not tells_of_lost_connection(broken)
 
 
 @pytest.mark.parametrize(
