@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.channel.spec import ChannelSpec
@@ -45,6 +46,9 @@ class Channel:
     ) -> Channel:
         """Makes a channel, or connects to the one of that name with the same settings.
 
+        A name whose channel is closed is free: a new channel takes it, and whoever uses the old
+        one still sees that it is closed.
+
         Args:
             name: unique name.
             maxsize: most items per key, 0 for no limit; `put` waits for room.
@@ -76,13 +80,14 @@ class Channel:
             what="the keeper of channels to start",
         )
         spec = ChannelSpec(name, maxsize, maxbytes, redeliver, tuple(keepers))
-        known = runtime.registry.ask("put_once", key=f"channel {name}", value=spec)
-        if known != spec:
+        place = f"channel {name}"
+        known = runtime.registry.ask("put_once", key=place, value=spec)
+        while any([work.wait() for work in runtime.channels.ask_all(known, "q.open", known)]):
+            # It is closed; somebody else may be creating it again, too.
+            known = runtime.registry.ask("replace", key=place, old=known, new=spec.next_of(known))
+        if replace(known, incarnation=0) != spec:
             raise ValueError(f"channel {name!r} exists with other settings: {known}, not {spec}")
-        channel = cls(spec)
-        for work in channel._client().ask_all(spec, "q.open", spec):
-            work.wait()
-        return channel
+        return cls(known)
 
     @classmethod
     def connect(
@@ -236,12 +241,12 @@ class Channel:
 
     def keys(self) -> list[Hashable]:
         """Keys that are in use."""
-        works = self._client().ask_all(self._spec, "q.ask", self.name, "keys", None)
+        works = self._client().ask_all(self._spec, "q.ask", self._spec.id, "keys", None)
         return [key for work in works for key in work.wait()]
 
     def stats(self) -> dict[str, float]:
         """Counters: items, bytes, depth, and how long puts and gets waited."""
-        works = self._client().ask_all(self._spec, "q.ask", self.name, "stats", None)
+        works = self._client().ask_all(self._spec, "q.ask", self._spec.id, "stats", None)
         total: dict[str, float] = {}
         for work in works:
             for label, value in work.wait().items():
@@ -256,9 +261,9 @@ class Channel:
         Raises:
             ChannelError: an item that this process had put was refused.
         """
-        for work in self._client().ask_all(self._spec, "q.close", self.name):
+        for work in self._client().ask_all(self._spec, "q.close", self._spec.id):
             work.wait()
-        self._client().raise_late_error(self.name)
+        self._client().raise_late_error(self._spec.id)
 
     # -- plumbing -------------------------------------------------------------------------------
 

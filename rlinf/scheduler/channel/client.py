@@ -15,7 +15,7 @@ from rlinf.scheduler.channel.entries import Lent
 from rlinf.scheduler.channel.errors import ChannelError
 from rlinf.scheduler.channel.outbox import Outbox
 from rlinf.scheduler.channel.pending import PUT_GRACE, Granted, Pending, copies
-from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
+from rlinf.scheduler.channel.spec import ChannelId, ChannelSpec, keeper_of
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Work, finished
 from rlinf.scheduler.errors import CallCancelled, PeerLost
@@ -41,11 +41,11 @@ class ChannelClient:
         self._lock = threading.Lock()
         self._pending: dict[int, Pending] = {}
         self._early: dict[int, dict[int, Payload]] = {}
-        self._late_errors: dict[str, Exception] = {}
+        self._late_errors: dict[ChannelId, Exception] = {}
         # By channel and keeper: requests whose items were taken here since it was told last.
-        self._taken: dict[tuple[str, str], list[int]] = {}
+        self._taken: dict[tuple[ChannelId, str], list[int]] = {}
         # By channel and key: the connection to the keeper, and the items that it has lent.
-        self._ahead: dict[tuple[str, Hashable], tuple[Connection, deque[_Loan]]] = {}
+        self._ahead: dict[tuple[ChannelId, Hashable], tuple[Connection, deque[_Loan]]] = {}
         for kind, handler in {
             "q.ok": self._on_ok,
             "q.error": self._on_error,
@@ -69,7 +69,8 @@ class ChannelClient:
         timeout: float | None,
     ) -> Work:
         """Starts to put an item."""
-        self.raise_late_error(spec.name)
+        keeper = keeper_of(spec, key)
+        self.raise_late_error(spec.id)
         encoded, _ = self.endpoint.packer.encode(obj)
         limit = self._limit(timeout)
         ticket, parts = None, [encoded.header, *encoded.buffers]
@@ -79,16 +80,17 @@ class ChannelClient:
         # Without a bound there is nothing to wait for: a refusal is reported by the next request.
         quiet = wait and not spec.maxsize and not spec.maxbytes
         number = self.number()
-        fields = (number, spec.name, key, weight, encoded.nbytes, ticket, wait, quiet)
+        fields = (number, spec.id, key, weight, encoded.nbytes, ticket, wait, quiet)
         try:
             if quiet:
-                connection = self.endpoint.connection_to(keeper_of(spec, key))
+                connection = self.endpoint.connection_to(keeper)
                 self.endpoint.answer_raw(connection, "q.put", fields, parts)
                 return finished()
             pending = Pending(
                 self,
                 spec,
                 key,
+                keeper,
                 lambda: f"room in channel {spec.name!r}",
                 limit,
                 number=number,
@@ -111,18 +113,20 @@ class ChannelClient:
         timeout: float | None,
     ) -> Work:
         """Starts to get an item, or a batch if there is a target weight."""
-        self.raise_late_error(spec.name)
+        keeper = keeper_of(spec, key)
+        self.raise_late_error(spec.id)
         if self._ahead:
             if target is None:
                 work = self._take_ahead(spec, key)
                 if work is not None:
                     return work
             else:
-                self._return_ahead(spec.name, key)
+                self._return_ahead(spec.id, key)
         pending = Pending(
             self,
             spec,
             key,
+            keeper,
             lambda: f"an item of channel {spec.name!r}, key {key!r}",
             self._limit(timeout),
             batch=target is not None,
@@ -130,35 +134,34 @@ class ChannelClient:
         )
         fields = (
             pending.number,
-            spec.name,
+            spec.id,
             key,
             target,
             wait,
-            self._pop_taken(spec.name, pending.keeper),
+            self._pop_taken(spec.id, keeper),
         )
         self._request(pending, "q.get", fields)
         return pending.work
 
     def _take_ahead(self, spec: ChannelSpec, key: Hashable) -> Work | None:
         """Takes the next item that was lent, and tells the keeper; None if there is none."""
+        channel = spec.id
         with self._lock:
-            connection, lent = self._ahead.get((spec.name, key), (None, None))
+            connection, lent = self._ahead.get((channel, key), (None, None))
             if connection is None or lent is None:
                 return None
-            done = self._taken.pop((spec.name, connection.identity["name"]), ())
+            done = self._taken.pop((channel, connection.identity["name"]), ())
             try:
                 # Before a recall can be answered, and before the item is used.
-                self.endpoint.answer_raw(connection, "q.take", (0, spec.name, key, done))
+                self.endpoint.answer_raw(connection, "q.take", (0, channel, key, done))
             except PeerLost:
                 # Nothing here may wait for what becomes of the keeper; the next request does.
-                del self._ahead[spec.name, key]
+                del self._ahead[channel, key]
                 return None
             payload, *rest = lent.popleft()
             if not lent:
-                del self._ahead[spec.name, key]
-        return finished(
-            payload, undo=partial(self._restore, connection, (0, spec.name, key, *rest))
-        )
+                del self._ahead[channel, key]
+        return finished(payload, undo=partial(self._restore, connection, (0, channel, key, *rest)))
 
     def _restore(self, connection: Connection, fields: tuple[Any, ...], payload: Payload) -> None:
         """Returns an item that was lent and taken, but is used by nobody."""
@@ -169,13 +172,13 @@ class ChannelClient:
             return
         self._return_ahead(fields[1], fields[2])
 
-    def _return_ahead(self, channel: str, key: Hashable) -> None:
+    def _return_ahead(self, channel: ChannelId, key: Hashable) -> None:
         with self._lock:
             connection, _ = self._ahead.pop((channel, key), (None, None))
             if connection is not None:
                 self._say_returned(connection, channel, key)
 
-    def _say_returned(self, connection: Connection, channel: str, key: Hashable) -> None:
+    def _say_returned(self, connection: Connection, channel: ChannelId, key: Hashable) -> None:
         try:
             self.endpoint.answer_raw(connection, "q.returned", (0, channel, key))
         except PeerLost:
@@ -184,12 +187,13 @@ class ChannelClient:
 
     def ask(self, spec: ChannelSpec, question: str, key: Hashable = None) -> Work:
         """Starts a question to the keeper of a key."""
-        self.raise_late_error(spec.name)
+        keeper = keeper_of(spec, key)
+        self.raise_late_error(spec.id)
         what = f"the answer of channel {spec.name!r} to {question}"
         pending = Pending(
-            self, spec, key, lambda: what, self._limit(None), batch=question == "peek"
+            self, spec, key, keeper, lambda: what, self._limit(None), batch=question == "peek"
         )
-        self._request(pending, "q.ask", (pending.number, spec.name, question, key))
+        self._request(pending, "q.ask", (pending.number, spec.id, question, key))
         return pending.work
 
     def ask_all(self, spec: ChannelSpec, kind: str, *fields: Any) -> list[Work]:
@@ -197,9 +201,7 @@ class ChannelClient:
         works = []
         for keeper in spec.keepers:
             what = f"{keeper} to answer for channel {spec.name!r}"
-            pending = Pending(
-                self, spec, None, lambda what=what: what, self._limit(None), keeper=keeper
-            )
+            pending = Pending(self, spec, None, keeper, lambda what=what: what, self._limit(None))
             self._request(pending, kind, (pending.number, *fields))
             works.append(pending.work)
         return works
@@ -207,7 +209,7 @@ class ChannelClient:
     def acknowledge(self, spec: ChannelSpec) -> None:
         """Says that this process is done with all items that it has taken."""
         for keeper in spec.keepers:
-            fields = (0, spec.name, self._pop_taken(spec.name, keeper))
+            fields = (0, spec.id, self._pop_taken(spec.id, keeper))
             self.endpoint.answer_raw(self.endpoint.connection_to(keeper), "q.ack", fields)
 
     def _request(
@@ -225,15 +227,15 @@ class ChannelClient:
 
     def cancel(self, pending: Pending) -> None:
         """Asks the keeper to forget a request; an answer that is on the way still counts."""
-        fields = (pending.number, pending.spec.name, pending.key)
+        fields = (pending.number, pending.spec.id, pending.key)
         self.endpoint.post_soon(pending.keeper, "q.cancel", fields)
 
-    def note_taken(self, channel: str, keeper: str, number: int) -> None:
+    def note_taken(self, channel: ChannelId, keeper: str, number: int) -> None:
         """The items of a request are in somebody's hands; its keeper is told by the next one."""
         with self._lock:
             self._taken.setdefault((channel, keeper), []).append(number)
 
-    def _pop_taken(self, channel: str, keeper: str) -> list[int]:
+    def _pop_taken(self, channel: ChannelId, keeper: str) -> list[int]:
         with self._lock:
             return self._taken.pop((channel, keeper), [])
 
@@ -244,7 +246,7 @@ class ChannelClient:
             mine = copies(payload)
             sizes.append(len(mine))
             parts += mine
-        connection, channel = pending.work_source, pending.spec.name
+        connection, channel = pending.work_source, pending.spec.id
         try:
             fields = (pending.number, channel, sizes)
             self.endpoint.answer_raw(connection, "q.return", fields, parts)
@@ -265,7 +267,7 @@ class ChannelClient:
         with self._lock:
             return self._pending.pop(number, None)
 
-    def raise_late_error(self, channel: str) -> None:
+    def raise_late_error(self, channel: ChannelId) -> None:
         """Raises what became of an earlier put, if it was refused and nobody was told."""
         error = self._late_errors.pop(channel, None) if self._late_errors else None
         if error is not None:
@@ -287,15 +289,15 @@ class ChannelClient:
             return
         if pending.is_put:
             # Its handle may have been let go.
-            unseen = weakref.finalize(pending.work, self._note_if_unseen, pending.spec.name, error)
+            unseen = weakref.finalize(pending.work, self._note_if_unseen, pending.spec.id, error)
             unseen.atexit = False
         pending.work.finish(error=error)
 
-    def _note_if_unseen(self, channel: str, error: Exception) -> None:
+    def _note_if_unseen(self, channel: ChannelId, error: Exception) -> None:
         if error.__traceback__ is None:
             self._note_late_error(channel, error)
 
-    def _note_late_error(self, channel: str, error: Exception) -> None:
+    def _note_late_error(self, channel: ChannelId, error: Exception) -> None:
         """Of a put that nobody waited for: told now, and raised by the next request."""
         print(f"{self.endpoint.name}: an item was refused: {error}", file=sys.stderr, flush=True)
         self._late_errors[channel] = error
@@ -338,7 +340,7 @@ class ChannelClient:
             lent.append((self._small(body[position : position + count]), weight, order))
             position += count
         with self._lock:
-            self._ahead[pending.spec.name, key] = connection, lent
+            self._ahead[pending.spec.id, key] = connection, lent
 
     def _on_recall(
         self, keeper: str, connection: Connection, fields: tuple[Any, ...], __: Any

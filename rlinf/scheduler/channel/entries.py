@@ -7,6 +7,8 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rlinf.scheduler.channel.spec import ChannelId
+
 
 @dataclass(slots=True, eq=False)
 class Item:
@@ -82,7 +84,7 @@ class Sink(Protocol):
     def granted(self, request: Any, items: list[Item], ahead: list[Item]) -> None:
         """Items belong to the asker now; some more are lent to it."""
 
-    def recall(self, channel: str, consumer: str, key: Hashable) -> None:
+    def recall(self, channel: ChannelId, consumer: str, key: Hashable) -> None:
         """A consumer is to say `returned`: it must take no more of the items lent to it."""
 
     def failed(self, request: Any, error: Exception) -> None:

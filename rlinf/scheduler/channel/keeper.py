@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlinf.scheduler.channel.entries import Entry, Get, Item, Lent, Put
-from rlinf.scheduler.channel.errors import ChannelError, KeeperFailed
+from rlinf.scheduler.channel.errors import ChannelClosed, ChannelError, KeeperFailed
 from rlinf.scheduler.channel.queues import Queues
+from rlinf.scheduler.channel.spec import ChannelId
 from rlinf.scheduler.collective.endpoint import Handler, PeerLeft
 from rlinf.scheduler.errors import PeerLost
 from rlinf.scheduler.net.connection import Connection
@@ -37,7 +38,7 @@ class _Request:
 
     connection: Connection
     number: int
-    quiet: str = ""
+    quiet: ChannelId | None = None
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -57,7 +58,9 @@ class ChannelKeeper(Worker):
     def __init__(self) -> None:
         super().__init__()
         self._endpoint = self._runtime.endpoint
-        self._channels: dict[str, Queues] = {}
+        self._channels: dict[ChannelId, Queues] = {}
+        # By name: the latest channel that has it. Earlier ones are closed.
+        self._latest: dict[str, int] = {}
         self._producers: dict[str, Connection] = {}
         self._consumers: dict[str, Connection] = {}
         for kind, handler in {
@@ -87,7 +90,7 @@ class ChannelKeeper(Worker):
                 text = f"{self._runtime.name} failed: {type(error).__name__}: {error}"
                 failure = KeeperFailed(text)
                 failure.raised = self._runtime.report(method, error, traceback.format_exc())
-                number, channel = fields[0], getattr(fields[1], "name", fields[1])
+                number, channel = fields[0], getattr(fields[1], "id", fields[1])
                 self.failed(_Request(connection, number, channel), failure)
                 raise
 
@@ -97,12 +100,27 @@ class ChannelKeeper(Worker):
 
     def _on_open(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, spec = fields
-        queues = self._channels.get(spec.name)
-        if queues is None:
-            self._channels[spec.name] = Queues(
-                spec.name, self, spec.maxsize, spec.maxbytes, spec.redeliver, _AHEAD
+        queues = self._channels.get(spec.id)
+        if queues is None and not self._had(spec.id):
+            for channel, earlier in list(self._channels.items()):
+                if channel[0] == spec.name and earlier.finished:
+                    del self._channels[channel]
+            self._latest[spec.name] = spec.incarnation
+            queues = self._channels[spec.id] = Queues(
+                spec.name,
+                self,
+                spec.maxsize,
+                spec.maxbytes,
+                spec.redeliver,
+                _AHEAD,
+                spec.incarnation,
             )
-        self._reply(_Request(connection, number), "q.ok", ())
+        self._reply(_Request(connection, number), "q.ok", (queues is None or queues.closed,))
+
+    def _had(self, channel: ChannelId) -> bool:
+        """Whether a channel is here, or was and is closed."""
+        name, incarnation = channel
+        return incarnation <= self._latest.get(name, -1)
 
     def _on_put(
         self, who: str, connection: Connection, fields: Any, body: list[memoryview]
@@ -112,7 +130,7 @@ class ChannelKeeper(Worker):
             self._producers[who] = connection
         life = connection.identity.get("life", "")
         item = Item(None if ticket is not None else body, weight, nbytes, who, key, ticket, life)
-        request = _Request(connection, number, channel if quiet else "")
+        request = _Request(connection, number, channel if quiet else None)
         queues = self._find(channel, request)
         if queues is not None:
             queues.put(Put(request, item), wait)
@@ -132,7 +150,9 @@ class ChannelKeeper(Worker):
 
     def _on_returned(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         _, channel, key = fields
-        self._channels[channel].returned(who, key)
+        queues = self._channels.get(channel)
+        if queues is not None:
+            queues.returned(who, key)
 
     def _on_ack(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         _, channel, done = fields
@@ -169,10 +189,13 @@ class ChannelKeeper(Worker):
     def _on_close(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel = fields
         request = _Request(connection, number)
-        queues = self._find(channel, request)
+        queues = self._channels.get(channel)
         if queues is not None:
             queues.close()
+        if self._had(channel):
             self._reply(request, "q.ok", ())
+        else:
+            self._find(channel, request)
 
     def _on_ask(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel, question, key = fields
@@ -195,14 +218,21 @@ class ChannelKeeper(Worker):
         }
         self._reply(request, "q.ok", (answers[question](),))
 
-    def _find(self, channel: str, request: _Request) -> Queues | None:
+    def _find(self, channel: ChannelId, request: _Request) -> Queues | None:
         queues = self._channels.get(channel)
-        if queues is None:
-            self.failed(request, ChannelError(f"there is no channel {channel!r}"))
+        if queues is None and self._had(channel):
+            self.failed(request, ChannelClosed(f"channel {channel[0]!r} is closed"))
+        elif queues is None:
+            self.failed(request, ChannelError(f"there is no channel {channel[0]!r}"))
         return queues
 
     def _all_stats(self) -> dict[str, dict[str, Any]]:
-        return {name: asdict(queues.stats) for name, queues in self._channels.items()}
+        """The counters of the latest channel of each name."""
+        return {
+            name: asdict(queues.stats)
+            for (name, incarnation), queues in self._channels.items()
+            if incarnation == self._latest[name]
+        }
 
     # -- outcomes -------------------------------------------------------------------------------
 
@@ -246,7 +276,7 @@ class ChannelKeeper(Worker):
         if connection is not None:
             self._send(connection, "q.ship", (item.ticket, consumer, number, index, peek))
 
-    def recall(self, channel: str, consumer: str, key: Any) -> None:
+    def recall(self, channel: ChannelId, consumer: str, key: Any) -> None:
         """Asks a consumer to give up what it was lent."""
         self._send(self._consumers[consumer], "q.recall", (channel, key))
 

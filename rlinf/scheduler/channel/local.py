@@ -9,8 +9,9 @@ from typing import Any
 
 from rlinf.scheduler.channel.channel import Channel
 from rlinf.scheduler.channel.entries import Get, Item, Put
+from rlinf.scheduler.channel.keys import stable_form
 from rlinf.scheduler.channel.queues import Queues
-from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.channel.spec import ChannelId, ChannelSpec
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.errors import CallCancelled
 from rlinf.scheduler.worker.runtime import current_runtime, has_runtime
@@ -118,6 +119,8 @@ class _LocalClient:
         timeout: float | None,
         undo: Callable[[list[Item]], None] | None = None,
     ) -> Work:
+        # The same keys as in other channels, so that a program may change from one to the other.
+        stable_form(self.queues.name, key)
         if timeout is None and has_runtime():
             timeout = current_runtime().run.timeout("channel")
         work = Work(what, "this process", timeout, lambda: self._cancel(key, work), undo=undo)
@@ -143,7 +146,7 @@ class _LocalClient:
         """Items belong to the asker now."""
         request.finish(items)
 
-    def recall(self, channel: str, consumer: str, key: Hashable) -> None:
+    def recall(self, channel: ChannelId, consumer: str, key: Hashable) -> None:
         """Nothing is lent inside one process."""
 
     def failed(self, request: Work, error: Exception) -> None:

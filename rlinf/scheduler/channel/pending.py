@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.channel.entries import Entry
 from rlinf.scheduler.channel.errors import ItemLost
-from rlinf.scheduler.channel.spec import ChannelSpec, keeper_of
+from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.work import Deferred, Work
 from rlinf.scheduler.errors import PeerLost
 
@@ -38,19 +38,19 @@ class Pending:
         client: ChannelClient,
         spec: ChannelSpec,
         key: Hashable,
+        keeper: str,
         what: Callable[[], str],
         timeout: float | None,
         *,
         batch: bool = False,
         number: int | None = None,
-        keeper: str | None = None,
         grace: float | None = None,
         undo: Callable[[Any], None] | None = None,
     ):
         self.number = client.number() if number is None else number
         self.spec = spec
         self.key = key
-        self.keeper = keeper or keeper_of(spec, key)
+        self.keeper = keeper
         self.missing: dict[int, tuple[str, str]] | None = None
         self.is_put = False
         self.work_source: Any = None
@@ -131,7 +131,7 @@ class Granted(Batch):
         """The items, or the one item."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._client.note_taken(pending.spec.name, pending.keeper, pending.number)
+            self._client.note_taken(pending.spec.id, pending.keeper, pending.number)
         return super().load() if self._is_batch else self.payloads[0].load()
 
     def give_back(self) -> None:

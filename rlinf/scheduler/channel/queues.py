@@ -56,6 +56,7 @@ class Queues:
         redeliver: whether an item whose consumer dies before it asks for the next one goes to
             another consumer; otherwise the channel reports it as lost to everybody who uses it.
         ahead: most items to lend.
+        incarnation: tells the channel from closed ones that had its name.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class Queues:
         maxbytes: int = 0,
         redeliver: bool = False,
         ahead: int = 0,
+        incarnation: int = 0,
     ):
         self.name = name
+        self.id = name, incarnation
         self.maxsize = maxsize
         self.maxbytes = maxbytes
         self.redeliver = redeliver
@@ -79,6 +82,11 @@ class Queues:
         self._lines: dict[Hashable, _Line] = {}
         self._held: dict[str, list[tuple[Any, Item]]] = {}
         self._order = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the channel is closed, nothing is in it and nobody holds anything of it."""
+        return self.closed and not self._lines and not self._held
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -233,7 +241,7 @@ class Queues:
     def _recall(self, key: Hashable, line: _Line) -> None:
         for consumer in line.loans.keys() - line.recalled:
             line.recalled.add(consumer)
-            self._sink.recall(self.name, consumer, key)
+            self._sink.recall(self.id, consumer, key)
 
     def _end_loan(self, line: _Line, consumer: str) -> None:
         """What a consumer has not taken goes back to its place in the queue."""
@@ -299,6 +307,7 @@ class Queues:
         """Deals with the items that a dead consumer had taken, and with its requests."""
         for line in self._lines.values():
             self._end_loan(line, consumer)
+            line.readers.discard(consumer)
         self._forget_requests(consumer)
         held = self._held.pop(consumer, [])
         if self.redeliver:
@@ -307,14 +316,14 @@ class Queues:
         for key, line in list(self._lines.items()):
             self._serve(key, line)
         if held and not self.redeliver:
+            for _, item in held:
+                self._sink.dropped(item)
+            self.stats.lost += len(held)
             self._break(
                 f"{consumer} died with {len(held)} item(s) of channel {self.name!r} that it had "
-                "taken and "
-                "not finished; create the channel with redeliver=True to give such items to "
-                "another "
-                "consumer"
+                "taken and not finished; create the channel with redeliver=True to give such items "
+                "to another consumer"
             )
-            self.stats.lost += len(held)
 
     def producer_died(self, producer: str) -> None:
         """Deals with items whose body went with their producer."""
@@ -329,16 +338,24 @@ class Queues:
             self._serve(key, line)
 
     def _break(self, reason: str) -> None:
-        """From now on every use of the channel says what was lost."""
+        """From now on every use of the channel says what was lost; nobody can get the rest."""
         self.broken = reason
-        for key, line in self._lines.items():
+        for key, line in list(self._lines.items()):
             self._recall(key, line)
             for entry in (*line.gets, *line.puts):
                 self._sink.failed(entry.request, ItemLost(reason))
+            for put in line.puts:
+                self._sink.dropped(put.item)
             line.gets.clear()
             line.puts.clear()
-        for key in list(self._lines):
+            self._discard_items(line)
             self._forget_if_unused(key)
+
+    def _discard_items(self, line: _Line) -> None:
+        for item in line.items:
+            self._count_out(item)
+            self._sink.dropped(item)
+        line.items.clear()
 
     def _refusal(self) -> Exception | None:
         return ItemLost(self.broken) if self.broken else None
@@ -352,6 +369,8 @@ class Queues:
 
     def _serve(self, key: Hashable, line: _Line) -> None:
         """Serves the requests of a key, first come first served, as far as the items go."""
+        if self.broken:
+            self._discard_items(line)
         while line.gets:
             get = line.gets[0]
             count = None if line.loans else self._match(line, get)

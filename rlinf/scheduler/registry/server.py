@@ -254,6 +254,12 @@ class RegistryServer:
     def _op_put_once(self, name: str, key: str, value: Any) -> _Result:
         return self.state.values.setdefault(key, value), None, True
 
+    def _op_replace(self, name: str, key: str, old: Any, new: Any) -> _Result:
+        """Puts a new value in the place of an old one; returns the value that is there then."""
+        if self.state.values.get(key) == old:
+            self.state.values[key] = new
+        return self.state.values.get(key), None, True
+
     def _op_raised(self, name: str, report: Raised) -> _Result:
         self.state.raised.append(report)
         return None, None, False

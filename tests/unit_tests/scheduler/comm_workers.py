@@ -303,6 +303,12 @@ class Talker(Worker):
         channel.get()
         os.kill(os.getpid(), 9)
 
+    def take_some_and_die(self, channel: Channel, count: int) -> None:
+        """Finishes `count` items and dies with whatever it was lent beside them."""
+        assert self.take(channel, count) == list(range(count))
+        channel.task_done()
+        os.kill(os.getpid(), 9)
+
     def put_large_and_die(self, channel: Channel) -> None:
         import torch
 
@@ -342,6 +348,11 @@ class Talker(Worker):
         channel = self.create_channel(name)
         channel.put(7)
         return channel.get() == 7
+
+    def made_again(self, name: str) -> bool:
+        channel = self.create_channel(name)
+        channel.put(self._rank)
+        return channel._spec.incarnation == 1
 
 
 class AsyncTalker(Worker):

@@ -95,7 +95,7 @@ class SmallRun:
 
     def channel(self, member: ProcessRuntime, name: str, **settings: Any) -> Channel:
         """A member's side of a channel, which is made if need be."""
-        channel = Channel(ChannelSpec(name, keepers=("keeper:0",), **settings))
+        channel = Channel(ChannelSpec(name, **{"keepers": ("keeper:0",), **settings}))
         channel._bound = member.channels
         for work in member.channels.ask_all(channel._spec, "q.open", channel._spec):
             work.wait()

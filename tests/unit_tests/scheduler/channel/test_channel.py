@@ -113,6 +113,51 @@ def test_close_ends_readers(pair):
     assert list(channel) == []
 
 
+def test_a_closed_channel_can_be_created_again(pair, shared_cluster):
+    old = Channel.create("again", maxsize=3)
+    old.put("left over")
+    waiting = pair.execute_on(0).use_channel(old, "get", "another key")
+    wait_until(lambda: "another key" in old.keys())
+    old.close()
+    assert waiting.wait(timeout=PROMPTLY)[0].startswith("ChannelClosed")
+    assert Channel.connect("again").get(timeout=PROMPTLY) == "left over", "it can still be read"
+    new = Channel.create("again", maxsize=5)
+    new.put("fresh")
+    for use in (old.get, lambda: old.put(1), pickle.loads(pickle.dumps(old)).get):
+        with pytest.raises(ChannelClosed, match="'again' is closed"):
+            use()
+    (message,) = pair.execute_on(1).use_channel(old, "get").wait()
+    assert message.startswith("ChannelClosed")
+    old.close()
+    assert Channel.create("again", maxsize=5).qsize() == 1, "the same settings, the same channel"
+    with pytest.raises(ValueError, match="exists with other settings"):
+        Channel.create("again")
+    assert pair.execute_on(0).use_channel(Channel.connect("again"), "get").wait() == ["ok fresh"]
+    assert shared_cluster.channel_stats()["again"]["puts"] == 1, "counted since it was made"
+
+
+def test_the_old_readers_finish_while_the_new_channel_is_used(shared_cluster):
+    old = Channel.create("twice")
+    old.put_batch(range(3))
+    old.close()
+    new = Channel.create("twice")
+    new.put_batch("abc")
+    assert [old.get(), new.get(), old.get(), new.get(), old.get()] == [0, "a", 1, "b", 2]
+    for _ in range(3):
+        new.close()
+        new = Channel.create("twice")
+    new.put("last")
+    assert new.get() == "last"
+    with pytest.raises(ChannelClosed):
+        old.get()
+
+
+def test_many_may_create_a_closed_channel_again_at_once(three):
+    Channel.create("race").close()
+    assert three.made_again("race").wait() == [True] * 3
+    assert Channel.connect("race").stats()["puts"] == 3, "all of them have one and the same"
+
+
 def test_a_refused_item_of_an_unbounded_channel_is_reported(shared_cluster):
     channel = Channel.create("refusing")
     channel.put(1)
@@ -206,6 +251,36 @@ def test_a_consumer_that_dies_with_an_item_is_reported(fresh):
     with pytest.raises(ItemLost, match="redeliver=True"):
         channel.put("more", timeout=PROMPTLY)
         channel.get(timeout=PROMPTLY)
+
+
+def test_what_a_killed_consumer_held_is_dropped(shared_cluster, fresh):
+    group = fresh(1)
+    channel = Channel.create("dropped")
+    outbox, pool = channel._client().outbox, channel._client().endpoint.packer.pool
+    wait_until(lambda: len(outbox) == 0 and pool.stats().blocks == 0)
+    for _ in range(3):
+        channel.put(bytes(1_000_000))
+    with pytest.raises(WorkerDied):
+        group.take_one_and_die(channel).wait()
+    wait_until(lambda: len(outbox) == 0 and pool.stats().blocks == 0)
+    with pytest.raises(ItemLost, match="talk:0 died with 1 item"):
+        channel.get(timeout=PROMPTLY)
+    channel.close()
+    again = Channel.create("dropped")
+    again.put(1)
+    assert again.get(timeout=PROMPTLY) == 1, "a channel that was lost can be made anew"
+
+
+def test_what_was_lent_to_a_killed_consumer_goes_to_others_in_order(fresh):
+    group = fresh(2)
+    channel = Channel.create("lent", maxsize=12)
+    channel.put_batch(range(12))
+    with pytest.raises(WorkerDied):
+        group.execute_on(0).take_some_and_die(channel, 4).wait()
+    assert channel.stats()["depth"] == 8
+    taking = group.execute_on(1).take(channel, 12)
+    channel.put_batch(range(12, 16))
+    assert taking.wait(timeout=3 * PROMPTLY) == [list(range(4, 16))]
 
 
 @pytest.mark.parametrize("size", [0, 100_000])

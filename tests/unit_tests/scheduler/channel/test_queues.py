@@ -192,6 +192,41 @@ def test_a_dead_consumer_loses_nothing_silently():
     assert [sink.outcomes[f"g{i}"] for i in range(3)] == [[0], [1], [2]]
 
 
+def test_a_channel_that_is_lost_keeps_nothing():
+    queues, sink = make(maxsize=2, ahead=2)
+    put(queues, "other", "lent", key="other")
+    put(queues, "more", "lent, too", key="other")
+    get(queues, "b1", key="other", consumer="b")
+    put(queues, "third", "lent as well", key="other")
+    get(queues, "b2", key="other", consumer="b")
+    assert sink.loans == {("b", "other"): ["lent as well"]}
+    for i in range(3):
+        put(queues, f"p{i}", i)
+    get(queues, "g", consumer="a")
+    put(queues, "p3", 3)
+    assert "p3" not in sink.outcomes
+    sink.freed.clear()
+    queues.consumer_died("a")
+    assert isinstance(sink.outcomes["p3"], ItemLost)
+    assert sorted(sink.freed) == [0, 1, 2, 3], "held, queued, and waiting for room"
+    queues.returned("b", "other")
+    assert sink.freed[-1] == "lent as well"
+    assert (queues.stats.depth, queues.stats.bytes, queues.stats.lost) == (0, 0, 1)
+    assert queues.keys() == []
+
+
+def test_a_sole_reader_is_lent_items_after_another_one_died():
+    queues, sink = make(ahead=2, redeliver=True)
+    for i in range(6):
+        put(queues, f"p{i}", i)
+    get(queues, "a1", consumer="a")
+    get(queues, "b1", consumer="b")
+    queues.acknowledge("a")
+    queues.consumer_died("a")
+    get(queues, "b2", consumer="b")
+    assert sink.loans == {("b", "k"): [3, 4]}
+
+
 def test_items_that_went_with_their_producer_are_reported_one_by_one():
     queues, sink = make()
     put(queues, "p0", "here")
