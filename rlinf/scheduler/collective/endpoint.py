@@ -214,14 +214,19 @@ class Endpoint:
         Raises:
             PeerLost: the peer has ended, or the connection to it broke.
         """
-        connection = self.connection_to(peer)
         try:
-            self.answer(connection, kind, fields, parcel, flushed)
-        except ConnectionBroken as error:
-            # It broke just now; whether the peer has died is known in a moment.
-            self._reported(connection)
-            self._ends.settle(peer)
-            raise self.gone(peer) or error from None
+            connection = self.connection_to(peer)
+            try:
+                self.answer(connection, kind, fields, parcel, flushed)
+            except ConnectionBroken as error:
+                # It broke just now; whether the peer has died is known in a moment.
+                self._reported(connection)
+                self._ends.settle(peer)
+                raise self.gone(peer) or error from None
+        finally:
+            if parcel is not None and parcel.descriptor is not None and self.gone(peer) is not None:
+                # Its end may have been dealt with before the block was written for it.
+                self.packer.pool.release(parcel.descriptor.block, peer)
 
     def answer(
         self,

@@ -1,14 +1,16 @@
-"""Memory that two processes can map: memfd segments cut into slots, and named files."""
+"""Memory that two processes can map: memfd segments, cut into slots.
+
+A segment is sparse: only slots that were written to take memory, and a slot can return its memory
+to the system while its neighbours are in use.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
-import secrets
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -20,11 +22,9 @@ ALIGNMENT = 64
 MIN_SLOT = 64 << 10
 """Smallest slot: the largest page size in use, since slots must start on a page."""
 
-_SLAB_BYTES = 8 << 20
 _MAX_PWRITE = 1 << 30
 _MADV_POPULATE_WRITE = 23
 _FALLOC_PUNCH_HOLE = 0x03
-_NAME_PREFIX = "rlinf-shm-"
 
 # mmap.mmap keeps a file descriptor per mapping and its madvise keeps the GIL; libc does neither.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -41,16 +41,14 @@ class SegmentUnavailable(OSError):
 
 
 class Place(NamedTuple):
-    """Where a block is: a part of a file, and two ways to open that."""
+    """Where a block is: a part of a segment, and how to open that."""
 
     segment: int
-    """Identity of the segment within its pool; never used twice. 0 for a named file."""
+    """Identity of the segment within its pool; never used twice."""
     pid: int
     fd: int
-    path: str
-    """A named file, else empty: then ``fd`` of ``pid`` is the way in."""
     file_id: tuple[int, int]
-    """Device and inode: proof that path, pid and fd mean the same file to the reader."""
+    """Device and inode: proof that pid and fd mean the same file to the reader."""
     segment_bytes: int
     start: int
 
@@ -105,22 +103,32 @@ def map_file(fd: int, nbytes: int, offset: int = 0, private: bool = False) -> Re
 
 
 class Segment:
-    """One memfd, cut into equal slots: many for small blocks, one for large."""
+    """One memfd, cut into equal slots."""
 
-    def __init__(self, key: int, slot_bytes: int) -> None:
+    def __init__(self, key: int, slot_bytes: int, slots: int) -> None:
         """Create the memfd; it takes no memory before it is written to."""
         self.key = key
         self.slot_bytes = slot_bytes
-        self.nbytes = slot_bytes * max(1, _SLAB_BYTES // slot_bytes)
+        self.slots = slots
+        self.nbytes = slot_bytes * slots
         self.warm_slots = 0
+        """Slots that have memory."""
         self.map: np.ndarray | None = None
+        self._cut = 0
         self.fd = os.memfd_create("rlinf", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, self.nbytes)
-        self.file_id = _file_id(self.fd)
+        try:
+            os.ftruncate(self.fd, self.nbytes)
+            self.file_id = _file_id(self.fd)
+        except BaseException:
+            os.close(self.fd)
+            raise
 
-    def slots(self) -> list[Slot]:
-        """Cut the segment."""
-        return [Slot(self, start) for start in range(0, self.nbytes, self.slot_bytes)]
+    def cut(self) -> Slot | None:
+        """Return the next slot that was never used; None if there is none left."""
+        if self._cut == self.slots:
+            return None
+        self._cut += 1
+        return Slot(self, (self._cut - 1) * self.slot_bytes)
 
     def close(self) -> None:
         """Let go of the memory; readers keep what they have mapped."""
@@ -147,7 +155,7 @@ class Slot:
     def place(self) -> Place:
         """Where a reader finds the slot."""
         s = self.segment
-        return Place(s.key, os.getpid(), s.fd, "", s.file_id, s.nbytes, self.start)
+        return Place(s.key, os.getpid(), s.fd, s.file_id, s.nbytes, self.start)
 
     def write(self, buffers: Sequence[memoryview], offsets: Sequence[int], end: int) -> None:
         """Copy buffers to their offsets in the slot, large ones without the GIL."""
@@ -177,73 +185,20 @@ class Slot:
             raise _os_error("freeing shared memory")
 
 
-class NamedFile:
-    """A block of its own in a file, locked while its sender lives so that a sweep spares it."""
-
-    filled = 0
-
-    def __init__(self, directory: str, nbytes: int) -> None:
-        """Create the file."""
-        self.nbytes = nbytes
-        self.path = f"{directory}/{_NAME_PREFIX}{secrets.token_hex(12)}"
-        # Locked before it has a name, so that no sweep can come in between.
-        self.fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_SH)
-            os.ftruncate(self.fd, nbytes)
-            # Only with a directory (ignored here) does os.link follow the link to the file.
-            os.link(f"/proc/self/fd/{self.fd}", self.path, src_dir_fd=self.fd)
-        except BaseException:
-            os.close(self.fd)
-            raise
-
-    @property
-    def place(self) -> Place:
-        """Where a reader finds the file."""
-        return Place(0, os.getpid(), self.fd, self.path, _file_id(self.fd), self.nbytes, 0)
-
-    def write(self, buffers: Sequence[memoryview], offsets: Sequence[int], end: int) -> None:
-        """Copy buffers to their offsets in the file."""
-        _pwrite(self.fd, buffers, offsets, 0)
-
-    def close(self) -> None:
-        """Unlink the file, if its reader has not, and let go of the memory."""
-        unlink(self.path)
-        os.close(self.fd)
-
-
-def sweep(directory: str) -> None:
-    """Unlink named files whose sender died before its reader had opened them."""
-    for entry in os.scandir(directory):
-        if not entry.name.startswith(_NAME_PREFIX):
-            continue
-        with contextlib.suppress(OSError):  # in use, gone, or of another user
-            fd = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(entry.path)
-            finally:
-                os.close(fd)
-
-
-def unlink(path: str) -> None:
-    """Unlink a file that another process may have unlinked already."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-
-
 @contextlib.contextmanager
 def opened(place: Place) -> Iterator[int]:
-    """Open the file of a block, and check that it is the one.
+    """Open the segment of a block, and check that it is the one.
 
     Raises:
         SegmentUnavailable: It cannot be reached from here.
     """
-    path = place.path or f"/proc/{place.pid}/fd/{place.fd}"
+    path = f"/proc/{place.pid}/fd/{place.fd}"
     reason = "that process has exited, or is of another user or pid namespace"
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            reason = "this process has too many files open; raise its limit (ulimit -n)"
         message = f"cannot open {path}, shared memory of process {place.pid}: {reason}"
         raise SegmentUnavailable(error.errno, message) from error
     try:

@@ -1,0 +1,188 @@
+"""Large items with their producer: room for them is waited for, and they go with their consumer."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+
+import numpy as np
+import pytest
+
+from rlinf.scheduler import ItemLost, WaitTimeout, trace
+from rlinf.scheduler.channel.client import INLINE_BYTES
+from rlinf.scheduler.collective.shm import SegmentPool
+from rlinf.scheduler.collective.shm_budget import NodeBudget
+from tests.unit_tests.scheduler.small_run import in_thread
+from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
+
+MiB = 1 << 20
+LARGE = 5 * INLINE_BYTES
+ITEM_BYTES = 5_000_000
+
+
+def give_budget(member, nbytes, folder):
+    """Gives a member a budget of its own."""
+    packer = member.endpoint.packer
+    packer.pool.close()
+    packer.pool = SegmentPool(NodeBudget(nbytes, str(folder / "table")))
+    return packer.pool
+
+
+def item(number):
+    return np.full(ITEM_BYTES, number % 251, np.uint8)
+
+
+# -- room ------------------------------------------------------------------------------------------
+
+
+def test_many_queued_items_need_few_files(small_run, tmp_path):
+    small_run.keeper()
+    producer, consumer = small_run.join("p:0"), small_run.join("c:0")
+    give_budget(producer, 512 * MiB, tmp_path)
+    channel, taking = small_run.channel(producer, "c"), small_run.channel(consumer, "c")
+    channel.put(item(0))
+    taking.get()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = set(map(int, os.listdir("/proc/self/fd")))
+    free = [number for number in range(max(used) + 20) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[16], hard))
+    try:
+        for number in range(60):
+            channel.put(item(number))
+        assert [taking.get(timeout=PROMPTLY)[-1] for _ in range(60)] == list(range(60))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Recorder:
+    """Remembers the names of spans."""
+
+    def __init__(self):
+        self.names = set()
+
+    def add(self, name, kind, begin, end):
+        if kind == trace.WAIT and end > begin:
+            self.names.add(name)
+
+
+def test_a_producer_that_is_far_ahead_waits_by_name(small_run, tmp_path, monkeypatch):
+    small_run.keeper()
+    producer, consumer = small_run.join("p:0"), small_run.join("c:0")
+    pool = give_budget(producer, 32 * MiB, tmp_path)
+    channel, taking = small_run.channel(producer, "c"), small_run.channel(consumer, "c")
+    recorder = Recorder()
+    monkeypatch.setattr(trace, "current", lambda: recorder)
+
+    def produce():
+        for number in range(25):
+            channel.put(item(number))
+
+    producing = in_thread(produce)
+    wait_until(lambda: pool._waiting)
+    queued = len(producer.channels.outbox)
+    assert 4 <= queued <= 6, "as many as the budget holds"
+    with pytest.raises(WaitTimeout, match="room for 5 MiB in the shared memory of this node"):
+        channel.put(item(0), timeout=0.05)
+    assert [taking.get(timeout=PROMPTLY)[-1] for _ in range(25)] == list(range(25))
+    producing.wait()
+    assert "room in shared memory" in recorder.names
+
+
+@pytest.mark.skipif(
+    os.environ.get("RLINF_ALL_TESTS") != "1", reason="copies 25 GB; RLINF_ALL_TESTS=1"
+)
+@pytest.mark.timeout(600)
+def test_five_thousand_items_of_5_mb_with_1024_files(small_run):
+    small_run.keeper()
+    producer, consumer = small_run.join("p:0"), small_run.join("c:0")
+    channel, taking = small_run.channel(producer, "c"), small_run.channel(consumer, "c")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    pool = producer.endpoint.packer.pool
+    done = threading.Event()
+
+    def produce():
+        for number in range(5000):
+            channel.put(item(number))
+        done.set()
+
+    try:
+        producing = in_thread(produce)
+        wait_until(lambda: pool._waiting or done.is_set(), 200)
+        for number in range(5000):
+            assert taking.get(timeout=3 * PROMPTLY)[-1] == number % 251
+        producing.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# -- consumers that die ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("same_node", [True, False])
+def test_items_of_a_dead_consumer_are_dropped(small_run, monkeypatch, same_node):
+    small_run.keeper()
+    producer, consumer = small_run.join("p:0"), small_run.join("c:0")
+    if not same_node:
+        monkeypatch.setattr(producer.endpoint, "shares_memory", lambda peer: False)
+    channel, taking = small_run.channel(producer, "c"), small_run.channel(consumer, "c")
+    for _ in range(3):
+        channel.put(b"x" * LARGE)
+    held = taking.get(timeout=PROMPTLY)
+    assert len(producer.channels.outbox) == 3
+    small_run.kill(consumer)
+    wait_until(lambda: len(producer.channels.outbox) == 0)
+    wait_until(lambda: producer.endpoint.packer.pool.stats().blocks == 0)
+    assert len(held) == LARGE
+    stats = channel.stats()
+    assert (stats["lost"], stats["depth"], stats["bytes"]) == (1, 0, 0)
+    with pytest.raises(ItemLost, match="c:0 died with 1 item"):
+        channel.get(timeout=PROMPTLY)
+
+
+def test_a_put_that_waits_for_room_in_a_channel_that_is_lost_leaves_no_item(small_run):
+    small_run.keeper()
+    producer, consumer = small_run.join("p:0"), small_run.join("c:0")
+    channel = small_run.channel(producer, "c", maxsize=1)
+    taking = small_run.channel(consumer, "c", maxsize=1)
+    channel.put(b"x" * LARGE)
+    taking.get(timeout=PROMPTLY)
+    channel.put(b"y" * LARGE)
+    waiting = channel.put(b"z" * LARGE, async_op=True)
+    small_run.kill(consumer)
+    with pytest.raises(ItemLost, match="c:0 died with 1 item"):
+        waiting.wait(timeout=PROMPTLY)
+    wait_until(lambda: len(producer.channels.outbox) == 0)
+
+
+def test_a_dead_consumer_makes_room_when_its_items_are_given_to_another(small_run):
+    small_run.keeper()
+    producer, consumer, other = (small_run.join(name) for name in ("p:0", "c:0", "o:0"))
+    channel, taking, last = (
+        small_run.channel(member, "c", redeliver=True) for member in (producer, consumer, other)
+    )
+    channel.put(b"x" * LARGE)
+    taking.get(timeout=PROMPTLY)
+    small_run.kill(consumer)
+    assert last.get(timeout=PROMPTLY) == b"x" * LARGE
+    last.task_done()
+    wait_until(lambda: len(producer.channels.outbox) == 0)
+    wait_until(lambda: producer.endpoint.packer.pool.stats().blocks == 0)
+
+
+def test_a_message_for_a_peer_that_has_just_died_is_not_kept(small_run, monkeypatch):
+    sender, receiver = small_run.join("s:0"), small_run.join("r:0")
+    sender.mailbox.send("r:0", "hello").wait(timeout=PROMPTLY)
+    pool = sender.endpoint.packer.pool
+    write = pool.write
+
+    def write_late(*args, **kwargs):
+        small_run.kill(receiver)
+        wait_until(lambda: sender.endpoint.gone("r:0"))
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(pool, "write", write_late)
+    sent = sender.mailbox.send("r:0", b"x" * LARGE)
+    wait_until(sent.done)
+    wait_until(lambda: pool.stats().blocks == 0)
