@@ -246,14 +246,14 @@ class SegmentPool:
             self._changed.notify_all()
 
     def _take(self, size: int, wait: _Wait) -> Slot:
-        most = self.budget.most
-        if size > most:
-            raise ValueError(
-                f"a message of {human(size)} does not fit into the {human(most)} of shared memory "
-                f"that a process of this node may use for transfers: send it in parts, or raise "
-                f"the limit of the node (now {self.budget.limit} bytes) by {LIMIT_VARIABLE}"
-            )
         with self._changed:
+            if not self._closed.is_set() and not self.budget.can_ever_take(size):
+                raise ValueError(
+                    f"a message of {human(size)} does not fit into the {human(self.budget.most)} "
+                    "of shared memory that a process of this node may use for transfers: send it "
+                    f"in parts, or raise the limit of the node (now {self.budget.limit} bytes) by "
+                    f"{LIMIT_VARIABLE}"
+                )
             while True:
                 if self._closed.is_set():
                     raise RuntimeError("this process has closed its shared memory")

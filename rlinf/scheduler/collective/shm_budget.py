@@ -73,7 +73,11 @@ class NodeBudget:
                     break
             # Its last user has just removed it.
             os.close(self._fd)
-        self.limit = self._default_limit() if limit is None else limit
+        try:
+            self.limit = self._default_limit() if limit is None else limit
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def used(self) -> int:
@@ -83,12 +87,19 @@ class NodeBudget:
     @property
     def share(self) -> int:
         """Bytes of which each pool is sure."""
-        return min(self.limit // (4 * self._words[_POOLS]), _MOST_SHARE)
+        return min(self.limit // (4 * max(self._words[_POOLS], 1)), _MOST_SHARE)
 
     @property
     def most(self) -> int:
         """Bytes that this pool can take when nobody else has taken any."""
         return self.limit - self.share * (self._words[_POOLS] - 1)
+
+    def can_ever_take(self, nbytes: int) -> bool:
+        """Return whether so many bytes fit when nobody else has taken any."""
+        if nbytes > self.most:
+            with _Lock(self._fd, self._path):
+                self._clean()
+        return nbytes <= self.most
 
     def take(self, nbytes: int) -> bool:
         """Take bytes; False if the node has not so many left."""
@@ -215,8 +226,12 @@ class _Lock:
 
 def _path_of_node() -> str:
     folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"
-    # Pids mean the same to all who share a table.
-    return f"{folder}/rlinf-memory-{os.getuid()}-{os.stat('/proc/self/ns/pid').st_ino}"
+    try:
+        # Pids mean the same to all who share a table.
+        domain = str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        domain = f"process-{os.getpid()}"
+    return f"{folder}/rlinf-memory-{os.getuid()}-{domain}"
 
 
 def _started(pid: int) -> int:
