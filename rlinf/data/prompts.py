@@ -182,6 +182,11 @@ class PromptStream:
         numbers = self._advance(count)
         return [self.prompts.prompt(number) for number in numbers]
 
+    def again(self, first: int, count: int) -> list[Prompt]:
+        """Returns prompts from a running number on, which were taken before; the stream stays."""
+        self.prompts.prefetch(first, count)
+        return [self.prompts.prompt(number) for number in range(first, first + count)]
+
     def take_supervised(self, count: int) -> list[SupervisedExample]:
         """Returns the next prompts with their solutions."""
         return [self.prompts.supervised(number) for number in self._advance(count)]

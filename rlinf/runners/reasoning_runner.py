@@ -233,8 +233,12 @@ class ReasoningRunner(BaseRunner):
         self._requested = max(self._requested, self.global_step)
         while self._requested < min(until, self.max_steps):
             step = self._requested
-            self._began_at[step] = self.prompts.next_number
-            self._request(self.prompts.take(self._batch), step)
+            if step in self._began_at:
+                prompts = self.prompts.again(self._began_at[step], self._batch)
+            else:
+                self._began_at[step] = self.prompts.next_number
+                prompts = self.prompts.take(self._batch)
+            self._request(prompts, step)
             self._asked[step] = self._batch
             self._requested += 1
 
@@ -309,14 +313,14 @@ class ReasoningRunner(BaseRunner):
     # -- counting -------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Where the data is: what was asked for ahead is asked for again."""
-        data = self.prompts.state_dict()
-        data["next_number"] = self._began_at.get(self.global_step, data["next_number"])
-        return {"data": data, "samples": self._samples_seen}
+        """Where the data is, and what was asked for ahead, which is asked for again."""
+        ahead = [[step, first] for step, first in self._began_at.items()]
+        return {"data": self.prompts.state_dict(), "ahead": ahead, "samples": self._samples_seen}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Goes on with the data where it was."""
         self.prompts.load_state_dict(state["data"])
+        self._began_at = {step: first for step, first in state["ahead"]}
         self._samples_seen = self._samples_before = state["samples"]
 
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
