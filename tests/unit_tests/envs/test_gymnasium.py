@@ -141,6 +141,18 @@ def test_ids_that_do_not_exist_list_near_ones():
         make("")
 
 
+def test_a_module_before_the_colon_is_imported_first(tmp_path, monkeypatch):
+    entry = "gymnasium.envs.classic_control:CartPoleEnv"
+    text = f"import gymnasium\ngymnasium.register('Mine-v0', '{entry}')\n"
+    (tmp_path / "registers_mine.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    env = make("registers_mine:Mine-v0")
+    assert env.reset()[0]["states"].shape == (2, 4)
+    gymnasium.registry.pop("Mine-v0")
+    with pytest.raises(ValueError, match="no env 'no_such_module:Mine-v0' .*no_such_module"):
+        make("no_such_module:Mine-v0")
+
+
 def test_observations_of_many_kinds_become_states_and_images():
     picture = spaces.Box(0, 255, (6, 5, 3), np.uint8)
     space = spaces.Dict(
