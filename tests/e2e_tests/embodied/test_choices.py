@@ -26,10 +26,11 @@ def train(troupe, folder, overrides):
 @pytest.mark.timeout(240)
 def test_several_choices_at_a_time_are_learned_and_exported(troupe, tmp_path):
     size = ["env.train.max_steps_per_rollout_epoch=40", "actor.global_batch_size=160"]
-    last = ["runner.max_epochs=12", "runner.save_interval=12", "runner.eval_episodes=20"]
+    last = ["runner.max_epochs=10", "runner.save_interval=10", "runner.eval_episodes=20"]
     runner, summary = train(troupe, tmp_path, [KEYPAD, *size, *last])
-    first = json.loads((runner.folder / "metrics.jsonl").read_text().splitlines()[0])
-    assert first["env/return"] < 0.5 * keypad.STEPS
+    lines = (runner.folder / "metrics.jsonl").read_text().splitlines()
+    returns = [row["env/return"] for row in map(json.loads, lines) if "env/return" in row]
+    assert returns[0] < 0.4 * keypad.STEPS and returns[-1] > 2 * returns[0]
     assert summary["evaluation"]["eval/return"] > 0.95 * keypad.STEPS
     assert not any("log_std" in name for name in runner.actor.weights().wait()[0])
     # The policy alone, without the package, plays as well.
