@@ -10,6 +10,8 @@ from rlinf.config.errors import ABSENT, Problem
 from rlinf.config.tracked import to_plain
 
 EMBODIED = ("embodied", "embodied_eval")
+_UNGROUPED = ("gae", "raw", "reinpp")
+"""Advantages that do not compare the members of a group; reinpp does with its baseline."""
 _VALUE_LOSSES = ("actor_critic", "decoupled_actor_critic")
 
 
@@ -165,6 +167,29 @@ def group_sizes_agree(context: CheckContext) -> Iterator[Problem]:
     if own is not None and own != wanted:
         message = f"must equal algorithm.group_size, which is {wanted}"
         yield Problem("env.train.group_size", own, message, "leave it out to follow the algorithm")
+
+
+@cross_check(("embodied",))
+def groups_start_together(context: CheckContext) -> Iterator[Problem]:
+    """Members of a group that are compared begin each rollout in the same state."""
+    algorithm = context.cfg.algorithm
+    if not _trains(context) or not context.cfg.env.train.auto_reset:
+        return
+    name = algorithm.adv_type.lower()
+    if algorithm.use_reinpp_baseline:
+        what = "use_reinpp_baseline"
+    elif name.startswith("grpo") or (algorithm.group_size > 1 and name not in _UNGROUPED):
+        what = f"adv_type {algorithm.adv_type}"
+    elif algorithm.group_size > 1 and algorithm.filter_rewards:
+        what = "filter_rewards"
+    else:
+        return
+    message = (
+        f"must be false: {what} compares the episodes of a group, which share their start only if "
+        "every rollout begins with a reset and each env plays one episode in it"
+    )
+    hint = "set env.train.auto_reset: false, as the part algo/grpo of recipes does"
+    yield Problem("env.train.auto_reset", True, message, hint)
 
 
 @cross_check(("embodied",))

@@ -19,6 +19,7 @@ def test_chunks_groups_and_whole_rollouts(embodied):
     embodied["algorithm"] = {"adv_type": "grpo", "loss_type": "actor", "group_size": 4}
     embodied["actor"].update(global_batch_size=None, micro_batch_size=None)
     embodied["rollout"]["pipeline_stage_num"] = 2
+    embodied["env"]["train"]["auto_reset"] = False
     embodied["cluster"]["component_placement"]["actor"] = "0-1"
     lines = batch_arithmetic(validate_cfg(embodied), {"env": 2})
     assert lines == [

@@ -104,9 +104,48 @@ EMBODIED = {
         "instead of 1600, 1536 or 1792 would do",
     ),
     "group of one": (
-        {"algorithm.adv_type": "grpo", "algorithm.loss_type": "actor"},
+        {
+            "algorithm.adv_type": "grpo",
+            "algorithm.loss_type": "actor",
+            "env.train.auto_reset": False,
+        },
         "algorithm.group_size = 1",
         "must be at least 2: grpo compares the samples of a group with one another",
+    ),
+    "groups whose members go apart": (
+        {
+            "algorithm.adv_type": "grpo",
+            "algorithm.loss_type": "actor",
+            "algorithm.group_size": 8,
+            "actor.model.add_value_head": False,
+            "cluster.component_placement": {"actor,rollout,env": "0-1"},
+        },
+        "env.train.auto_reset = true",
+        "must be false: adv_type grpo compares the episodes of a group, which share their start",
+        "set env.train.auto_reset: false",
+    ),
+    "groups whose baseline goes apart": (
+        {
+            "algorithm.adv_type": "reinpp",
+            "algorithm.loss_type": "actor",
+            "algorithm.use_reinpp_baseline": True,
+            "algorithm.group_size": 8,
+            "actor.model.add_value_head": False,
+            "cluster.component_placement": {"actor,rollout,env": "0-1"},
+        },
+        "env.train.auto_reset = true",
+        "must be false: use_reinpp_baseline compares the episodes of a group",
+    ),
+    "groups that are filtered and go apart": (
+        {
+            "algorithm.filter_rewards": True,
+            "algorithm.rewards_lower_bound": 0.1,
+            "algorithm.rewards_upper_bound": 0.9,
+            "algorithm.group_size": 8,
+            "cluster.component_placement": {"actor,rollout,env": "0-1"},
+        },
+        "env.train.auto_reset = true",
+        "must be false: filter_rewards compares the episodes of a group",
     ),
     "groups that disagree": (
         {"algorithm.group_size": 4, "env.train.group_size": 2},

@@ -32,6 +32,7 @@ GRPO = {
     "algorithm.loss_type": "actor",
     "algorithm.group_size": 4,
     "actor.model.add_value_head": False,
+    "env.train.auto_reset": False,
 }
 
 

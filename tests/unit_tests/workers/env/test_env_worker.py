@@ -1,11 +1,14 @@
-"""An env worker has all of its simulators, or none."""
+"""An env worker has all of its simulators, or none, and begins rollouts as it is told to."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from rlinf.scheduler import CallCancelled
 from rlinf.workers.env import env_worker
@@ -36,7 +39,7 @@ class Untied(EnvWorker):
 
     worker_info = None
 
-    def __new__(cls) -> Untied:
+    def __new__(cls, *args: Any) -> Untied:
         return object.__new__(cls)
 
     def __init__(self) -> None:
@@ -88,3 +91,59 @@ def test_a_process_without_simulators_has_nothing_to_save(tmp_path):
     with pytest.raises(RuntimeError, match="no simulators"):
         Untied().save_checkpoint(str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+class Player(Untied):
+    """Plays rollouts with a policy that draws its actions; keeps the first observations."""
+
+    def __init__(self, auto_reset: bool) -> None:
+        super().__init__()
+        section = {
+            "env_type": "gymnasium",
+            "id": "CartPole-v1",
+            "group_size": 4,
+            "auto_reset": auto_reset,
+            "enable_offload": False,
+            "total_num_envs": 16,
+            "max_steps_per_rollout_epoch": 30,
+            "rollout_epoch": 2,
+        }
+        model = SimpleNamespace(num_action_chunks=1)
+        self.cfg = SimpleNamespace(
+            env=SimpleNamespace(train=SimpleNamespace(**section)),
+            rollout=SimpleNamespace(group_name="rollout"),
+            actor=SimpleNamespace(group_name="actor", model=model),
+        )
+        env_cls = env_worker.get_env_cls("gymnasium", section)
+        self._train = [env_cls(section, 8, stage, 2) for stage in range(2)]
+        self._generator = torch.Generator().manual_seed(0)
+        self.begun: list[torch.Tensor] = []
+
+    @contextlib.contextmanager
+    def worker_timer(self, tag: str | None = None) -> Iterator[None]:
+        yield
+
+    def send_to(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def _send_obs(self, rollout: str, stage: Any, obs: dict[str, Any], infos: Any) -> None:
+        if infos is None:
+            self.begun.append(obs["states"])
+
+    def _recv_actions(self, rollout: str, stage: Any) -> torch.Tensor:
+        return torch.randint(2, (8, 1, 1), generator=self._generator).float()
+
+
+@pytest.mark.parametrize("auto_reset", [False, True])
+def test_groups_begin_each_rollout_together_unless_envs_reset_themselves(auto_reset):
+    worker = Player(auto_reset)
+    for _ in range(3):
+        EnvWorker.interact.__wrapped__(worker)
+    assert len(worker.begun) == 3 * 2 * 2, "rollouts x epochs x stages"
+    for states in worker.begun[0 if not auto_reset else 2 :]:
+        groups = states.unflatten(0, (2, 4))
+        assert bool((groups == groups[:, :1]).all()) is not auto_reset
+        assert not torch.equal(groups[0], groups[1])
+    if not auto_reset:
+        firsts = torch.cat(worker.begun)[::4]
+        assert len(firsts.unique(dim=0)) == len(firsts), "each rollout has starts of its own"
