@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -69,6 +69,18 @@ class Adapter(abc.ABC):
     def task_states(self, task: int) -> Sequence[int]:
         """Returns the reset states of a task; asked only where there is a list of them."""
         return range(self.num_reset_states or 0)
+
+    def start_list(self, evaluation: bool) -> Hashable | None:
+        """Return what identifies the list of states in which episodes begin.
+
+        Args:
+            evaluation: Of an evaluation; else of training.
+
+        Returns:
+            None if seeds make the states, as an evaluation has other seeds than training. Where it
+            is the same for both, an evaluation begins as training does.
+        """
+        return None
 
     @abc.abstractmethod
     def _open(self) -> None:

@@ -44,6 +44,9 @@ class EpisodePlan:
         in the specific reset state       if there is one
 
     With a group size `G`, `G` episodes in a row begin alike: `e // G` takes the place of `e`.
+
+    All seeds are odd, and those of training even: where a seed decides how an episode begins, an
+    evaluation has no start that training has.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class EpisodePlan:
         if self._states is None:
             task = index % len(self._names)
             reset_id = task if len(self._names) > 1 else -1
-            seed = derive(options.seed, _SEED_OF_EPISODE, index)[1]
+            seed = self._odd_seed(_SEED_OF_EPISODE, index)
             return FixedEpisode(number, self._names[task], Start(reset_id, seed))
         if options.ordered_reset_ids:
             count = sum(map(len, self._states.values()))
@@ -101,8 +104,11 @@ class EpisodePlan:
             task = state % len(self._names)
         else:
             task = next(task for task, states in self._states.items() if state in states)
-        seed = derive(self._options.seed, _SEED_OF_STATE, state)[1]
+        seed = self._odd_seed(_SEED_OF_STATE, state)
         return FixedEpisode(number, self._names[task], Start(state, seed))
+
+    def _odd_seed(self, *key: int) -> int:
+        return derive(self._options.seed, *key)[1] | 1
 
     def _in_order(self, task: int) -> list[int]:
         if task not in self._ordered:

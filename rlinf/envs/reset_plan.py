@@ -7,6 +7,9 @@ of the slot's place among *all* slots of the run, and of how many episodes it ha
   stages, as long as every process has the same number of them;
 - what one slot does never changes what another one gets;
 - the plan's state is a few counters.
+
+Seeds of training episodes are even and those of evaluations odd (`rlinf.envs.fixed_episodes`), so
+that no evaluation begins as training does where the seed decides it.
 """
 
 from __future__ import annotations
@@ -151,7 +154,8 @@ class ResetPlan:
         return Start(reset_id, self._hash(1, reset_id)[1])
 
     def _hash(self, *key: int) -> tuple[int, int]:
-        return derive(self.options.seed, *key)
+        drawn, seed = derive(self.options.seed, *key)
+        return drawn, seed & ~1
 
     def get_state(self) -> dict[str, Any]:
         """Returns the counters."""

@@ -25,6 +25,7 @@ class EpisodeRecord:
         success_at_end: Solved at the last step.
         ret: Sum of its rewards; `return` in files.
         length: Its steps.
+        start: Hash of its first observation; None if nobody looked at it.
         video: Path of its video; None if there is none.
     """
 
@@ -36,6 +37,7 @@ class EpisodeRecord:
     success_at_end: bool
     ret: float
     length: int
+    start: str | None = None
     video: str | None = None
 
     def outcome(self) -> tuple[bool, bool, float, int]:
@@ -49,12 +51,14 @@ class EpisodeRecord:
 
 @dataclass(frozen=True)
 class Summary:
-    """What some episodes say together; every interval counts each start once.
+    """What some episodes say together.
 
     Attributes:
         episodes: How many there are.
-        starts: In how many different ways they begin: episodes that begin alike go alike, and say
-            nothing new.
+        distinct_starts: In how many different ways they begin, by their first observations.
+        samples: What intervals count: episodes that begin alike and go alike say nothing new and
+            are one sample. Those that begin alike and go different ways, as the env is random, are
+            one for each seed.
         success_once: Share of those solved at any step, Wilson interval.
         success_at_end: Share of those solved at the last step, Wilson interval.
         ret: Mean return, Student interval; `return` in files.
@@ -62,7 +66,8 @@ class Summary:
     """
 
     episodes: int
-    starts: int
+    distinct_starts: int
+    samples: int
     success_once: Interval
     success_at_end: Interval
     ret: Interval
@@ -71,16 +76,15 @@ class Summary:
     @classmethod
     def of(cls, records: Sequence[EpisodeRecord]) -> Summary:
         """Adds episodes up."""
-        by_start: dict[tuple, list[EpisodeRecord]] = {}
-        for record in records:
-            by_start.setdefault((record.task, record.reset_id, record.seed), []).append(record)
+        by_start = _by_start(records)
+        samples = [sample for alike in by_start for sample in _samples(alike)]
 
         def rate(name: str) -> Interval:
-            return wilson(_mean(getattr(record, name) for record in records), len(by_start))
+            return wilson(_mean(getattr(record, name) for record in records), len(samples))
 
         def mean(name: str) -> Interval:
             found = mean_interval(
-                [_mean(getattr(record, name) for record in alike) for alike in by_start.values()]
+                [_mean(getattr(record, name) for record in alike) for alike in samples]
             )
             # Where some starts were played more often than others the means are not the same.
             own = _mean(getattr(record, name) for record in records)
@@ -90,6 +94,7 @@ class Summary:
         return cls(
             len(records),
             len(by_start),
+            len(samples),
             rate("success_once"),
             rate("success_at_end"),
             mean("ret"),
@@ -98,7 +103,8 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; an end of an interval that is not known is None."""
-        out: dict[str, Any] = {"episodes": self.episodes, "starts": self.starts}
+        names = ("episodes", "distinct_starts", "samples")
+        out: dict[str, Any] = {name: getattr(self, name) for name in names}
         for name in ("success_once", "success_at_end", "ret", "length"):
             interval: Interval = getattr(self, name)
             key = {"ret": "return"}.get(name, name)
@@ -140,7 +146,10 @@ class Evaluation:
 
     def metrics(self) -> dict[str, float]:
         """What is logged, under `eval/`."""
-        out = {"episodes": float(self.overall.episodes)}
+        out = {
+            "episodes": float(self.overall.episodes),
+            "distinct_starts": float(self.overall.distinct_starts),
+        }
         if self.records:
             rate = self.overall.success_once
             out |= {
@@ -167,10 +176,9 @@ class Evaluation:
         if not self.records:
             return "no episode of the evaluation counts: all of them had a NaN"
         rate, count = self.overall.success_once, self.overall.episodes
-        starts = self.overall.starts
-        from_starts = "" if starts == count else f" that begin in {starts} different ways"
         return (
-            f"evaluated success {rate.value:.1%} over {count} episodes{from_starts} "
+            f"evaluated success {rate.value:.1%} over {count} episodes from "
+            f"{self.overall.distinct_starts} distinct starts "
             f"(95 % interval: {rate.low:.1%} to {rate.high:.1%})"
         )
 
@@ -211,6 +219,32 @@ def read_evaluation(path: Path) -> Evaluation:
         return Evaluation(records=records, **{name: content[name] for name in names})
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is no evaluation ({type(error).__name__}: {error})") from error
+
+
+def _by_start(records: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
+    """Group the episodes that begin alike.
+
+    Those with the same reset state and seed do, also where the last bit of an observation differs
+    between machines.
+    """
+    starts: dict[tuple, Any] = {}
+    alike: dict[tuple, list[EpisodeRecord]] = {}
+    for record in records:
+        plan = (record.reset_id, record.seed)
+        own = plan if record.start is None else record.start
+        start = starts.setdefault((record.task, plan), own)
+        alike.setdefault((record.task, start), []).append(record)
+    return list(alike.values())
+
+
+def _samples(alike: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
+    """Group episodes that begin alike into independent samples."""
+    if len({record.outcome() for record in alike}) == 1:
+        return [list(alike)]
+    by_plan: dict[tuple[int, int], list[EpisodeRecord]] = {}
+    for record in alike:
+        by_plan.setdefault((record.reset_id, record.seed), []).append(record)
+    return list(by_plan.values())
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -29,7 +29,8 @@ def show_evaluation(evaluation: Evaluation, console: Console | None = None) -> N
         console.width = max(console.width, _WIDTH)
     table = Table(title=f"evaluation after step {evaluation.step}", caption=evaluation.protocol)
     table.add_column("task")
-    for name in ("episodes", "solved (95 % interval)", "at the end", "return", "steps"):
+    solved = "solved (95 % interval)"
+    for name in ("episodes", "distinct starts", solved, "at the end", "return", "steps"):
         table.add_column(name, justify="right")
     for name, summary in evaluation.tasks.items():
         table.add_row(name, *_cells(summary))
@@ -42,12 +43,10 @@ def show_evaluation(evaluation: Evaluation, console: Console | None = None) -> N
 
 
 def _cells(summary: Summary) -> list[str]:
-    count = f"{summary.episodes}"
-    if summary.starts != summary.episodes:
-        count += f" ({summary.starts} starts)"
     rate = summary.success_once
     return [
-        count,
+        f"{summary.episodes}",
+        f"{summary.distinct_starts}",
         f"{rate.value:.1%} ({rate.low:.1%} – {rate.high:.1%})",
         f"{summary.success_at_end.value:.1%}",
         _mean(summary.ret),
@@ -64,10 +63,10 @@ def _mean(interval: Interval) -> str:
 def _notes(evaluation: Evaluation) -> list[str]:
     notes = []
     overall = evaluation.overall
-    if overall.starts != overall.episodes:
+    if overall.samples != overall.episodes:
         notes.append(
-            f"{overall.episodes} episodes begin in {overall.starts} different ways; those that "
-            "begin alike go alike, so intervals count each start once"
+            f"intervals count {overall.samples} of {overall.episodes} episodes: those that begin "
+            "alike and go alike count once"
         )
     if evaluation.dropped:
         shown = ", ".join(map(str, evaluation.dropped[:8]))

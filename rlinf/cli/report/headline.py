@@ -87,6 +87,8 @@ def _evaluation_tiles(record: RunRecord) -> list[Tile]:
     found = last_evaluation(record)
     count = int(found.get("eval/episodes", 0))
     when = "" if record.summary.get("evaluation") else f", step {found.get('step')}"
+    if "eval/distinct_starts" in found:
+        when = f" from {found['eval/distinct_starts']:.0f} distinct starts{when}"
     out = []
     rate = found.get("eval/success_once")
     if rate is not None and count:

@@ -47,7 +47,10 @@ class EnvConfig(Section):
         gt=0,
         description="Envs that share a reset state; null is algorithm.group_size (eval: 1).",
     )
-    auto_reset: bool = Field(True, description="Start a new episode where one ended.")
+    auto_reset: bool = Field(
+        True,
+        description="Start a new episode where one ended; false where groups are compared (grpo).",
+    )
     ignore_terminations: bool = Field(
         False, description="Run every episode to its step limit, whatever happens in it."
     )

@@ -33,7 +33,8 @@ class LiberoEnv(SlotVectorEnv):
     Reset states are the stored initial states of all tasks, one task after the other; after a reset
     the arm rests `settle_steps` steps. Observations: `main_images` (agentview) and `wrist_images`,
     turned upright, and `states`: hand position (3), its rotation vector (3), finger positions (2).
-    The reward is LIBERO's (1 when solved), and solving the task terminates the episode.
+    The reward is LIBERO's (1 when solved), and solving the task terminates the episode. Evaluations
+    begin in the same stored states as training, as LIBERO has no others.
     """
 
     env_type = "libero"
@@ -101,6 +102,10 @@ class LiberoEnv(SlotVectorEnv):
     def task_states(self, task: int) -> range:
         """Returns the stored initial states of a task."""
         return range(int(self._ends[task]) - len(self._states[task]), int(self._ends[task]))
+
+    def start_list(self, evaluation: bool) -> tuple:
+        """Return the tasks: their stored states are all that there are."""
+        return tuple(self.task_names)
 
     def make_slot(self, slot: int) -> None:
         """Envs belong to a task: they are made when it is known."""

@@ -23,8 +23,11 @@ class MetaWorldKeys(VectorEnvKeys):
         description="Goal and object positions: the 50 of each task that goal_seed gives, or new "
         "ones in every episode.",
     )
-    goal_seed: Int = Field(
-        0, ge=0, description="Seed of the 50 positions; another one gives unseen ones."
+    goal_seed: Int | None = Field(
+        None,
+        ge=0,
+        description="Seed of the 50 positions; null is 0 in training and 1 in evaluations, so that "
+        "these have positions of their own.",
     )
     reward: Literal["dense", "success"] = Field(
         "dense", description="MetaWorld's own reward (0 to 10), or 1 while the task is solved."

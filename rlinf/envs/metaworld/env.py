@@ -32,8 +32,9 @@ class MetaWorldEnv(SlotVectorEnv):
 
     Reset states: with `goals: trials`, state `50 * task + trial` is trial `trial` of the task, for
     the tasks in MetaWorld's order; the 50 trials of a task are those of `metaworld.MT1(task,
-    goal_seed)`. With `goals: random`, there is no list: task and goal are drawn from the episode's
-    seed (with `num_reset_states`, state `i` belongs to task `i mod tasks`).
+    goal_seed)`, which is 0 in training and 1 in evaluations unless the config names one. With
+    `goals: random`, there is no list: task and goal are drawn from the episode's seed (with
+    `num_reset_states`, state `i` belongs to task `i mod tasks`).
 
     Success is MetaWorld's own `info["success"]`. MetaWorld never terminates an episode; it refuses
     to go on after 500 steps, and here after `max_episode_steps`.
@@ -62,15 +63,15 @@ class MetaWorldEnv(SlotVectorEnv):
         self._simulator = simulator
         self.tasks = tasks_of(str(option(cfg, "task", "button-press-v3")))
         self._random_goals = option(cfg, "goals", "trials") == "random"
-        self._goal_seed = int(option(cfg, "goal_seed", 0))
+        self._goal_seed: int | None = option(cfg, "goal_seed")
         self._sparse = option(cfg, "reward", "dense") == "success"
         self._reward_version = option(cfg, "reward_function_version", "v2")
         self._terminate = bool(option(cfg, "terminate_on_success", False))
         self._one_hot = np.eye(len(self.tasks), dtype=np.float32)
         self._uses_one_hot = bool(option(cfg, "task_one_hot", len(self.tasks) > 1))
         self._caches = bool(option(cfg, "cache_resets", True)) and not self._random_goals
-        self._cache: dict[int, tuple[Any, np.ndarray]] = {}
-        self._goals: dict[int, list[np.ndarray]] = {}
+        self._cache: dict[tuple[int, int], tuple[Any, np.ndarray]] = {}
+        self._goals: dict[tuple[int, int], list[np.ndarray]] = {}
         self._pool: dict[int, list[Any]] = {}
         self._cameras: dict[tuple[int, int], Camera] = {}
         self._task_of: list[int] = [-1] * self.num_envs
@@ -116,6 +117,10 @@ class MetaWorldEnv(SlotVectorEnv):
             return range(task, self.num_reset_states or 0, len(self.tasks))
         return range(TRIALS * task, TRIALS * (task + 1))
 
+    def start_list(self, evaluation: bool) -> tuple | None:
+        """Return the tasks and the seed of their trials; random goals have no list."""
+        return None if self._random_goals else (*self.tasks, self._trials_seed(evaluation))
+
     def make_slot(self, slot: int) -> None:
         """Makes the simulator of a single task; those of many are made when first needed."""
         self._sims[slot], self._task_of[slot] = None, -1
@@ -130,17 +135,18 @@ class MetaWorldEnv(SlotVectorEnv):
             drawn = int(rng.integers(count))
             sim = self._take(slot, start.reset_id % count if start.reset_id >= 0 else drawn)
             return self._state(slot, sim.reset(sim.random_goal(rng)))
-        known = self._cache.get(start.reset_id)
+        goal_seed = self._trials_seed(self.evaluates)
+        known = self._cache.get((goal_seed, start.reset_id))
         task, trial = divmod(start.reset_id, TRIALS)
         sim = self._take(slot, task)
         if known:
             sim.restore(known[0])
             return self._state(slot, known[1])
-        if task not in self._goals:
-            self._goals[task] = sim.trial_goals(self._goal_seed)
-        obs = sim.reset(self._goals[task][trial])
+        if (goal_seed, task) not in self._goals:
+            self._goals[goal_seed, task] = sim.trial_goals(goal_seed)
+        obs = sim.reset(self._goals[goal_seed, task][trial])
         if self._caches:
-            self._cache[start.reset_id] = sim.snapshot(), obs
+            self._cache[goal_seed, start.reset_id] = sim.snapshot(), obs
         return self._state(slot, obs)
 
     def step_slot(
@@ -192,6 +198,9 @@ class MetaWorldEnv(SlotVectorEnv):
             }
             snapshot = self._simulator.Snapshot(physics, moved, views, warnings)
             self._take(slot, task).restore(snapshot)
+
+    def _trials_seed(self, evaluation: bool) -> int:
+        return int(evaluation) if self._goal_seed is None else self._goal_seed
 
     def _take(self, slot: int, task: int) -> Any:
         """Puts a simulator of a task into a slot."""

@@ -80,10 +80,21 @@ class EnvWorker(Checkpointed, Worker):
                 settings = settings if self._video[0] else _without_video(settings)
                 evaluation = self._make(settings, 1, made)
                 check_evaluation(evaluation[0])
+                self._compare_starts(train, evaluation[0])
             self._offload(self.cfg.env.train, train)
             self._offload(self.cfg.env.eval, evaluation)
             made.pop_all()
             self._train, self._eval = train, evaluation
+
+    def _compare_starts(self, train: list[Any], evaluation: Any) -> None:
+        """Warn if evaluations begin in the states in which training begins."""
+        starts = evaluation.start_list(evaluation=True)
+        if train and self._rank == 0 and starts is not None:
+            if train[0].start_list(evaluation=False) == starts:
+                self.log_warning(
+                    "evaluations begin in the same states as training: their success says nothing "
+                    "of other states"
+                )
 
     def _prepare_video(self) -> tuple[bool, str]:
         """Whether this rank draws videos, or why not; a run goes on without."""

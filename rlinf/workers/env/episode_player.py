@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,12 +60,15 @@ class EpisodePlayer:
         env, played = self._env, Played()
         obs, infos = env.begin_episodes(numbers)
         before = {name: infos[name] for name in COUNTERS}
+        starts = _starts(env, obs)
         if watch is not None:
             watch(infos)
         while env.has_work:
             obs_list, *_, all_infos = env.chunk_step(self._ask(obs))
             obs, infos = obs_list[-1], all_infos[-1]
-            played.records += _ended(infos)
+            if "_final_observation" in infos:
+                played.records += _ended(infos, starts)
+                starts = _starts(env, obs) | starts
             if watch is not None:
                 watch(infos)
         played.counters = {name: infos[name] - before[name] for name in COUNTERS}
@@ -150,10 +154,23 @@ def _drawing(function: Callable[..., Any], *args: Any) -> Any:
         raise _CannotDraw(f"{type(error).__name__}: {error}") from error
 
 
-def _ended(infos: dict[str, Any]) -> list[EpisodeRecord]:
-    """The episodes that ended in a chunk and count."""
-    if "episode" not in infos:
-        return []
+def _starts(env: VectorEnv, obs: dict[str, Any]) -> dict[int, str]:
+    """Return a hash of what each slot observes, by the number of the episode that it plays."""
+    playing = enumerate(env.playing)
+    return {episode.number: _hash(obs, slot) for slot, episode in playing if episode is not None}
+
+
+def _hash(obs: dict[str, Any], slot: int) -> str:
+    content = hashlib.blake2b(digest_size=8)
+    for key, values in sorted(obs.items()):
+        value = values[slot]
+        content.update(key.encode())
+        content.update(value.numpy().tobytes() if isinstance(value, Tensor) else value.encode())
+    return content.hexdigest()
+
+
+def _ended(infos: dict[str, Any], starts: dict[int, str]) -> list[EpisodeRecord]:
+    """Return the episodes that ended in a chunk and count."""
     metrics, found = infos["episode"], []
     for slot in infos["_episode"].nonzero().flatten().tolist():
         episode = infos["fixed_episodes"][slot]
@@ -167,6 +184,7 @@ def _ended(infos: dict[str, Any]) -> list[EpisodeRecord]:
                 success_at_end=bool(metrics["success_at_end"][slot]),
                 ret=float(metrics["return"][slot]),
                 length=int(metrics["episode_len"][slot]),
+                start=starts[episode.number],
             )
         )
     return found

@@ -10,6 +10,7 @@ import torch
 from rlinf.envs import EnvError
 from rlinf.envs.fixed_episodes import EpisodePlan
 from rlinf.envs.options import VectorEnvOptions
+from rlinf.envs.reset_plan import ResetPlan
 
 
 def play(env, numbers, chunk=1):
@@ -83,6 +84,21 @@ def test_episodes_depend_on_the_seed_and_nothing_else():
     assert ids[0] != ids[1] and sorted(ids[0][:50]) == states[0] and ids[0][50:] == ids[0][:10]
     # The seed of an episode is that of its state: what begins alike goes alike.
     assert orders[0][50].start == orders[0][0].start
+
+
+@pytest.mark.parametrize("states", [None, 30])
+def test_no_evaluation_begins_as_training_does(states):
+    """Whatever the seeds, and also if both have the same one and the same list of states."""
+    train, evaluation = set(), set()
+    for seed in range(4):
+        options = VectorEnvOptions.from_cfg({"seed": seed}, "walk")
+        plans = ResetPlan(options, 8, 0, 1, states)
+        train |= {plans.next(slot).seed for slot in range(8) for _ in range(40)}
+        episodes = plan(states=None if states is None else [range(states)], seed=seed)
+        evaluation |= {episodes.episode(number).start.seed for number in range(40)}
+    # Not only by luck: the sets of seeds that they draw from have nothing in common.
+    assert {seed % 2 for seed in train} == {0} and {seed % 2 for seed in evaluation} == {1}
+    assert len(evaluation) == 4 * (states or 40)
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -169,6 +169,23 @@ def test_goals_are_trials_or_random_and_groups_share_them():
     assert listed.reset()[1]["reset_state_ids"].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("goals", ["trials", "random"])
+def test_evaluations_have_goals_of_their_own(goals):
+    env = make(6, seed=0, goals=goals, max_episode_steps=1)
+    nothing = np.zeros((6, 1, 4), np.float32)
+    trained = [env.reset()[0]["states"]]
+    trained += [env.chunk_step(nothing)[0][-1]["states"] for _ in range(9)]
+    evaluated = [env.begin_episodes(range(60))[0]["states"]]
+    evaluated += [env.chunk_step(nothing)[0][-1]["states"] for _ in range(9)]
+    both = (torch.cat(rows).tolist() for rows in (trained, evaluated))
+    seen, asked = ({tuple(row) for row in rows} for rows in both)
+    assert len(asked) == {"trials": 50, "random": 60}[goals]
+    assert not seen & asked
+    assert env.start_list(True) is None or env.start_list(True) != env.start_list(False)
+    same = make(1, goal_seed=3)
+    assert same.start_list(True) == same.start_list(False)
+
+
 def test_the_limit_may_be_longer_than_that_of_metaworld():
     env = make(1, max_episode_steps=510)
     assert make(1).max_episode_steps == 500

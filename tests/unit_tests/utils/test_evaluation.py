@@ -47,14 +47,15 @@ def test_rates_and_means_have_their_intervals():
     assert metrics["eval/episode_len"] == 10.5 and metrics["eval/return"] == 9.5
     assert metrics["eval/reward"] == pytest.approx(sum(n / (n + 1) for n in range(20)) / 20)
     assert not any("reach-v3" in name for name in metrics)
-    assert "75.0% over 20 episodes (95 % interval: 53.1% to 88.8%)" in found.sentence()
+    said = "75.0% over 20 episodes from 20 distinct starts (95 % interval: 53.1% to 88.8%)"
+    assert said in found.sentence()
 
 
 def test_episodes_that_begin_alike_are_no_news():
     once = [record(n, success=n < 5, ret=float(n)) for n in range(10)]
     twice = once + [record(10 + n, success=n < 5, ret=float(n), start=n) for n in range(10)]
     one, two = Summary.of(once), Summary.of(twice)
-    assert (two.episodes, two.starts) == (20, 10)
+    assert (two.episodes, two.distinct_starts, two.samples) == (20, 10, 10)
     assert two.success_once == one.success_once == wilson(0.5, 10)
     assert two.ret == pytest.approx(one.ret)
     # Played more often, a start weighs more, but it is still one start.
@@ -62,8 +63,31 @@ def test_episodes_that_begin_alike_are_no_news():
     assert uneven.success_once == wilson(6 / 11, 10)
     assert uneven.ret.value == pytest.approx(45 / 11)
     text = shown(evaluation(twice))
-    assert "20 (10 starts)" in text and "intervals count each start once" in text
-    assert "20 episodes that begin in 10 different ways" in evaluation(twice).sentence()
+    (row,) = (line for line in text.splitlines() if "reach-v3" in line)
+    assert [cell.strip() for cell in row.split("│")[2:4]] == ["20", "10"]
+    assert "intervals count 10 of 20 episodes" in text
+    assert "20 episodes from 10 distinct starts" in evaluation(twice).sentence()
+    assert evaluation(twice).metrics()["eval/distinct_starts"] == 10.0
+
+
+def test_starts_are_what_is_observed_and_not_what_was_planned():
+    """Of an env that begins in one state, whatever the seed, ten episodes say as much as one."""
+    planned = [record(n, success=False) for n in range(10)]
+    assert Summary.of(planned).distinct_starts == 10
+    for one in planned:
+        one.start = "the same"
+    one = Summary.of(planned)
+    assert (one.episodes, one.distinct_starts, one.samples) == (10, 1, 1)
+    assert one.success_once == wilson(0.0, 1)
+    # If it is random after that, its seeds are samples of their own.
+    planned[3].success_once = True
+    random = Summary.of(planned)
+    assert (random.distinct_starts, random.samples) == (1, 10)
+    assert random.success_once == wilson(0.1, 10)
+    # The same reset state and seed is one start, also if machines differ in the last bit of it.
+    again = [record(n, start=0) for n in range(2)]
+    again[0].start, again[1].start = "here", "there"
+    assert Summary.of(again).distinct_starts == 1
 
 
 def test_each_task_has_its_row_and_its_metric():
@@ -88,7 +112,7 @@ def test_the_file_holds_everything_and_is_read_back(tmp_path):
     path = tmp_path / "evaluation.json"
     found.write(path)
     content = json.loads(path.read_text())
-    assert content["overall"]["episodes"] == 2 and content["overall"]["starts"] == 2
+    assert content["overall"]["episodes"] == 2 and content["overall"]["distinct_starts"] == 2
     assert content["overall"]["success_at_end"]["value"] == 0.5
     assert content["tasks"]["reach-v3"]["return"]["value"] == 3.25
     assert content["episodes"][1] == {
@@ -100,6 +124,7 @@ def test_the_file_holds_everything_and_is_read_back(tmp_path):
         "success_at_end": False,
         "return": -3.5,
         "length": 5,
+        "start": None,
         "video": "videos/episode_0001.mp4",
     }
     again = read_evaluation(path)
@@ -118,5 +143,6 @@ def test_one_episode_or_none(tmp_path):
     assert " 10 " in shown(one)
     none = evaluation([], dropped=[0])
     none.write(tmp_path / "none.json")
-    assert none.metrics() == {"eval/episodes": 0.0} and "no episode" in none.sentence()
+    assert none.metrics() == {"eval/episodes": 0.0, "eval/distinct_starts": 0.0}
+    assert "no episode" in none.sentence()
     assert math.isnan(none.overall.success_once.value)

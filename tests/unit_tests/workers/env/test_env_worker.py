@@ -18,6 +18,7 @@ from rlinf.workers.env.env_worker import EnvWorker
 class Simulators:
     """A vector env; the making of some of them is interrupted."""
 
+    starts: tuple[str | None, str | None] = (None, None)
     made: int
     interrupted_at: tuple[int, ...]
     open: set[int]
@@ -29,6 +30,9 @@ class Simulators:
             raise CallCancelled("init_worker() was cancelled")
         self.number = cls.made
         cls.open.add(self.number)
+
+    def start_list(self, evaluation: bool) -> str | None:
+        return self.starts[evaluation]
 
     def close(self) -> None:
         self.open.remove(self.number)
@@ -85,6 +89,18 @@ def test_who_is_interrupted_makes_all_the_next_time(simulators, at):
     assert simulators.made == at + 3, "they are made once"
     worker.on_shutdown()
     assert simulators.open == set()
+
+
+@pytest.mark.parametrize(
+    "starts, told",
+    [(("stored", "stored"), 1), (("trials 0", "trials 1"), 0), ((None, None), 0)],
+)
+def test_evaluations_in_the_states_of_training_are_told_of(simulators, monkeypatch, starts, told):
+    said: list[str] = []
+    monkeypatch.setattr(Untied, "log_warning", lambda self, text: said.append(text), raising=False)
+    simulators.starts = starts
+    Untied().init_worker()
+    assert len(said) == told and all("the same states as training" in text for text in said)
 
 
 def test_a_process_without_simulators_has_nothing_to_save(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from rlinf.envs import get_env_cls
+from rlinf.utils.evaluation import Evaluation
 from rlinf.workers.env.env_worker import check_evaluation
 from rlinf.workers.env.episode_player import EpisodePlayer
 from tests.unit_tests.envs.conftest import WalkEnv
@@ -33,6 +34,31 @@ def test_the_records_are_those_of_the_episodes():
         steps = next((n for n in range(1, 7) if n * amount > 3), 6)
         assert record.length == steps and record.success_once == (steps * amount > 3)
         assert record.ret == pytest.approx(steps * amount, rel=1e-5)
+
+
+def test_starts_are_told_apart_by_what_is_observed_wherever_they_are_played():
+    """Of six states three look alike; all are played twice, by one env and by two."""
+    cfg = {"seed": 2, "max_episode_steps": 6, "states": 6, "terminates": True}
+    whole = EpisodePlayer(Alike(cfg, 5), ask).play(range(12))
+    starts = {record.id: record.start for record in whole.records}
+    for record in whole.records:
+        same = {r.start for r in whole.records if r.reset_id % 3 == record.reset_id % 3}
+        assert same == {record.start}
+    assert len(set(starts.values())) == 3
+    halves = [
+        EpisodePlayer(Alike(cfg, slots), ask).play(numbers)
+        for slots, numbers in ((2, range(6)), (1, range(6, 12)))
+    ]
+    assert {r.id: r.start for half in halves for r in half.records} == starts
+    found = Evaluation(step=0, protocol="", records=[r for half in halves for r in half.records])
+    assert found.metrics()["eval/distinct_starts"] == 3.0
+
+
+class Alike(WalkEnv):
+    """Begins in the same place in several reset states."""
+
+    def reset_slot(self, slot, start):
+        return super().reset_slot(slot, start._replace(reset_id=start.reset_id % 3))
 
 
 def test_counters_are_those_of_one_evaluation():
