@@ -33,6 +33,7 @@ def test_the_default_job_learns_to_press_the_button(troupe, tmp_path):
     summary = runner.run()
     assert summary["evaluation"]["eval/success_once"] >= 0.8
     assert summary["evaluation"]["eval/episodes"] == 100
+    assert summary["evaluation"]["eval/distinct_starts"] == 100
     assert summary["env_steps"] == 20 * 1600
     written = json.loads((runner.folder / "summary.json").read_text())
     assert written["status"] == "finished" and written["versions"]["mujoco"] == "3.3.0"
