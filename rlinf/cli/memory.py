@@ -13,59 +13,13 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from rlinf.cli.env_sizes import Observations, SizesUnknown, env_sizes
+from rlinf.cli.memory_parts import DEVICE_CONTEXT, MIB, CannotPredict, Part, WorkerMemory
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 
-MIB = 1 << 20
 BASE_PROCESS = {"actor": 440 * MIB, "rollout": 360 * MIB, "env": 360 * MIB}
 """Python, Ray and torch in a worker of a tiny job; resident memory, with the CPU build on Linux."""
-DEVICE_CONTEXT = 500 * MIB
-"""What CUDA itself takes of a device for each process that uses it."""
-
-
-class CannotPredict(ValueError):
-    """Something that memory depends on is not known before the run starts."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Something that takes memory.
-
-    Attributes:
-        name: what.
-        bytes: how much.
-        exact: whether that is counted; False is an estimate.
-        on_device: whether it lies in the memory of an accelerator, if the worker has one.
-    """
-
-    name: str
-    bytes: int
-    exact: bool = True
-    on_device: bool = True
-
-
-@dataclass(frozen=True)
-class WorkerMemory:
-    """What each worker of a component takes.
-
-    Attributes:
-        component: its name.
-        count: workers of it.
-        accelerator: whether they have one.
-        parts: what takes memory.
-        note: what else is to be known, in words; may be empty.
-    """
-
-    component: str
-    count: int
-    accelerator: bool
-    parts: tuple[Part, ...]
-    note: str = ""
-
-    def total(self, on_device: bool) -> int:
-        """Bytes on the accelerator, or in the memory of the machine."""
-        return sum(p.bytes for p in self.parts if (self.accelerator and p.on_device) == on_device)
 
 
 def predict_memory(
@@ -159,7 +113,8 @@ class _Rollout:
         value = result["prev_values"].nbytes // rows
         kept = sum(tensor.nbytes for tensor in inputs.values()) // rows
         logprobs = result["prev_logprobs"].nbytes // rows
-        versions, finite, valid = 8, 1, 1
+        versions, finite, begins = 8, 1, 1
+        action = model.action_dim * model.action_dtype.itemsize
         return cls(
             samples=steps * train.total_num_envs * train.rollout_epoch,
             epochs=train.rollout_epoch,
@@ -167,8 +122,8 @@ class _Rollout:
             inputs=inputs,
             # The value of a step, and that of an observation in which an episode ended.
             of_policy=kept + logprobs + 2 * value + versions + finite,
-            # Reward, termination and truncation of each action.
-            of_env=chunks * (4 + 1 + 1) + valid,
+            # Reward, action, and four flags of each action.
+            of_env=chunks * (4 + action + 4 * 1) + begins,
             value=value,
             seen=sum(math.prod(shape) * dtype.itemsize for shape, dtype in observations.values()),
         )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlinf.cli.memory import DEVICE_CONTEXT, MIB, CannotPredict, Part, WorkerMemory
+from rlinf.cli.memory_parts import DEVICE_CONTEXT, MIB, CannotPredict, Part, WorkerMemory
 from rlinf.config.placed import is_placed
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.hybrid_engines.fsdp.precision import FORMATS

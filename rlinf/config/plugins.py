@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from rlinf.config.builtin import MODULES, WITHOUT_KEYS
 from rlinf.config.errors import ConfigError, Problem
 from rlinf.config.suggest import did_you_mean, listed
 
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
 KINDS = ("env", "model", "reward", "dataset", "advantage", "loss", "agent")
 EXT_VARIABLE = "RLINF_EXT_MODULE"
 
-_schemas: dict[str, dict[str, type[BaseModel] | None]] = {kind: {} for kind in KINDS}
-_modules: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+_schemas: dict[str, dict[str, type[BaseModel] | None]] = {
+    kind: dict.fromkeys(WITHOUT_KEYS.get(kind, ())) for kind in KINDS
+}
+_modules: dict[str, dict[str, str]] = {
+    kind: {name: module for module, names in MODULES.get(kind, {}).items() for name in names}
+    for kind in KINDS
+}
 _replaced: set[tuple[str, str]] = set()
 _extensions: set[str] = set()
 
@@ -80,7 +86,6 @@ def register_lazy(kind: str, name: str, module: str) -> None:
 def known_names(kind: str) -> list[str]:
     """Returns every registered name of a kind, sorted, without importing anything new."""
     _check_kind(kind)
-    _load_builtin()
     return sorted({*_schemas[kind], *_modules[kind]})
 
 
@@ -99,7 +104,6 @@ def get_schema(kind: str, name: str) -> type[BaseModel] | None:
         ValueError: The plug-in's module cannot be imported or does not register the name.
     """
     _check_kind(kind)
-    _load_builtin()
     key = str(name).lower()
     if key not in _schemas[kind]:
         if key not in _modules[kind]:
@@ -159,7 +163,3 @@ def _extension_problem(module: str, message: str) -> Problem:
 def _check_kind(kind: str) -> None:
     if kind not in KINDS:
         raise ValueError(f"unknown plug-in kind '{kind}'; known: {', '.join(KINDS)}")
-
-
-def _load_builtin() -> None:
-    importlib.import_module("rlinf.config.builtin")

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from rlinf.envs.base import VectorEnv
-from rlinf.envs.checker import Check, Probe, Violation
 from rlinf.envs.episodes import METRICS
+from rlinf.envs.probe import Check, Probe, Violation
 
 _SEED_FIX = "draw all randomness from a generator that reset(seed=...) seeds"
 

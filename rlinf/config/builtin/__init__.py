@@ -1,11 +1,9 @@
-"""Names that come with the package, and the modules that hold their schemas.
+"""Names that come with the package, and the modules that register their schemas.
 
 When the code of a plug-in moves its schema beside itself, only the module path changes here.
 """
 
-from rlinf.config.plugins import register_lazy, register_schema
-
-_MODULES = {
+MODULES = {
     "env": {
         "rlinf.envs.metaworld.config": ("metaworld",),
         "rlinf.envs.gymnasium.config": ("gymnasium",),
@@ -33,17 +31,8 @@ _MODULES = {
     },
 }
 
-# All their keys are in the algorithm section itself.
-_WITHOUT_KEYS = {
+WITHOUT_KEYS = {
     "advantage": ("gae", "grpo", "reinpp", "raw"),
     "loss": ("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"),
 }
-
-for _kind, _by_module in _MODULES.items():
-    for _module, _names in _by_module.items():
-        for _name in _names:
-            register_lazy(_kind, _name, _module)
-
-for _kind, _names in _WITHOUT_KEYS.items():
-    for _name in _names:
-        register_schema(_kind, _name, None)
+"""Names whose keys are all in the algorithm section itself."""
