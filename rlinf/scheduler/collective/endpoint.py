@@ -300,6 +300,9 @@ class Endpoint:
         while True:
             connection = self._out.get(peer)
             if connection is not None and connection.closed is None:
+                error = self.gone(peer)
+                if isinstance(error, ConnectionBroken):
+                    raise error
                 return connection
             if connection is not None:
                 self._reported(connection)
