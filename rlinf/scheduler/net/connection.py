@@ -143,8 +143,10 @@ class Connection:
         sock.setblocking(False)
 
     def start(self) -> None:
-        """Begins to receive."""
-        self._loop.add(self)
+        """Begins to receive; one that a waiting thread has read to its end already does not."""
+        with self._lock:
+            if self.closed is None:
+                self._loop.add(self, 0 if self._borrowed else READ)
 
     def fileno(self) -> int:
         """File descriptor of the socket."""
