@@ -175,20 +175,22 @@ def groups_start_together(context: CheckContext) -> Iterator[Problem]:
     algorithm = context.cfg.algorithm
     if not _trains(context) or not context.cfg.env.train.auto_reset:
         return
-    name = algorithm.adv_type.lower()
+    name, hint = algorithm.adv_type.lower(), "set env.train.auto_reset: false, as algo/grpo does"
     if algorithm.use_reinpp_baseline:
         what = "use_reinpp_baseline"
-    elif name.startswith("grpo") or (algorithm.group_size > 1 and name not in _UNGROUPED):
+    elif name.startswith("grpo"):
         what = f"adv_type {algorithm.adv_type}"
     elif algorithm.group_size > 1 and algorithm.filter_rewards:
         what = "filter_rewards"
+    elif algorithm.group_size > 1 and name not in _UNGROUPED:
+        what = f"adv_type {algorithm.adv_type} with group_size {algorithm.group_size}"
+        hint += "; or algorithm.group_size: 1, if it compares no groups"
     else:
         return
     message = (
         f"must be false: {what} compares the episodes of a group, which share their start only if "
         "every rollout begins with a reset and each env plays one episode in it"
     )
-    hint = "set env.train.auto_reset: false, as the part algo/grpo of recipes does"
     yield Problem("env.train.auto_reset", True, message, hint)
 
 
