@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from rlinf.cli.memory_parts import DEVICE_CONTEXT, MIB, CannotPredict, Part, WorkerMemory
+from rlinf.config.arithmetic import reasoning_minibatches
 from rlinf.config.placed import is_placed
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
@@ -209,7 +210,7 @@ def _micro_batch_tokens(workers: _Workers, sequences: int | None) -> int:
 
     cfg = workers.cfg
     total = cfg.data.rollout_batch_size * cfg.algorithm.group_size
-    share = -(-total // (cfg.algorithm.n_minibatches * workers.ranks)) * cfg.runner.seq_length
+    share = -(-total // (reasoning_minibatches(cfg) * workers.ranks)) * cfg.runner.seq_length
     if cfg.runner.enable_dynamic_batch_size:
         tokens = cfg.runner.max_tokens_per_mbs
     elif sequences is not None:

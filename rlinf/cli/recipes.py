@@ -12,9 +12,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 ENTRY_SCRIPTS = {
     "workers": "examples/workers/main.py",
     "embodied": "examples/embodiment/train_embodied_agent.py",
-    "embodied_eval": "examples/embodiment/train_embodied_agent.py",
     "reasoning": "examples/reasoning/main_grpo.py",
-    "reasoning_eval": "examples/reasoning/main_grpo.py",
 }
 """Script that runs a config, by its `runner.task_type`."""
 
@@ -79,6 +77,18 @@ def load(name: str, overrides: Sequence[str] = (), config_path: str | None = Non
     cfg = validate_cfg(build_config(stem, overrides, folder))
     for_hydra = hydra_overrides(overrides, folder, stem)
     return Config(folder, stem, cfg.runner.task_type, tuple(for_hydra))
+
+
+def trains(name: str, overrides: Sequence[str] = (), config_path: str | None = None) -> bool:
+    """Returns whether a config, which need not be valid, is one of training; as `load`."""
+    from omegaconf import OmegaConf
+
+    from rlinf.config import build_config
+    from rlinf.config.load import find_config
+
+    folder, stem = find_config(name, config_path)
+    cfg = build_config(stem, overrides, folder)
+    return OmegaConf.select(cfg, "runner.task_type") != "workers"
 
 
 def entry_script(config: Config) -> Path:

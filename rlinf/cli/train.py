@@ -79,9 +79,9 @@ def run(args: argparse.Namespace) -> int:
         name = args.config
         if args.evaluate and args.config_path is None:
             name = checkpoint_config.of(name) or name
+        if args.evaluate and not recipes.trains(name, args.overrides, args.config_path):
+            raise ValueError(f"{name} trains nothing, so there is nothing to evaluate")
         config = recipes.load(name, overrides, args.config_path)
-        if args.evaluate and config.task_type == "workers":
-            raise ValueError(f"{config.name} trains nothing, so there is nothing to evaluate")
         script = recipes.entry_script(config)
     except ConfigError as error:
         print(error, file=sys.stderr)

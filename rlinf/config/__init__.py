@@ -15,7 +15,7 @@ _EXPORTS = {
     "rlinf.config.load": ("build_config", "config_folders", "config_names"),
     "rlinf.config.plugins": ("load_extension", "register_lazy", "register_schema"),
     "rlinf.config.reference": ("config_reference_markdown", "json_schema"),
-    "rlinf.config.schema.base": ("Float", "Int", "Section", "reserved"),
+    "rlinf.config.schema.base": ("Float", "Int", "Section"),
     "rlinf.config.schema.cluster": ("ClusterConfig",),
     "rlinf.config.schema.env": ("EnvConfig",),
     "rlinf.config.schema.model": ("ModelConfig",),

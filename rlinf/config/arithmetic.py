@@ -72,7 +72,15 @@ def embodied_batch(cfg: Any) -> EmbodiedBatch:
 def reasoning_global_batch(cfg: Any) -> int:
     """Returns the sequences per optimiser step that follow from prompts, group and minibatches."""
     total = cfg.data.rollout_batch_size * cfg.algorithm.group_size
-    return total // cfg.algorithm.n_minibatches
+    return total // reasoning_minibatches(cfg)
+
+
+def reasoning_minibatches(cfg: Any) -> int:
+    """Returns the optimiser steps per pass over a rollout of responses."""
+    given, whole = cfg.algorithm.n_minibatches, cfg.actor.global_batch_size
+    if given is not None or whole is None:
+        return given or 1
+    return max(1, cfg.data.rollout_batch_size * cfg.algorithm.group_size // whole)
 
 
 def response_limit(cfg: Any) -> int | None:
@@ -127,7 +135,7 @@ def _embodied_lines(batch: EmbodiedBatch, world_sizes: Mapping[str, int]) -> lis
 
 def _reasoning_lines(cfg: Any, world_sizes: Mapping[str, int]) -> list[str]:
     prompts, group = cfg.data.rollout_batch_size, cfg.algorithm.group_size
-    minibatches, epochs = cfg.algorithm.n_minibatches, cfg.algorithm.update_epoch
+    minibatches, epochs = reasoning_minibatches(cfg), cfg.algorithm.update_epoch
     whole = reasoning_global_batch(cfg)
     line = (
         f"{_count(prompts, 'prompt')} × {_count(group, 'sample')} = {prompts * group} sequences"

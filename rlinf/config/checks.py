@@ -120,6 +120,18 @@ def divides(
         yield Problem(path, given, message, f"instead of {value}, {hint}")
 
 
+def divisors_near(number: int, size: int, count: int = 3, reach: int = 10_000) -> list[int]:
+    """Returns divisors of `number` near `size`, looking no further than `reach`."""
+    found: list[int] = []
+    for distance in range(1, reach):
+        for candidate in (size - distance, size + distance):
+            if 0 < candidate <= number and number % candidate == 0:
+                found.append(candidate)
+        if len(found) >= count:
+            break
+    return sorted(found[:count])
+
+
 def share_divisor(micro_batch: int | None, workers: int) -> tuple[int, str, str]:
     """Returns what must divide a minibatch, in numbers and words, and what the quotient counts."""
     if micro_batch is None:
@@ -154,14 +166,14 @@ def components_have_a_place(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-@cross_check(TASKS)
+@cross_check(TRAINING)
 def models_fit_the_task(context: CheckContext) -> Iterator[Problem]:
     """Models are of the category that the task trains."""
     wanted = TASKS[context.cfg.runner.task_type].model_category
-    for section in ("actor", "rollout", "critic"):
-        model = (context.cfg[section] or {}).get("model")
+    for section in ("actor", "critic"):
+        model = (context.cfg.get(section) or {}).get("model")
         name = model.model_type if model else None
-        if wanted is None or name is None or name not in SupportedModel:
+        if name is None or name not in SupportedModel:
             continue
         member = SupportedModel(name)
         if member.category != wanted:
@@ -277,13 +289,34 @@ def learning_rate_falls(context: CheckContext) -> Iterator[Problem]:
         yield Problem("actor.optim.min_lr", optim.min_lr, message)
 
 
-@cross_check(TASKS)
+@cross_check(TRAINING)
 def one_model_path(context: CheckContext) -> Iterator[Problem]:
     """The older and the newer name of the rollout's weights do not disagree."""
     rollout = context.cfg.rollout
-    if rollout is None:
-        return
     old, new = rollout.model_dir, rollout.model.model_path
     if old is not None and new is not None and old != new:
         message = f"rollout.model.model_path says otherwise: {show(new)}"
         yield Problem("rollout.model_dir", old, message, "keep only rollout.model.model_path")
+
+
+@cross_check(TRAINING)
+def rollout_has_the_actors_model(context: CheckContext) -> Iterator[Problem]:
+    """What the rollout is built as can take the weights that the actor sends."""
+    cfg = context.cfg
+    own, wanted = cfg.rollout.model.model_type, cfg.actor.model.model_type
+    if own is not None and own.lower() != wanted.lower():
+        message = f"must be actor.model.model_type, which is {show(wanted)}: its weights come here"
+        yield Problem("rollout.model.model_type", own, message, "leave it out")
+
+
+@cross_check(TRAINING)
+def weights_of_the_rollout_last(context: CheckContext) -> Iterator[Problem]:
+    """Weights that only the rollout is given are lost when those of the actor come."""
+    cfg = context.cfg
+    key = "model_dir" if cfg.rollout.model_dir is not None else "model.model_path"
+    path = cfg.rollout.model_dir or cfg.rollout.model.model_path
+    given = (cfg.actor.model.model_path, cfg.runner.ckpt_path, cfg.actor.checkpoint_load_path)
+    if path is None or cfg.runner.resume_dir is not None or any(given):
+        return
+    message = "the actor begins with fresh weights, which replace these before the first step"
+    yield Problem(f"rollout.{key}", path, message, "set actor.model.model_path as well")

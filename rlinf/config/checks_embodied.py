@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlinf.config.arithmetic import embodied_batch
-from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
+from rlinf.config.checks import (
+    CheckContext,
+    cross_check,
+    divides,
+    divisors_near,
+    share_divisor,
+)
 from rlinf.config.errors import ABSENT, Problem
-from rlinf.config.tracked import to_plain
 
-EMBODIED = ("embodied", "embodied_eval")
+EMBODIED = ("embodied",)
 _UNGROUPED = ("gae", "raw", "reinpp")
 """Advantages that do not compare the members of a group; reinpp does with its baseline."""
 _VALUE_LOSSES = ("actor_critic", "decoupled_actor_critic")
@@ -24,7 +29,7 @@ def _trains(context: CheckContext) -> bool:
 def has_envs(context: CheckContext) -> Iterator[Problem]:
     """There are environments for what the run does."""
     runner, env = context.cfg.runner, context.cfg.env
-    only_eval = runner.only_eval or runner.task_type == "embodied_eval"
+    only_eval = runner.only_eval
     if env.train is None and not only_eval:
         yield Problem("env.train", ABSENT, "is missing: environments to train in are needed")
     if env.eval is None and (only_eval or runner.val_check_interval > 0):
@@ -34,29 +39,7 @@ def has_envs(context: CheckContext) -> Iterator[Problem]:
         yield Problem("env.eval", ABSENT, message, hint)
 
 
-@cross_check(("embodied_eval",))
-def has_a_model(context: CheckContext) -> Iterator[Problem]:
-    """An evaluation knows which policy it evaluates."""
-    cfg = context.cfg
-    if cfg.rollout.model.model_type is None and cfg.actor is None:
-        message = "is missing: without an actor section the rollout must name its model"
-        yield Problem("rollout.model.model_type", ABSENT, message)
-
-
-@cross_check(("embodied",))
-def no_keys_of_responses(context: CheckContext) -> Iterator[Problem]:
-    """What is about whole responses, or about generation engines, is for language models."""
-    algorithm = context.cfg.algorithm
-    if algorithm.policy_loss == "gspo":
-        message = "has one ratio per response of a language model"
-        yield Problem("algorithm.policy_loss", "gspo", message, "use ppo or cispo")
-    if algorithm.mismatch is not None:
-        message = "is about generation engines of language models"
-        hint = "leave it out; loss_type decoupled_actor_critic corrects for older samples"
-        yield Problem("algorithm.mismatch", to_plain(algorithm.mismatch), message, hint)
-
-
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def value_loss_has_values(context: CheckContext) -> Iterator[Problem]:
     """A value loss needs a value function."""
     loss, model = context.cfg.algorithm.loss_type, context.cfg.actor.model
@@ -66,7 +49,7 @@ def value_loss_has_values(context: CheckContext) -> Iterator[Problem]:
         yield Problem(path, False, message, "set it to true, or use loss_type actor")
 
 
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def gae_has_values(context: CheckContext) -> Iterator[Problem]:
     """GAE with a plain actor loss would use values that nothing trains."""
     cfg = context.cfg
@@ -77,7 +60,7 @@ def gae_has_values(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.loss_type", cfg.algorithm.loss_type, message, hint)
 
 
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def values_go_with_rewards(context: CheckContext) -> Iterator[Problem]:
     """There is one value for each unit that has a reward."""
     algorithm, model = context.cfg.algorithm, context.cfg.actor.model
@@ -88,14 +71,14 @@ def values_go_with_rewards(context: CheckContext) -> Iterator[Problem]:
         yield Problem("actor.model.value_type", model.value_type, message, hint)
 
 
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def train_envs_divide(context: CheckContext) -> Iterator[Problem]:
     """Every worker and stage has the same number of whole groups."""
     if _trains(context):
         yield from _whole_groups(context, "env", "groups per worker and stage")
 
 
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def learner_has_whole_groups(context: CheckContext) -> Iterator[Problem]:
     """Every actor worker gets the same number of whole groups of each stage."""
     if not _trains(context) or any(train_envs_divide(context)):
@@ -158,7 +141,7 @@ def eval_envs_divide(context: CheckContext) -> Iterator[Problem]:
     )
 
 
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def group_sizes_agree(context: CheckContext) -> Iterator[Problem]:
     """Envs form the groups that the algorithm compares."""
     if not _trains(context):
@@ -169,7 +152,7 @@ def group_sizes_agree(context: CheckContext) -> Iterator[Problem]:
         yield Problem("env.train.group_size", own, message, "leave it out to follow the algorithm")
 
 
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def groups_start_together(context: CheckContext) -> Iterator[Problem]:
     """Members of a group that are compared begin each rollout in the same state."""
     algorithm = context.cfg.algorithm
@@ -194,7 +177,7 @@ def groups_start_together(context: CheckContext) -> Iterator[Problem]:
     yield Problem("env.train.auto_reset", True, message, hint)
 
 
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def rollout_has_whole_chunks(context: CheckContext) -> Iterator[Problem]:
     """A rollout ends where a chunk of actions ends."""
     if not _trains(context):
@@ -214,7 +197,7 @@ def rollout_has_whole_chunks(context: CheckContext) -> Iterator[Problem]:
     )
 
 
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def samples_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
     """A rollout is a whole number of minibatches."""
     if not _trains(context):
@@ -223,7 +206,7 @@ def samples_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
     if batch.samples is None or batch.global_batch is None or batch.steps % batch.chunk:
         return
     if batch.samples % batch.global_batch:
-        near = _divisors_near(batch.samples, batch.global_batch)
+        near = divisors_near(batch.samples, batch.global_batch)
         yield Problem(
             "actor.global_batch_size",
             batch.global_batch,
@@ -234,19 +217,7 @@ def samples_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-def _divisors_near(number: int, size: int, count: int = 3, reach: int = 10_000) -> list[int]:
-    """Returns divisors of `number` near `size`, looking no further than `reach`."""
-    found: list[int] = []
-    for distance in range(1, reach):
-        for candidate in (size - distance, size + distance):
-            if 0 < candidate <= number and number % candidate == 0:
-                found.append(candidate)
-        if len(found) >= count:
-            break
-    return sorted(found[:count])
-
-
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
     """A minibatch is a whole number of micro-batches on every actor worker."""
     if not _trains(context):
@@ -264,7 +235,7 @@ def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
     yield from divides(path, whole, by, left, right, why, given=given)
 
 
-@cross_check(("embodied",))
+@cross_check(EMBODIED)
 def trains_without_loss_scaling(context: CheckContext) -> Iterator[Problem]:
     """Gradients vanish in fp16 unless the loss is scaled, which nothing does."""
     actor = context.cfg.actor
@@ -279,12 +250,3 @@ def trains_without_loss_scaling(context: CheckContext) -> Iterator[Problem]:
         if name == "fp16":
             message = "cannot train: gradients vanish in fp16 unless the loss is scaled"
             yield Problem(path, name, message, "use bf16, or fp32")
-
-
-@cross_check(("embodied",))
-def offload_and_overlap(context: CheckContext) -> Iterator[Problem]:
-    """An offloaded env cannot be reset while the actor trains."""
-    train = context.cfg.env.train
-    if train is not None and context.cfg.runner.overlap_env_bootstrap and train.enable_offload:
-        message = "needs the env while the actor trains, but env.train.enable_offload gives it up"
-        yield Problem("runner.overlap_env_bootstrap", True, message, "turn one of them off")

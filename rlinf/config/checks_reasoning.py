@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlinf.config.arithmetic import reasoning_global_batch, response_limit
-from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
+from rlinf.config.arithmetic import (
+    reasoning_global_batch,
+    reasoning_minibatches,
+    response_limit,
+)
+from rlinf.config.checks import (
+    CheckContext,
+    cross_check,
+    divides,
+    divisors_near,
+    share_divisor,
+)
 from rlinf.config.errors import ABSENT, Problem
 from rlinf.config.tracked import to_plain
 
-REASONING = ("reasoning", "reasoning_eval")
+REASONING = ("reasoning",)
 _GENERATED = "or set data.type to a dataset that is generated"
 
 
@@ -27,8 +37,6 @@ def sequences_have_room(context: CheckContext) -> Iterator[Problem]:
         message = f"must be greater than data.max_prompt_length, which is {prompt}"
         yield Problem("runner.seq_length", total, message)
         return
-    if cfg.algorithm is None:
-        return
     longest = cfg.algorithm.sampling_params.max_new_tokens
     if longest is not None and longest > total - prompt:
         message = (
@@ -38,13 +46,24 @@ def sequences_have_room(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.sampling_params.max_new_tokens", longest, message)
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def sequences_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
     """The sequences of a step are a whole number of minibatches."""
     cfg = context.cfg
     prompts, group = cfg.data.rollout_batch_size, cfg.algorithm.group_size
-    minibatches, total = cfg.algorithm.n_minibatches, prompts * group
+    given, total = cfg.actor.global_batch_size, prompts * group
     product = f"{prompts} prompts × {group} samples = {total} sequences"
+    if cfg.algorithm.n_minibatches is None and given is not None:
+        if total % given:
+            near = ", ".join(map(str, divisors_near(total, given)))
+            message = (
+                f"{product}, which cannot be divided by global_batch_size {given}:"
+                f" {total} / {given} = {total / given:.4g} minibatches"
+            )
+            hint = f"sizes that would do: {near}"
+            yield Problem("actor.global_batch_size", given, message, hint)
+        return
+    minibatches = reasoning_minibatches(cfg)
     if total % minibatches:
         yield Problem(
             "algorithm.n_minibatches",
@@ -53,31 +72,30 @@ def sequences_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
             f" {total} / {minibatches} = {total / minibatches:.4g} sequences per minibatch",
         )
         return
-    whole, given = reasoning_global_batch(cfg), cfg.actor.global_batch_size
+    whole = reasoning_global_batch(cfg)
     if given is not None and given != whole:
         message = f"must be {whole}: {product} / {minibatches} minibatches = {whole}"
         hint = "leave it out to follow the others"
         yield Problem("actor.global_batch_size", given, message, hint)
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
     """A minibatch is a whole number of micro-batches on every actor worker."""
     cfg, workers = context.cfg, context.workers("actor")
-    total = cfg.data.rollout_batch_size * cfg.algorithm.group_size
-    if total % cfg.algorithm.n_minibatches:
+    if any(sequences_fill_minibatches(context)):
         return
     micro = None if cfg.runner.enable_dynamic_batch_size else cfg.actor.micro_batch_size
     whole = reasoning_global_batch(cfg)
     by, right, why = share_divisor(micro, workers)
     path, given = "actor.micro_batch_size", micro
     if micro is None:
-        path, given = "algorithm.n_minibatches", cfg.algorithm.n_minibatches
+        path, given = "algorithm.n_minibatches", reasoning_minibatches(cfg)
     left = f"a minibatch of {whole} sequences"
     yield from divides(path, whole, by, left, right, why, given=given)
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def dynamic_batches_have_a_budget(context: CheckContext) -> Iterator[Problem]:
     """Micro-batches by tokens need a number of tokens that fits the longest sequence."""
     runner = context.cfg.runner
@@ -92,7 +110,7 @@ def dynamic_batches_have_a_budget(context: CheckContext) -> Iterator[Problem]:
         yield Problem("runner.max_tokens_per_mbs", budget, message)
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def logprobs_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
     """Old log-probabilities come from the engine or from the trainer."""
     cfg = context.cfg
@@ -106,7 +124,7 @@ def logprobs_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.loss_type", cfg.algorithm.loss_type, message, hint)
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def mismatch_can_be_corrected(context: CheckContext) -> Iterator[Problem]:
     """Samples of another policy are weighed, or the config says that they are not."""
     cfg = context.cfg
@@ -135,7 +153,7 @@ def mismatch_can_be_corrected(context: CheckContext) -> Iterator[Problem]:
         yield Problem(f"{path}.mode", section.mode, message, "set it to mask")
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def dynamic_sampling_fits(context: CheckContext) -> Iterator[Problem]:
     """Which groups a step trains on is known when all of them have their scores."""
     algorithm, stream = context.cfg.algorithm, context.cfg.actor.stream_groups
@@ -147,7 +165,7 @@ def dynamic_sampling_fits(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.group_size", algorithm.group_size, message, "8 is a usual choice")
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def evaluations_can_be_undone(context: CheckContext) -> Iterator[Problem]:
     """After an evaluation between two weight updates, the engine gets its weights back."""
     cfg = context.cfg
@@ -164,7 +182,7 @@ def evaluations_can_be_undone(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def value_loss_has_a_critic(context: CheckContext) -> Iterator[Problem]:
     """GAE needs a value function: a network of its own, or a head of the policy."""
     cfg = context.cfg
@@ -214,7 +232,7 @@ def there_is_something_to_evaluate(context: CheckContext) -> Iterator[Problem]:
         yield Problem("runner.only_eval", False, message, "leave it out")
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def models_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
     """A language model has a folder, or sizes to be made from."""
     cfg = context.cfg
@@ -228,7 +246,7 @@ def models_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
             yield Problem(f"{section}.model.model_path", ABSENT, message, hint)
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def adapters_have_a_base(context: CheckContext) -> Iterator[Problem]:
     """Adapters alone are of use only to a rollout that has the base weights."""
     cfg = context.cfg
@@ -243,7 +261,7 @@ def adapters_have_a_base(context: CheckContext) -> Iterator[Problem]:
         yield Problem("weight_syncer.lora", "adapters", message, "use merged")
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def examples_divide(context: CheckContext) -> Iterator[Problem]:
     """A supervised step has as many examples on every actor worker."""
     supervised, workers = context.cfg.actor.supervised, context.workers("actor")
@@ -273,11 +291,10 @@ def prompts_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
     runner, data = context.cfg.runner, context.cfg.data
     if data.type.lower() != "files":
         return
-    evaluates = runner.task_type == "reasoning_eval" or runner.only_eval
-    if not evaluates and not data.train_data_paths:
+    if not runner.only_eval and not data.train_data_paths:
         message = "is missing: there are no training prompts"
         yield Problem("data.train_data_paths", ABSENT, message, _GENERATED)
-    if (evaluates or runner.val_check_interval > 0) and not data.val_data_paths:
+    if (runner.only_eval or runner.val_check_interval > 0) and not data.val_data_paths:
         message = "is missing: there are no prompts to evaluate on"
         yield Problem("data.val_data_paths", ABSENT, message, _GENERATED)
 
@@ -295,7 +312,7 @@ def prompts_can_be_written(context: CheckContext) -> Iterator[Problem]:
         yield Problem("data.system_prompt", data.system_prompt, message, hint)
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def overlong_buffer_fits(context: CheckContext) -> Iterator[Problem]:
     """Responses may be longer than the part of them that is punished."""
     cfg = context.cfg
@@ -305,7 +322,7 @@ def overlong_buffer_fits(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.overlong_buffer_length", buffer, message)
 
 
-@cross_check(("reasoning",))
+@cross_check(REASONING)
 def optional_workers_have_work(context: CheckContext) -> Iterator[Problem]:
     """Workers that only some runs have are placed where there is something for them to do."""
     cfg, placed = context.cfg, context.world_sizes or {}

@@ -11,21 +11,19 @@ from pydantic.fields import FieldInfo
 from rlinf.config.errors import ABSENT, Problem, show
 from rlinf.config.old_keys import ADVICE
 from rlinf.config.resolve import join
+from rlinf.config.schema.root import tasks_with
 from rlinf.config.suggest import did_you_mean
 from rlinf.config.walk import (
     default_of,
     describe,
     fields_below,
     find,
-    is_reserved,
     item_field,
     nullable,
     options,
-    reserved_values,
     section_of,
 )
 
-NOT_IMPLEMENTED = "known, but not implemented in this version"
 _UNKNOWN = ("extra_forbidden", "invalid_key")
 
 
@@ -89,37 +87,6 @@ def path_of(keys: Sequence[Any]) -> str:
     return path
 
 
-def reserved_problems(model: type[BaseModel], data: Any, path: str = "") -> list[Problem]:
-    """Finds keys and choices that are known but do nothing yet.
-
-    Args:
-        model: The schema.
-        data: The data as the user gave it.
-        path: Path of the data.
-
-    Returns:
-        One problem for each such key that is set to something else than its default.
-    """
-    problems: list[Problem] = []
-    if not isinstance(data, Mapping):
-        return problems
-    for name, field in model.model_fields.items():
-        if name not in data:
-            continue
-        here, value, section = join(path, name), data[name], section_of(field.annotation)
-        if is_reserved(field) and value != default_of(field):
-            hint = f"remove it, or set it to {show(default_of(field))}"
-            about = field.description.rstrip(".")
-            problems.append(Problem(here, value, f"{NOT_IMPLEMENTED}: {about}", hint))
-        elif isinstance(value, str) and value in reserved_values(field):
-            others = [item for item in _choices(field) if item not in reserved_values(field)]
-            hint = f"use {' or '.join(others)}"
-            problems.append(Problem(here, value, NOT_IMPLEMENTED, hint))
-        elif section is not None:
-            problems += reserved_problems(section, value, here)
-    return problems
-
-
 def _unknown(
     keys: Sequence[Any], path: str, owner: type[BaseModel] | None, model: type[BaseModel]
 ) -> tuple[str, str]:
@@ -129,6 +96,11 @@ def _unknown(
     message = f"unknown key: {where} has no '{keys[-1]}'"
     if path in ADVICE:
         return message, ADVICE[path]
+    task = getattr(model, "task_of_config", None)
+    others = tasks_with(keys) if task is not None else []
+    if others:
+        message = f"unknown key: a run of task_type {task} has no '{path}'"
+        return message, f"it is a key of task_type {' and '.join(others)}; remove it"
     near = did_you_mean(keys[-1], valid)
     hints = [near] if near else []
     elsewhere = [

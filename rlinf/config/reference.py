@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import models_json_schema
 
 from rlinf.config.errors import show
 from rlinf.config.plugins import get_schema, known_names, load_extension
 from rlinf.config.schema.root import SECTIONS, TASKS, root_model
 from rlinf.config.supported_model import SupportedModel
-from rlinf.config.walk import (
-    default_of,
-    describe,
-    fields_below,
-    is_reserved,
-    reserved_values,
-    section_of,
-)
+from rlinf.config.walk import default_of, describe, fields_below, section_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -25,11 +21,12 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def json_schema() -> dict[str, Any]:
     """Returns JSON Schema (draft 2020-12) for a resolved config, with all registered plug-ins.
 
-    A section that plug-ins extend has one `if`/`then` per name.
+    The config has one `if`/`then` per task type, a section that plug-ins extend one per name.
     """
     load_extension()
-    schema = root_model(None).model_json_schema()
-    definitions = schema["$defs"]
+    roots = {name: root_model(name) for name in TASKS}
+    places, whole = models_json_schema([(root, "validation") for root in roots.values()])
+    definitions = whole["$defs"]
     for owner in _plugin_sections():
         node = definitions[owner.__name__]
         node["unevaluatedProperties"] = node.pop("additionalProperties")
@@ -38,11 +35,29 @@ def json_schema() -> dict[str, Any]:
             names = _names(kind)
             _restrict(node["properties"][selector], names)
             for name in names:
-                rule = _plugin_rule(kind, name, selector, definitions)
+                is_default = default_of(owner.model_fields[selector]) == name
+                rule = _plugin_rule(kind, name, selector, definitions, is_default)
                 node["allOf"] += [rule] if rule else []
         if not node["allOf"]:
             del node["allOf"]
-    return {"$schema": DIALECT, "title": "RLinf config", **schema}
+    runner = {"required": ["task_type"], "properties": {"task_type": {"enum": list(TASKS)}}}
+    return {
+        "$schema": DIALECT,
+        "title": "RLinf config",
+        "type": "object",
+        "required": ["runner"],
+        "properties": {"runner": {"type": "object", **runner}},
+        "allOf": [
+            {"if": _has_task(name), "then": places[root, "validation"]}
+            for name, root in roots.items()
+        ],
+        "$defs": definitions,
+    }
+
+
+def _has_task(name: str) -> dict[str, Any]:
+    chosen = {"properties": {"task_type": {"const": name}}, "required": ["task_type"]}
+    return {"properties": {"runner": chosen}, "required": ["runner"]}
 
 
 def config_reference_markdown() -> str:
@@ -52,15 +67,13 @@ def config_reference_markdown() -> str:
         "# Configuration reference",
         "",
         "Every key of a config, generated from the schema. Keys that a config leaves out have the",
-        "default; *required* marks keys without one. *Not implemented yet* marks keys that are",
-        "known and refused.",
+        "default; *required* marks keys without one. A key that a task type does not have is an",
+        "error there.",
         "",
         *_task_lines(),
     ]
-    for name, (kind, about) in SECTIONS.items():
-        lines += ["", f"## {name}", "", about]
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            lines += ["", *_table(kind, name)]
+    for name, about in SECTIONS.items():
+        lines += ["", f"## {name}", "", about, *_section_lines(name)]
     lines += ["", "## Plug-ins", "", "Keys that depend on the value of another key."]
     selectors = {}
     for owner in _plugin_sections():
@@ -73,8 +86,9 @@ def config_reference_markdown() -> str:
 def _plugin_sections() -> list[type[BaseModel]]:
     """Returns the sections that plug-ins extend, each once."""
     found: dict[str, type[BaseModel]] = {}
-    for _, field, owner in fields_below(root_model(None)):
-        for section in (owner, section_of(field.annotation)):
+    for task in TASKS:
+        for _, field, _ in fields_below(root_model(task)):
+            section = section_of(field.annotation)
             if getattr(section, "plugin_selectors", None):
                 found[section.__name__] = section
     return list(found.values())
@@ -97,7 +111,7 @@ def _restrict(selector: dict[str, Any], names: list[str]) -> None:
 
 
 def _plugin_rule(
-    kind: str, name: str, selector: str, definitions: dict[str, Any]
+    kind: str, name: str, selector: str, definitions: dict[str, Any], is_default: bool
 ) -> dict[str, Any] | None:
     model = _schema(kind, name)
     if model is None:
@@ -105,33 +119,63 @@ def _plugin_rule(
     own = model.model_json_schema()
     definitions.update(own.get("$defs", {}))
     then = {key: own[key] for key in ("properties", "required") if key in own}
-    chosen = {"properties": {selector: {"const": name}}, "required": [selector]}
+    chosen: dict[str, Any] = {"properties": {selector: {"const": name}}}
+    if not is_default:
+        chosen["required"] = [selector]
     return {"if": chosen, "then": then}
 
 
 def _task_lines() -> list[str]:
     lines = ["| `runner.task_type` | sections it needs | placed components |", "|---|---|---|"]
     for name, task in TASKS.items():
-        sections = ", ".join(f"`{item}`" for item in ("runner", *task.required))
+        sections = ", ".join(f"`{item}`" for item in task.required)
         components = ", ".join(f"`{item}`" for item in task.components) or "any"
         lines.append(f"| `{name}` | {sections} | {components} |")
     return lines
 
 
-def _table(model: type[BaseModel], prefix: str) -> list[str]:
-    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    for path, field, _ in fields_below(model, prefix):
-        if section_of(field.annotation) is not None and not is_reserved(field):
-            continue
-        default = default_of(field)
-        shown = "*required*" if default is ... else f"`{_cell(show(default))}`"
-        about = field.description or ""
-        if is_reserved(field):
-            about += " *Not implemented yet.*"
-        if reserved_values(field):
-            about += f" *Not implemented yet: {', '.join(reserved_values(field))}.*"
-        lines.append(f"| `{path}` | {_cell(describe(field))} | {shown} | {_cell(about)} |")
+def _section_lines(name: str) -> list[str]:
+    """A table of the keys that all tasks of a section have alike, then one per set of tasks."""
+    rows: dict[str, list[str]] = {}
+    tasks = [task for task in TASKS if name in root_model(task).model_fields]
+    for task in tasks:
+        model = section_of(root_model(task).model_fields[name].annotation)
+        for path, field in [] if model is None else _values(model, name):
+            rows.setdefault(_row(path, field), []).append(task)
+    tables: dict[tuple[str, ...], list[str]] = {}
+    for row, users in rows.items():
+        tables.setdefault(tuple(users), []).append(row)
+    lines = ["", f"With task type {_listed(tasks)}."] if len(tasks) < len(TASKS) else []
+    for users in sorted(tables, key=len, reverse=True):
+        if len(users) < len(tasks):
+            lines += ["", f"With task type {_listed(users)} only:"]
+        lines += ["", *_HEAD, *tables[users]]
     return lines
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+_HEAD = ("| key | type | default | meaning |", "|---|---|---|---|")
+
+
+def _table(model: type[BaseModel]) -> list[str]:
+    return [*_HEAD, *(_row(path, field) for path, field in _values(model))]
+
+
+def _values(model: type[BaseModel], prefix: str = "") -> Iterable[tuple[str, FieldInfo]]:
+    """Yields path and field of every key that is not a section itself."""
+    for path, field, _ in fields_below(model, prefix):
+        if section_of(field.annotation) is None:
+            yield path, field
+
+
+def _row(path: str, field: FieldInfo) -> str:
+    default = default_of(field)
+    shown = "*required*" if default is ... else f"`{_cell(show(default))}`"
+    about = field.description or ""
+    return f"| `{path}` | {_cell(describe(field))} | {shown} | {_cell(about)} |"
 
 
 def _plugin_lines(kind: str, selector: str) -> list[str]:
@@ -141,7 +185,7 @@ def _plugin_lines(kind: str, selector: str) -> list[str]:
     plain = names.pop(None, [])
     lines = ["", f"### {kind}, by `{selector}`"]
     for model, users in names.items():
-        lines += ["", f"{', '.join(users)}:", "", *_table(model, "")]
+        lines += ["", f"{', '.join(users)}:", "", *_table(model)]
     if plain:
         lines += ["", f"Without keys of their own: {', '.join(plain)}."]
     if not names and not plain:

@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from rlinf.config.alternatives import any_of
 from rlinf.config.errors import Problem
 from rlinf.config.plugins import UnknownPlugin, get_schema, known_names
 from rlinf.config.resolve import join
 from rlinf.config.suggest import did_you_mean, listed
 from rlinf.config.supported_model import SupportedModel
-from rlinf.config.walk import nullable, section_of
+from rlinf.config.walk import default_of, nullable, section_of
 
 
 def specialise(
@@ -39,16 +40,16 @@ def specialise(
         if special is not section:
             changed[name] = special
     for kind, selector in getattr(model, "plugin_selectors", {}).items():
-        name = data.get(selector)
+        name = data.get(selector, default_of(model.model_fields[selector]))
         if isinstance(name, str):
             found = len(problems)
             schema = _lookup(kind, name, join(path, selector), problems)
             if schema is not None:
                 model = compose(model, schema)
             elif len(problems) > found:
-                model = _without_key_check(model)
-        elif model.model_fields[selector].is_required():
-            model = _without_key_check(model)
+                model = _with_any(kind, model)
+        elif name is not None or model.model_fields[selector].is_required():
+            model = _with_any(kind, model)
     return _replace(model, tuple(changed.items())) if changed else model
 
 
@@ -83,9 +84,21 @@ def compose(base: type[BaseModel], schema: type[BaseModel]) -> type[BaseModel]:
     return create_model(base.__name__, __base__=(schema, base), __doc__=base.__doc__)
 
 
+def _with_any(kind: str, model: type[BaseModel]) -> type[BaseModel]:
+    """Returns the section with the keys of all plug-ins: which one is meant is not known."""
+    sections = {}
+    for name in known_names(kind):
+        try:
+            schema = get_schema(kind, name)
+        except ValueError:
+            # Keys that cannot be looked up may be right.
+            return _without_key_check(model)
+        sections[model if schema is None else compose(model, schema)] = None
+    return any_of(tuple(sections)) if sections else model
+
+
 @cache
 def _without_key_check(model: type[BaseModel]) -> type[BaseModel]:
-    # Which keys are valid depends on a plug-in whose name is wrong: one error is enough.
     config = ConfigDict(extra="ignore")
     return type(model.__name__, (model,), {"model_config": config, "__module__": __name__})
 

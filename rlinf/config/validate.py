@@ -10,9 +10,10 @@ from omegaconf import DictConfig
 from pydantic import BaseModel, ValidationError
 
 from rlinf.config import checks_embodied, checks_reasoning  # noqa: F401 (they register)
+from rlinf.config.alternatives import known, relaxed
 from rlinf.config.checks import CheckContext, run_checks
 from rlinf.config.errors import ABSENT, ConfigError, Problem
-from rlinf.config.explain import data_keys, explain, reserved_problems
+from rlinf.config.explain import data_keys, explain
 from rlinf.config.plugins import load_extension
 from rlinf.config.resolve import Resolved, resolve
 from rlinf.config.schema.root import SECTIONS, TASKS, root_model
@@ -74,9 +75,8 @@ def _check_schema(resolved: Resolved) -> tuple[dict[str, Any] | None, list[Probl
     data = TASKS[task].fill(data) if task is not None else data
     model = specialise(root_model(task), data, problems)
     data = _fill_empty(model, data)
-    problems += reserved_problems(model, data)
     try:
-        values = model.model_validate(data).model_dump()
+        values = known(_dump(model.model_validate(data)))
         if not resolved.unusable:
             return values, problems
     except ValidationError as error:
@@ -84,13 +84,12 @@ def _check_schema(resolved: Resolved) -> tuple[dict[str, Any] | None, list[Probl
         found = [explain(item, model, data) for item in error.errors(include_url=False)]
         problems += [problem for problem in found if not _within(problem.path, told)]
     # What is wrong has been reported; the rest can still be checked.
-    lenient = specialise(root_model(task, lenient=True), data, [])
-    values = _usable(lenient, data, resolved.unusable)
-    if values is not None and task is not None:
-        absent = [name for name in TASKS[task].required if values.get(name) is None]
-        for name in absent:
-            values.pop(name, None)
-    return values, problems
+    return _usable(relaxed(model), data, resolved.unusable), problems
+
+
+def _dump(model: BaseModel) -> dict[str, Any]:
+    # Unknown values are not of the type of their keys.
+    return model.model_dump(warnings=False)
 
 
 def _within(path: str, others: set[str]) -> bool:
@@ -118,13 +117,11 @@ def _usable(
     removed: list[list[Any]] = [path.split(".") for path in unusable if "[" not in path]
     while True:
         try:
-            values = model.model_validate(data).model_dump()
+            values = known(_dump(model.model_validate(data)))
             break
         except ValidationError as error:
             for item in error.errors(include_url=False):
                 keys = data_keys(item, data)
-                if item["type"] == "missing":
-                    keys = keys[:-1]
                 # A list is right or wrong as a whole.
                 positions = [i for i, key in enumerate(keys) if isinstance(key, int)]
                 keys = keys[: positions[0]] if positions else keys

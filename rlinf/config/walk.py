@@ -54,16 +54,6 @@ def nullable(field: FieldInfo) -> bool:
     return type(None) in options(field.annotation) or field.annotation is Any
 
 
-def is_reserved(field: FieldInfo) -> bool:
-    """Returns whether the key's feature does not exist yet."""
-    return bool((field.json_schema_extra or {}).get("reserved"))
-
-
-def reserved_values(field: FieldInfo) -> list[str]:
-    """Returns the choices of a key that do not exist yet."""
-    return (field.json_schema_extra or {}).get("reserved_values", [])
-
-
 def default_of(field: FieldInfo) -> Any:
     """Returns the value that an absent key has; `...` when the key is mandatory."""
     return ... if field.is_required() else field.get_default(call_default_factory=True)

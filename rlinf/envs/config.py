@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
@@ -22,6 +22,14 @@ class VectorEnvKeys(Section):
         gt=0,
         description="Initial states to choose from, where the env has no list of its own; null "
         "draws without end. Evaluation in order needs it.",
+    )
+
+
+class SimulatorKeys(VectorEnvKeys):
+    """Keys of envs whose simulator takes arguments."""
+
+    init_params: dict[str, Any] = Field(
+        default_factory=dict, description="Passed to the simulator as they are."
     )
 
 

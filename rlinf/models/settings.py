@@ -12,13 +12,19 @@ from pydantic import ValidationError
 from rlinf.config.errors import ConfigError
 from rlinf.config.explain import explain
 from rlinf.config.plugins import get_schema, known_names
-from rlinf.config.schema.model import ModelConfig
+from rlinf.config.schema.model import EmbodiedModelConfig, ModelConfig, ReasoningModelConfig
 from rlinf.config.specialise import compose
+from rlinf.config.supported_model import SupportedModel
 from rlinf.config.tracked import TrackedConfig
 
 if TYPE_CHECKING:
     from rlinf.utils.env_spec import EnvSpec
 
+_SECTIONS: dict[str, type[ModelConfig]] = {
+    "embodied": EmbodiedModelConfig,
+    "reasoning": ReasoningModelConfig,
+}
+"""What the section of a model is, by its category."""
 _SIZES = {
     "obs_dim": "numbers in the env's states",
     "action_dim": "numbers in one action of the env",
@@ -73,12 +79,32 @@ def _choices(own: Sequence[int] | None, env_spec: EnvSpec | None) -> list[int] |
     return real
 
 
+def rollout_section(cfg: Any) -> DictConfig:
+    """Returns `actor.model` as the rollout builds it: what `rollout.model` says goes first.
+
+    Args:
+        cfg: The whole checked config, which is not changed.
+    """
+    section, own = copy.deepcopy(cfg.actor.model), cfg.rollout.model
+    changes = {
+        "model_type": own.model_type,
+        "model_path": cfg.rollout.model_dir or own.model_path,
+    }
+    OmegaConf.set_readonly(section, False)
+    for key, value in changes.items():
+        if value is not None:
+            section[key] = value
+    OmegaConf.set_readonly(section, True)
+    return section
+
+
 def _checked(cfg: Mapping[str, Any]) -> DictConfig:
     data = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
-    section: type = ModelConfig
-    if data["model_type"].lower() in known_names("model"):
-        schema = get_schema("model", data["model_type"])
-        section = ModelConfig if schema is None else compose(ModelConfig, schema)
+    name = data["model_type"]
+    section = _SECTIONS[SupportedModel(name).category] if name in SupportedModel else ModelConfig
+    if name.lower() in known_names("model"):
+        schema = get_schema("model", name)
+        section = section if schema is None else compose(section, schema)
     try:
         return OmegaConf.create(section.model_validate(data).model_dump())
     except ValidationError as error:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlinf.algorithms.dynamic_sampling import DynamicSampler
+from rlinf.config.arithmetic import reasoning_minibatches
 from rlinf.data.prompts import PromptSet, PromptStream, training_prompts, validation_prompts
 from rlinf.data.reasoning import GroupRequest, Prompt, Verdict
 from rlinf.data.tokenizer import tokenizer_of_run
@@ -97,7 +98,7 @@ class ReasoningRunner(BaseRunner):
     def build_workers(self) -> None:
         """Builds engines, rewards and the policy, and lets the services begin."""
         algorithm = self.cfg.algorithm
-        steps = self.max_steps * algorithm.update_epoch * algorithm.n_minibatches
+        steps = self.max_steps * algorithm.update_epoch * reasoning_minibatches(self.cfg)
         wait_all(
             self.rollout.init_worker(),
             self.reward.init_worker(),

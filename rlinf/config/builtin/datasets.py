@@ -10,6 +10,24 @@ from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Float, Int, Section
 
 
+class FilesKeys(Section):
+    """Keys of prompts in files."""
+
+    train_data_paths: list[str] | None = Field(
+        None, description="Files (JSONL, parquet) with training prompts."
+    )
+    val_data_paths: list[str] | None = Field(
+        None, description="Files (JSONL, parquet) with validation prompts."
+    )
+    prompt_key: str = Field(
+        "prompt", description="Field of a record with the prompt: a text, or a list of messages."
+    )
+    answer_key: str = Field("answer", description="Field of a record with the answer.")
+    solution_key: str | None = Field(
+        None, description="Field of a record with a worked solution, for supervised training."
+    )
+
+
 class GymTask(Section):
     """One task of reasoning-gym."""
 
@@ -50,4 +68,4 @@ class ArithmeticKeys(Section):
 
 register_schema("dataset", "reasoning_gym", ReasoningGymKeys)
 register_schema("dataset", "arithmetic", ArithmeticKeys)
-register_schema("dataset", "files", None)
+register_schema("dataset", "files", FilesKeys)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from rlinf.config.schema.base import Float, Int, Section, choice, reserved
-from rlinf.config.schema.model import ModelConfig, Precision, TokenizerConfig
+from rlinf.config.schema.base import Float, Int, Section
+from rlinf.config.schema.model import (
+    EmbodiedModelConfig,
+    ModelConfig,
+    Precision,
+    ReasoningModelConfig,
+    TokenizerConfig,
+)
 
 
 class OptimConfig(Section):
@@ -50,7 +56,6 @@ class MixedPrecisionConfig(Section):
     reduce_dtype: Precision | None = Field(
         None, description="Of gradients in flight; null is fp32."
     )
-    buffer_dtype: Precision | None = reserved(None, "Of buffers (first FSDP).")
 
 
 class AutocastConfig(Section):
@@ -69,15 +74,11 @@ class WrapPolicyConfig(Section):
     module_classes_to_wrap: list[str] = Field(
         default_factory=list, description="Class names of further modules."
     )
-    no_split_names: list[str] = reserved([], "Names of modules that stay whole.")
 
 
 class FSDPConfig(Section):
     """Sharded data-parallel training."""
 
-    strategy: Literal["fsdp2", "fsdp"] = choice(
-        "fsdp2", "Which generation of FSDP.", reserved_values=("fsdp",)
-    )
     sharding_strategy: Literal["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"] = Field(
         "full_shard",
         description="What is spread over ranks: weights, gradients and optimiser; all but weights "
@@ -86,13 +87,6 @@ class FSDPConfig(Section):
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass to save memory."
     )
-    gradient_checkpointing_use_reentrant: bool = Field(
-        False, description="Use the older form of activation recomputation."
-    )
-    cpu_offload: bool = reserved(
-        False, "Keep shards in host memory during training; enable_offload does so outside of it."
-    )
-    offload_pin_memory: bool = reserved(True, "Pin that host memory.")
     reshard_after_forward: bool = Field(
         True, description="Free gathered weights between forward and backward."
     )
@@ -108,66 +102,36 @@ class FSDPConfig(Section):
     wrap_policy: WrapPolicyConfig = Field(
         default_factory=WrapPolicyConfig, description="Which modules are sharded on their own."
     )
-    save_full_model_weights: bool = reserved(
-        False, "Also save the whole weights in one file; `rlinf export` writes one."
+
+
+class ReasoningFSDPConfig(FSDPConfig):
+    """Sharded data-parallel training of language models."""
+
+    gradient_checkpointing_use_reentrant: bool = Field(
+        False, description="Use the older form of activation recomputation."
     )
-    forward_prefetch: bool = reserved(False, "Gather the next layer early (first FSDP).")
-    limit_all_gathers: bool = reserved(True, "Bound gathers in flight (first FSDP).")
-    backward_prefetch: Literal["pre", "post"] | None = reserved(
-        None, "Gather the next layer early in backward (first FSDP)."
-    )
-    use_orig_params: bool = reserved(False, "Keep original parameters (first FSDP).")
-    use_liger_kernel: bool = reserved(False, "Fused kernels of the Liger library.")
-    grad_scaler: dict[str, Any] | None = reserved(None, "Loss scaling for fp16.")
 
 
 class TrainedConfig(Section):
-    """What actor and critic have in common."""
+    """What all networks that are trained have in common."""
 
-    training_backend: Literal["fsdp", "megatron"] = choice(
-        "fsdp", "Engine that trains.", reserved_values=("megatron",)
-    )
     micro_batch_size: Int | None = Field(
         None,
         gt=0,
         description="Samples per forward and backward pass of a rank; null is its whole share "
         "(reasoning: as many as make a fitting number of tokens).",
     )
-    global_batch_size: Int | None = Field(
-        None,
-        gt=0,
-        description="Samples per optimiser step over all ranks; null is the whole rollout "
-        "(reasoning: rollout over n_minibatches).",
-    )
     seed: Int | None = Field(None, ge=0, description="Seed of the learner; null is runner.seed.")
     enable_offload: bool = Field(
         False, description="Keep weights and optimiser in host memory while others use the device."
     )
-    offload_reference: bool = Field(
-        False,
-        description="Keep the reference policy in host memory except while it is asked.",
-    )
-    enable_dp_load_balance: bool = Field(
-        False, description="Deal groups to ranks by number of tokens (reasoning)."
-    )
     compile_model: bool = Field(False, description="Compile the network with torch.compile.")
     optim: OptimConfig = Field(default_factory=OptimConfig, description="The optimiser.")
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig, description="FSDP.")
-    tokenizer: TokenizerConfig = Field(
-        default_factory=TokenizerConfig, description="Text to tokens and back."
-    )
-    checkpoint_load_path: str | None = Field(None, description="Older name of runner.ckpt_path.")
-    checkpoint_save_path: str | None = Field(
-        None,
-        description="Where to save instead of runner.logger.log_path: checkpoints are in "
-        "<experiment_name>/checkpoints below it.",
-    )
-    sync_weight_no_wait: bool = reserved(False, "Send weights in the background.")
-    calculate_flops: bool = reserved(False, "Report the arithmetic rate of training.")
 
 
 class SupervisedConfig(Section):
-    """Learning from given responses before reinforcement begins (reasoning)."""
+    """Learning from given responses before reinforcement begins."""
 
     steps: Int = Field(0, ge=0, description="Optimiser steps; 0 leaves it out.")
     batch_size: Int = Field(64, gt=0, description="Examples per step over all ranks.")
@@ -181,21 +145,61 @@ class ActorConfig(TrainedConfig):
 
     group_name: str = Field("ActorGroup", description="Name of the group of actor workers.")
     model: ModelConfig = Field(..., description="The network.")
+    global_batch_size: Int | None = Field(
+        None,
+        gt=0,
+        description="Samples per optimiser step over all ranks; null is the whole rollout "
+        "(reasoning: rollout over n_minibatches).",
+    )
+    offload_reference: bool = Field(
+        False,
+        description="Keep the reference policy in host memory except while it is asked.",
+    )
+    checkpoint_load_path: str | None = Field(None, description="Older name of runner.ckpt_path.")
+    checkpoint_save_path: str | None = Field(
+        None,
+        description="Where to save instead of runner.logger.log_path: checkpoints are in "
+        "<experiment_name>/checkpoints below it.",
+    )
+
+
+class EmbodiedActorConfig(ActorConfig):
+    """The policy of an embodied run."""
+
+    model: EmbodiedModelConfig = Field(..., description="The network.")
+
+
+class ReasoningActorConfig(ActorConfig):
+    """The policy of a reasoning run."""
+
+    model: ReasoningModelConfig = Field(..., description="The network.")
+    fsdp_config: ReasoningFSDPConfig = Field(
+        default_factory=ReasoningFSDPConfig, description="FSDP."
+    )
+    tokenizer: TokenizerConfig = Field(
+        default_factory=TokenizerConfig, description="Text to tokens and back."
+    )
+    enable_dp_load_balance: bool = Field(
+        False, description="Deal groups to ranks by number of tokens."
+    )
     stream_groups: Int = Field(
         0,
         ge=0,
         description="Groups that a rank trains on as soon as they have arrived, while others are "
-        "generated; 0 waits for all (reasoning).",
+        "generated; 0 waits for all.",
     )
     supervised: SupervisedConfig = Field(
         default_factory=SupervisedConfig,
-        description="Learning from given responses before reinforcement begins (reasoning).",
+        description="Learning from given responses before reinforcement begins.",
     )
 
 
 class CriticConfig(TrainedConfig):
-    """A value function with a network of its own (reasoning)."""
+    """A value function with a network of its own."""
 
     group_name: str = Field("CriticGroup", description="Name of the group of critic workers.")
     use_critic_model: bool = Field(False, description="Train a separate value network.")
-    model: ModelConfig | None = Field(None, description="The network.")
+    model: ReasoningModelConfig | None = Field(None, description="The network.")
+    fsdp_config: ReasoningFSDPConfig = Field(
+        default_factory=ReasoningFSDPConfig, description="FSDP."
+    )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rlinf.config.schema.base import Float, Int, Section, reserved
+from rlinf.config.schema.base import Float, Int, Section
 
 KLPenalty = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 
@@ -64,29 +64,12 @@ class AlgorithmConfig(Section):
         1, gt=0, description="Samples that share a start (prompt or reset state) and a baseline."
     )
     update_epoch: Int = Field(1, gt=0, description="Passes over each rollout.")
-    n_minibatches: Int = Field(1, gt=0, description="Optimiser steps per rollout (reasoning).")
     shuffle_rollout: bool = Field(True, description="Shuffle samples anew for every pass.")
-    max_policy_age: Int = Field(
-        0, ge=0, description="Oldest weights, in updates, a sample may come from; 0 is on-policy."
-    )
 
-    gamma: Float = Field(
-        0.99, ge=0, le=1, description="Discount per step; where it is absent, 1 for tokens."
-    )
-    discount_per: Literal["step", "chunk"] = Field(
-        "step",
-        description="What gamma and gae_lambda count: steps of the env, or chunks of actions "
-        "(embodied).",
-    )
+    gamma: Float = Field(0.99, ge=0, le=1, description="Discount per step.")
     gae_lambda: Float = Field(0.95, ge=0, le=1, description="Decay of GAE.")
     normalize_advantages: bool = Field(
         True, description="Shift and scale advantages to mean 0, deviation 1 over the batch."
-    )
-    normalize_returns: bool = Field(
-        False, description="Scale rewards by the running deviation of returns."
-    )
-    bootstrap_type: Literal["standard", "always"] = Field(
-        "standard", description="Which ends of episodes add the value of the next state."
     )
     group_baseline: Literal["mean", "leave_one_out"] = Field(
         "mean",
@@ -98,21 +81,6 @@ class AlgorithmConfig(Section):
     use_reinpp_baseline: bool = Field(False, description="Subtract the group mean in reinpp.")
     reinpp_kl_beta: Float = Field(0.0, ge=0, description="KL weight in the reward of reinpp.")
 
-    reward_type: Literal["action_level", "chunk_level"] = Field(
-        "chunk_level", description="Unit of rewards and advantages (embodied)."
-    )
-    logprob_type: Literal["token_level", "action_level", "chunk_level"] = Field(
-        "chunk_level", description="Unit of the probability ratio (embodied)."
-    )
-    entropy_type: Literal["token_level", "action_level", "chunk_level"] = Field(
-        "chunk_level", description="Unit over which entropy is summed (embodied)."
-    )
-
-    policy_loss: Literal["ppo", "gspo", "cispo"] = Field(
-        "ppo",
-        description="Surrogate of the policy gradient: a clipped ratio per token, a clipped ratio "
-        "per response (reasoning), or a clipped weight per token.",
-    )
     ratio_clip_eps: Float = Field(
         0.2, gt=0, description="Clip range of the ratio, both sides (policy_loss ppo)."
     )
@@ -186,6 +154,68 @@ class AlgorithmConfig(Section):
     rewards_upper_bound: Float | None = Field(
         None, description="Greatest mean reward of a group that is kept; null is no bound."
     )
+    recompute_logprobs: bool = Field(
+        True,
+        description="Recompute old log-probabilities in the trainer (reasoning), or those of the "
+        "policy before the update (decoupled losses; false interpolates them).",
+    )
+
+
+class EmbodiedAlgorithmConfig(AlgorithmConfig):
+    """What only learning in environments has."""
+
+    discount_per: Literal["step", "chunk"] = Field(
+        "step",
+        description="What gamma and gae_lambda count: steps of the env, or chunks of actions "
+        "(embodied).",
+    )
+    policy_loss: Literal["ppo", "cispo"] = Field(
+        "ppo",
+        description="Surrogate of the policy gradient: a clipped ratio, or a clipped weight.",
+    )
+    normalize_returns: bool = Field(
+        False, description="Scale rewards by the running deviation of returns."
+    )
+    bootstrap_type: Literal["standard", "always"] = Field(
+        "standard", description="Which ends of episodes add the value of the next state."
+    )
+
+    reward_type: Literal["action_level", "chunk_level"] = Field(
+        "chunk_level", description="Unit of rewards and advantages."
+    )
+    logprob_type: Literal["token_level", "action_level", "chunk_level"] = Field(
+        "chunk_level", description="Unit of the probability ratio."
+    )
+    entropy_type: Literal["token_level", "action_level", "chunk_level"] = Field(
+        "chunk_level", description="Unit over which entropy is summed."
+    )
+
+
+class ReasoningAlgorithmConfig(AlgorithmConfig):
+    """What only learning from generated tokens has."""
+
+    gamma: Float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Discount per token; with 1, what comes of a response is worth as much to its "
+        "first token as to its last.",
+    )
+    policy_loss: Literal["ppo", "gspo", "cispo"] = Field(
+        "ppo",
+        description="Surrogate of the policy gradient: a clipped ratio per token, a clipped ratio "
+        "per response, or a clipped weight per token.",
+    )
+    n_minibatches: Int | None = Field(
+        None,
+        gt=0,
+        description="Optimiser steps per pass over a rollout; null is what "
+        "actor.global_batch_size makes of it, or 1.",
+    )
+    max_policy_age: Int = Field(
+        0, ge=0, description="Oldest weights, in updates, a sample may come from; 0 is on-policy."
+    )
+
     dynamic_sampling: bool = Field(
         False, description="Generate until enough groups have unequal scores (DAPO)."
     )
@@ -202,12 +232,7 @@ class AlgorithmConfig(Section):
     mask_truncated: bool = Field(
         False,
         description="Learn nothing from responses that were cut at the length limit; their "
-        "rewards still count in the baseline (reasoning).",
-    )
-    recompute_logprobs: bool = Field(
-        True,
-        description="Recompute old log-probabilities in the trainer (reasoning), or those of the "
-        "policy before the update (decoupled losses; false interpolates them).",
+        "rewards still count in the baseline.",
     )
     logprob_forward_micro_batch_size: Int | None = Field(
         None,
@@ -228,10 +253,4 @@ class AlgorithmConfig(Section):
         None,
         description="How validation responses are drawn; null is as in training, but the likeliest "
         "tokens if there is one response per prompt.",
-    )
-
-    down_sampling: dict[str, Any] | None = reserved(None, "Keep only part of each group.")
-    loss_scales: list[str] = reserved([], "Re-weighting of turns and agents.")
-    advantage_mode: Literal["turn", "trajectory"] = reserved(
-        "trajectory", "Unit of group advantages in multi-turn runs."
     )

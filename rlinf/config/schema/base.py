@@ -48,21 +48,6 @@ Float = Annotated[float, BeforeValidator(_number)]
 """A number; whole numbers and `1e-4` are."""
 
 
-def reserved(default: Any, description: str) -> Any:
-    """Declares a key that is known but whose feature does not exist yet.
-
-    A config that sets it to anything but its default is refused with those words.
-
-    Args:
-        default: The only value allowed for now.
-        description: What the key will do.
-
-    Returns:
-        A pydantic field.
-    """
-    return Field(default, description=description, json_schema_extra={"reserved": True})
-
-
 def free(default: Any, words: str, description: str) -> Any:
     """Declares a key whose values have a grammar that is checked elsewhere.
 
@@ -75,18 +60,3 @@ def free(default: Any, words: str, description: str) -> Any:
         A pydantic field, to be annotated `Any`.
     """
     return Field(default, description=description, json_schema_extra={"words": words})
-
-
-def choice(default: Any, description: str, *, reserved_values: tuple[str, ...] = ()) -> Any:
-    """Declares a key with a list of choices, some of which do not exist yet.
-
-    Args:
-        default: The value when the key is absent; `...` makes the key mandatory.
-        description: What the key does.
-        reserved_values: Choices that are refused as not implemented.
-
-    Returns:
-        A pydantic field.
-    """
-    extra = {"reserved_values": list(reserved_values)} if reserved_values else None
-    return Field(default, description=description, json_schema_extra=extra)

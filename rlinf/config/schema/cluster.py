@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rlinf.config.schema.base import Float, Int, Section, free, reserved
+from rlinf.config.schema.base import Float, Int, Section, free
 
 
 class NodeEnvConfig(Section):
@@ -72,13 +72,9 @@ class TimeoutsConfig(Section):
     channel: Float | None = Field(
         1800, gt=0, description="Until a channel can be read or written (s); null is no deadline."
     )
-    collective: Float = Field(
-        1800, gt=0, description="Until all ranks of a process group have met (s)."
-    )
     lock: Float | None = Field(
         1800, gt=0, description="Until a device lock is free (s); null is no deadline."
     )
-    port: Float = Field(60, gt=0, description="Until a free port is found (s).")
     shutdown: Float = Field(20, gt=0, description="For workers to stop before they are killed (s).")
 
 
@@ -116,12 +112,3 @@ class ClusterConfig(Section):
     log_dir: str | None = Field(
         None, description="Folder for logs and failure cards; null is the run's own folder."
     )
-    tracer: dict[str, Any] | None = reserved(None, "Central recorder of trace events.")
-    profiling: dict[str, Any] | None = reserved(None, "External profiler around worker processes.")
-    net_emulation: dict[str, Any] | None = reserved(None, "Artificial delay and bandwidth limits.")
-    auto_scheduler: bool = reserved(False, "Move devices between components while running.")
-    use_pre_process_policy: bool = reserved(False, "Let rollout start on the actor's devices.")
-    use_wait_before_last_iter_policy: bool = reserved(
-        False, "Wait for rollout before the last training iteration."
-    )
-    recreate_nccl_groups: bool = reserved(False, "Rebuild NCCL groups after devices moved.")

@@ -17,19 +17,6 @@ class DataConfig(Section):
     type: str = Field(
         "files", description="Registered dataset: files, reasoning_gym, arithmetic, ..."
     )
-    train_data_paths: list[str] | None = Field(
-        None, description="Files (JSONL, parquet) with training prompts; for type files."
-    )
-    val_data_paths: list[str] | None = Field(
-        None, description="Files (JSONL, parquet) with validation prompts; for type files."
-    )
-    prompt_key: str = Field(
-        "prompt", description="Field of a record with the prompt: a text, or a list of messages."
-    )
-    answer_key: str = Field("answer", description="Field of a record with the answer.")
-    solution_key: str | None = Field(
-        None, description="Field of a record with a worked solution, for supervised training."
-    )
     apply_chat_template: bool = Field(False, description="Wrap prompts in the chat template.")
     system_prompt: str | None = Field(
         None, description="First message of every prompt; needs the chat template."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from rlinf.config.schema.base import Float, Int, Section, reserved
+from rlinf.config.schema.base import Float, Int, Section
 
 
 class VideoConfig(Section):
@@ -27,7 +27,7 @@ class VideoConfig(Section):
 
 
 class EnvConfig(Section):
-    """One set of environments; the schema registered for `env_type` adds its own keys."""
+    """Any set of environments; the schema registered for `env_type` adds its own keys."""
 
     plugin_selectors: ClassVar[dict[str, str]] = {"env": "env_type"}
 
@@ -35,7 +35,6 @@ class EnvConfig(Section):
     total_num_envs: Int = Field(
         ..., gt=0, description="Environments in all, over all workers and pipeline stages."
     )
-    rollout_epoch: Int = Field(1, gt=0, description="Rollouts collected for one update.")
     max_episode_steps: Int | None = Field(
         None, gt=0, description="Steps after which an episode is cut; null is the env's own limit."
     )
@@ -47,17 +46,10 @@ class EnvConfig(Section):
         gt=0,
         description="Envs that share a reset state; null is algorithm.group_size (eval: 1).",
     )
-    auto_reset: bool = Field(
-        True,
-        description="Start a new episode where one ended; false where groups are compared (grpo).",
-    )
     ignore_terminations: bool = Field(
         False, description="Run every episode to its step limit, whatever happens in it."
     )
     seed: Int | None = Field(None, ge=0, description="Seed of the envs; null is runner.seed.")
-    use_fixed_reset_state_ids: bool = Field(
-        False, description="Keep the drawn reset states within a rollout (needed by groups)."
-    )
     use_ordered_reset_state_ids: bool = Field(
         False, description="Go through all reset states in order, each once."
     )
@@ -75,20 +67,30 @@ class EnvConfig(Section):
         description="Crashed env processes that may be restarted before the run ends; also failed "
         "slots of one vector env.",
     )
-    video_cfg: VideoConfig = Field(default_factory=VideoConfig, description="Videos of episodes.")
-    init_params: dict[str, Any] = Field(
-        default_factory=dict, description="Passed to the simulator as they are."
+
+
+class TrainEnvConfig(EnvConfig):
+    """Environments to train in."""
+
+    rollout_epoch: Int = Field(1, gt=0, description="Rollouts collected for one update.")
+    auto_reset: bool = Field(
+        True,
+        description="Start a new episode where one ended; false where groups are compared (grpo).",
     )
-    enable_init_offload: bool = reserved(True, "Offload right after the env was made.")
-    override_cfg: dict[str, Any] | None = reserved(None, "Changes for every env worker.")
-    override_cfgs: list[Any] | None = reserved(None, "Changes by env worker.")
-    data_collection: dict[str, Any] | None = reserved(None, "Write episodes as a dataset.")
+    use_fixed_reset_state_ids: bool = Field(
+        False, description="Keep the drawn reset states within a rollout (needed by groups)."
+    )
+
+
+class EvalEnvConfig(EnvConfig):
+    """Environments to evaluate in: fixed episodes, each played to its end."""
+
+    video_cfg: VideoConfig = Field(default_factory=VideoConfig, description="Videos of episodes.")
 
 
 class EnvSection(Section):
     """Environments for training and for evaluation."""
 
     group_name: str = Field("EnvGroup", description="Name of the group of env workers.")
-    train: EnvConfig | None = Field(None, description="Environments for training.")
-    eval: EnvConfig | None = Field(None, description="Environments for evaluation.")
-    delay_sampler: dict[str, Any] | None = reserved(None, "Artificial sensor latency.")
+    train: TrainEnvConfig | None = Field(None, description="Environments for training.")
+    eval: EvalEnvConfig | None = Field(None, description="Environments for evaluation.")

@@ -1,8 +1,6 @@
-"""The `inference`, `reference` and `agentloop` sections: workers that some reasoning runs add."""
+"""The `inference` and `reference` sections: workers that some reasoning runs add."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -31,13 +29,3 @@ class ReferenceConfig(Section):
         description="Sequences per forward pass; null is "
         "algorithm.logprob_forward_micro_batch_size.",
     )
-
-
-class AgentLoopConfig(Section):
-    """Multi-turn episodes; the schema registered for `agent_type` adds its own keys."""
-
-    plugin_selectors: ClassVar[dict[str, str]] = {"agent": "agent_type"}
-
-    group_name: str = Field("AgentLoopGroup", description="Name of the group of workers.")
-    agent_type: str = Field(..., description="Registered agent.")
-    max_turns: Int = Field(1, gt=0, description="Most turns of an episode.")

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from rlinf.config.schema.base import Int, Section, reserved
+from rlinf.config.schema.base import Int, Section
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -25,46 +25,54 @@ class ModelConfig(Section):
         description="Number format to compute in, where the device has it; weights that are "
         "trained are kept in fp32.",
     )
+    add_value_head: bool = Field(False, description="Add a value function to the policy.")
+
+
+class EmbodiedModelConfig(ModelConfig):
+    """A policy that acts."""
+
     action_dim: Int | None = Field(
-        None, gt=0, description="Numbers in one action; null asks the env (embodied)."
+        None, gt=0, description="Numbers in one action; null asks the env."
     )
     action_choices: list[Annotated[Int, Field(gt=0)]] | None = Field(
         None,
         min_length=1,
-        description="Choices for each number of an action; null asks the env (embodied).",
+        description="Choices for each number of an action; null asks the env.",
     )
-    num_action_chunks: Int = Field(1, gt=0, description="Actions predicted at a time (embodied).")
-    add_value_head: bool = Field(False, description="Add a value function to the policy.")
+    num_action_chunks: Int = Field(1, gt=0, description="Actions predicted at a time.")
     value_type: Literal["chunk_level", "action_level"] = Field(
         "chunk_level", description="One value per chunk or one per action of it."
     )
+
+
+class ReasoningModelConfig(ModelConfig):
+    """A language model."""
+
     is_lora: bool = Field(False, description="Train low-rank adapters instead of all weights.")
     lora_rank: Int = Field(32, gt=0, description="Rank of the adapters.")
     lora_path: str | None = Field(None, description="Adapters to start from; null is fresh ones.")
-    policy_setup: str | None = reserved(None, "Robot convention of a pretrained policy.")
 
 
-class RolloutModelConfig(ModelConfig):
-    """The network as the rollout uses it; what is null is as in `actor.model`."""
+class RolloutModelConfig(Section):
+    """The network as the rollout uses it; all that is not here is as in `actor.model`."""
 
-    model_type: str | None = Field(None, description="Registered model; null is the actor's.")
+    model_type: str | None = Field(None, description="The actor's model type; null is the same.")
     model_path: str | None = Field(
-        None, description="Folder with weights to start from; null is the actor's."
+        None,
+        description="Folder with weights to build it with, until those of the actor come; null is "
+        "the actor's.",
     )
     precision: Precision | None = Field(
         None, description="Number format of the weights; null is the actor's."
     )
-    num_action_chunks: Int | None = Field(
-        None, gt=0, description="Actions predicted at a time; null is the actor's."
+
+
+class ReasoningRolloutModelConfig(RolloutModelConfig):
+    """A language model as the rollout uses it."""
+
+    trust_remote_code: bool | None = Field(
+        None, description="Run Python code found in the folder; null is the actor's."
     )
-    add_value_head: bool | None = Field(
-        None, description="Add a value function to the policy; null is the actor's."
-    )
-    value_type: Literal["chunk_level", "action_level"] | None = Field(
-        None, description="One value per chunk or one per action of it; null is the actor's."
-    )
-    is_lora: bool | None = Field(None, description="Use low-rank adapters; null is the actor's.")
-    lora_rank: Int | None = Field(None, gt=0, description="Rank; null is the actor's.")
 
 
 class TokenizerConfig(Section):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from rlinf.config.schema.base import Float, Int, Section, reserved
+from rlinf.config.schema.base import Float, Int, Section
 from rlinf.config.schema.model import TokenizerConfig
 
 
@@ -18,8 +18,7 @@ class RewardConfig(Section):
     group_name: str = Field("RewardGroup", description="Name of the group of reward workers.")
     reward_type: str | None = Field(
         None,
-        description="Registered reward: math, code, searchr1, vqa, reasoning_gym, arithmetic, ...; "
-        "null is the env's own reward.",
+        description="Registered reward: math, code, searchr1, vqa, reasoning_gym, arithmetic, ...",
     )
     reward_scale: Float = Field(1.0, description="Factor on the score.")
     reward_min_val: Float | None = Field(None, description="Least reward; null is no bound.")
@@ -34,9 +33,3 @@ class RewardConfig(Section):
         1, gt=0, description="Processes per reward worker, each with one sample at a time."
     )
     process_memory_mb: Int = Field(4096, gt=0, description="Address space of such a process (MiB).")
-    use_reward_model: bool = reserved(False, "Score observations with a network.")
-    worker_type: str | None = reserved(None, "Where that network runs.")
-    reward_mode: str | None = reserved(None, "When that network is asked.")
-    reward_weight: Float = reserved(1.0, "Weight of that network's reward.")
-    env_reward_weight: Float = reserved(0.0, "Weight of the env's reward beside it.")
-    model: dict[str, Any] | None = reserved(None, "That network.")

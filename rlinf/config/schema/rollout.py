@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlinf.config.schema.base import Float, Int, Section, reserved
-from rlinf.config.schema.model import RolloutModelConfig
+from rlinf.config.schema.base import Float, Int, Section
+from rlinf.config.schema.model import ReasoningRolloutModelConfig, RolloutModelConfig
 
 
 class VllmConfig(Section):
@@ -32,29 +32,36 @@ class SglangConfig(Section):
 
 
 class RolloutConfig(Section):
-    """Workers that act (embodied) or generate (reasoning)."""
+    """Workers that run the policy."""
 
     group_name: str = Field("RolloutGroup", description="Name of the group of rollout workers.")
-    rollout_backend: Literal["hf", "vllm", "sglang"] = Field(
-        "hf", description="Engine that runs the policy; `hf` is built in."
-    )
     model: RolloutModelConfig = Field(
         default_factory=RolloutModelConfig, description="The network; null keys are the actor's."
     )
     model_dir: str | None = Field(None, description="Older name of model.model_path.")
     seed: Int | None = Field(None, ge=0, description="Seed of sampling; null is runner.seed.")
     enable_offload: bool = Field(False, description="Free the device while others use it.")
+
+
+class EmbodiedRolloutConfig(RolloutConfig):
+    """Workers that act."""
+
     pipeline_stage_num: Int = Field(
         1, gt=0, description="Halves (or more) of the envs that take turns with the policy."
     )
-    collect_prev_infos: bool = reserved(
-        True, "Keep log-probabilities and values of the acting policy."
+
+
+class ReasoningRolloutConfig(RolloutConfig):
+    """Workers that generate."""
+
+    model: ReasoningRolloutModelConfig = Field(
+        default_factory=ReasoningRolloutModelConfig,
+        description="The network; null keys are the actor's.",
+    )
+    rollout_backend: Literal["hf", "vllm", "sglang"] = Field(
+        "hf", description="Engine that runs the policy; `hf` is built in."
     )
     enable_torch_compile: bool = Field(False, description="Compile the network.")
-    torch_compile_mode: str = reserved("default", "Mode passed to torch.compile.")
-    enable_cuda_graph: bool = reserved(
-        False, "Replay the forward pass of an embodied policy as a CUDA graph."
-    )
     gpu_memory_utilization: Float = Field(
         0.65, gt=0, le=1, description="Part of device memory that the engine may take."
     )
@@ -64,15 +71,6 @@ class RolloutConfig(Section):
     cuda_graph_max_bs: Int | None = Field(
         None, gt=0, description="Largest batch with a CUDA graph; null lets the engine pick."
     )
-    return_logprobs: bool = Field(
-        True, description="Keep the engine's own log-probabilities (reasoning)."
-    )
-    detokenize: bool = Field(False, description="Let the engine turn tokens into text.")
-    validate_weight: bool = reserved(
-        False, "Compare weights after the first sync; weight_syncer.verify compares all of them."
-    )
+    return_logprobs: bool = Field(True, description="Keep the engine's own log-probabilities.")
     vllm: VllmConfig = Field(default_factory=VllmConfig, description="For vllm only.")
     sglang: SglangConfig = Field(default_factory=SglangConfig, description="For sglang only.")
-    pipeline_parallel_size: Int = reserved(1, "Devices in a row, each with part of the layers.")
-    collect_transitions: bool = reserved(False, "Keep pairs of observations (off-policy).")
-    rollout_queue_size: Int = reserved(0, "Batches queued before the policy.")

@@ -1,59 +1,62 @@
-"""The whole config: which sections there are, and which of them a task needs."""
+"""The whole config: which sections there are, and what each of them is for each type of task."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, create_model
 
-from rlinf.config.schema.actor import ActorConfig, CriticConfig
-from rlinf.config.schema.algorithm import AlgorithmConfig
+from rlinf.config.alternatives import any_of
+from rlinf.config.schema.actor import CriticConfig, EmbodiedActorConfig, ReasoningActorConfig
+from rlinf.config.schema.algorithm import EmbodiedAlgorithmConfig, ReasoningAlgorithmConfig
 from rlinf.config.schema.base import Section
 from rlinf.config.schema.cluster import ClusterConfig
 from rlinf.config.schema.data import DataConfig
 from rlinf.config.schema.env import EnvSection
-from rlinf.config.schema.inference import AgentLoopConfig, InferenceConfig, ReferenceConfig
+from rlinf.config.schema.inference import InferenceConfig, ReferenceConfig
 from rlinf.config.schema.reward import RewardConfig
-from rlinf.config.schema.rollout import RolloutConfig
-from rlinf.config.schema.runner import RunnerConfig
-from rlinf.config.schema.weight_syncer import WeightSyncerConfig
+from rlinf.config.schema.rollout import EmbodiedRolloutConfig, ReasoningRolloutConfig
+from rlinf.config.schema.runner import EmbodiedRunnerConfig, ReasoningRunnerConfig, RunnerConfig
+from rlinf.config.schema.weight_syncer import ReasoningWeightSyncerConfig, WeightSyncerConfig
+from rlinf.config.walk import find
 
-SECTIONS: dict[str, tuple[Any, str]] = {
-    "cluster": (ClusterConfig, "Machines, devices, and the place of every component on them."),
-    "runner": (RunnerConfig, "What the run does, how long, and what it leaves behind."),
-    "algorithm": (AlgorithmConfig, "What is optimised and how."),
-    "env": (EnvSection, "Environments for training and for evaluation."),
-    "data": (DataConfig, "Prompts for training and validation."),
-    "rollout": (RolloutConfig, "How the policy produces samples."),
-    "actor": (ActorConfig, "The policy that is trained."),
-    "critic": (CriticConfig, "A value function with a network of its own."),
-    "reward": (RewardConfig, "What a sample is worth."),
-    "inference": (InferenceConfig, "Workers that only recompute log-probabilities."),
-    "reference": (ReferenceConfig, "Workers that hold the reference policy."),
-    "weight_syncer": (WeightSyncerConfig, "How new weights reach the rollout."),
-    "agentloop": (AgentLoopConfig, "Multi-turn episodes."),
-    "example": (dict[str, Any], "Free keys for examples of worker groups."),
+SECTIONS: dict[str, str] = {
+    "cluster": "Machines, devices, and the place of every component on them.",
+    "runner": "What the run does, how long, and what it leaves behind.",
+    "algorithm": "What is optimised and how.",
+    "env": "Environments for training and for evaluation.",
+    "data": "Prompts for training and validation.",
+    "rollout": "How the policy produces samples.",
+    "actor": "The policy that is trained.",
+    "critic": "A value function with a network of its own.",
+    "reward": "What a sample is worth.",
+    "inference": "Workers that only recompute log-probabilities.",
+    "reference": "Workers that hold the reference policy.",
+    "weight_syncer": "How new weights reach the rollout.",
+    "example": "Free keys for examples of worker groups.",
 }
-"""Section name to its schema and one line about it, in the order of the documentation."""
+"""Section name to one line about it, in the order of the documentation."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a `runner.task_type` needs.
+    """The sections of a `runner.task_type`; there are no others.
 
     Attributes:
         required: Sections that must be there.
         used: Sections that are filled with defaults when they are absent.
+        optional: Sections that are null when they are absent.
         components: Components that must have a placement.
         model_category: Category that the models must be of; None when there are none.
         defaults: By section, defaults of keys that are others than those of the schema.
     """
 
-    required: tuple[str, ...] = ()
-    used: tuple[str, ...] = ()
+    required: Mapping[str, Any]
+    used: Mapping[str, Any] = field(default_factory=dict)
+    optional: Mapping[str, Any] = field(default_factory=dict)
     components: tuple[str, ...] = ()
     model_category: str | None = None
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -71,29 +74,60 @@ class Task:
 
 
 TASKS: dict[str, Task] = {
-    "workers": Task(used=("cluster",)),
+    "workers": Task(
+        required={"runner": RunnerConfig},
+        used={"cluster": ClusterConfig},
+        optional={"example": dict[str, Any]},
+    ),
     "embodied": Task(
-        required=("cluster", "algorithm", "env", "rollout", "actor"),
-        used=("reward", "weight_syncer"),
+        required={
+            "cluster": ClusterConfig,
+            "runner": EmbodiedRunnerConfig,
+            "algorithm": EmbodiedAlgorithmConfig,
+            "env": EnvSection,
+            "rollout": EmbodiedRolloutConfig,
+            "actor": EmbodiedActorConfig,
+        },
+        used={"weight_syncer": WeightSyncerConfig},
         components=("actor", "env", "rollout"),
         model_category="embodied",
     ),
-    "embodied_eval": Task(
-        required=("cluster", "env", "rollout"),
-        used=("weight_syncer",),
-        components=("env", "rollout"),
-        model_category="embodied",
-    ),
     "reasoning": Task(
-        required=("cluster", "algorithm", "data", "rollout", "actor", "reward"),
-        used=("inference", "reference", "weight_syncer"),
+        required={
+            "cluster": ClusterConfig,
+            "runner": ReasoningRunnerConfig,
+            "algorithm": ReasoningAlgorithmConfig,
+            "data": DataConfig,
+            "rollout": ReasoningRolloutConfig,
+            "actor": ReasoningActorConfig,
+            "reward": RewardConfig,
+        },
+        used={
+            "inference": InferenceConfig,
+            "reference": ReferenceConfig,
+            "weight_syncer": ReasoningWeightSyncerConfig,
+        },
+        optional={"critic": CriticConfig},
         components=("actor", "rollout", "reward"),
         model_category="reasoning",
-        # A token costs no time: what comes of a response is worth as much to its first token.
-        defaults={"algorithm": {"gamma": 1.0}},
     ),
     "reasoning_eval": Task(
-        required=("cluster", "data", "rollout", "reward"),
+        required={
+            "cluster": ClusterConfig,
+            "runner": ReasoningRunnerConfig,
+            "data": DataConfig,
+            "rollout": ReasoningRolloutConfig,
+            "reward": RewardConfig,
+        },
+        # Sections of a training, so that its config can be evaluated as it is.
+        optional={
+            "algorithm": ReasoningAlgorithmConfig,
+            "actor": ReasoningActorConfig,
+            "critic": CriticConfig,
+            "inference": InferenceConfig,
+            "reference": ReferenceConfig,
+            "weight_syncer": ReasoningWeightSyncerConfig,
+        },
         components=("rollout", "reward"),
         model_category="reasoning",
         # Of the algorithm only sampling_params matter, and there is no step.
@@ -104,27 +138,52 @@ TASKS: dict[str, Task] = {
         },
     ),
 }
-"""What each implemented task type needs."""
+"""What each task type has."""
+
+
+class Config(Section):
+    """A whole config.
+
+    Attributes:
+        task_of_config: The task type that it is for; None is any of them.
+    """
+
+    task_of_config: ClassVar[str | None] = None
 
 
 @cache
-def root_model(task_type: str | None = None, lenient: bool = False) -> type[Section]:
+def root_model(task_type: str | None = None) -> type[Config]:
     """Returns the model of a whole config for one task type.
 
     Args:
-        task_type: A key of `TASKS`; None needs only `runner`.
-        lenient: Let required sections be absent.
+        task_type: A key of `TASKS`; None takes what any of them has.
 
     Returns:
         A model whose fields are the sections.
     """
-    task = TASKS.get(task_type or "", Task())
+    if task_type is None:
+        merged = any_of(tuple(root_model(name) for name in TASKS))
+        merged.task_of_config = None
+        return merged
+    task = TASKS[task_type]
     fields: dict[str, Any] = {}
-    for name, (kind, about) in SECTIONS.items():
-        if name == "runner" or (name in task.required and not lenient):
-            fields[name] = (kind, Field(..., description=about))
+    for name, about in SECTIONS.items():
+        if name in task.required:
+            fields[name] = (task.required[name], Field(..., description=about))
         elif name in task.used:
+            kind = task.used[name]
             fields[name] = (kind, Field(default_factory=kind, description=about))
-        else:
-            fields[name] = (kind | None, Field(None, description=about))
-    return create_model("Config", __base__=Section, **fields)
+        elif name in task.optional:
+            fields[name] = (task.optional[name] | None, Field(None, description=about))
+    model = create_model("Config", __base__=Config, **fields)
+    model.task_of_config = task_type
+    return model
+
+
+def tasks_with(keys: Sequence[Any]) -> list[str]:
+    """Returns the task types whose configs have a key.
+
+    Args:
+        keys: Keys and list positions that lead to it.
+    """
+    return [name for name in TASKS if find(root_model(name), keys)[1] is not None]

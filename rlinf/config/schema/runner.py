@@ -7,18 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from rlinf.config.schema.base import Float, Int, Section, choice, reserved
+from rlinf.config.schema.base import Float, Int, Section
 
-TaskType = Literal[
-    "workers",
-    "embodied",
-    "embodied_eval",
-    "reasoning",
-    "reasoning_eval",
-    "sft",
-    "offline",
-    "coding_online_rl",
-]
+TaskType = Literal["workers", "embodied", "reasoning"]
 Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
 
 
@@ -72,17 +63,23 @@ class AgreementConfig(Section):
 
 
 class RunnerConfig(Section):
-    """The training loop."""
+    """What every run has, that of a program of your own included."""
 
-    task_type: TaskType = choice(
-        ...,
-        "What the run does; decides which other sections are needed.",
-        reserved_values=("sft", "offline", "coding_online_rl"),
+    task_type: TaskType = Field(
+        ..., description="What the run does; decides which other sections and keys there are."
     )
     logger: LoggerConfig = Field(
         default_factory=LoggerConfig, description="Where the run is recorded."
     )
     seed: Int = Field(42, ge=0, description="Seed from which every role's own seed is made.")
+    report_unread_keys: bool = Field(
+        True, description="Name, at the end of a run, the keys that no code has read."
+    )
+
+
+class TrainingRunnerConfig(RunnerConfig):
+    """The training loop."""
+
     max_epochs: Int = Field(
         -1,
         ge=-1,
@@ -91,9 +88,6 @@ class RunnerConfig(Section):
     max_steps: Int = Field(-1, ge=-1, description="Global steps at which to stop; -1 is no limit.")
     val_check_interval: Interval = Field(
         -1, ge=-1, description="Steps between evaluations; -1 never evaluates."
-    )
-    eval_episodes: Int = Field(
-        100, gt=0, description="Episodes of one embodied evaluation, each counted once."
     )
     save_interval: Interval = Field(
         -1, ge=-1, description="Steps between checkpoints; -1 never saves."
@@ -137,9 +131,6 @@ class RunnerConfig(Section):
         description="What a NaN in observations, rewards or gradients does: stop the run, or leave "
         "out what came of it and count that in nan_skipped.",
     )
-    report_unread_keys: bool = Field(
-        True, description="Name, at the end of a run, the keys that no code has read."
-    )
     progress: Literal["auto", "plain", "off"] = Field(
         "auto", description="Live view on the terminal; `plain` prints lines."
     )
@@ -148,11 +139,21 @@ class RunnerConfig(Section):
     weight_sync_interval: Int = Field(
         1, gt=0, description="Steps between weight updates of the rollout."
     )
-    overlap_env_bootstrap: bool = Field(
-        False, description="Reset environments for the next step while the actor trains."
+
+
+class EmbodiedRunnerConfig(TrainingRunnerConfig):
+    """The loop of an embodied run."""
+
+    eval_episodes: Int = Field(
+        100, gt=0, description="Episodes of one evaluation, each counted once."
     )
+
+
+class ReasoningRunnerConfig(TrainingRunnerConfig):
+    """The loop of a reasoning run."""
+
     seq_length: Int | None = Field(
-        None, gt=0, description="Most tokens of prompt and response together (reasoning)."
+        None, gt=0, description="Most tokens of prompt and response together."
     )
     enable_dynamic_batch_size: bool = Field(
         False, description="Form micro-batches by number of tokens instead of sequences."
@@ -160,9 +161,3 @@ class RunnerConfig(Section):
     max_tokens_per_mbs: Int | None = Field(
         None, gt=0, description="Most tokens of a micro-batch when its size is dynamic."
     )
-    output_dir: str | None = reserved(
-        None, "Folder for checkpoints; runner.logger.log_path is that of the run."
-    )
-    use_training_pipeline: bool = reserved(False, "Train on micro-batches as environments end.")
-    enable_decoupled_mode: bool = reserved(False, "Let any idle rollout worker serve any env.")
-    early_stop: dict | None = reserved(None, "Stop supervised training when it stops improving.")

@@ -6,10 +6,10 @@ from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
-from rlinf.envs.config import VectorEnvKeys
+from rlinf.envs.config import SimulatorKeys
 
 
-class EnvPoolKeys(VectorEnvKeys):
+class EnvPoolKeys(SimulatorKeys):
     """Keys of EnvPool."""
 
     id: str = Field(

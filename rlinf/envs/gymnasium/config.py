@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import Field
 
 from rlinf.config.plugins import register_schema
-from rlinf.envs.config import VectorEnvKeys
+from rlinf.envs.config import SimulatorKeys
 
 
-class GymnasiumEnvKeys(VectorEnvKeys):
+class GymnasiumEnvKeys(SimulatorKeys):
     """Keys of every env with Gymnasium's interface."""
 
     success_key: str | None = Field(

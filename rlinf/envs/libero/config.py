@@ -6,10 +6,10 @@ from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
-from rlinf.envs.config import VectorEnvKeys
+from rlinf.envs.config import SimulatorKeys
 
 
-class LiberoKeys(VectorEnvKeys):
+class LiberoKeys(SimulatorKeys):
     """Keys of LIBERO."""
 
     task_suite_name: str = Field(..., description="Task suite, such as `libero_spatial`.")

@@ -6,10 +6,10 @@ from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
-from rlinf.envs.config import VectorEnvKeys
+from rlinf.envs.config import SimulatorKeys
 
 
-class ManiSkillKeys(VectorEnvKeys):
+class ManiSkillKeys(SimulatorKeys):
     """Keys of ManiSkill."""
 
     id: str = Field(..., description="ManiSkill environment id, such as `PickCube-v1`.")

@@ -91,7 +91,7 @@ class TrainEngine:
         self.optimizers = make_optimizers(model, specs, total_steps, fused=not self.sharded)
         self._main = next(iter(self.optimizers.values()))
         self._model_here = self._optimizer_here = True
-        self._reference_waits = bool(cfg.offload_reference) and self.reference is not None
+        self._reference_waits = self.reference is not None and cfg.offload_reference
         if self._reference_waits:
             self.reference.to("cpu")
 

@@ -43,6 +43,8 @@ class EmbodiedLearner(RolloutLearner):
 
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         super().__init__(cfg, place)
+        if cfg.actor.fsdp_config.gradient_checkpointing:
+            model.enable_gradient_checkpointing()
         engine = TrainEngine(
             model,
             cfg.actor,
@@ -68,7 +70,8 @@ class EmbodiedLearner(RolloutLearner):
         reference = None
         if self.engine.reference is not None:
             self.engine.onload(optimizer=False)
-            reference = self._recompute(batch, reference=True)
+            with self.engine.reference_at_hand():
+                reference = self._recompute(batch, reference=True)
         credit = self.credit.assign(batch, env_ids, reference)
         self._prepared = batch, credit, reference
         return credit.metrics

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rlinf.algorithms.aggregation import Aggregator, LossNorm
 from rlinf.algorithms.critic import compute_critic_loss
 from rlinf.algorithms.metrics import Metric
+from rlinf.config.arithmetic import reasoning_minibatches
 from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.models import get_model
@@ -120,7 +121,7 @@ class ReasoningCritic:
             cfg, model, place.device, self.engine.agree, cfg.critic.micro_batch_size
         )
         shape = UpdateShape(
-            minibatches=cfg.algorithm.n_minibatches,
+            minibatches=reasoning_minibatches(cfg),
             epochs=cfg.algorithm.update_epoch,
             shuffles=cfg.algorithm.shuffle_rollout,
         )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rlinf.algorithms.agreement import Tolerance
 from rlinf.algorithms.metrics import Metric, merge_metrics, reduce_metrics
 from rlinf.algorithms.registry import needs_reference
+from rlinf.config.arithmetic import reasoning_minibatches
 from rlinf.config.placed import is_placed
 from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
@@ -93,7 +94,7 @@ class ReasoningLearner(Learner):
             and not is_placed(cfg, "reference"),
         )
         shape = UpdateShape(
-            minibatches=algorithm.n_minibatches,
+            minibatches=reasoning_minibatches(cfg),
             epochs=algorithm.update_epoch,
             shuffles=algorithm.shuffle_rollout,
             target_kl=algorithm.target_kl,
@@ -120,6 +121,7 @@ class ReasoningLearner(Learner):
             seed = place.seed if cfg.critic.seed is None else cfg.critic.seed
             self.critic = ReasoningCritic(cfg, critic, replace(place, seed=seed))
             self.add_engine("critic", self.critic.engine, self.critic.updates)
+        self._minibatches = shape.minibatches
         self._single = shape.minibatches * shape.epochs == 1
         self._samples: TokenSamples | None = None
 
@@ -224,9 +226,9 @@ class ReasoningLearner(Learner):
         if own or self._loss.critic:
             return "a value function is trained on whole batches"
         recomputes = algorithm.recompute_logprobs and not is_placed(self.cfg, "inference")
-        if algorithm.n_minibatches > 1 and recomputes:
+        if self._minibatches > 1 and recomputes:
             return (
-                f"there are {algorithm.n_minibatches} minibatches and old log-probabilities are "
+                f"there are {self._minibatches} minibatches and old log-probabilities are "
                 "recomputed: after the first one the old weights are gone; set "
                 "algorithm.recompute_logprobs to false, or let inference workers do it"
             )
@@ -240,7 +242,7 @@ class ReasoningLearner(Learner):
         """Tasks of a few groups each, and whether they complete a minibatch."""
         algorithm = self.cfg.algorithm
         at_a_time = self.cfg.actor.stream_groups or share
-        for minibatch in torch.arange(share).tensor_split(algorithm.n_minibatches):
+        for minibatch in torch.arange(share).tensor_split(self._minibatches):
             left = len(minibatch)
             while left:
                 count = min(at_a_time, left)

@@ -23,7 +23,7 @@ from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
 from rlinf.models.evaluated import evaluated_model
-from rlinf.models.settings import complete
+from rlinf.models.settings import complete, rollout_section
 from rlinf.scheduler import Channel, ChannelClosed, Worker
 from rlinf.workers.agreement import Evidence, checksums_of
 from rlinf.workers.cpu_threads import use_cores
@@ -60,7 +60,7 @@ class GenerationWorker(Worker):
         own = cfg.rollout.rollout_backend == "hf"
         use_cores(cfg, torch.device(self.torch_device_type))
         evaluated = evaluated_model(cfg) if cfg.runner.task_type == "reasoning_eval" else None
-        network = complete(cfg.actor.model if evaluated is None else evaluated.network, None)
+        network = complete(rollout_section(cfg) if evaluated is None else evaluated.network, None)
         model = None
         self._weights: PolicyReceiver | None = None
         # An engine of another project has its weights elsewhere, and adapters are merged here.

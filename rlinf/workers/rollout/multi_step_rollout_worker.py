@@ -24,6 +24,7 @@ from rlinf.hybrid_engines.fsdp.precision import usable_format
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
 from rlinf.models.embodiment.base_policy import BasePolicy
+from rlinf.models.settings import rollout_section
 from rlinf.scheduler import Worker
 from rlinf.scheduler.worker.routing import CommMapper
 from rlinf.utils.checkpoint import load_tree, save_tree
@@ -57,10 +58,10 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         cfg = self.cfg
         self._format = self._number_format()
         self._env_spec = env_spec
-        policy = get_model(cfg.actor.model, env_spec, self._format).to(self._device).eval()
+        policy = get_model(rollout_section(cfg), env_spec, self._format)
         stages = [] if cfg.env.train is None else self._env_ids(cfg.env.train, self.stages)
         self._acting = RolloutPolicy(
-            policy,
+            policy.to(self._device).eval(),
             self._device,
             stages,
             seed=cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed,

@@ -21,7 +21,7 @@ env:
   train: {env_type: gymnasium, id: CartPole-v1, total_num_envs: 16, max_episode_steps: 64}
   eval: {env_type: gymnasium, id: CartPole-v1, total_num_envs: 16, max_episode_steps: 64}
 rollout:
-  model: {model_type: mlp_policy, add_value_head: true}
+  model: {model_type: mlp_policy}
 actor:
   global_batch_size: 256
   micro_batch_size: 16

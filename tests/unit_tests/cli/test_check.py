@@ -69,7 +69,7 @@ def test_schema_is_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert schema["$schema"].startswith("https://json-schema.org/")
-    assert "cluster" in schema["properties"]
+    assert schema["required"] == ["runner"] and "ClusterConfig" in schema["$defs"]
 
 
 def test_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +90,10 @@ def test_what_is_named_and_not_there_is_told_with_memory_and_without(
     here.touch()
     overrides = [
         "actor.model.model_path=/no/such/model",
+        "data.type=files",
+        *(f"~data.{key}" for key in ("digits", "held_out", "val_size")),
         f"data.train_data_paths=[{here},/no/such/data.jsonl]",
+        f"data.val_data_paths=[{here}]",
         "runner.resume_dir=auto",
     ]
     for further in (["--no-memory"], []):

@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from rlinf.config import ConfigError, validate_cfg
+from rlinf.config import ConfigError, register_lazy, validate_cfg
 
 # Changes to the embodied config (... deletes), and what the message must contain.
 MISTAKES = {
@@ -23,12 +23,12 @@ MISTAKES = {
         {"runner.lr": 1e-3},
         "runner.lr = 0.001",
         "unknown key: 'runner' has no 'lr'",
-        "the key exists as actor.optim.lr and actor.supervised.optim.lr",
+        "the key exists as actor.optim.lr",
     ),
     "unknown and far from everything": (
         {"cluster.timeouts.zzz": 1},
         "cluster.timeouts.zzz = 1",
-        "allowed here: call, channel, collective, launch, lock, nodes, port",
+        "allowed here: call, channel, launch, lock, nodes, recv",
     ),
     "key of an env that the env does not have": (
         {"env.train.taskk": "reach-v3"},
@@ -124,7 +124,7 @@ MISTAKES = {
     "unknown task": (
         {"runner.task_type": "embodid"},
         'runner.task_type = "embodid"',
-        "must be one of: workers, embodied, embodied_eval, reasoning",
+        "must be one of: workers, embodied, reasoning",
         "did you mean 'embodied'?",
     ),
     "list instead of text": (
@@ -209,23 +209,48 @@ MISTAKES = {
         "no loss is registered under this name; known: actor, actor_critic",
         "did you mean 'actor_critic'?",
     ),
-    "reserved key": (
+    "key of a feature that does not exist": (
         {"cluster.tracer": {"enable": True}},
         "cluster.tracer = {enable: true}",
-        "known, but not implemented in this version",
-        "remove it, or set it to null",
+        "unknown key: 'cluster' has no 'tracer'",
+        "allowed here: address, component_placement",
     ),
-    "reserved choice": (
-        {"actor.training_backend": "megatron"},
-        'actor.training_backend = "megatron"',
-        "known, but not implemented in this version",
-        "use fsdp",
+    "only choice of a key that is gone": (
+        {"actor.training_backend": "fsdp"},
+        'actor.training_backend = "fsdp"',
+        "unknown key: 'actor' has no 'training_backend'",
+        "remove it: FSDP trains, see actor.fsdp_config",
     ),
-    "reserved task": (
+    "task that does not exist": (
         {"runner.task_type": "sft"},
         'runner.task_type = "sft"',
-        "known, but not implemented in this version",
-        "use workers or embodied or",
+        "must be one of: workers, embodied, reasoning",
+    ),
+    "key of another task": (
+        {"algorithm.dynamic_sampling": True},
+        "algorithm.dynamic_sampling = true",
+        "unknown key: a run of task_type embodied has no 'algorithm.dynamic_sampling'",
+        "it is a key of task_type reasoning; remove it",
+    ),
+    "engine of another task": (
+        {"rollout.rollout_backend": "vllm"},
+        'rollout.rollout_backend = "vllm"',
+        "a run of task_type embodied has no 'rollout.rollout_backend'",
+    ),
+    "section of another task": (
+        {"data": {"rollout_batch_size": 3}},
+        "data = {rollout_batch_size: 3}",
+        "unknown key: a run of task_type embodied has no 'data'",
+        "it is a key of task_type reasoning; remove it",
+    ),
+    "key of training in evaluation": (
+        {"env.eval.rollout_epoch": 2},
+        "env.eval.rollout_epoch = 2",
+        "an evaluation plays runner.eval_episodes episodes",
+    ),
+    "argument of a simulator that takes none": (
+        {"env.train.init_params": {"x": 1}},
+        "unknown key: 'env.train' has no 'init_params'",
     ),
     "interval of zero": (
         {"runner.save_interval": 0},
@@ -268,6 +293,104 @@ def test_all_problems_come_at_once(embodied, change):
     text = str(caught.value)
     assert text.startswith(f"The config has {len(caught.value.problems)} problems:")
     assert text.count("\n\n") == len(caught.value.problems)
+
+
+# What a section lacks that says which keys it has, wrong keys beside it, and what they are told.
+UNDECIDED = {
+    "advantage": (
+        {"algorithm.adv_type": ..., "algorithm.gama": 0.9, "algorithm.gamma": 7},
+        {"algorithm.adv_type", "algorithm.gama", "algorithm.gamma"},
+    ),
+    "unknown advantage": (
+        {"algorithm.adv_type": "gea", "algorithm.gama": 0.9, "algorithm.group_size": "x"},
+        {"algorithm.adv_type", "algorithm.gama", "algorithm.group_size"},
+    ),
+    "advantage that is no name": (
+        {"algorithm.adv_type": 3, "algorithm.gama": 0.9},
+        {"algorithm.adv_type", "algorithm.gama"},
+    ),
+    "env": (
+        {"env.train.env_type": ..., "env.train.taskk": 1, "env.train.total_num_envs": 17},
+        {
+            "env.train.env_type",
+            "env.train.taskk",
+            "env.train.total_num_envs",
+            "actor.global_batch_size",
+        },
+    ),
+    "unknown env": (
+        {"env.train.env_type": "metawrld", "env.train.id": "x", "env.train.auto_rest": True},
+        {"env.train.env_type", "env.train.auto_rest"},
+    ),
+    "model": (
+        {
+            "actor.model.model_type": ...,
+            "actor.model.hidden_sise": [3],
+            "actor.model.hidden_sizes": "x",
+            "actor.model.num_action_chunks": 8,
+        },
+        # The last is told by what it does not fit.
+        {
+            "actor.model.model_type",
+            "actor.model.hidden_sise",
+            "actor.model.hidden_sizes",
+            "env.train.max_episode_steps",
+        },
+    ),
+    "task": (
+        {
+            "runner.task_type": ...,
+            "runner.sede": 1,
+            "runner.max_steps": "x",
+            "rollout.rollout_backend": "vllm",
+            "rollout.backnd": "vllm",
+            "algorithm.dynamic_sampling": True,
+            "algorithm.gama": 1,
+            "nonsense": {},
+        },
+        {
+            "runner.task_type",
+            "runner.sede",
+            "runner.max_steps",
+            "rollout.backnd",
+            "algorithm.gama",
+            "nonsense",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNDECIDED)
+def test_a_section_of_unknown_kind_is_checked_all_the_same(embodied, change, case):
+    changes, expected = UNDECIDED[case]
+    with pytest.raises(ConfigError) as caught:
+        validate_cfg(change(embodied, changes))
+    assert {problem.path for problem in caught.value.problems} == expected
+    hints = {problem.path: problem.hint for problem in caught.value.problems}
+    for wrong, right in {
+        "algorithm.gama": "gamma",
+        "env.train.taskk": "task",
+        "env.train.auto_rest": "auto_reset",
+        "actor.model.hidden_sise": "hidden_sizes",
+        "runner.sede": "seed",
+    }.items():
+        assert f"did you mean '{right}'?" in hints.get(wrong, f"did you mean '{right}'?")
+
+
+def test_keys_of_plug_ins_that_cannot_be_looked_up_are_not_called_unknown(embodied, change):
+    register_lazy("env", "broken", "no_such_module_here")
+    changes = {"env.train.env_type": "metawrld", "env.train.of_broken": 1}
+    with pytest.raises(ConfigError) as caught:
+        validate_cfg(change(embodied, changes))
+    assert [problem.path for problem in caught.value.problems] == ["env.train.env_type"]
+
+
+def test_a_reward_that_is_no_name(reasoning, change):
+    changes = {"reward.reward_type": 3, "reward.answer_tag": "a", "reward.answr_tag": "a"}
+    with pytest.raises(ConfigError) as caught:
+        validate_cfg(change(reasoning, changes))
+    paths = {problem.path for problem in caught.value.problems}
+    assert paths == {"reward.reward_type", "reward.answr_tag"}
 
 
 def test_unresolved_interpolations_are_named(embodied, change, complaint, monkeypatch):

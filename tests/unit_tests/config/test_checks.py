@@ -193,9 +193,24 @@ EMBODIED = {
         'cannot be combined with mixed_precision {param_dtype: "bf16"}',
     ),
     "two paths for one model": (
-        {"rollout.model_dir": "/a", "rollout.model.model_path": "/b"},
+        {
+            "rollout.model_dir": "/a",
+            "rollout.model.model_path": "/b",
+            "actor.model.model_path": "/b",
+        },
         'rollout.model_dir = "/a"',
         'rollout.model.model_path says otherwise: "/b"',
+    ),
+    "weights that the actor does not have": (
+        {"rollout.model.model_path": "/a"},
+        'rollout.model.model_path = "/a"',
+        "the actor begins with fresh weights, which replace these before the first step",
+        "set actor.model.model_path as well",
+    ),
+    "another model for the rollout": (
+        {"rollout.model.model_type": "cnn_policy"},
+        'rollout.model.model_type = "cnn_policy"',
+        'must be actor.model.model_type, which is "mlp_policy"',
     ),
     "bounds in the wrong order": (
         {"algorithm.rewards_lower_bound": 4, "algorithm.rewards_upper_bound": 1},
@@ -225,6 +240,13 @@ REASONING = {
         {"actor.global_batch_size": 100},
         "actor.global_batch_size = 100",
         "must be 64: 32 prompts × 8 samples = 256 sequences / 4 minibatches = 64",
+    ),
+    "a global batch that does not divide": (
+        {"algorithm.n_minibatches": ..., "actor.global_batch_size": 100},
+        "actor.global_batch_size = 100",
+        "32 prompts × 8 samples = 256 sequences, which cannot be divided by global_batch_size 100:"
+        " 256 / 100 = 2.56 minibatches",
+        "sizes that would do: 32, 64, 128",
     ),
     "micro-batches that do not divide": (
         {"actor.micro_batch_size": 5},

@@ -16,7 +16,7 @@ from rlinf.config import (
     to_plain,
     validate_cfg,
 )
-from rlinf.config.schema.root import SECTIONS, root_model
+from rlinf.config.schema.root import SECTIONS, TASKS, root_model
 from rlinf.config.walk import fields_below
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,6 +43,7 @@ def test_json_schema_accepts_what_is_valid(validator, embodied, reasoning, worke
         ("algorithm", "gamma", 2),
         ("algorithm", "adv_type", "gea"),
         ("runner", "task_type", "embodid"),
+        ("algorithm", "dynamic_sampling", True),
     ],
 )
 def test_json_schema_refuses_what_is_not(validator, embodied, section, key, value):
@@ -60,8 +61,9 @@ def test_json_schema_knows_the_keys_of_plugins(validator, embodied):
     assert validator.is_valid(embodied)
 
 
-def test_every_key_has_a_meaning():
-    for path, field, _ in fields_below(root_model("embodied")):
+@pytest.mark.parametrize("task", TASKS)
+def test_every_key_has_a_meaning(task):
+    for path, field, _ in fields_below(root_model(task)):
         assert field.description, path
         assert field.description.endswith("."), path
 
@@ -79,7 +81,13 @@ def test_the_page_has_every_section_key_and_plugin():
         "Global steps at which to stop; -1 is no limit. |" in page
     )
     assert "| `actor.model.model_type` | text | *required* |" in page
-    assert "*Not implemented yet: megatron.*" in page
+    assert "## data\n\nPrompts for training and validation.\n\nWith task type `reasoning`." in page
+    section = page.partition("## algorithm")[2].split("\n## ")[0]
+    shared, embodied, reasoning = section.split("With task type `embodied`, `reasoning`.")[1].split(
+        "With task type "
+    )
+    assert "`algorithm.gamma`" in shared and "`algorithm.gamma`" not in embodied + reasoning
+    assert "`algorithm.reward_type`" in embodied and "`algorithm.n_minibatches`" in reasoning
     assert "`maze`:\n\n| key |" in page
     assert "| `walls` | a whole number | `3` | Walls of the maze. |" in page
     columns = {line.replace("\\|", "").count("|") for line in page.splitlines() if "|" in line}

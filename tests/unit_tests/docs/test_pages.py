@@ -8,13 +8,18 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from rlinf.cli.recipes import ENTRY_SCRIPTS
 from rlinf.config import validate_cfg
+from rlinf.config.alternatives import relaxed
 from rlinf.config.schema.cluster import TimeoutsConfig
+from rlinf.config.schema.root import TASKS, root_model
+from rlinf.config.specialise import specialise
 from rlinf.scheduler.channel.client import INLINE_BYTES
 from rlinf.scheduler.channel.entries import Stats
 from rlinf.scheduler.collective.mailbox import MAX_BYTES_ON_THE_WAY, MAX_ITEMS_ON_THE_WAY
@@ -66,8 +71,25 @@ def test_python_of_a_page_runs(page: Path, ray_address: str, tmp_path: Path) -> 
 )
 def test_yaml_of_a_page_is_valid(page: Path, number: int) -> None:
     config = yaml.safe_load(blocks(page, "yaml")[number])
-    # A fragment without a runner is part of a config of worker groups.
-    validate_cfg({"runner": {"task_type": "workers"}, **config}, accelerators_per_node=8)
+    # A fragment without a runner is part of a config of some task type.
+    runner = {"runner": {"task_type": "workers"}}
+    whole = {key: config[key] for key in config if key in ("runner", "cluster", "example")}
+    validate_cfg({**runner, **whole}, accelerators_per_node=8)
+    if whole != config:
+        assert any(not complaints(task, config) for task in TASKS), [
+            complaints(task, config) for task in TASKS
+        ]
+
+
+def complaints(task: str, fragment: dict[str, Any]) -> list[Any]:
+    """Returns what is wrong with the keys of a fragment in a config of a task type."""
+    problems: list[Any] = []
+    model = relaxed(specialise(root_model(task), fragment, problems))
+    try:
+        model.model_validate(fragment)
+    except ValidationError as error:
+        problems += error.errors()
+    return problems
 
 
 def test_pages_have_examples_that_run() -> None:

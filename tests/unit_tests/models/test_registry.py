@@ -184,7 +184,7 @@ def test_a_distribution_that_does_not_fit(keys, spec, message):
         ({"activation": "gelu"}, "tanh"),
         ({"hiden_sizes": [64]}, "hidden_sizes"),
         ({"init_log_std": 3.0}, "init_log_std 3.0 is outside of log_std_min -5.0 to log_std_max 2"),
-        ({"is_lora": True}, "mlp_policy has no adapters"),
+        ({"is_lora": True}, "has no 'is_lora'"),
     ],
 )
 def test_bad_settings(keys, message):

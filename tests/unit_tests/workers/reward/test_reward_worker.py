@@ -8,7 +8,7 @@ pytest.importorskip("transformers")
 
 from omegaconf import OmegaConf  # noqa: E402
 
-from rlinf.config.schema.algorithm import AlgorithmConfig  # noqa: E402
+from rlinf.config.schema.algorithm import ReasoningAlgorithmConfig  # noqa: E402
 from rlinf.config.schema.reward import RewardConfig  # noqa: E402
 from rlinf.data.reasoning import Prompt, Sample, SampleGroup  # noqa: E402
 from rlinf.data.tokenizer import character_tokenizer  # noqa: E402
@@ -20,7 +20,7 @@ TOKENIZER = character_tokenizer()
 
 
 def config(reward_type: str, algorithm=None, **reward):
-    algorithm = AlgorithmConfig(adv_type="grpo", loss_type="actor", **(algorithm or {}))
+    algorithm = ReasoningAlgorithmConfig(adv_type="grpo", loss_type="actor", **(algorithm or {}))
     tokenizer = {"tokenizer_model": "characters"}
     section = RewardConfig(reward_type=reward_type, tokenizer=tokenizer, **reward)
     return OmegaConf.create(
