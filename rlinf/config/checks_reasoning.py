@@ -20,10 +20,11 @@ from rlinf.config.errors import ABSENT, Problem
 from rlinf.config.tracked import to_plain
 
 REASONING = ("reasoning",)
+GENERATING = ("reasoning", "reasoning_eval")
 _GENERATED = "or set data.type to a dataset that is generated"
 
 
-@cross_check(REASONING)
+@cross_check(GENERATING)
 def sequences_have_room(context: CheckContext) -> Iterator[Problem]:
     """A response fits after the longest prompt."""
     cfg = context.cfg
@@ -277,7 +278,7 @@ def examples_divide(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-@cross_check(REASONING)
+@cross_check(GENERATING)
 def responses_have_a_reward(context: CheckContext) -> Iterator[Problem]:
     """There is a reward for responses."""
     if context.cfg.reward.reward_type is None:
@@ -285,7 +286,7 @@ def responses_have_a_reward(context: CheckContext) -> Iterator[Problem]:
         yield Problem("reward.reward_type", ABSENT, message, "math, code, reasoning_gym, ...")
 
 
-@cross_check(REASONING)
+@cross_check(GENERATING)
 def prompts_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
     """There are prompts for what the run does."""
     runner, data = context.cfg.runner, context.cfg.data
@@ -299,7 +300,7 @@ def prompts_come_from_somewhere(context: CheckContext) -> Iterator[Problem]:
         yield Problem("data.val_data_paths", ABSENT, message, _GENERATED)
 
 
-@cross_check(REASONING)
+@cross_check(GENERATING)
 def prompts_can_be_written(context: CheckContext) -> Iterator[Problem]:
     """Templates have a place for the prompt, and a system prompt has a template."""
     data = context.cfg.data

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from rlinf.config.schema.base import Float, Int, Section
 
-TaskType = Literal["workers", "embodied", "reasoning"]
+TaskType = Literal["workers", "embodied", "reasoning", "reasoning_eval"]
 Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
 
 

@@ -230,7 +230,7 @@ MISTAKES = {
         {"algorithm.dynamic_sampling": True},
         "algorithm.dynamic_sampling = true",
         "unknown key: a run of task_type embodied has no 'algorithm.dynamic_sampling'",
-        "it is a key of task_type reasoning; remove it",
+        "it is a key of task_type reasoning",
     ),
     "engine of another task": (
         {"rollout.rollout_backend": "vllm"},
@@ -241,7 +241,7 @@ MISTAKES = {
         {"data": {"rollout_batch_size": 3}},
         "data = {rollout_batch_size: 3}",
         "unknown key: a run of task_type embodied has no 'data'",
-        "it is a key of task_type reasoning; remove it",
+        "it is a key of task_type reasoning",
     ),
     "key of training in evaluation": (
         {"env.eval.rollout_epoch": 2},

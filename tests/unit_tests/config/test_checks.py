@@ -220,12 +220,12 @@ EMBODIED = {
     "a ratio per response": (
         {"algorithm.policy_loss": "gspo"},
         'algorithm.policy_loss = "gspo"',
-        "has one ratio per response of a language model",
+        "must be one of: ppo, cispo",
     ),
     "a correction for engines": (
         {"algorithm.mismatch": {"high": 3}},
         "algorithm.mismatch = ",
-        "is about generation engines of language models",
+        "it is a key of task_type reasoning and reasoning_eval; remove it",
     ),
 }
 

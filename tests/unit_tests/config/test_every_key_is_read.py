@@ -95,7 +95,8 @@ def keys_of(task):
                 yield f"<{kind} {name}>.{path}"
 
 
-@pytest.mark.parametrize("task", TASKS)
+# An evaluation takes the config of a training as it is.
+@pytest.mark.parametrize("task", [task for task in TASKS if not task.endswith("_eval")])
 def test_every_key_is_read(task):
     read = names_read(task)
     unread = [
