@@ -45,6 +45,7 @@ SCENARIOS = {
     "a critic with its own rate": {
         "actor.optim": {"lr": 1e-2, "value_lr": 1e-3, "weight_decay": 0.0}
     },
+    "activations computed again": {"actor.fsdp_config": {"gradient_checkpointing": True}},
     "offload": {"actor.enable_offload": True},
     "weights that stay gathered": {"actor.fsdp_config": {"sharding_strategy": "shard_grad_op"}},
     "one node": {"actor.fsdp_config": {"sharding_strategy": "hybrid_shard"}},

@@ -126,3 +126,14 @@ def test_reinforce_plus_plus_penalises_each_step():
         learn(learner, rollout(learner.engine.model, seed=2))
         moved.append({name: tensor - begin[name] for name, tensor in weights(learner).items()})
     assert distance(*moved) > 1e-5
+
+
+def test_a_reference_that_waits_on_the_host_is_fetched_and_sent_back():
+    keys = {"algorithm.kl_beta": 0.1, "actor.offload_reference": True}
+    learner = make_learner(make_cfg(keys))
+    moves, asks = [], []
+    reference, infer = learner.engine.reference, learner.engine.infer
+    reference.to = lambda device: moves.append(str(device))
+    learner.engine.infer = lambda **kwargs: (asks.append(len(moves)), infer(**kwargs))[1]
+    learner.prepare(rollout(learner.engine.model), range(8))
+    assert moves == ["cpu", "cpu"] and asks == [1]

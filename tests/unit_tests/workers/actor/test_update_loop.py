@@ -175,3 +175,10 @@ def test_the_schedule_of_a_policy_that_waits_for_its_critic_finishes():
         learner.update()
     assert learner.engine.steps == 1
     assert learner.engine.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3)
+
+
+def test_a_global_batch_of_responses_makes_minibatches():
+    cfg = reasoning.make_cfg({"actor.global_batch_size": 8})
+    learner = reasoning.make_learner(cfg)
+    learner.prepare(reasoning.make_groups(learner.engine.model))
+    assert learner.update()["actor/updates"] == 2
