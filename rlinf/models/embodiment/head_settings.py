@@ -44,11 +44,6 @@ class HeadSettings:
     @classmethod
     def of(cls, cfg: DictConfig) -> HeadSettings:
         """Reads the settings from a model section."""
-        if cfg.is_lora:
-            raise ValueError(
-                f"model.is_lora is true, but {cfg.model_type} has no adapters: it trains all of "
-                "its weights"
-            )
         own = {field.name: cfg[field.name] for field in fields(cls)}
         choices = own["action_choices"]
         own["action_choices"] = None if choices is None else tuple(choices)
