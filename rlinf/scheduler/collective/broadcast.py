@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf.scheduler.collective.endpoint import Endpoint
@@ -21,7 +22,7 @@ from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.worker.address import WorkerAddress
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.collective.payload import Payload
+    from rlinf.scheduler.collective.payload import Parcel, Payload
 
 Groups = Sequence[tuple[str, Any]]
 """[(group name, rank or list of ranks), ...]; a rank may be a tuple, the path of a child."""
@@ -69,7 +70,8 @@ class Broadcaster:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._missing: dict[int, tuple[set[str], Work]] = {}
-        self._relays = ThreadPoolExecutor(1, thread_name_prefix="rlinf-relay")
+        # By tag: broadcasts to hand on, in the order in which they came.
+        self._relays: dict[str, deque[Callable[[], None]]] = {}
         endpoint.on("spread", self._on_spread)
         endpoint.on("arrived", self._on_arrived)
         endpoint.on("undelivered", self._on_undelivered)
@@ -141,23 +143,25 @@ class Broadcaster:
         for receiver in alone:
             encoded, _ = endpoint.encode_for(receiver, (number, obj), copy=False)
             parcel = endpoint.parcel_for(receiver, encoded, limit)
-            self._spread(receiver, tag, number, [], parcel)
+            self._spread([receiver], (endpoint.name, tag, number, []), parcel)
         rest = [r for r in near if r not in alone]
         if rest or far:
             encoded, _ = endpoint.packer.encode((number, obj))
             if rest:
                 parcel = endpoint.packer.parcel(encoded, rest, True, limit)
-                for receiver in rest:
-                    self._spread(receiver, tag, number, [], parcel)
+                self._spread(rest, (endpoint.name, tag, number, []), parcel)
             for first, *others in far.values():
                 parcel = endpoint.packer.parcel(encoded, [first], False, 1.0)
-                self._spread(first, tag, number, others, parcel)
+                self._spread([first], (endpoint.name, tag, number, others), parcel)
 
-    def _spread(
-        self, receiver: str, tag: str, number: int, relay_to: list[str], parcel: Any
-    ) -> None:
-        fields = (self._endpoint.name, tag, number, relay_to)
-        self._endpoint.post(receiver, "spread", fields, parcel)
+    def _spread(self, receivers: list[str], fields: tuple[Any, ...], parcel: Parcel) -> None:
+        """Sends one parcel to each receiver; after a failure, none of the others gets it."""
+        for index, receiver in enumerate(receivers):
+            try:
+                self._endpoint.post(receiver, "spread", fields, parcel)
+            except BaseException:
+                self._endpoint.discard(parcel, receivers[index + 1 :])
+                raise
 
     def _on_spread(
         self, sender: str, _: Connection, fields: tuple[Any, ...], payload: Payload | None
@@ -165,14 +169,39 @@ class Broadcaster:
         root, tag, number, relay_to = fields
         assert payload is not None
         if relay_to:
-            # In one thread: broadcasts are handed on in the order in which they came.
-            self._relays.submit(self._relay, root, tag, number, relay_to, payload)
+            # The object that is made of the bytes shares their memory, and may be changed.
+            limit = self._endpoint.run.timeout("recv")
+            copied = Work(f"a copy of a broadcast for {relay_to}", self._endpoint.name, limit)
+            payload.decode_after(copied)
+            self._relay_in_turn(tag, partial(self._relay, fields, payload, copied))
         self._mailbox.deliver(root, tag, payload, charged=False)
 
-    def _relay(self, root: str, tag: str, number: int, to: list[str], payload: Payload) -> None:
+    def _relay_in_turn(self, tag: str, relay: Callable[[], None]) -> None:
+        """Runs a relay outside of the I/O thread, after those of its tag that came before."""
+        with self._lock:
+            running = tag in self._relays
+            self._relays.setdefault(tag, deque()).append(relay)
+        if not running:
+            self._endpoint.later(self._run_relays, tag)
+
+    def _run_relays(self, tag: str) -> None:
+        while True:
+            with self._lock:
+                if not self._relays[tag]:
+                    del self._relays[tag]
+                    return
+                relay = self._relays[tag].popleft()
+            relay()
+
+    def _relay(self, fields: tuple[Any, ...], payload: Payload, copied: Work) -> None:
         """Shares the bytes of a broadcast with neighbours on this node, or says why not."""
+        root, tag, number, to = fields
         try:
-            self._hand_on(root, tag, number, to, payload.parts)
+            try:
+                parcel = self._copy(to, payload.parts)
+            finally:
+                copied.finish()
+            self._spread(to, (root, tag, number, []), parcel)
         except Exception as error:
             failure = error
             if not isinstance(error, SchedulerError):
@@ -180,19 +209,17 @@ class Broadcaster:
                 failure = SchedulerError(f"{name} could not hand a broadcast on to {to}: {error}")
             self._endpoint.post_soon(root, "undelivered", (number, failure))
 
-    def _hand_on(
-        self, root: str, tag: str, number: int, to: list[str], parts: list[memoryview]
-    ) -> None:
+    def _copy(self, to: list[str], parts: list[memoryview]) -> Parcel:
         from rlinf.scheduler.collective.codec import Encoded
 
         for receiver in to:
             self._endpoint.connection_to(receiver)
-        encoded = Encoded(bytes(parts[0]), list(parts[1:]))
         shared = all(self._endpoint.shares_memory(receiver) for receiver in to)
         limit = self._endpoint.run.timeout("recv") or 1e9
+        encoded = Encoded(bytes(parts[0]), list(parts[1:]))
         parcel = self._endpoint.packer.parcel(encoded, to, shared, limit)
-        for receiver in to:
-            self._endpoint.post(receiver, "spread", (root, tag, number, []), parcel)
+        parcel.buffers = [bytes(part) for part in parcel.buffers]
+        return parcel
 
     def _on_undelivered(self, sender: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
         number, error = fields

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -219,14 +219,20 @@ class Endpoint:
             try:
                 self.answer(connection, kind, fields, parcel, flushed)
             except ConnectionBroken as error:
-                # It broke just now; whether the peer has died is known in a moment.
-                self._reported(connection)
-                self._ends.settle(peer)
-                raise self.gone(peer) or error from None
-        finally:
-            if parcel is not None and parcel.descriptor is not None and self.gone(peer) is not None:
-                # Its end may have been dealt with before the block was written for it.
-                self.packer.pool.release(parcel.descriptor.block, peer)
+                raise self._cause(connection, error) from None
+        except BaseException:
+            self.discard(parcel, (peer,))
+            raise
+        if isinstance(self.gone(peer), WorkerDied):
+            # Its end may have been dealt with before the block was written for it. One that lives
+            # reads the block, also after a break.
+            self.discard(parcel, (peer,))
+
+    def discard(self, parcel: Parcel | None, readers: Iterable[str]) -> None:
+        """Release the shared memory of a parcel for readers that do not get it."""
+        if parcel is not None and parcel.descriptor is not None:
+            for reader in readers:
+                self.packer.pool.release(parcel.descriptor.block, reader)
 
     def answer(
         self,
@@ -320,6 +326,13 @@ class Endpoint:
                 with self._lock:
                     del self._connecting[peer]
                 done.set()
+
+    def _cause(self, connection: Connection, error: ConnectionBroken) -> BaseException:
+        """Return why sending failed, once that is known; not for the I/O thread."""
+        peer = connection.identity["name"]
+        self._reported(connection)
+        self._ends.settle(peer)
+        return self.gone(peer) or error
 
     def _reported(self, connection: Connection) -> None:
         """Waits until the end of a connection has been dealt with; not for the I/O thread."""

@@ -394,6 +394,10 @@ class Payload(Deferred):
             raise self._error
         return self._buffers or []
 
+    def decode_after(self, work: Work) -> None:
+        """Decode the object only once `work` is done; for before anybody can take it."""
+        self._arriving.append(work)
+
     def load(self) -> Any:
         """Decodes the object."""
         if self._error is not None:

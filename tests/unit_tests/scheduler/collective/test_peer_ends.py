@@ -115,8 +115,8 @@ def test_a_break_while_a_message_is_half_sent(far, wire):
     here.mailbox.send("there:0", "first").wait()
     assert there.mailbox.recv("here:0").wait(PROMPTLY) == "first"
     with stalled(there):
-        work = here.mailbox.send("there:0", bytes(50_000_000))
         before = wire.passed
+        work = here.mailbox.send("there:0", bytes(50_000_000))
         wait_until(lambda: wire.passed > before + 100_000)
         assert not work.done(), "nobody has read it"
         wire.cut()
@@ -202,6 +202,28 @@ def test_shared_memory_that_a_living_reader_holds_is_not_used_again(small_run, w
     for _ in range(3):
         here.mailbox.send("other:0", np.zeros(100_000)).wait()
         other.mailbox.recv("here:0").wait(PROMPTLY)
+    assert (held == 1.0).all()
+
+
+def test_shared_memory_of_a_message_that_was_sent_just_before_a_break_is_kept(
+    small_run, monkeypatch
+):
+    np = pytest.importorskip("numpy")
+    here, there = small_run.join("here:0"), small_run.join("there:0")
+    answer = here.endpoint.answer
+
+    def answer_and_then_it_breaks(connection, *args):
+        answer(connection, *args)
+        wait_until(lambda: waiting_messages(there, "here:0"))
+        here.endpoint._break("there:0", connection.identity["life"], "cut", confirmed=True)
+
+    monkeypatch.setattr(here.endpoint, "answer", answer_and_then_it_breaks)
+    here.mailbox.send("there:0", np.full(100_000, 1.0))
+    monkeypatch.undo()
+    held = there.mailbox.recv("here:0").wait(PROMPTLY)
+    other = small_run.join("other:0")
+    here.mailbox.send("other:0", np.zeros(100_000)).wait()
+    other.mailbox.recv("here:0").wait(PROMPTLY)
     assert (held == 1.0).all()
 
 
