@@ -46,6 +46,8 @@ class ChannelClient:
         self._taken: dict[tuple[ChannelId, str], list[int]] = {}
         # By channel and key: the connection to the keeper, and the items that it has lent.
         self._ahead: dict[tuple[ChannelId, Hashable], tuple[Connection, deque[_Loan]]] = {}
+        # By name: the latest channel that items were asked of.
+        self._reading: dict[str, ChannelSpec] = {}
         for kind, handler in {
             "q.ok": self._on_ok,
             "q.error": self._on_error,
@@ -75,7 +77,7 @@ class ChannelClient:
         limit = self._limit(timeout)
         ticket, parts = None, [encoded.header, *encoded.buffers]
         if encoded.nbytes > INLINE_BYTES:
-            ticket = self.outbox.add(encoded, spec.redeliver, limit or 1e9)
+            ticket = self.outbox.add(encoded, keeper, spec.redeliver, limit or 1e9)
             parts = []
         # Without a bound there is nothing to wait for: a refusal is reported by the next request.
         quiet = wait and not spec.maxsize and not spec.maxbytes
@@ -83,8 +85,7 @@ class ChannelClient:
         fields = (number, spec.id, key, weight, encoded.nbytes, ticket, wait, quiet)
         try:
             if quiet:
-                connection = self.endpoint.connection_to(keeper)
-                self.endpoint.answer_raw(connection, "q.put", fields, parts)
+                self.endpoint.submit(self.endpoint.connection_to(keeper), "q.put", fields, parts)
                 return finished()
             pending = Pending(
                 self,
@@ -115,6 +116,8 @@ class ChannelClient:
         """Starts to get an item, or a batch if there is a target weight."""
         keeper = keeper_of(spec, key)
         self.raise_late_error(spec.id)
+        if self._reading.get(spec.name) is not spec:
+            self._read(spec)
         if self._ahead:
             if target is None:
                 work = self._take_ahead(spec, key)
@@ -142,6 +145,17 @@ class ChannelClient:
         )
         self._request(pending, "q.get", fields)
         return pending.work
+
+    def _read(self, spec: ChannelSpec) -> None:
+        """Note a channel that is read; this process is done with closed ones of its name."""
+        earlier = self._reading.get(spec.name)
+        if earlier is not None and earlier.incarnation > spec.incarnation:
+            return
+        self._reading[spec.name] = spec
+        if earlier is not None and earlier.incarnation < spec.incarnation:
+            for keeper in earlier.keepers:
+                fields = (0, earlier.id, self._pop_taken(earlier.id, keeper))
+                self.endpoint.post_soon(keeper, "q.ack", fields)
 
     def _take_ahead(self, spec: ChannelSpec, key: Hashable) -> Work | None:
         """Takes the next item that was lent, and tells the keeper; None if there is none."""
@@ -210,7 +224,7 @@ class ChannelClient:
         """Says that this process is done with all items that it has taken."""
         for keeper in spec.keepers:
             fields = (0, spec.id, self._pop_taken(spec.id, keeper))
-            self.endpoint.answer_raw(self.endpoint.connection_to(keeper), "q.ack", fields)
+            self.endpoint.submit(self.endpoint.connection_to(keeper), "q.ack", fields)
 
     def _request(
         self, pending: Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
@@ -220,7 +234,7 @@ class ChannelClient:
         try:
             connection = self.endpoint.connection_to(pending.keeper)
             pending.work_source = pending.work.source = connection
-            self.endpoint.answer_raw(connection, kind, fields, parts)
+            self.endpoint.submit(connection, kind, fields, parts)
         except BaseException:
             self._settle(pending.number)
             raise
@@ -241,10 +255,11 @@ class ChannelClient:
 
     def give_back(self, pending: Pending, payloads: list[Payload | None]) -> None:
         """Returns items that nobody will take here; they go to where they were in the queue."""
-        sizes, parts = [], []
-        for payload in payloads:
+        sizes: list[int | None] = []
+        parts: list[bytes] = []
+        for index, payload in enumerate(payloads):
             mine = copies(payload)
-            sizes.append(len(mine))
+            sizes.append(None if index in pending.unreached else len(mine))
             parts += mine
         connection, channel = pending.work_source, pending.spec.id
         try:

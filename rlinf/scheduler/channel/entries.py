@@ -41,6 +41,10 @@ Entry = int | tuple[str, str]
 """Where an item is that was granted: so many parts of the message, or with (producer, life)."""
 
 
+KEPT: Any = object()
+"""In the place of an item that did not come because the connection to its producer broke."""
+
+
 Lent = tuple[int, float, int]
 """An item that was lent: number of its parts, weight and order."""
 

@@ -13,12 +13,12 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlinf.scheduler.channel.entries import Entry, Get, Item, Lent, Put
+from rlinf.scheduler.channel.entries import KEPT, Entry, Get, Item, Lent, Put
 from rlinf.scheduler.channel.errors import ChannelClosed, ChannelError, KeeperFailed
 from rlinf.scheduler.channel.queues import Queues
 from rlinf.scheduler.channel.spec import ChannelId
 from rlinf.scheduler.collective.endpoint import Handler, PeerLeft
-from rlinf.scheduler.errors import PeerLost
+from rlinf.scheduler.errors import ConnectionBroken, PeerLost
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.worker.worker import Worker
 
@@ -159,6 +159,8 @@ class ChannelKeeper(Worker):
         queues = self._channels.get(channel)
         if queues is not None:
             queues.acknowledge(who, _requests(connection, done))
+            if queues.finished and channel[1] < self._latest[channel[0]]:
+                del self._channels[channel]
 
     def _on_cancel(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel, key = fields
@@ -175,6 +177,9 @@ class ChannelKeeper(Worker):
             return
         bodies, start = [], 0
         for size in sizes:
+            if size is None:
+                bodies.append(KEPT)
+                continue
             bodies.append(body[start : start + size] if size else None)
             start += size
         queues.take_back(who, _Request(connection, number), bodies)
@@ -183,8 +188,10 @@ class ChannelKeeper(Worker):
         self, who: str, connection: Connection, fields: Any, body: list[memoryview]
     ) -> None:
         _, channel, key, weight, order = fields
-        nbytes = sum(map(len, body))
-        self._channels[channel].restore(who, Item(body, weight, nbytes, who, key, order=order))
+        queues = self._channels.get(channel)
+        if queues is not None:
+            nbytes = sum(map(len, body))
+            queues.restore(who, Item(body, weight, nbytes, who, key, order=order))
 
     def _on_close(self, who: str, connection: Connection, fields: Any, _: Any) -> None:
         number, channel = fields
@@ -271,8 +278,18 @@ class ChannelKeeper(Worker):
         buffers = [part for item in items if item.ticket is None for part in item.body]
         return entries, buffers
 
-    def _ship(self, item: Item, consumer: str, number: int, index: int, peek: bool) -> None:
+    def _producer_of(self, item: Item) -> Connection | None:
+        """Return the connection to the process that keeps an item, unless that has ended.
+
+        Another one that has its name since numbers its own items from 1 on, too.
+        """
         connection = self._producers.get(item.producer)
+        if connection is None or connection.identity.get("life", "") != item.life:
+            return None
+        return connection
+
+    def _ship(self, item: Item, consumer: str, number: int, index: int, peek: bool) -> None:
+        connection = self._producer_of(item)
         if connection is not None:
             self._send(connection, "q.ship", (item.ticket, consumer, number, index, peek))
 
@@ -287,7 +304,7 @@ class ChannelKeeper(Worker):
     def dropped(self, item: Item) -> None:
         """A producer need not keep an item any longer."""
         if item.ticket is not None:
-            connection = self._producers.get(item.producer)
+            connection = self._producer_of(item)
             if connection is not None:
                 self._send(connection, "q.drop", (item.ticket,))
 
@@ -308,11 +325,12 @@ class ChannelKeeper(Worker):
     def _on_end(self, member: str, error: BaseException) -> None:
         self._producers.pop(member, None)
         self._consumers.pop(member, None)
+        broken = isinstance(error, ConnectionBroken)
         for queues in list(self._channels.values()):
-            queues.producer_died(member)
+            queues.producer_gone(member, broken)
             if isinstance(error, PeerLeft):
                 queues.acknowledge(member)
-            queues.consumer_died(member)
+            queues.consumer_gone(member, broken)
 
     def ping(self) -> bool:
         """Whether the keeper answers."""

@@ -24,6 +24,7 @@ class _Entry:
     block: Block
     nbytes: int
     again: bool
+    keeper: str
 
 
 class Outbox:
@@ -40,12 +41,14 @@ class Outbox:
         self._lock = threading.Lock()
         endpoint.on("q.ship", self._on_ship)
         endpoint.on("q.drop", self._on_drop)
+        endpoint.on_end(self._on_end)
 
-    def add(self, encoded: Encoded, again: bool, timeout: float) -> int:
+    def add(self, encoded: Encoded, keeper: str, again: bool, timeout: float) -> int:
         """Keeps an item and returns its ticket.
 
         Args:
             encoded: the item.
+            keeper: who keeps its place in the channel.
             again: whether it may have to be delivered more than once; its consumer then works on a
                 copy-on-write view.
             timeout: how long to wait for memory.
@@ -55,7 +58,7 @@ class Outbox:
         block = self._endpoint.packer.pool.write(parts, owners=owners, timeout=timeout)
         ticket = next(self._tickets)
         with self._lock:
-            self._entries[ticket] = _Entry(block, encoded.nbytes, again)
+            self._entries[ticket] = _Entry(block, encoded.nbytes, again, keeper)
         return ticket
 
     def _on_ship(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
@@ -99,6 +102,13 @@ class Outbox:
             pool = self._endpoint.packer.pool
             pool.release(entry.block.id, _KEPT)
             pool.release(entry.block.id, _AGAIN)
+
+    def _on_end(self, peer: str, error: BaseException) -> None:
+        """Drops the items that a keeper will never name a consumer for."""
+        with self._lock:
+            tickets = [ticket for ticket, entry in self._entries.items() if entry.keeper == peer]
+        for ticket in tickets:
+            self.drop(ticket)
 
     def __len__(self) -> int:
         with self._lock:

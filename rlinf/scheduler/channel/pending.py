@@ -9,7 +9,7 @@ from rlinf.scheduler.channel.entries import Entry
 from rlinf.scheduler.channel.errors import ItemLost
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.work import Deferred, Work
-from rlinf.scheduler.errors import PeerLost
+from rlinf.scheduler.errors import ConnectionBroken, SchedulerError
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel.client import ChannelClient
@@ -29,6 +29,8 @@ class Pending:
     Attributes:
         missing: producer and its life, by position, of the items that are still on their way; None
             before the keeper has answered.
+        unreached: positions of items that did not come because the connection to their producer
+            broke.
         is_put: whether it puts an item.
         work_source: the connection to the keeper.
     """
@@ -52,6 +54,7 @@ class Pending:
         self.key = key
         self.keeper = keeper
         self.missing: dict[int, tuple[str, str]] | None = None
+        self.unreached: set[int] = set()
         self.is_put = False
         self.work_source: Any = None
         self._client = client
@@ -86,9 +89,13 @@ class Pending:
         """An item is gone with its producer."""
         assert self.missing is not None
         producer, _ = self.missing.pop(index)
-        self._failure = ItemLost(
-            f"an item of channel {self.spec.name!r} was lost with its producer {producer}"
-        )
+        how = f"was lost with its producer {producer}"
+        if isinstance(error, ConnectionBroken):
+            self.unreached.add(index)
+            how = f"did not come from its producer {producer}: the connection to that broke"
+            if self._takes and self.spec.redeliver:
+                how += "; it is in the channel again, for a consumer that can reach the producer"
+        self._failure = ItemLost(f"an item of channel {self.spec.name!r} {how}")
         self._failure.__cause__ = error
 
     def deliver(self) -> None:
@@ -142,8 +149,8 @@ class Granted(Batch):
 
 
 def copies(payload: Payload | None) -> list[bytes]:
-    """The parts of an item, to send it back; none if it is lost."""
+    """The parts of an item, to send it back; none if it is lost or could not be opened."""
     try:
         return [bytes(part) for part in payload.parts] if payload is not None else []
-    except PeerLost:
+    except SchedulerError:
         return []

@@ -17,7 +17,7 @@ from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlinf.scheduler.channel.entries import Get, Item, Put, Sink, Stats
+from rlinf.scheduler.channel.entries import KEPT, Get, Item, Put, Sink, Stats
 from rlinf.scheduler.channel.errors import ChannelClosed, ChannelEmpty, ChannelFull, ItemLost
 
 
@@ -122,7 +122,7 @@ class Queues:
             consumer: who returns them.
             request: the request that they were granted to.
             bodies: the items themselves, in order; the consumer had become their only owner. None
-                for one that is lost.
+                for one that is lost, `KEPT` for one that did not come and is with its producer.
         """
         held = self._held.pop(consumer, [])
         items = [item for owner, item in held if owner == request]
@@ -132,6 +132,12 @@ class Queues:
         self.stats.gets -= len(items)
         there = []
         for item, body in zip(items, bodies, strict=True):
+            if body is KEPT and self.redeliver and not item.lost:
+                # Another consumer may reach its producer.
+                self.stats.redelivered += 1
+                there.append(item)
+                continue
+            body = None if body is KEPT else body
             if item.ticket is not None:
                 self._sink.dropped(item)
                 item.ticket = None
@@ -303,8 +309,13 @@ class Queues:
         if kept:
             self._held[consumer] = kept
 
-    def consumer_died(self, consumer: str) -> None:
-        """Deals with the items that a dead consumer had taken, and with its requests."""
+    def consumer_gone(self, consumer: str, broken: bool = False) -> None:
+        """Deals with the items that a consumer had taken, and with its requests.
+
+        Args:
+            consumer: who died or cannot be reached any more.
+            broken: whether it lives and only the connection to it broke.
+        """
         for line in self._lines.values():
             self._end_loan(line, consumer)
             line.readers.discard(consumer)
@@ -312,6 +323,7 @@ class Queues:
         held = self._held.pop(consumer, [])
         if self.redeliver:
             self.stats.redelivered += len(held)
+            self.stats.lost += sum(item.lost is not None for _, item in held)
             self.put_back([item for _, item in held])
         for key, line in list(self._lines.items()):
             self._serve(key, line)
@@ -319,23 +331,35 @@ class Queues:
             for _, item in held:
                 self._sink.dropped(item)
             self.stats.lost += len(held)
+            how = "lost its connection to the channel" if broken else "died"
             self._break(
-                f"{consumer} died with {len(held)} item(s) of channel {self.name!r} that it had "
+                f"{consumer} {how} with {len(held)} item(s) of channel {self.name!r} that it had "
                 "taken and not finished; create the channel with redeliver=True to give such items "
                 "to another consumer"
             )
 
-    def producer_died(self, producer: str) -> None:
-        """Deals with items whose body went with their producer."""
+    def producer_gone(self, producer: str, broken: bool = False) -> None:
+        """Deals with items that are with a producer.
+
+        Args:
+            producer: who died or cannot be reached any more.
+            broken: whether it lives and only the connection to it broke.
+        """
         self._forget_requests(producer)
+        reason = f"an item of channel {self.name!r} was lost with its producer {producer}"
+        if broken:
+            reason += ", to which the connection broke"
         for key, line in list(self._lines.items()):
             for item in line.items:
                 if item.producer == producer and item.lost is None and item.ticket is not None:
-                    item.lost = (
-                        f"an item of channel {self.name!r} was lost with its producer {producer}"
-                    )
+                    item.lost = reason
                     self.stats.lost += 1
             self._serve(key, line)
+        for held in self._held.values():
+            for _, item in held:
+                if item.producer == producer and item.ticket is not None:
+                    # Its consumer has it; nobody else can have it after that one.
+                    item.lost = reason
 
     def _break(self, reason: str) -> None:
         """From now on every use of the channel says what was lost; nobody can get the rest."""

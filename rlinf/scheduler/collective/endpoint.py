@@ -267,6 +267,15 @@ class Endpoint:
         """Sends a message whose buffers are not an encoded object, or none at all."""
         self._write(connection, pickle.dumps((kind, fields)), buffers, flushed)
 
+    def submit(
+        self, connection: Connection, kind: str, fields: tuple[Any, ...], buffers: Any = ()
+    ) -> None:
+        """Like `answer_raw`, but waits for the reason of a failure; not for the I/O thread."""
+        try:
+            self.answer_raw(connection, kind, fields, buffers)
+        except ConnectionBroken as error:
+            raise self._cause(connection, error) from None
+
     def _write(
         self, connection: Connection, meta: bytes, buffers: Any, flushed: Flushed | None
     ) -> None:

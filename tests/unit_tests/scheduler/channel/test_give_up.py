@@ -11,6 +11,7 @@ from rlinf.scheduler import (
     Channel,
     ChannelClosed,
     ChannelError,
+    ConnectionBroken,
     ItemLost,
     WaitTimeout,
     WorkerDied,
@@ -19,7 +20,9 @@ from rlinf.scheduler.channel import pending
 from rlinf.scheduler.channel.client import INLINE_BYTES
 from rlinf.scheduler.channel.local import LocalChannel
 from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.collective.payload import Payload
 from rlinf.scheduler.collective.work import gather
+from rlinf.scheduler.errors import SchedulerError
 from tests.unit_tests.scheduler.small_run import in_thread, stalled
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -218,3 +221,23 @@ def test_a_local_channel_loses_nothing_either():
         channel.put(4)
     giving_up.wait()
     assert channel.get(timeout=PROMPTLY) == 4
+
+
+@pytest.mark.parametrize("operation", ["put", "get", "task_done"])
+def test_a_keeper_that_dies_during_a_request_is_named(small_run, monkeypatch, operation):
+    keeper, member = small_run.keeper(), small_run.join("m:0")
+    channel = small_run.channel(member, "c")
+
+    def send_when_it_dies(*args):
+        # The connection is seen to end before anybody has told of the death.
+        small_run.kill(keeper)
+        raise ConnectionBroken("m:0", peer="keeper:0", reason="writing failed")
+
+    monkeypatch.setattr(member.endpoint, "answer_raw", send_when_it_dies)
+    with pytest.raises(WorkerDied, match="keeper:0"):
+        getattr(channel, operation)(*["item"] * (operation == "put"))
+
+
+def test_an_item_that_could_not_be_opened_goes_back_as_lost():
+    lost = Payload(None, None, [], 10, SchedulerError("a message could not be opened"))
+    assert pending.copies(lost) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import threading
 
 import numpy as np
@@ -169,6 +170,65 @@ def test_a_dead_consumer_makes_room_when_its_items_are_given_to_another(small_ru
     last.task_done()
     wait_until(lambda: len(producer.channels.outbox) == 0)
     wait_until(lambda: producer.endpoint.packer.pool.stats().blocks == 0)
+
+
+# -- producers and keepers that go -----------------------------------------------------------------
+
+
+def test_a_producer_that_is_started_anew_keeps_its_items(small_run):
+    small_run.keeper()
+    producer, consumer = small_run.join("p:0"), small_run.join("c:0")
+    taking = small_run.channel(consumer, "c")
+    small_run.channel(producer, "c").put(b"x" * LARGE)
+    taking.get(timeout=PROMPTLY)
+    small_run.kill(producer)
+    producer = small_run.join("p:0")
+    small_run.channel(producer, "c").put(b"y" * LARGE)
+    # This says that the item of the first one is not needed any more; both had the same number.
+    assert taking.get(timeout=PROMPTLY) == b"y" * LARGE
+
+
+def test_items_go_with_their_keeper(small_run):
+    keeper = small_run.keeper()
+    producer = small_run.join("p:0")
+    channel = small_run.channel(producer, "c")
+    for _ in range(3):
+        channel.put(b"x" * LARGE)
+    small_run.kill(keeper)
+    wait_until(lambda: len(producer.channels.outbox) == 0)
+    assert producer.endpoint.packer.pool.stats().blocks == 0
+
+
+def test_who_reads_a_new_channel_is_done_with_the_closed_one_that_had_its_name(small_run):
+    small_run.keeper()
+    producer, consumer = small_run.join("p:0"), small_run.join("c:0")
+    channel, taking = small_run.channel(producer, "c"), small_run.channel(consumer, "c")
+    channel.put(b"x" * LARGE)
+    taking.get(timeout=PROMPTLY)
+    channel.close()
+    small_run.channel(producer, "c", incarnation=1).put("small")
+    assert len(producer.channels.outbox) == 1
+    assert small_run.channel(consumer, "c", incarnation=1).get(timeout=PROMPTLY) == "small"
+    wait_until(lambda: len(producer.channels.outbox) == 0)
+    wait_until(lambda: producer.endpoint.packer.pool.stats().blocks == 0)
+
+
+def test_an_item_whose_producer_cannot_be_reached_goes_to_another_consumer(small_run):
+    small_run.keeper()
+    producer, consumer, other = (small_run.join(name) for name in ("p:0", "c:0", "o:0"))
+    channel, taking, last = (
+        small_run.channel(member, "c", redeliver=True) for member in (producer, consumer, other)
+    )
+    channel.put(b"x" * LARGE)
+    taking.get(timeout=PROMPTLY)
+    taking.task_done()
+    producer.endpoint._out["c:0"].sock.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: producer.endpoint.gone("c:0") and consumer.endpoint.gone("p:0"))
+    channel.put(b"y" * LARGE)
+    with pytest.raises(ItemLost, match="connection to that broke; it is in the channel again"):
+        in_thread(taking.get).wait()
+    assert last.get(timeout=PROMPTLY) == b"y" * LARGE
+    assert channel.stats()["lost"] == 0
 
 
 def test_a_message_for_a_peer_that_has_just_died_is_not_kept(small_run, monkeypatch):

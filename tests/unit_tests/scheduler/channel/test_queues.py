@@ -135,7 +135,7 @@ def test_items_that_nobody_took_go_back_with_their_weight():
     queues.take_back("a", "abandoned", ["copy 0", "copy 1"])
     get(queues, "again", target=4, consumer="b")
     assert sink.outcomes["again"] == ["copy 0", "copy 1"]
-    queues.consumer_died("a")
+    queues.consumer_gone("a")
     assert queues.broken is None, "what was returned is not lost with its reader"
 
 
@@ -177,7 +177,7 @@ def test_a_dead_consumer_loses_nothing_silently():
     get(queues, "g1", consumer="a")
     get(queues, "waiting", key="empty", consumer="b")
     assert sink.freed == [0], "asking for the next one acknowledges the last"
-    queues.consumer_died("a")
+    queues.consumer_gone("a")
     get(queues, "g2", consumer="b")
     for request in ("waiting", "g2"):
         assert isinstance(sink.outcomes[request], ItemLost)
@@ -186,7 +186,7 @@ def test_a_dead_consumer_loses_nothing_silently():
     for i in range(3):
         put(queues, f"p{i}", i)
     get(queues, "b", target=2, consumer="a")
-    queues.consumer_died("a")
+    queues.consumer_gone("a")
     for i in range(3):
         get(queues, f"g{i}", consumer="b")
     assert [sink.outcomes[f"g{i}"] for i in range(3)] == [[0], [1], [2]]
@@ -206,7 +206,7 @@ def test_a_channel_that_is_lost_keeps_nothing():
     put(queues, "p3", 3)
     assert "p3" not in sink.outcomes
     sink.freed.clear()
-    queues.consumer_died("a")
+    queues.consumer_gone("a")
     assert isinstance(sink.outcomes["p3"], ItemLost)
     assert sorted(sink.freed) == [0, 1, 2, 3], "held, queued, and waiting for room"
     queues.returned("b", "other")
@@ -222,7 +222,7 @@ def test_a_sole_reader_is_lent_items_after_another_one_died():
     get(queues, "a1", consumer="a")
     get(queues, "b1", consumer="b")
     queues.acknowledge("a")
-    queues.consumer_died("a")
+    queues.consumer_gone("a")
     get(queues, "b2", consumer="b")
     assert sink.loans == {("b", "k"): [3, 4]}
 
@@ -232,12 +232,33 @@ def test_items_that_went_with_their_producer_are_reported_one_by_one():
     put(queues, "p0", "here")
     put(queues, "p1", None, ticket=7)
     put(queues, "p2", "also here", producer="q")
-    queues.producer_died("p")
+    queues.producer_gone("p")
     for i in range(3):
         get(queues, f"g{i}")
     assert sink.outcomes["g0"] == ["here"]
     assert isinstance(sink.outcomes["g1"], ItemLost) and "producer p" in str(sink.outcomes["g1"])
     assert sink.outcomes["g2"] == ["also here"]
+
+
+def test_an_item_that_outlives_its_producer_with_a_consumer_goes_with_that():
+    queues, sink = make(redeliver=True)
+    put(queues, 1, "large", ticket=1)
+    get(queues, 2, consumer="a")
+    assert sink.outcomes[2] == ["large"]
+    queues.producer_gone("p")
+    queues.consumer_gone("a")
+    get(queues, 3, consumer="b")
+    assert isinstance(sink.outcomes[3], ItemLost)
+    assert queues.stats.lost == 1
+
+
+def test_a_broken_connection_is_not_called_a_death():
+    queues, sink = make()
+    put(queues, 1, "small")
+    get(queues, 2, consumer="a")
+    queues.consumer_gone("a", broken=True)
+    get(queues, 3, consumer="b")
+    assert "a lost its connection to the channel with 1 item" in str(sink.outcomes[3])
 
 
 def test_a_sole_reader_is_lent_the_next_items_and_gives_them_up_for_another():
@@ -310,7 +331,7 @@ def test_a_reader_that_dies_leaves_what_it_was_lent():
     get(queues, "a2", consumer="a")
     queues.take("a", "k")
     get(queues, "b1", consumer="b")
-    queues.consumer_died("a")
+    queues.consumer_gone("a")
     get(queues, "b2", consumer="b")
     assert [sink.outcomes["b1"], sink.outcomes["b2"]] == [[2], [3]], "2 was held by the dead one"
 
@@ -365,7 +386,7 @@ def test_every_item_is_granted_exactly_once(steps, maxsize, maxbytes, ahead):
             for place in [p for p in sink.loans if p[0] == consumer]:
                 del sink.loans[place]
             sink.recalled = [p for p in sink.recalled if p[0] != consumer]
-            queues.consumer_died(consumer)
+            queues.consumer_gone(consumer)
         elif action == "answer" and sink.recalled:
             answer(sink.recalled.pop(0))
     while sink.recalled:
