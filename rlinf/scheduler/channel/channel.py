@@ -86,7 +86,10 @@ class Channel:
             # It is closed; somebody else may be creating it again, too.
             known = runtime.registry.ask("replace", key=place, old=known, new=spec.next_of(known))
         if replace(known, incarnation=0) != spec:
-            raise ValueError(f"channel {name!r} exists with other settings: {known}, not {spec}")
+            raise ValueError(
+                f"channel {name!r} exists with other settings: {known}, not {spec}; use the same "
+                "settings or another name, Channel.connect to use it as it is, or close it first"
+            )
         return cls(known)
 
     @classmethod

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.links import DeviceLinks
 from rlinf.scheduler.collective.peer_ends import End, PeerEnds, PeerLeft, explain
-from rlinf.scheduler.errors import ConnectionBroken, PeerLost, WaitTimeout, WorkerDied
+from rlinf.scheduler.errors import (
+    ConnectionBroken,
+    PeerLost,
+    SchedulerError,
+    WaitTimeout,
+    WorkerDied,
+)
 from rlinf.scheduler.failure.blackbox import oom_kills
+from rlinf.scheduler.net import forks
 from rlinf.scheduler.net.connection import Connection, Flushed, Numbers
 from rlinf.scheduler.net.doorbell import interruptible
 from rlinf.scheduler.net.loop import Address, Listener, connect
@@ -82,6 +89,7 @@ class Endpoint:
         # By peer, its life and whether this process has made the connection.
         self._numbers: dict[tuple[str, str, bool], Numbers] = {}
         self._closing = False
+        self._forked: str | None = None
         self._made: tuple[Packer, Unpacker] | None = None
         # Handlers and watchers run one at a time: in the I/O thread, or in one that waits.
         self._serial = threading.RLock()
@@ -96,6 +104,7 @@ class Endpoint:
         registry.on_inquiry("broken", self._on_broken)
         registry.on_death(self._on_death)
         registry.on_leave(self._on_leave)
+        forks.in_child(self)
 
     # NumPy and what stands on it is loaded when data first moves, not when the process starts.
 
@@ -143,6 +152,19 @@ class Endpoint:
         No handler runs meanwhile.
         """
         self._watchers.append(watcher)
+
+    def check_process(self) -> None:
+        """Check that this is the process that the endpoint belongs to.
+
+        Raises:
+            SchedulerError: this is a forked child.
+        """
+        if self._forked is not None:
+            raise SchedulerError(f"{self.name}: {self._forked}")
+
+    def close_in_child(self, reason: str) -> None:
+        """Refuses all use in a forked child."""
+        self._forked = reason
 
     def later(self, function: Callable[..., Any], *args: Any) -> None:
         """Runs something that may block outside of the I/O thread."""
@@ -208,8 +230,11 @@ class Endpoint:
         fields: tuple[Any, ...],
         parcel: Parcel | None = None,
         flushed: Flushed | None = None,
-    ) -> None:
+    ) -> Connection:
         """Sends a message; connects first if need be, so not for the I/O thread.
+
+        Returns:
+            The connection that it was sent on.
 
         Raises:
             PeerLost: the peer has ended, or the connection to it broke.
@@ -227,6 +252,7 @@ class Endpoint:
             # Its end may have been dealt with before the block was written for it. One that lives
             # reads the block, also after a break.
             self.discard(parcel, (peer,))
+        return connection
 
     def discard(self, parcel: Parcel | None, readers: Iterable[str]) -> None:
         """Release the shared memory of a parcel for readers that do not get it."""
@@ -305,13 +331,15 @@ class Endpoint:
             # Whoever depends on the peer is told by its end; there is nothing to add here.
             pass
 
-    def connection_to(self, peer: str, timeout: float | None = None) -> Connection:
+    def connection_to(self, peer: str) -> Connection:
         """The connection to a peer, made at first use; waits for a peer that has not registered.
 
         Raises:
             PeerLost: the peer has ended, or the connection to it broke.
             WaitTimeout: the peer did not appear within `cluster.timeouts.recv`.
+            SchedulerError: this is a forked child.
         """
+        self.check_process()
         while True:
             connection = self._out.get(peer)
             if connection is not None and connection.closed is None:
@@ -330,7 +358,7 @@ class Endpoint:
                 interruptible(others.wait)
                 continue
             try:
-                return self._connect(peer, timeout)
+                return self._connect(peer)
             finally:
                 with self._lock:
                     del self._connecting[peer]
@@ -345,10 +373,13 @@ class Endpoint:
 
     def _reported(self, connection: Connection) -> None:
         """Waits until the end of a connection has been dealt with; not for the I/O thread."""
-        interruptible(connection.over.wait)
+        limit = self.run.timeout("recv")
+        if not interruptible(connection.over.wait, limit):
+            what = f"the end of a connection to {connection.identity['name']} to be dealt with"
+            raise WaitTimeout(what, waiter=self.name, seconds=limit)
 
-    def _connect(self, peer: str, timeout: float | None) -> Connection:
-        limit = self.run.timeout("recv") if timeout is None else timeout
+    def _connect(self, peer: str) -> Connection:
+        limit = self.run.timeout("recv")
         deadline = None if limit is None else time.monotonic() + limit
         what = f"{peer} to register, in order to send to it"
         try:
@@ -419,6 +450,9 @@ class Endpoint:
         first = connection.identity.get("sent", 0) + 1
         if isinstance(self.gone(peer), ConnectionBroken):
             connection.shut()
+        elif first < numbers.received + 1:
+            # The peer has given this one up in the handshake, and used another one since.
+            connection.shut()
         elif first != numbers.received + 1:
             due = numbers.received + 1
             self._break(peer, life, f"message {first} is the next where message {due} is due", True)
@@ -445,7 +479,8 @@ class Endpoint:
     def _on_close(self, connection: Connection, reason: str) -> None:
         peer, life = (connection.identity.get(key, "") for key in ("name", "life"))
         # What was never used has lost nothing: a process may have given up the handshake.
-        if connection.numbers.used and self.gone(peer) is None and not self._closing:
+        used = connection.sent_bytes or connection.received_bytes
+        if used and not self._ends.knows(peer, life) and not self._closing:
             self._ends.doubt(peer, life, reason)
         with self._lock:
             incoming = self._in.get(peer, [])
@@ -475,19 +510,24 @@ class Endpoint:
         with self._lock:
             connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
         others = {connection.identity.get("life", "") for connection in connections} - {life}
-        if self._closing or others or self.gone(peer) is not None:
+        error = ConnectionBroken(self.name, peer=peer, reason=reason, confirmed=confirmed)
+        end = End(error, life)
+        if self._closing or others or not self._ends.record(peer, end, first=True):
             # The peer has died, or been started anew, since.
             return
-        error = ConnectionBroken(self.name, peer=peer, reason=reason, confirmed=confirmed)
-        self._end(peer, End(error, life))
+        self._cut_off(peer, end)
         if tell:
             # It may see nothing of it, or only much later.
             fields = (self.name, self._life, life, reason)
             self._registry.notify("tell", event="broken", payload=fields, names=[peer])
 
     def _end(self, peer: str, end: End) -> None:
-        lives = isinstance(end.error, ConnectionBroken)
         self._ends.record(peer, end)
+        self._cut_off(peer, end)
+
+    def _cut_off(self, peer: str, end: End) -> None:
+        """Lets go of all that the exchange with a peer needs."""
+        lives = isinstance(end.error, ConnectionBroken)
         with self._lock:
             connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
             if not lives:
@@ -516,9 +556,12 @@ class Endpoint:
                 for watcher in list(self._watchers):
                     watcher(peer, error)
 
-    def when_lost(self, peer: str, callback: Callable[[BaseException], None]) -> None:
-        """Calls `callback(error)` when it is known why a message to a peer was lost."""
-        self._ends.when_known(peer, callback)
+    def when_lost(
+        self, connection: Connection, reason: str, callback: Callable[[BaseException], None]
+    ) -> None:
+        """Calls `callback(error)` when it is known why a message was lost with its connection."""
+        peer, life = (connection.identity.get(key, "") for key in ("name", "life"))
+        self._ends.when_known(peer, life, reason, callback)
 
     def ended(self, peer: str, life: str | None = None) -> BaseException | None:
         """Why a peer cannot be reached; None while it can or still has data on the way.
@@ -544,7 +587,8 @@ class Endpoint:
             return None
         info = self._registry.ask("lives", worker=peer)
         if info is None:
-            return error
+            # It may have died since, after the connection broke.
+            return self.ended(peer) or error
         self._ends.revive(peer, info.life)
         return self.ended(peer)
 

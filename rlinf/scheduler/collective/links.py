@@ -124,6 +124,7 @@ class DeviceLinks:
         limit = endpoint.run.timeout("recv")
         self._home = Home(endpoint.name, limit, endpoint.lost, self._on_broken)
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._reach: dict[str, frozenset[int]] = {}
         self._out: dict[tuple[str, int], DeviceLink] = {}
         self._in: dict[str, DeviceLink] = {}
@@ -214,7 +215,9 @@ class DeviceLinks:
         self._end([link for link in self._all() if link.peer == peer], error)
 
     def close(self) -> None:
-        """Ends all links, and waits a moment for that."""
+        """Ends all links, and waits a moment for that; in a forked child they are the parent's."""
+        if os.getpid() != self._pid:
+            return
         atexit.unregister(self.close)
         links = self._all()
         self._end(links, DeviceLinkError(f"{self._home.name} has ended"))

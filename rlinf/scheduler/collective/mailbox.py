@@ -131,20 +131,20 @@ class Mailbox:
     def _post(self, peer: str, tag: str, parcel: Parcel, work: Work, tokens: list[int]) -> None:
         # What fits here is copied by the connection if the kernel does not take it at once.
         flushed = Flushed() if sum(map(len, parcel.buffers)) > COPY_LIMIT else None
-        self._endpoint.post(peer, "mail", (tag,), parcel, flushed)
+        connection = self._endpoint.post(peer, "mail", (tag,), parcel, flushed)
         self._count(self.sent, peer, 1, parcel.nbytes)
         if tokens:
             self._endpoint.packer.when_released(tokens, work.finish)
         elif flushed is None or flushed.is_set():
             work.finish()
         else:
-            flushed.then(partial(self._flushed, peer, work))
+            flushed.then(partial(self._flushed, connection, work))
 
-    def _flushed(self, peer: str, work: Work, error: str | None) -> None:
+    def _flushed(self, connection: Connection, work: Work, error: str | None) -> None:
         if error is None:
             work.finish()
         else:
-            self._endpoint.when_lost(peer, lambda reason: work.finish(error=reason))
+            self._endpoint.when_lost(connection, error, lambda why: work.finish(error=why))
 
     def _on_credit(self, peer: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
         self._credit(peer, *fields)
@@ -188,7 +188,13 @@ class Mailbox:
     # -- receiving ----------------------------------------------------------------------------
 
     def recv(self, peer: str, tag: str = "", timeout: float | None = None) -> Work:
-        """Starts to receive the next object of a peer."""
+        """Starts to receive the next object of a peer.
+
+        Raises:
+            SchedulerError: this is a forked child.
+        """
+        # Before any lock: in a forked child another thread may hold it for ever.
+        self._endpoint.check_process()
         box = (peer, tag)
         with self._lock:
             if tag.startswith(self._abandoned):

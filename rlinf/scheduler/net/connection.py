@@ -92,11 +92,6 @@ class Numbers:
         self.sent = 0
         self.received = 0
 
-    @property
-    def used(self) -> bool:
-        """Whether any message was sent or received."""
-        return bool(self.sent or self.received)
-
 
 class Connection:
     """One authenticated peer.
@@ -146,7 +141,8 @@ class Connection:
         """Begins to receive; one that a waiting thread has read to its end already does not."""
         with self._lock:
             if self.closed is None:
-                self._loop.add(self, 0 if self._borrowed else READ)
+                # It may have been given something to write already.
+                self._loop.add(self, self._events())
 
     def fileno(self) -> int:
         """File descriptor of the socket."""
@@ -247,15 +243,12 @@ class Connection:
 
     def _watch(self) -> None:
         """Tells the I/O thread what to look for; with the lock held."""
+        self._loop.modify(self, self._events())
+
+    def _events(self) -> int:
         events = 0 if self._borrowed else READ
         writes = bool(self._pending) and self._write_error is None
-        self._loop.modify(self, events | select.EPOLLOUT if writes else events)
-
-    @property
-    def backlog(self) -> int:
-        """Bytes that wait to be written."""
-        with self._lock:
-            return sum(len(p) for p in self._pending if isinstance(p, memoryview))
+        return events | select.EPOLLOUT if writes else events
 
     # -- receiving ----------------------------------------------------------------------------
 
@@ -407,6 +400,8 @@ class Connection:
     def close_in_child(self, reason: str) -> None:
         """Marks the connection as closed in a forked child; the parent's goes on."""
         self.closed = self.closed or reason
+        # A new one: another thread may have held the lock of the old one.
+        self.over = threading.Event()
         self.over.set()
 
     def _finish(self, reason: str) -> None:

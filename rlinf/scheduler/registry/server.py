@@ -76,7 +76,10 @@ class RegistryServer:
 
     def _depart(self, name: str, reason: str) -> None:
         del self._members[name]
-        self._waiters = [w for w in self._waiters if w.member != name]
+        for waiter in [w for w in self._waiters if w.member == name]:
+            self._waiters.remove(waiter)
+            if waiter.undo:
+                waiter.undo()
         for inquiry in list(self._inquiries.values()):
             inquiry.missing(name)
         if name in self._leaving:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rlinf.scheduler import trace
 from rlinf.scheduler.errors import (
     CallCancelled,
+    ConnectionBroken,
     WaitTimeout,
     WorkerDied,
     speaks_of_lost_connection,
@@ -271,7 +272,11 @@ def _reduce(values: list[float], reduction: str) -> float:
 def _blame(envelope: WorkerRaised) -> tuple[bool, float]:
     """Order of exceptions of one call: who lost a connection did so because of somebody else."""
     report = envelope.report
-    return speaks_of_lost_connection(report.type, report.message), report.time
+    echo = speaks_of_lost_connection(report.type, report.message)
+    if report.type == ConnectionBroken.__name__:
+        # The network is to blame if the other process is known to live.
+        echo = tells_of_lost_connection(envelope.unpack())
+    return echo, report.time
 
 
 def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> list[list[Any]]:

@@ -241,3 +241,19 @@ def test_a_keeper_that_dies_during_a_request_is_named(small_run, monkeypatch, op
 def test_an_item_that_could_not_be_opened_goes_back_as_lost():
     lost = Payload(None, None, [], 10, SchedulerError("a message could not be opened"))
     assert pending.copies(lost) == []
+
+
+def test_a_lent_item_that_was_taken_for_nothing_may_outlive_its_channel(small_run):
+    small_run.keeper()
+    consumer = small_run.join("c:0")
+    channel = small_run.channel(consumer, "c")
+    channel.put_batch(range(3))
+    assert [channel.get(), channel.get()] == [0, 1]
+    last = channel.get(async_op=True)
+    channel.task_done()
+    channel.close()
+    small_run.channel(consumer, "c", incarnation=1)
+    last.abandon()
+    for _ in range(2):
+        with pytest.raises(ChannelClosed):
+            channel.get(timeout=PROMPTLY)

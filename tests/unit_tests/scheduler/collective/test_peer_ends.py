@@ -6,11 +6,13 @@ import contextlib
 import itertools
 import pickle
 import socket
+import threading
 
 import pytest
 
 from rlinf.scheduler import ChannelError, ConnectionBroken, WorkerDied
-from rlinf.scheduler.collective.peer_ends import PeerEnds
+from rlinf.scheduler.collective.peer_ends import End, PeerEnds
+from rlinf.scheduler.net.loop import connect
 from tests.unit_tests.scheduler.small_run import Wire, in_thread, stalled
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -259,6 +261,100 @@ def test_a_broadcast_that_cannot_be_handed_on_fails_at_its_source(two_nodes):
     sending, _ = broadcast("second")
     with pytest.raises(ConnectionBroken, match="between first:0 and second:0"):
         in_thread(sending.wait).wait()
+
+
+@pytest.mark.parametrize("admitted", ["before", "after"])
+def test_a_connection_that_was_given_up_in_the_handshake_breaks_nothing(small_run, admitted):
+    """Whether it is admitted before or after messages came over the one that is used."""
+    here, there = small_run.join("here:0"), small_run.join("there:0")
+
+    def give_up():
+        identity = {"name": "here:0", "life": here.endpoint._life, "sent": 0}
+        ended = threading.Event()
+        connection = connect(
+            here.registry.loop,
+            there.endpoint.addresses[0],
+            small_run._spec.secret,
+            identity,
+            lambda *_: None,
+            lambda *_: ended.set(),
+        )
+        return connection, ended
+
+    def exchange():
+        here.mailbox.send("there:0", "hello").wait()
+        assert there.mailbox.recv("here:0").wait(PROMPTLY) == "hello"
+
+    if admitted == "before":
+        connection, ended = give_up()
+        wait_until(lambda: there.endpoint.incoming("here:0"))
+        exchange()
+    else:
+        exchange()
+        connection, ended = give_up()
+    connection.close()
+    assert ended.wait(PROMPTLY)
+    wait_until(lambda: len(there.endpoint._in["here:0"]) == 1)
+    there.endpoint._ends.settle("here:0")
+    exchange()
+
+
+def test_a_death_during_the_question_whether_a_peer_lives_is_told(small_run, monkeypatch):
+    here, there = small_run.join("here:0"), small_run.join("there:0")
+    here.mailbox.send("there:0", "first").wait()
+    here.endpoint._out["there:0"].sock.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: here.endpoint.ended("there:0"))
+    ask = here.registry.ask
+
+    def ask_when_it_dies(operation, **kwargs):
+        if operation == "lives":
+            small_run.kill(there)
+        return ask(operation, **kwargs)
+
+    monkeypatch.setattr(here.registry, "ask", ask_when_it_dies)
+    with pytest.raises(WorkerDied, match="there:0"):
+        here.mailbox.recv("there:0").wait(PROMPTLY)
+
+
+class Registry:
+    """Answers whether a process lives when a test lets it."""
+
+    name = "here:0"
+
+    def __init__(self):
+        self.asked = 0
+        self.answers = threading.Event()
+
+    def ask(self, operation, **kwargs):
+        assert operation == "responds"
+        self.asked += 1
+        self.answers.wait(PROMPTLY)
+        return False
+
+
+def test_who_waits_for_the_end_of_one_that_was_started_anew_is_told():
+    registry, told = Registry(), []
+    ends = PeerEnds(registry, lambda *_: None)
+    ends.record("p:0", End(WorkerDied("p:0"), "first"))
+    ends.revive("p:0", "second")
+    ends.when_known("p:0", "first", "writing failed", told.append)
+    ends.doubt("p:0", "first", "the peer closed the connection")
+    registry.answers.set()
+    ends.settle("p:0")
+    wait_until(lambda: told)
+    assert isinstance(told[0], WorkerDied) and "writing failed" in str(told[0])
+    assert registry.asked == 1, "one question is enough"
+    assert ends.get("p:0") is None, "the second one lives"
+
+
+def test_a_break_does_not_hide_a_death():
+    ends = PeerEnds(Registry(), lambda *_: None)
+    death = End(WorkerDied("p:0"), "life")
+    broken = End(ConnectionBroken("here:0", peer="p:0", reason="cut"), "life")
+    assert ends.record("p:0", broken, first=True)
+    assert ends.record("p:0", death)
+    assert not ends.record("p:0", broken, first=True)
+    assert ends.get("p:0") is death
 
 
 def test_an_unused_connection_may_be_given_up(small_run):

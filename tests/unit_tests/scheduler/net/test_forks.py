@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -24,10 +25,12 @@ here.registry.ask("register", info=WorkerInfo(WorkerAddress.from_name("parent:0"
 here.mailbox.send("other:0", "hello").wait()
 here.mailbox.recv("other:0").wait()
 if os.fork() == 0:
-    try:
-        here.mailbox.send("other:0", "of the child")
-    except SchedulerError as error:
-        print(has_runtime(), error, flush=True)
+    for use in (lambda: here.mailbox.send("other:0", "of the child"),
+                lambda: here.mailbox.recv("other:0")):
+        try:
+            use()
+        except SchedulerError as error:
+            print(has_runtime(), error, flush=True)
     sys.stdin.read()
     os._exit(0)
 print("forked", flush=True)
@@ -47,14 +50,15 @@ def test_a_living_child_does_not_hide_the_end_of_its_parent(small_run, tmp_path)
         stdout=subprocess.PIPE,
         text=True,
     )
-    with process:
+    with process, contextlib.ExitStack() as at_end:
+        at_end.callback(process.kill)
         assert (
             in_thread(lambda: other.mailbox.recv("parent:0").wait(3 * PROMPTLY)).wait() == "hello"
         )
         other.mailbox.send("parent:0", "hello").wait()
-        said = sorted(process.stdout.readline() for _ in range(2))
-        assert said[1] == "forked\n"
-        assert said[0].startswith("False ") and "forked child" in said[0]
+        *child, parent = sorted(process.stdout.readline() for _ in range(3))
+        assert parent == "forked\n"
+        assert all(said.startswith("False ") and "forked child" in said for said in child)
         message = in_thread(lambda: other.mailbox.recv("parent:0").wait(PROMPTLY)).wait()
         assert message == "still here", "the parent goes on as before"
         os.kill(process.pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ import pytest
 from rlinf.scheduler.errors import CallCancelled
 from rlinf.scheduler.net import doorbell
 from rlinf.scheduler.net.auth import AuthError, new_secret
-from rlinf.scheduler.net.connection import Flushed
+from rlinf.scheduler.net.connection import Connection, Flushed
 from rlinf.scheduler.net.loop import IOLoop, Listener, connect
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -392,3 +392,21 @@ def test_the_interrupt_key_takes_the_same_way(monkeypatch):
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_what_was_sent_before_a_connection_starts_is_written():
+    """Another thread may find a connection that is just being made."""
+    loop, side = IOLoop(), Side()
+    mine, theirs = socket.socketpair()
+    connection = Connection(mine, loop, side.on_message, side.on_close, {})
+    body = bytes(8 << 20)
+    connection.send(b"meta", [body])
+    assert connection._pending, "the kernel has not taken all of it"
+    connection.start()
+    theirs.settimeout(PROMPTLY)
+    left = connection.sent_bytes
+    while left:
+        left -= len(theirs.recv(1 << 20))
+    loop.stop()
+    mine.close()
+    theirs.close()

@@ -71,3 +71,15 @@ def test_a_lock_whose_waiter_is_interrupted_is_free(small_run, granted):
     if not granted:
         lock.release()
     lock.acquire(timeout=PROMPTLY)
+
+
+def test_an_inquiry_goes_with_who_asked(small_run):
+    here, there = small_run.join("here:0"), small_run.join("there:0")
+    life = there.endpoint._life
+    with stalled(there):
+        asking = in_thread(lambda: here.registry.ask("responds", worker="there:0", life=life))
+        wait_until(lambda: small_run.server._inquiries)
+        small_run._cut(here)
+        wait_until(lambda: not small_run.server._inquiries)
+        small_run._members.remove(here)
+    del asking

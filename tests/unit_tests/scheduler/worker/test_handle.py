@@ -10,6 +10,7 @@ import time
 import pytest
 
 from rlinf.scheduler import (
+    ConnectionBroken,
     FlexiblePlacementStrategy,
     Worker,
     WorkerDied,
@@ -17,6 +18,7 @@ from rlinf.scheduler import (
     wait_beside,
 )
 from rlinf.scheduler.worker import handle as module
+from rlinf.scheduler.worker.remote_error import pack
 from tests.unit_tests.scheduler.waits import PROMPTLY
 
 GLOO = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:20917"
@@ -145,3 +147,9 @@ def test_an_exception_brings_its_own_report(cluster):
         "fail_on_rank",
         "ValueError",
     )
+
+
+def test_a_broken_connection_between_living_processes_is_no_echo():
+    first = pack(ConnectionResetError("Connection reset by peer"), "a:0", "step")
+    broken = ConnectionBroken("a:0", peer="b:0", reason="cut", confirmed=True)
+    assert min([first, pack(broken, "a:1", "step")], key=module._blame).unpack().confirmed
