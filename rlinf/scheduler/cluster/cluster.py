@@ -484,6 +484,7 @@ class Cluster:
             "ending the workers": lambda: self._ender.end(groups),
             "naming what nobody read": self._report_unread,
             "leaving the run": self._runtime.close,
+            "removing the table of shared memory": _remove_table,
             "ending the registry": self._server.close,
             "ending the trace": lambda: start_trace(None),
         }
@@ -503,3 +504,10 @@ class Cluster:
         text = tracked.unread_report(self._cfg, reads)
         if text:
             print(text, file=sys.stderr, flush=True)
+
+
+def _remove_table() -> None:
+    """Remove the table by which the workers of this node shared memory, who could not."""
+    from rlinf.scheduler.collective.shm_budget import remove_unused_table
+
+    remove_unused_table()

@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
@@ -90,7 +91,10 @@ class Endpoint:
         self._numbers: dict[tuple[str, str, bool], Numbers] = {}
         self._closing = False
         self._forked: str | None = None
-        self._made: tuple[Packer, Unpacker] | None = None
+        # Only to make the packer, which may have to wait for other processes of the node.
+        self._packer_lock = threading.Lock()
+        # Connections of which a message could not be read: nothing after it is handed out.
+        self._unreadable: weakref.WeakSet[Connection] = weakref.WeakSet()
         # Handlers and watchers run one at a time: in the I/O thread, or in one that waits.
         self._serial = threading.RLock()
         self._helpers = ThreadPoolExecutor(16, thread_name_prefix="rlinf-send")
@@ -111,29 +115,31 @@ class Endpoint:
     @cached_property
     def packer(self) -> Packer:
         """The sending side."""
-        return self._tools[0]
+        from rlinf.scheduler.collective.payload import Packer
+
+        # Two threads may need it at once, and there must be one.
+        with self._packer_lock:
+            if "packer" not in self.__dict__:
+                self.__dict__["packer"] = Packer(self.links)
+            return self.__dict__["packer"]
 
     @cached_property
     def _unpacker(self) -> Unpacker:
-        return self._tools[1]
+        from rlinf.scheduler.collective.payload import Unpacker
 
-    @property
-    def _tools(self) -> tuple[Packer, Unpacker]:
-        from rlinf.scheduler.collective.payload import Packer, Unpacker
-
-        # The first message may come while `warm_up` is at it; there must be one of each.
+        # The first message may come while `warm_up` is at it.
         with self._lock:
-            if self._made is None:
+            if "_unpacker" not in self.__dict__:
                 unpacker = Unpacker(self._loop, self._send_release, self.links)
-                self._made = Packer(self.links), unpacker
-            return self._made
+                self.__dict__["_unpacker"] = unpacker
+            return self.__dict__["_unpacker"]
 
     def warm_up(self) -> None:
         """Loads what moving data needs, soon, so that the first message is quick.
 
         Not at once: whoever has launched this process is about to call it.
         """
-        timer = threading.Timer(_WARM_UP_SECONDS, lambda: (self.packer, self._unpacker))
+        timer = threading.Timer(_WARM_UP_SECONDS, lambda: (self._unpacker, self.packer))
         timer.daemon = True
         timer.start()
 
@@ -177,8 +183,11 @@ class Endpoint:
             self._loop.call_soon(listener.close)
         self._helpers.shutdown(wait=False, cancel_futures=True)
         self.links.close()
-        if "packer" in self.__dict__:
-            self.packer.pool.close()
+        # One that is just being made is waited for.
+        with self._packer_lock:
+            packer = self.__dict__.get("packer")
+        if packer is not None:
+            packer.pool.close()
 
     # -- sending ------------------------------------------------------------------------------
 
@@ -458,13 +467,24 @@ class Endpoint:
             self._break(peer, life, f"message {first} is the next where message {due} is due", True)
 
     def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
-        kind, fields, *place = pickle.loads(meta)
+        if connection in self._unreadable:
+            return
         sender = connection.identity["name"]
         body: Any = buffers
         with self._serial:
-            if place:
-                body = self._unpacker.take(connection, sender, buffers, *place)
-            self._handlers[kind](sender, connection, fields, body)
+            try:
+                kind, fields, *place = pickle.loads(meta)
+                handler = self._handlers[kind]
+                if place:
+                    body = self._unpacker.take(connection, sender, buffers, *place)
+            except Exception as error:
+                # What follows must not be taken for it.
+                self._unreadable.add(connection)
+                number, life = connection.numbers.received, connection.identity.get("life", "")
+                reason = f"{self.name} could not read message {number}: {error!r}"
+                self._break(sender, life, reason, confirmed=True)
+                raise
+            handler(sender, connection, fields, body)
 
     def _send_release(self, connection: Connection, blocks: list[int], tokens: list[int]) -> None:
         self._drop_if_ended(connection, "free", (blocks, tokens))

@@ -288,7 +288,11 @@ class Unpacker:
         self._pools[sender] = descriptor.pool
         try:
             buffers = self._reader.open(descriptor, _Release(self, connection))
-        except SegmentUnavailable as error:
+        except Exception as error:
+            # Nobody will read it here.
+            self.let_go(connection, descriptor.block, None)
+            if not isinstance(error, SegmentUnavailable):
+                raise
             # Its turn in the order of messages is kept; whoever takes it is told.
             lost = WorkerDied(sender, cause=f"it ended before its message could be read: {error}")
             return Payload(self, connection, [], nbytes, lost)

@@ -39,7 +39,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlinf.scheduler import trace
-from rlinf.scheduler.collective.shm_budget import LIMIT_VARIABLE, NodeBudget
+from rlinf.scheduler.collective.shm_budget import NodeBudget
+from rlinf.scheduler.collective.shm_limit import LIMIT_VARIABLE
 from rlinf.scheduler.collective.shm_segment import (
     Place,
     Region,
@@ -53,6 +54,7 @@ from rlinf.scheduler.collective.shm_segment import (
     size_class,
 )
 from rlinf.scheduler.errors import WaitTimeout
+from rlinf.scheduler.net import forks
 from rlinf.scheduler.net.doorbell import interruptible
 
 IDLE_SECONDS = 3.0
@@ -131,6 +133,7 @@ class SegmentPool:
         self._waiting = 0
         self._sweeps = False
         self._punches = False
+        forks.in_child(self)
 
     def write(
         self, buffers: Sequence[Any], owners: Iterable[Hashable] = (None,), timeout: float = 60.0
@@ -233,6 +236,8 @@ class SegmentPool:
 
     def close(self) -> None:
         """Let go of everything; readers keep the views they have. No write may be under way."""
+        if os.getpid() != self._pid:
+            return
         with self._changed:
             while self._punches:
                 self._changed.wait()
@@ -244,6 +249,12 @@ class SegmentPool:
             self._in_use = self._idle = 0
             self.budget.close()
             self._changed.notify_all()
+
+    def close_in_child(self, reason: str) -> None:
+        """Let go of the memory in a forked child, which would keep it after its parent's end."""
+        for segment in self._segments.values():
+            segment.close()
+        self._segments = {}
 
     def _take(self, size: int, wait: _Wait) -> Slot:
         with self._changed:

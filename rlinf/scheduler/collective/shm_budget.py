@@ -1,10 +1,11 @@
-"""How much shared memory all processes of a node may use together for transfers.
+"""The shared memory that all processes of a node have together for transfers.
 
-A small file, one per user and pid namespace, holds a table: for each pool the process that owns it
-and the bytes that it has taken, and the sum of all. A pool takes bytes before it uses fresh memory
-and gives them back when it returns the memory to the system. The table is changed under `flock`,
-for microseconds. A process that dies leaves its row behind; whoever finds no room removes the rows
-of processes that are gone and adds up the rest. The last process that closes removes the file.
+A small file, one per user and pid namespace, holds a table: the limit, for each pool the process
+that owns it and the bytes that it has taken, and the sum of all. The first pool that enters sets
+the limit for all. A pool takes bytes before it uses fresh memory and gives them back when it
+returns the memory to the system. The table is changed under `flock`, for microseconds. A process
+that dies leaves its row behind; whoever finds no room removes the rows of processes that are gone
+and adds up the rest. The last process that closes removes the file.
 
 Each pool is sure of a share: up to a quarter of the budget is divided equally, and nobody takes
 what another one has left of its share. So a consumer can answer, and go on, however much a producer
@@ -14,6 +15,7 @@ has queued. Memory that a living process has mapped of a dead one's pool is not 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -21,20 +23,23 @@ from pathlib import Path
 
 import numpy as np
 
+from rlinf.scheduler.collective.shm_limit import available_memory, given_limit
 from rlinf.scheduler.collective.shm_segment import map_file
-
-LIMIT_VARIABLE = "RLINF_TRANSFER_MEMORY"
-"""Environment variable that sets the limit, in bytes."""
+from rlinf.scheduler.errors import WaitTimeout
+from rlinf.scheduler.net import forks
 
 _ROWS = 4096
-_TOTAL, _POOLS, _WANTED, _FIRST_ROW = 0, 1, 2, 4
+_TOTAL, _POOLS, _WANTED, _LIMIT, _FIRST_ROW = 0, 1, 2, 3, 4
 _PID, _START, _BYTES, _WIDTH = 0, 1, 2, 4
 _TABLE_BYTES = 8 * (_FIRST_ROW + _ROWS * _WIDTH)
 _MOST_SHARE = 256 << 20
 _LOCK_SECONDS = 30.0
+_GIVE_BACK_SECONDS = 1.0
 _RETRY_SECONDS = 0.0002
 _CLEAN_SECONDS = 0.2
 _WANTED_NANOSECONDS = 500_000_000
+_FOLDERS = ("/dev/shm", "/tmp")
+_UNUSABLE = (errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class NodeBudget:
@@ -47,37 +52,37 @@ class NodeBudget:
         """Enter a row into the table.
 
         Args:
-            limit: Most bytes that all pools of the node may have taken for this one to take more.
-                By default RLINF_TRANSFER_MEMORY, else half of what the machine or its cgroup has
-                available now, with what transfers have taken counted as available.
+            limit: Most bytes that all pools of the node may take, if this pool is the first. By
+                default RLINF_TRANSFER_MEMORY, else half of what the machine or its cgroup has
+                available now.
             path: File of the table; by default that of the node.
 
         Raises:
             ValueError: RLINF_TRANSFER_MEMORY is not a positive number of bytes.
+            WaitTimeout: Another process keeps the table locked.
         """
-        self._path = path or _path_of_node()
+        if limit is None:
+            limit = given_limit()
         self._pid = os.getpid()
         self._cleaned = 0.0
-        while True:
-            # Nobody else's file, wherever a link of that name may lead.
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(self._path, flags, 0o600)
-            with _Lock(self._fd, self._path):
-                if os.fstat(self._fd).st_nlink:
-                    os.ftruncate(self._fd, _TABLE_BYTES)
-                    table = np.asarray(map_file(self._fd, _TABLE_BYTES)).view(np.int64)
-                    self._rows = table[_FIRST_ROW:].reshape(_ROWS, _WIDTH)
-                    # Single numbers are read and written faster through this.
-                    self._words = memoryview(table)
-                    self._mine = self._enter()
-                    break
-            # Its last user has just removed it.
-            os.close(self._fd)
+        self._owed = 0
+        self._fd, self._path = _open_first(_paths_of_node() if path is None else [path])
         try:
-            self.limit = self._default_limit() if limit is None else limit
+            table = np.asarray(map_file(self._fd, _TABLE_BYTES)).view(np.int64)
+            self._rows = table[_FIRST_ROW:].reshape(_ROWS, _WIDTH)
+            # Single numbers are read and written faster through this.
+            self._words = memoryview(table)
+            self._mine = self._enter(limit)
         except BaseException:
-            self.close()
+            os.close(self._fd)
             raise
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        forks.in_child(self)
+
+    @property
+    def limit(self) -> int:
+        """Most bytes that all pools of the node may have taken."""
+        return self._words[_LIMIT]
 
     @property
     def used(self) -> int:
@@ -98,32 +103,36 @@ class NodeBudget:
         """Return whether so many bytes fit when nobody else has taken any."""
         if nbytes > self.most:
             with _Lock(self._fd, self._path):
-                self._clean()
+                self._clean(at_once=True)
         return nbytes <= self.most
 
     def take(self, nbytes: int) -> bool:
-        """Take bytes; False if the node has not so many left."""
+        """Take bytes; False if the node has not so many left. A pool always gets its share."""
         with _Lock(self._fd, self._path):
+            self._settle()
             if self.used + nbytes > self.most:
                 self._clean()
-                if self.used + nbytes + self._kept_for_others(nbytes) > self.limit:
-                    return False
+                if self._words[self._mine + _BYTES] + nbytes > self.share:
+                    if self.used + nbytes + self._kept_for_others() > self.limit:
+                        return False
             self._add(nbytes)
             return True
 
-    def _kept_for_others(self, nbytes: int) -> int:
-        """Return what the other pools have left of their shares, unless this is within ours."""
+    def _kept_for_others(self) -> int:
+        """Return what the other pools have left of their shares."""
         share = self.share
-        if self._words[self._mine + _BYTES] + nbytes <= share:
-            return 0
         taken = self._rows[self._rows[:, _PID] != 0, _BYTES]
         left = np.maximum(share - taken, 0).sum()
         return int(left) - max(share - self._words[self._mine + _BYTES], 0)
 
     def give_back(self, nbytes: int) -> None:
-        """Give bytes back that were taken."""
-        with _Lock(self._fd, self._path):
-            self._add(-nbytes)
+        """Give bytes back that were taken; where the table stays locked, at the next occasion."""
+        self._owed += nbytes
+        with (
+            contextlib.suppress(WaitTimeout),
+            _Lock(self._fd, self._path, _GIVE_BACK_SECONDS),
+        ):
+            self._settle()
 
     def want(self) -> None:
         """Say that a pool of this node waits for memory; for a moment, so say it again."""
@@ -147,22 +156,44 @@ class NodeBudget:
         """Give everything back and leave the table; for the process that has entered it."""
         if self._fd < 0 or os.getpid() != self._pid:
             return
-        with _Lock(self._fd, self._path):
+        # Whoever keeps it locked must not keep this process: others will see that it is gone.
+        with (
+            contextlib.suppress(WaitTimeout),
+            _Lock(self._fd, self._path, _GIVE_BACK_SECONDS),
+        ):
             for word in range(_WIDTH):
                 self._words[self._mine + word] = 0
             self._clean(at_once=True)
             if not self._words[_POOLS]:
-                os.unlink(self._path)
+                _remove(self._fd, self._path)
         os.close(self._fd)
         self._fd = -1
+
+    def close_in_child(self, reason: str) -> None:
+        """Let go of the file in a forked child, which could keep it locked for ever."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _settle(self) -> None:
+        """Enter what could not be given back before."""
+        if self._owed:
+            self._add(-self._owed)
+            self._owed = 0
 
     def _add(self, nbytes: int) -> None:
         self._words[self._mine + _BYTES] += nbytes
         self._words[_TOTAL] += nbytes
 
-    def _enter(self) -> int:
-        """Take a free row; returns where it begins."""
+    def _enter(self, limit: int | None) -> int:
+        """Take a free row, and set the limit if there is no other pool.
+
+        Returns:
+            Where the row begins.
+        """
         self._clean(at_once=True)
+        if not self._words[_POOLS] or not self._words[_LIMIT]:
+            self._words[_LIMIT] = available_memory() // 2 if limit is None else limit
         free = np.flatnonzero(self._rows[:, _PID] == 0)
         if not len(free):
             raise RuntimeError(f"{self._path} has no row left: {_ROWS} pools share memory already")
@@ -178,30 +209,21 @@ class NodeBudget:
         self._cleaned = now
         for row in np.flatnonzero(self._rows[:, _PID]):
             pid, start, *_ = self._rows[row].tolist()
-            if _started(pid) != start:
+            if not _lives(pid, start):
                 self._rows[row] = 0
         self._words[_TOTAL] = int(self._rows[:, _BYTES].sum())
         self._words[_POOLS] = int(np.count_nonzero(self._rows[:, _PID]))
-
-    def _default_limit(self) -> int:
-        text = os.environ.get(LIMIT_VARIABLE)
-        if text is None:
-            return (_available_memory() + self.used) // 2
-        if not text.isdecimal() or not int(text):
-            raise ValueError(
-                f"{LIMIT_VARIABLE}={text!r} must be a positive number of bytes, such as {8 << 30}"
-            )
-        return int(text)
 
 
 class _Lock:
     """The lock of the table, for a `with` block."""
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_fd", "_path", "_seconds")
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, path: str, seconds: float | None = None) -> None:
         self._fd = fd
         self._path = path
+        self._seconds = _LOCK_SECONDS if seconds is None else seconds
 
     def __enter__(self) -> None:
         deadline = 0.0
@@ -212,11 +234,14 @@ class _Lock:
             except BlockingIOError:
                 # Held for microseconds, unless its holder was stopped just then.
                 now = time.monotonic()
-                deadline = deadline or now + _LOCK_SECONDS
+                deadline = deadline or now + self._seconds
                 if now > deadline:
-                    raise TimeoutError(
-                        f"process {os.getpid()} waited {_LOCK_SECONDS:g} s for the lock of "
-                        f"{self._path}: a process that holds it must have been stopped"
+                    raise WaitTimeout(
+                        f"the lock of {self._path}, by which processes share memory",
+                        waiter=f"process {os.getpid()}",
+                        seconds=self._seconds,
+                        advice="A process that holds it was stopped: `lslocks` names it. Let it go "
+                        "on (kill -CONT) or end it.",
                     ) from None
                 time.sleep(_RETRY_SECONDS)
 
@@ -224,14 +249,68 @@ class _Lock:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
 
-def _path_of_node() -> str:
-    folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"
+def remove_unused_table() -> None:
+    """Remove the table of this node if no living process has a pool."""
+    if any(os.path.exists(path) for path in _paths_of_node()):
+        NodeBudget().close()
+
+
+def _paths_of_node() -> list[str]:
+    """Return where the table of this node may be, the best place first."""
     try:
         # Pids mean the same to all who share a table.
         domain = str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:
         domain = f"process-{os.getpid()}"
-    return f"{folder}/rlinf-memory-{os.getuid()}-{domain}"
+    paths = [f"{folder}/rlinf-memory-{os.getuid()}-{domain}" for folder in _FOLDERS]
+    # Where one is, others use it.
+    return sorted(paths, key=lambda path: not os.path.exists(path))
+
+
+def _open_first(paths: list[str]) -> tuple[int, str]:
+    """Open the table at the first place that has room; returns it locked, and where it is."""
+    *others, last = paths
+    for path in others:
+        try:
+            return _open_table(path), path
+        except OSError as error:
+            if error.errno not in _UNUSABLE:
+                raise
+    return _open_table(last), last
+
+
+def _open_table(path: str) -> int:
+    """Open a table, which is made if need be, and lock it."""
+    while True:
+        # Nobody else's file, wherever a link of that name may lead.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            _Lock(fd, path).__enter__()
+            if os.fstat(fd).st_nlink:
+                _allocate(fd, path)
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        # Its last user has just removed it.
+        os.close(fd)
+
+
+def _allocate(fd: int, path: str) -> None:
+    """Give the table all its memory: where there is none, touching it would end the process."""
+    try:
+        os.posix_fallocate(fd, 0, _TABLE_BYTES)
+    except OSError as error:
+        if os.fstat(fd).st_size < _TABLE_BYTES:
+            _remove(fd, path)
+        raise OSError(error.errno, f"{error.strerror}: {_TABLE_BYTES >> 10} KiB", path) from error
+
+
+def _remove(fd: int, path: str) -> None:
+    """Remove the table, unless somebody has, and perhaps made another one."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(fd), os.lstat(path)):
+            os.unlink(path)
 
 
 def _started(pid: int) -> int:
@@ -243,12 +322,9 @@ def _started(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
-def _available_memory() -> int:
-    with open("/proc/meminfo") as file:
-        lines = dict(line.split(":", 1) for line in file)
-    available = int(lines["MemAvailable"].split()[0]) << 10
-    group = "/sys/fs/cgroup/memory."
-    with contextlib.suppress(OSError, ValueError):  # no cgroup v2, or no limit ("max")
-        with open(group + "max") as limit, open(group + "current") as used:
-            available = min(available, int(limit.read()) - int(used.read()))
-    return available
+def _lives(pid: int, start: int) -> bool:
+    """Return whether a process is still there; True also if that cannot be seen."""
+    try:
+        return _started(pid) == start
+    except OSError:  # This process has too many files open, for instance.
+        return True

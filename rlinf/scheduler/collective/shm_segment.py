@@ -191,16 +191,19 @@ def opened(place: Place) -> Iterator[int]:
 
     Raises:
         SegmentUnavailable: It cannot be reached from here.
+        OSError: This process has too many files open.
     """
     path = f"/proc/{place.pid}/fd/{place.fd}"
     reason = "that process has exited, or is of another user or pid namespace"
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
+        kind: type[OSError] = SegmentUnavailable
         if error.errno in (errno.EMFILE, errno.ENFILE):
             reason = "this process has too many files open; raise its limit (ulimit -n)"
+            kind = OSError
         message = f"cannot open {path}, shared memory of process {place.pid}: {reason}"
-        raise SegmentUnavailable(error.errno, message) from error
+        raise kind(error.errno, message) from error
     try:
         if _file_id(fd) != place.file_id:
             message = f"{path} is not the shared memory of process {place.pid}: {reason}"

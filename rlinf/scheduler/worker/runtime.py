@@ -18,6 +18,7 @@ from rlinf.scheduler.collective.broadcast import Broadcaster
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.exchange import Exchange
 from rlinf.scheduler.collective.mailbox import Mailbox
+from rlinf.scheduler.collective.shm_limit import given_limit
 from rlinf.scheduler.failure.blackbox import BlackBox
 from rlinf.scheduler.net import forks
 from rlinf.scheduler.registry.client import RegistryClient
@@ -59,6 +60,8 @@ class ProcessRuntime:
         visible: list[int] | None = None,
         on_lost: Any = None,
     ):
+        # Better now than at the first message.
+        given_limit()
         self.name = name
         self.run = run
         self.node_rank = node_rank

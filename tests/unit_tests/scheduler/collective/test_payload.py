@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from rlinf.scheduler.collective.payload import Packer, Unpacker
-from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.collective.shm import SegmentPool
+from rlinf.scheduler.collective.shm_budget import NodeBudget
+from rlinf.scheduler.errors import SchedulerError, WorkerDied
 
 
 class Exporter:
@@ -111,3 +116,44 @@ def test_memory_that_is_lent_is_opened_once(monkeypatch):
     assert opened == [1, 2, 3, 1]
     borrow("actor:0", 3)
     assert opened[-1] == 3, "what a dead sender lent was closed"
+
+
+class Loop:
+    """Runs at once what the I/O thread would run soon."""
+
+    def defer(self, function):
+        function()
+
+
+class Links:
+    def expect(self, sender, shipments):
+        return []
+
+
+@pytest.mark.parametrize("files_left", [True, False])
+def test_a_block_that_cannot_be_opened_is_let_go(monkeypatch, tmp_path, files_left):
+    budget = NodeBudget(1 << 20, str(tmp_path / "table"))
+    pool = SegmentPool(budget)
+    descriptor = pool.write([b"x" * 1000]).descriptor
+    if files_left:
+        # The segment of a process that is gone.
+        descriptor = descriptor._replace(place=descriptor.place._replace(file_id=(0, 0)))
+    else:
+        monkeypatch.setattr(os, "open", no_more_files)
+    released = []
+
+    def send_release(_, blocks, tokens):
+        released.append((blocks, tokens))
+
+    unpacker = Unpacker(Loop(), send_release, Links())
+    payload = unpacker.take(None, "a:0", [], descriptor, 1000)
+    assert released == [([descriptor.block], [])]
+    with pytest.raises(SchedulerError) as caught:
+        payload.load()
+    assert isinstance(caught.value, WorkerDied) == files_left
+    assert ("ulimit -n" in str(caught.value)) == (not files_left)
+    pool.close()
+
+
+def no_more_files(*_):
+    raise OSError(errno.EMFILE, "Too many open files")

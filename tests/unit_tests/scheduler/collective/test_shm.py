@@ -113,6 +113,16 @@ class Child:
         self.process.join(10)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder for the tables of budgets, also of those of other processes."""
+    folder = str(tmp_path_factory.mktemp("tables"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
     child = Child(serve_reader)
@@ -466,7 +476,6 @@ def test_idle_memory_goes_back_within_five_seconds(
     kept = pool.write([pattern(MiB)])
     for block in blocks:
         pool.release(block.id)
-    assert pool.stats().bytes_idle > 0
     wait_until(lambda: pool.budget.used == pool.stats().bytes_in_use)
     assert pool.stats().bytes_in_use == MiB and pool.stats().segments == 1
     pool.release(kept.id)
@@ -520,18 +529,61 @@ def test_many_large_blocks_need_few_files() -> None:
     child.kill()
 
 
-def test_too_many_open_files_are_waited_for(pool: SegmentPool) -> None:
+def write_without_files(pipe: Connection) -> None:
+    """Write while no more files can be opened, then until some can."""
+    pool = pool_of(256 * MiB)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held = pool.write([pattern(MiB)])
+    pool.write([pattern(MiB)])
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
-        with pytest.raises(SegmentPoolFull, match="Too many open files.*ulimit -n"):
-            pool.write([pattern(20 * MiB)], timeout=0.1)
-        writing = threading.Thread(target=pool.write, args=([pattern(20 * MiB)],))
-        writing.start()
-        wait_until(lambda: pool._waiting)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        pool.write([pattern(20 * MiB)], timeout=0.1)
+    except SegmentPoolFull as error:
+        pipe.send(str(error))
+    writing = threading.Thread(target=pool.write, args=([pattern(20 * MiB)],), daemon=True)
+    writing.start()
+    wait_until(lambda: pool._waiting)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     writing.join(PROMPTLY)
-    assert pool.stats().blocks == 2
-    pool.release(held.id)
+    pipe.send(pool.stats().blocks)
+    pipe.recv()
+
+
+def test_too_many_open_files_are_waited_for() -> None:
+    child = Child(write_without_files)
+    said = child.answer()
+    assert "Too many open files" in said and "ulimit -n" in said
+    assert child.answer() == 2
+    child.kill()
+
+
+def fork_with_memory(pipe: Connection) -> None:
+    """Tell what a forked child has open of the pool of its parent."""
+    pool = pool_of(64 * MiB)
+    for _ in range(2):
+        block = pool.write([pattern(MiB)])
+        pool.release(block.id)  # the second one is written through a mapping
+
+    def traces() -> list[str]:
+        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        opened = [os.readlink(link) for link in links if os.path.islink(link)]
+        mapped = pathlib.Path("/proc/self/maps").read_text().splitlines()
+        names = ("memfd:rlinf", pool.budget._path)
+        files = [path for path in opened if any(name in path for name in names)]
+        return files + [line for line in mapped if names[0] in line]
+
+    pipe.send(len(traces()))
+    if os.fork() == 0:
+        pool.close()
+        pipe.send(traces())
+        os._exit(0)
+    pipe.recv()
+    pipe.send(pool.write([pattern(MiB)]).id)
+    pipe.recv()
+
+
+def test_a_forked_child_keeps_nothing_of_the_pool() -> None:
+    child = Child(fork_with_memory)
+    assert child.answer() == 3, "the segment, its mapping and the table"
+    assert child.answer() == []
+    assert child.ask("go on"), "the parent's pool is as it was"
+    child.kill()
