@@ -79,7 +79,7 @@ def check_memory(total: int | None = None, free: int | None = None) -> Finding:
 
 
 def check_shared_memory(total: int | None = None, free: int | None = None) -> Finding:
-    """Checks /dev/shm, through which workers of a node exchange data."""
+    """Checks /dev/shm, where Ray keeps its objects and data loaders keep their batches."""
     path = Path("/dev/shm")
     if total is None or free is None:
         if not path.is_dir():

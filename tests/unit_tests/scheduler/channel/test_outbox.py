@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing as mp
 import os
 import resource
 import socket
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from rlinf.scheduler import ItemLost, WaitTimeout, trace
 from rlinf.scheduler.channel.client import INLINE_BYTES
 from rlinf.scheduler.collective.shm import SegmentPool
 from rlinf.scheduler.collective.shm_budget import NodeBudget
-from tests.unit_tests.scheduler.small_run import in_thread
+from tests.unit_tests.scheduler.small_run import SmallRun, in_thread
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
 MiB = 1 << 20
@@ -37,23 +39,38 @@ def item(number):
 # -- room ------------------------------------------------------------------------------------------
 
 
-def test_many_queued_items_need_few_files(small_run, tmp_path):
-    small_run.keeper()
-    producer, consumer = small_run.join("p:0"), small_run.join("c:0")
-    give_budget(producer, 512 * MiB, tmp_path)
-    channel, taking = small_run.channel(producer, "c"), small_run.channel(consumer, "c")
+def in_a_process(function, folder, seconds=3 * PROMPTLY):
+    """Runs a test in a process of its own, whose limits it may lower."""
+    process = mp.get_context("spawn").Process(target=function, args=(folder,), daemon=True)
+    process.start()
+    process.join(seconds)
+    try:
+        assert process.exitcode == 0, "what it raised is above" if process.exitcode else "it hangs"
+    finally:
+        process.kill()
+
+
+def queue_many_items(folder: Path) -> None:
+    """Put and get many large items with 16 more files."""
+    run = SmallRun(folder)
+    run.keeper()
+    producer, consumer = run.join("p:0"), run.join("c:0")
+    give_budget(producer, 512 * MiB, folder)
+    channel, taking = run.channel(producer, "c"), run.channel(consumer, "c")
     channel.put(item(0))
     taking.get()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = set(map(int, os.listdir("/proc/self/fd")))
     free = [number for number in range(max(used) + 20) if number not in used]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[16], hard))
-    try:
-        for number in range(60):
-            channel.put(item(number))
-        assert [taking.get(timeout=PROMPTLY)[-1] for _ in range(60)] == list(range(60))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for number in range(60):
+        channel.put(item(number))
+    assert [taking.get(timeout=PROMPTLY)[-1] for _ in range(60)] == list(range(60))
+    run.close()
+
+
+def test_many_queued_items_need_few_files(tmp_path):
+    in_a_process(queue_many_items, tmp_path)
 
 
 class Recorder:
@@ -90,15 +107,13 @@ def test_a_producer_that_is_far_ahead_waits_by_name(small_run, tmp_path, monkeyp
     assert "room in shared memory" in recorder.names
 
 
-@pytest.mark.skipif(
-    os.environ.get("RLINF_ALL_TESTS") != "1", reason="copies 25 GB; RLINF_ALL_TESTS=1"
-)
-@pytest.mark.timeout(600)
-def test_five_thousand_items_of_5_mb_with_1024_files(small_run):
-    small_run.keeper()
-    producer, consumer = small_run.join("p:0"), small_run.join("c:0")
-    channel, taking = small_run.channel(producer, "c"), small_run.channel(consumer, "c")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def queue_five_thousand_items(folder: Path) -> None:
+    """Put and get 25 GB with 1024 files."""
+    run = SmallRun(folder)
+    run.keeper()
+    producer, consumer = run.join("p:0"), run.join("c:0")
+    channel, taking = run.channel(producer, "c"), run.channel(consumer, "c")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     pool = producer.endpoint.packer.pool
     done = threading.Event()
@@ -108,14 +123,20 @@ def test_five_thousand_items_of_5_mb_with_1024_files(small_run):
             channel.put(item(number))
         done.set()
 
-    try:
-        producing = in_thread(produce)
-        wait_until(lambda: pool._waiting or done.is_set(), 200)
-        for number in range(5000):
-            assert taking.get(timeout=3 * PROMPTLY)[-1] == number % 251
-        producing.wait()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    producing = in_thread(produce)
+    wait_until(lambda: pool._waiting or done.is_set(), 200)
+    for number in range(5000):
+        assert taking.get(timeout=3 * PROMPTLY)[-1] == number % 251
+    producing.wait()
+    run.close()
+
+
+@pytest.mark.skipif(
+    os.environ.get("RLINF_ALL_TESTS") != "1", reason="copies 25 GB; RLINF_ALL_TESTS=1"
+)
+@pytest.mark.timeout(600)
+def test_five_thousand_items_of_5_mb_with_1024_files(tmp_path):
+    in_a_process(queue_five_thousand_items, tmp_path, 500)
 
 
 # -- consumers that die ----------------------------------------------------------------------------

@@ -573,8 +573,8 @@ def fork_with_memory(pipe: Connection) -> None:
 
     pipe.send(len(traces()))
     if os.fork() == 0:
-        pool.close()
         pipe.send(traces())
+        pool.close()
         os._exit(0)
     pipe.recv()
     pipe.send(pool.write([pattern(MiB)]).id)

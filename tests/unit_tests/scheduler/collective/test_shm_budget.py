@@ -204,6 +204,7 @@ def test_who_cannot_be_looked_at_is_taken_to_live(budget, monkeypatch: pytest.Mo
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(shm_budget, "_started", no_more_files)
+    monkeypatch.setattr(shm_budget, "_CLEAN_SECONDS", 0.0)
     assert not first.take(30 * MiB)
     assert first.used == 40 * MiB and first.take(8 * MiB)
 
