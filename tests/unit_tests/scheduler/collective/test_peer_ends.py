@@ -312,8 +312,7 @@ def test_a_death_during_the_question_whether_a_peer_lives_is_told(small_run, mon
         return ask(operation, **kwargs)
 
     monkeypatch.setattr(here.registry, "ask", ask_when_it_dies)
-    with pytest.raises(WorkerDied, match="there:0"):
-        here.mailbox.recv("there:0").wait(PROMPTLY)
+    assert isinstance(here.endpoint.lost("there:0"), WorkerDied)
 
 
 class Registry:
