@@ -10,7 +10,7 @@ from typing import Any
 from rlinf.config import validate_cfg
 from rlinf.scheduler import Cluster, FlexiblePlacementStrategy
 from rlinf.scheduler.channel import keeper
-from tests.e2e_tests.faults.job import Loop
+from tests.e2e_tests.faults.job import STEPS, Loop
 from tests.e2e_tests.faults.parts import ROLES, SOON, Fault, MortalKeeper, Part
 
 
@@ -20,10 +20,12 @@ def config(folder: Path) -> Any:
         {
             "cluster": {
                 "num_nodes": 1,
+                "component_placement": {"actor,env,rollout": "0"},
                 "timeouts": {"call": SOON, "recv": SOON, "channel": SOON},
             },
             "runner": {
-                "task_type": "workers",
+                "task_type": "embodied",
+                "max_steps": STEPS,
                 "save_interval": 1,
                 "progress": "off",
                 "logger": {
@@ -32,6 +34,11 @@ def config(folder: Path) -> Any:
                     "logger_backends": ["jsonl"],
                 },
             },
+            # The runner is that of training; its workers have a shape of their own.
+            "algorithm": {"adv_type": "raw", "loss_type": "actor"},
+            "env": {"train": {"env_type": "gymnasium", "id": "CartPole-v1", "total_num_envs": 1}},
+            "rollout": {},
+            "actor": {"model": {"model_type": "mlp_policy"}},
         }
     )
 
