@@ -34,8 +34,8 @@ TRL = "TRL"
 ONE_THREAD = f"{TRL}, 1 thread"
 RECIPE = "arithmetic_grpo"
 GROUPS, SAMPLES, TOKENS = 32, 8, 32
-RATE = 1.5e-4
-"""Learning rate of the recipe."""
+RATE = 3e-4
+"""Learning rate of the recipe at its highest."""
 PROMPTS = 2048
 """That TRL draws from; a run of the recipe takes the first ones of these."""
 LONG = 900.0

@@ -16,9 +16,9 @@ def test_a_small_model_gets_better_at_problems_it_has_never_seen(troupe, tmp_pat
     runner = make_runner(
         troupe,
         tmp_path,
-        "runner.max_steps=24",
-        "runner.val_check_interval=24",
-        "actor.supervised.steps=150",
+        "runner.max_steps=12",
+        "runner.val_check_interval=12",
+        "actor.supervised.steps=120",
     )
     runner._supervise()
     before = runner.evaluate()["eval/pass@1"]
@@ -29,10 +29,10 @@ def test_a_small_model_gets_better_at_problems_it_has_never_seen(troupe, tmp_pat
     assert after["eval/pass@1"] > before + 0.1, (before, after)
     assert after["eval/pass@1_low"] <= after["eval/pass@1"] <= after["eval/pass@1_high"]
     lines = [line for line in metrics_of(runner) if "rollout/score" in line]
-    assert [line["step"] for line in lines] == list(range(1, 25))
+    assert [line["step"] for line in lines] == list(range(1, 13))
     samples = (runner.folder / "samples.jsonl").read_text().splitlines()
     assert (
-        len(samples) == 24 * 4 and {"prompt", "response", "score"} <= json.loads(samples[0]).keys()
+        len(samples) == 12 * 4 and {"prompt", "response", "score"} <= json.loads(samples[0]).keys()
     )
 
 
