@@ -114,7 +114,7 @@ def compute_ppo_actor_loss(
         advantages=advantages,
         clip=clip_range(policy_loss, ratio_clip_eps, clip_ratio_low, clip_ratio_high),
         log_ratio_bounds=(clip_log_ratio_min, clip_log_ratio_max),
-        mask=aggregator.mask,
+        mask=aggregator.mask_of(logprobs),
         sequence_ids=sequence_ids,
     )
     term, ratio = of_policy.term, of_policy.ratio

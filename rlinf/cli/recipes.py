@@ -13,6 +13,7 @@ ENTRY_SCRIPTS = {
     "workers": "examples/workers/main.py",
     "embodied": "examples/embodiment/train_embodied_agent.py",
     "reasoning": "examples/reasoning/main_grpo.py",
+    "reasoning_eval": "examples/reasoning/main_grpo.py",
 }
 """Script that runs a config, by its `runner.task_type`."""
 
