@@ -50,9 +50,10 @@ class Rollout(Observed, MultiStepRolloutWorker):
         super()._offload()
         self.note("rollout off")
 
-    def _sampling(self, stage: int, step: int) -> dict[str, Any]:
-        self.note("rollout acts")
-        return super()._sampling(stage, step)
+    def init_worker(self, *args: Any) -> None:
+        super().init_worker(*args)
+        act = self._acting.act
+        self._acting.act = lambda *args: (self.note("rollout acts"), act(*args))[1]
 
 
 class Env(Observed, EnvWorker):

@@ -38,4 +38,4 @@ class Keypad(gymnasium.Env):
         return shown
 
 
-gymnasium.register("Keypad-v0", Keypad)
+gymnasium.register("Keypad-v0", Keypad, max_episode_steps=STEPS + 1)
