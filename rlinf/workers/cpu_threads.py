@@ -23,7 +23,9 @@ def use_cores(cfg: Any, device: torch.device) -> None:
     """
     if device.type != "cpu" or os.environ.get("OMP_NUM_THREADS", "1") != "1":
         return
-    overlaps = cfg.algorithm.max_policy_age > 0 or cfg.actor.stream_groups > 0
+    # An evaluation may have no actor to share with.
+    streams = cfg.actor is not None and cfg.actor.stream_groups > 0
+    overlaps = cfg.algorithm.max_policy_age > 0 or streams
     torch.set_num_threads(threads(len(os.sched_getaffinity(0)), _workers_here(), overlaps))
 
 

@@ -42,6 +42,12 @@ def test_groups_that_work_at_the_same_time_have_half(chosen: list[int]) -> None:
     assert chosen == [4, 2, 2]
 
 
+def test_an_evaluation_without_an_actor_has_all(chosen: list[int]) -> None:
+    cfg = SimpleNamespace(algorithm=SimpleNamespace(max_policy_age=0), actor=None)
+    cpu_threads.use_cores(cfg, torch.device("cpu"))
+    assert chosen == [4]
+
+
 def test_what_the_user_says_stays(chosen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     cpu_threads.use_cores(settings(), torch.device("cuda"))
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
