@@ -9,14 +9,19 @@ from pydantic import BaseModel, Field, create_model
 from rlinf.config.schema.base import Int, Section
 
 
-class VectorEnvKeys(Section):
-    """Keys that the vector-env base class reads for every env."""
+class NotFiniteKeys(Section):
+    """Keys of every env."""
 
     on_nan: Literal["error", "skip"] | None = Field(
         None,
         description="What a NaN in an observation or reward does: stop the run, or drop the "
         "episode and count it; null is as runner.on_nan says.",
     )
+
+
+class VectorEnvKeys(NotFiniteKeys):
+    """Keys of envs that need not have a list of initial states."""
+
     num_reset_states: Int | None = Field(
         None,
         gt=0,
@@ -25,7 +30,7 @@ class VectorEnvKeys(Section):
     )
 
 
-class SimulatorKeys(VectorEnvKeys):
+class SimulatorKeys(Section):
     """Keys of envs whose simulator takes arguments."""
 
     init_params: dict[str, Any] = Field(

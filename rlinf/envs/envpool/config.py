@@ -6,10 +6,10 @@ from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
-from rlinf.envs.config import SimulatorKeys
+from rlinf.envs.config import NotFiniteKeys, SimulatorKeys
 
 
-class EnvPoolKeys(SimulatorKeys):
+class EnvPoolKeys(SimulatorKeys, NotFiniteKeys):
     """Keys of EnvPool."""
 
     id: str = Field(

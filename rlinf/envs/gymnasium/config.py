@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import Field
 
 from rlinf.config.plugins import register_schema
-from rlinf.envs.config import SimulatorKeys
+from rlinf.envs.config import SimulatorKeys, VectorEnvKeys
 
 
-class GymnasiumEnvKeys(SimulatorKeys):
+class GymnasiumEnvKeys(SimulatorKeys, VectorEnvKeys):
     """Keys of every env with Gymnasium's interface."""
 
     success_key: str | None = Field(

@@ -6,10 +6,10 @@ from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
-from rlinf.envs.config import SimulatorKeys
+from rlinf.envs.config import NotFiniteKeys, SimulatorKeys
 
 
-class LiberoKeys(SimulatorKeys):
+class LiberoKeys(SimulatorKeys, NotFiniteKeys):
     """Keys of LIBERO."""
 
     task_suite_name: str = Field(..., description="Task suite, such as `libero_spatial`.")

@@ -6,10 +6,10 @@ from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
-from rlinf.envs.config import SimulatorKeys
+from rlinf.envs.config import SimulatorKeys, VectorEnvKeys
 
 
-class ManiSkillKeys(SimulatorKeys):
+class ManiSkillKeys(SimulatorKeys, VectorEnvKeys):
     """Keys of ManiSkill."""
 
     id: str = Field(..., description="ManiSkill environment id, such as `PickCube-v1`.")

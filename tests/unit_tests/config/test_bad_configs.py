@@ -248,6 +248,18 @@ MISTAKES = {
         "env.eval.rollout_epoch = 2",
         "an evaluation plays runner.eval_episodes episodes",
     ),
+    "number of initial states of an env that has its own": (
+        {
+            "env.train": {
+                "env_type": "libero",
+                "task_suite_name": "libero_spatial",
+                "total_num_envs": 16,
+                "max_episode_steps": 100,
+                "num_reset_states": 3,
+            }
+        },
+        "unknown key: 'env.train' has no 'num_reset_states'",
+    ),
     "argument of a simulator that takes none": (
         {"env.train.init_params": {"x": 1}},
         "unknown key: 'env.train' has no 'init_params'",
