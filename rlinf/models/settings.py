@@ -40,13 +40,17 @@ def complete(cfg: Mapping[str, Any], env_spec: EnvSpec | None) -> DictConfig:
         env_spec: Where sizes come from that are null.
 
     Returns:
-        A read-only config with `obs_dim`, `action_dim` and `action_choices`, null if nobody
-        knows them.
+        A read-only config; that of a policy that acts with `obs_dim`, `action_dim` and
+        `action_choices`, null if nobody knows them.
 
     Raises:
         ValueError: A key is wrong, or config and env disagree about a size.
     """
     filled = copy.deepcopy(cfg) if isinstance(cfg, TrackedConfig) else _checked(cfg)
+    name = filled["model_type"]
+    if name in SupportedModel and SupportedModel(name).category == "reasoning":
+        OmegaConf.set_readonly(filled, True)
+        return filled
     OmegaConf.set_readonly(filled, False)
     OmegaConf.set_struct(filled, False)
     for name, meaning in _SIZES.items():

@@ -71,6 +71,9 @@ def test_python_of_a_page_runs(page: Path, ray_address: str, tmp_path: Path) -> 
 )
 def test_yaml_of_a_page_is_valid(page: Path, number: int) -> None:
     config = yaml.safe_load(blocks(page, "yaml")[number])
+    if config.get("runner", {}).get("task_type", "workers") != "workers":
+        validate_cfg(config, accelerators_per_node=8)
+        return
     # A fragment without a runner is part of a config of some task type.
     runner = {"runner": {"task_type": "workers"}}
     whole = {key: config[key] for key in config if key in ("runner", "cluster", "example")}
