@@ -67,7 +67,7 @@ def test_steps_limits_and_the_next_episode(make):
     actions = np.full((4, 4, 2), 0.25, np.float32)
     obs, rewards, _, truncations, infos = env.chunk_step(actions)
     assert rewards[0].tolist() == [0.25, 0.5, 0.75, 0]
-    assert truncations.tolist() == [[False] * 3 + [True]] * 4
+    assert truncations.tolist() == [[False, False, True, False]] * 4
     assert infos[-1]["final_observation"]["states"][:, 2].tolist() == [3] * 4
     assert obs[-1]["states"][:, 2].tolist() == [0] * 4
     assert not torch.equal(obs[-1]["states"][:, 0], first["states"][:, 0])
@@ -81,7 +81,7 @@ def test_slots_that_ended_rest_while_others_go_on(make):
     actions = np.zeros((2, 4, 2), np.float32)
     actions[1] = 0.6
     obs, rewards, terminations, _, infos = env.chunk_step(actions)
-    assert terminations.tolist() == [[False] * 4, [False] * 3 + [True]]
+    assert terminations.tolist() == [[False] * 4, [False, True, False, False]]
     assert infos[-1]["episode"]["episode_len"].tolist() == [4, 2]
     assert infos[-1]["episode"]["success_once"].tolist() == [0, 1]
 
