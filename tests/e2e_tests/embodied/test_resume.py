@@ -230,7 +230,8 @@ def test_an_env_that_cannot_be_saved_costs_its_episodes_and_nothing_else(troupe,
     assert len(summary["not_saved"]) == 1 and summary["not_saved"][0].startswith(why)
     assert capsys.readouterr().err.count(f"checkpoints hold all but {why}") == 1
     before = first.actor.weights().wait()[0]
-    resumed = troupe.runner(tmp_path, RECIPE, [*overrides, "runner.max_epochs=3"])
+    longer = ["runner.max_epochs=3", "runner.resume_force=true"]
+    resumed = troupe.runner(tmp_path, RECIPE, [*overrides, *longer])
     said = capsys.readouterr().out
     assert "resuming after step 2" in said and f"not restored: {why}" in said
     assert "new episodes begin" in said
