@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,6 +17,10 @@ import os, pickle, sys
 from rlinf.scheduler.errors import SchedulerError
 from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.runtime import ProcessRuntime, has_runtime, set_current_runtime
+
+def say(line):
+    # One write per line: lines of parent and child do not mix.
+    os.write(1, (line + chr(10)).encode())
 
 run = pickle.load(open(sys.argv[1], "rb"))
 here = ProcessRuntime("parent:0", run, 0, "127.0.0.1")
@@ -30,18 +35,16 @@ if os.fork() == 0:
         try:
             use()
         except SchedulerError as error:
-            print(has_runtime(), error, flush=True)
+            say(f"{has_runtime()} {error}")
     sys.stdin.read()
     os._exit(0)
-print("forked", flush=True)
+say("forked")
 here.mailbox.send("other:0", "still here").wait()
 here.mailbox.recv("other:0").wait(600)
 """
 
 
 def test_a_living_child_does_not_hide_the_end_of_its_parent(small_run, tmp_path):
-    import pickle
-
     (tmp_path / "run").write_bytes(pickle.dumps(small_run._spec))
     other = small_run.join("other:0")
     process = subprocess.Popen(

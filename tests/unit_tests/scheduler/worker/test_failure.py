@@ -221,7 +221,9 @@ def run_program(
     if kill is not None:
         time.sleep(0.5)
         process.send_signal(kill)
-    out, _ = process.communicate(timeout=150)
+    # Not communicate(), which loses what came together with the line of pids.
+    with process:
+        out = process.stdout.read()
     seconds = time.monotonic() - begin
     deadline = time.monotonic() + 60
     while (alive := [p for p in everyone if runs(p)]) and time.monotonic() < deadline:

@@ -78,7 +78,8 @@ def test_two_halves_are_one_whole(tmp_path, name, half):
 
 def test_another_number_of_ranks_is_told():
     learner = make_learner(make_cfg())
-    state = learner.state() | {"world_size": 4}
+    state = learner.state()
+    state["actor"]["world_size"] = 4
     (note,) = learner.load_state(state)
     assert "there were 4 actor ranks and now are 1" in note
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlinf.algorithms.kl import kl_penalised_rewards
+from rlinf.algorithms.masks import until_first_done
 from tests.unit_tests.workers.actor.learning import (
     GRPO,
     distance,
@@ -44,9 +45,10 @@ def test_the_metric_is_the_divergence_from_the_initial_policy(kind, recipe):
     assert first["actor/kl_ref"] == pytest.approx(0.0, abs=1e-6)
     batch = rollout(learner.engine.model, seed=2)
     now, then = logprobs(learner.engine.model, batch), logprobs(initial, batch)
-    ends = (batch.terminations | batch.truncations).any(-1).long()
-    # Without auto-reset nothing counts after the first end of an episode.
-    counts = (ends.cumsum(0) - ends == 0) | cfg.env.train.auto_reset
+    if not cfg.env.train.auto_reset:  # An env whose episode has ended waits.
+        ends = (batch.terminations | batch.truncations).any(-1)
+        batch.valid &= until_first_done(ends)[..., None]
+    counts = batch.valid.all(-1)
     expected = [KL[kind](float(b - a)) for a, b in zip(now[counts], then[counts], strict=True)]
     _, second = learn(learner, batch)
     assert second["actor/kl_ref"] == pytest.approx(sum(expected) / len(expected), rel=1e-4)
