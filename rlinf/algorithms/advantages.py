@@ -14,14 +14,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from rlinf.algorithms.groups import Groups
 from rlinf.algorithms.kl import kl_penalty
-from rlinf.algorithms.masks import (
-    episode_scores,
-    groups_unequal,
-    in_groups,
-    last_valid,
-    until_first_done,
-)
+from rlinf.algorithms.masks import episode_scores, last_valid, until_first_done
 from rlinf.algorithms.registry import register_advantage
 
 AllReduce = Callable[[Tensor], "Tensor | None"]
@@ -120,6 +115,7 @@ def compute_grpo_advantages(
     *,
     rewards: Tensor,
     group_size: int,
+    group_ids: Tensor | None = None,
     dones: Tensor | None = None,
     loss_mask: Tensor | None = None,
     group_baseline: str = "mean",
@@ -131,12 +127,14 @@ def compute_grpo_advantages(
     in the window. The baseline b is the mean of the group, the episode itself included, or with
     `leave_one_out` the mean of the others (RLOO, Ahmadian et al. 2024), which makes s − b greater
     by G / (G − 1). The scale c is the unbiased deviation of the group plus 1e-6, or with `none` it
-    is 1 (Dr. GRPO, Liu et al. 2025). A group whose scores are equal says nothing: zero. Steps after
-    the first episode have no score: zero.
+    is 1 (Dr. GRPO, Liu et al. 2025). A group whose scores are equal says nothing, nor does one with
+    a single member: zero. Steps after the first episode have no score: zero.
 
     Args:
-        rewards: `[n, B]`, groups of envs side by side.
+        rewards: `[n, B]`.
         group_size: G, at least 2.
+        group_ids: Groups of any size: equal numbers are one group, int64 `[B]`; None is groups of
+            `group_size` neighbours.
         dones: `[n, B]`; None when the window is one episode.
         loss_mask: `[n, B]`, steps that the policy decided; None is all.
         group_baseline: `mean` or `leave_one_out`.
@@ -157,14 +155,14 @@ def compute_grpo_advantages(
         raise ValueError(f"group_baseline is '{group_baseline}'; allowed: mean, leave_one_out")
     if group_scale not in ("std", "none"):
         raise ValueError(f"group_scale is '{group_scale}'; allowed: std, none")
-    scores = in_groups(episode_scores(rewards, dones), group_size)
-    relative = scores - scores.mean(1, keepdim=True)
+    scores = episode_scores(rewards, dones)
+    groups = _groups(scores, group_size, group_ids)
+    relative = scores - groups.to_members(groups.mean(scores))
     if group_baseline == "leave_one_out":
-        relative = relative * (group_size / (group_size - 1))
+        relative = relative * groups.to_members(groups.sizes / (groups.sizes - 1).clamp(min=1))
     if group_scale == "std":
-        relative = relative / (scores.std(1, keepdim=True) + 1e-6)
-    unequal = groups_unequal(scores, group_size).unsqueeze(1)
-    advantages = torch.where(unequal, relative, 0.0).reshape(-1)
+        relative = relative / (groups.to_members(groups.std(scores)) + 1e-6)
+    advantages = torch.where(groups.to_members(groups.unequal(scores)), relative, 0.0)
     return torch.where(_valid(rewards, dones, loss_mask), advantages, 0.0), None
 
 
@@ -175,6 +173,7 @@ def compute_reinpp_advantages(
     dones: Tensor | None = None,
     loss_mask: Tensor | None = None,
     group_size: int = 1,
+    group_ids: Tensor | None = None,
     use_reinpp_baseline: bool = False,
     reinpp_kl_beta: float = 0.0,
     kl_penalty_type: str = "k1",
@@ -187,10 +186,11 @@ def compute_reinpp_advantages(
     s is the return of the first episode in the window, b the mean of its group or 0. Undiscounted.
 
     Args:
-        rewards: `[n, B]`, groups of envs side by side.
+        rewards: `[n, B]`.
         dones: `[n, B]`; None when the window is one episode.
         loss_mask: `[n, B]`, steps that the policy decided; None is all.
         group_size: Members of a group.
+        group_ids: Groups of any size, as for `grpo`.
         use_reinpp_baseline: Whether b is the group's mean.
         reinpp_kl_beta: β.
         kl_penalty_type: See `rlinf.algorithms.kl.kl_penalty`.
@@ -208,8 +208,8 @@ def compute_reinpp_advantages(
     )
     scores = episode_scores(rewards, dones)
     if use_reinpp_baseline:
-        grouped = in_groups(scores, group_size)
-        scores = (grouped - grouped.mean(1, keepdim=True)).reshape(-1)
+        groups = _groups(scores, group_size, group_ids)
+        scores = scores - groups.to_members(groups.mean(scores))
     valid = _valid(rewards, dones, loss_mask)
     credit = torch.where(last_valid(valid), scores, 0.0)
     if reinpp_kl_beta > 0:
@@ -319,6 +319,17 @@ def _end_values(
             )
         return torch.zeros_like(rewards)
     return torch.where(truncated, bootstrap_values.to(rewards.dtype), 0.0)
+
+
+def _groups(scores: Tensor, group_size: int, group_ids: Tensor | None) -> Groups:
+    if group_ids is None:
+        return Groups.of_size(len(scores), group_size, scores.device)
+    if group_ids.shape != scores.shape:
+        raise ValueError(
+            f"group_ids has the shape {tuple(group_ids.shape)}; it must be {tuple(scores.shape)}, "
+            "one number per episode"
+        )
+    return Groups(group_ids)
 
 
 def _valid(rewards: Tensor, dones: Tensor | None, loss_mask: Tensor | None) -> Tensor:

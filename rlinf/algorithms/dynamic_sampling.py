@@ -13,20 +13,20 @@ from typing import Generic, TypeVar
 
 import torch
 
-from rlinf.algorithms.masks import groups_unequal
+from rlinf.algorithms.groups import Groups
 
 Group = TypeVar("Group")
 
 
 def carries_signal(scores: Sequence[float]) -> bool:
-    """Returns whether the scores of a group differ; see `rlinf.algorithms.masks.groups_unequal`.
+    """Returns whether the scores of a group differ; see `rlinf.algorithms.groups.Groups.unequal`.
 
     Args:
         scores: How right the responses of a group are, before a penalty for length or other
             shaping: eight wrong answers are wrong alike, although one of them is too long.
     """
     values = torch.tensor(list(scores), dtype=torch.float64)
-    return len(values) > 1 and bool(groups_unequal(values, len(values)))
+    return len(values) > 1 and bool(Groups.of_size(len(values), len(values)).unequal(values))
 
 
 class DynamicSampler(Generic[Group]):

@@ -39,11 +39,13 @@ class Sample:
 
     Attributes:
         prompt_index: `index` of the prompt.
-        sample_index: 0 to group_size - 1.
+        sample_index: 0 to the size of the group - 1.
         prompt_ids: `[P]` tokens of the prompt.
-        response_ids: `[R]` tokens; the last one is the end token when `finish_reason` is "stop".
+        response_ids: `[R]` tokens that follow the prompt; the last one is the end token when
+            `finish_reason` is "stop".
         logprobs: `[R]` log-probability of each response token under the distribution it was drawn
-            from: with temperature, before top-k and top-p cut it.
+            from: with temperature, before top-k and top-p cut it. Any number where the loss mask
+            is false.
         versions: `[R]` version of the weights that drew each token.
         finish_reason: "stop", "length" or "abort".
         reward: what the response is worth; None until it is known.
@@ -52,6 +54,8 @@ class Sample:
             the actor compute them, if it needs them.
         ref_logprobs: `[R]` log-probabilities by the reference policy; None likewise.
         values: `[R]` values of the state before each token; None likewise.
+        loss_mask: `[R]` whether the policy wrote each response token; false for what a tool or
+            another agent wrote, which is read and not learnt. None is all.
     """
 
     prompt_index: int
@@ -66,11 +70,14 @@ class Sample:
     old_logprobs: list[float] | None = None
     ref_logprobs: list[float] | None = None
     values: list[float] | None = None
+    loss_mask: list[bool] | None = None
 
 
 @dataclass
 class SampleGroup:
     """All responses to one prompt: what travels from rollout to reward to actor.
+
+    The rollout makes `algorithm.group_size` of them; whoever hands a group on may leave some out.
 
     Attributes:
         prompt: the question.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 GIVEN = ("old_logprobs", "ref_logprobs", "values")
 """What groups of workers of their own may have computed for each response token."""
 
+OF_RESPONSE_TOKENS = ("logprobs", "versions", "loss_mask", *GIVEN)
+"""Fields with one entry per response token, `[R]`."""
+
+OF_SEQUENCES = ("prompts", "responses", "rewards", "indices", "numbers", "truncated")
+"""Fields with one entry per sequence, `[n]`."""
+
 
 @dataclass(frozen=True)
 class TokenBatch:
@@ -26,10 +32,13 @@ class TokenBatch:
         prompts: tokens of each prompt, int64 `[n]`.
         responses: tokens of each response, int64 `[n]`.
         logprobs: of response tokens, by the engine that sampled them, float32 `[R]`; NaN where it
-            did not say.
+            did not say, 0 where the policy did not write.
         versions: of the weights that sampled them, int64 `[R]`.
+        loss_mask: whether the policy wrote each response token, bool `[R]`; what a tool wrote is
+            read by the model and is in no loss.
         rewards: of each response, float32 `[n]`.
-        indices: number of each one's prompt in the run, int64 `[n]`; groups lie side by side.
+        indices: number of each one's prompt in the run, int64 `[n]`; sequences of one prompt are a
+            group.
         numbers: number of each response in its group, int64 `[n]`.
         truncated: whether a response was cut at the length limit, bool `[n]`.
         old_logprobs: of response tokens, by the trainer before the update, float32 `[R]`; None if
@@ -43,6 +52,7 @@ class TokenBatch:
     responses: Tensor
     logprobs: Tensor
     versions: Tensor
+    loss_mask: Tensor
     rewards: Tensor
     indices: Tensor
     numbers: Tensor
@@ -62,22 +72,21 @@ class TokenBatch:
         return self.prompts + self.responses
 
     @classmethod
-    def of(cls, groups: Sequence[SampleGroup], group_size: int | None = None) -> TokenBatch:
+    def of(cls, groups: Sequence[SampleGroup]) -> TokenBatch:
         """Joins groups of samples that have their rewards.
 
         Args:
-            groups: what to join, in this order.
-            group_size: samples that each must have; None allows any number.
+            groups: what to join, in this order; each has one sample or more.
 
         Raises:
-            ValueError: a sample has no reward, was aborted, has no prompt, or has not one version
-                per token and one log-probability, or none at all; or a group is of another size.
+            ValueError: a group is empty; or a sample has no reward, was aborted, has no prompt, or
+                has not one version per token and one log-probability, or none at all.
         """
         for group in groups:
-            if group_size is not None and len(group.samples) != group_size:
+            if not group.samples:
                 raise ValueError(
-                    f"the group of prompt {group.prompt.index} has {len(group.samples)} samples, "
-                    f"but algorithm.group_size is {group_size}"
+                    f"the group of prompt {group.prompt.index} has no samples; drop such a group "
+                    "and ask for another one"
                 )
             for sample in group.samples:
                 _check(sample, group.prompt.index)
@@ -92,6 +101,7 @@ class TokenBatch:
             responses=torch.tensor([len(s.response_ids) for s in samples], dtype=torch.int64),
             logprobs=torch.tensor([x for s in samples for x in _logprobs(s)], dtype=torch.float32),
             versions=torch.tensor([v for s in samples for v in s.versions], dtype=torch.int64),
+            loss_mask=torch.tensor([m for s in samples for m in _loss_mask(s)], dtype=torch.bool),
             rewards=torch.tensor([s.reward for s in samples], dtype=torch.float32),
             indices=torch.tensor(
                 [group.prompt.index for group in groups for _ in group.samples], dtype=torch.int64
@@ -126,6 +136,7 @@ class TokenBatch:
             responses=responses,
             logprobs=torch.zeros(total),
             versions=torch.zeros(total, dtype=torch.int64),
+            loss_mask=torch.ones(total, dtype=torch.bool),
             rewards=torch.zeros(count),
             indices=torch.arange(count),
             numbers=torch.zeros(count, dtype=torch.int64),
@@ -134,23 +145,12 @@ class TokenBatch:
 
     def select(self, rows: Tensor) -> TokenBatch:
         """Returns some of the sequences, in the order of `rows`, int64 `[k]`."""
-        of_tokens = ragged_index(self.lengths, rows)
         of_responses = ragged_index(self.responses, rows)
-        return TokenBatch(
-            tokens=self.tokens[of_tokens],
-            prompts=self.prompts[rows],
-            responses=self.responses[rows],
-            logprobs=self.logprobs[of_responses],
-            versions=self.versions[of_responses],
-            rewards=self.rewards[rows],
-            indices=self.indices[rows],
-            numbers=self.numbers[rows],
-            truncated=self.truncated[rows],
-            **{
-                name: None if flat is None else flat[of_responses]
-                for name, flat in ((name, getattr(self, name)) for name in GIVEN)
-            },
-        )
+        parts = {name: getattr(self, name)[rows] for name in OF_SEQUENCES}
+        for name in OF_RESPONSE_TOKENS:
+            flat = getattr(self, name)
+            parts[name] = None if flat is None else flat[of_responses]
+        return TokenBatch(tokens=self.tokens[ragged_index(self.lengths, rows)], **parts)
 
     @classmethod
     def join(cls, parts: Sequence[TokenBatch]) -> TokenBatch:
@@ -171,6 +171,15 @@ class TokenBatch:
     def sequence_ids(self) -> Tensor:
         """Number of the sequence of each response token, int64 `[R]`."""
         return torch.repeat_interleave(torch.arange(self.num_sequences), self.responses)
+
+    def count(self, flags: Tensor) -> Tensor:
+        """Counts the response tokens of each sequence that are marked, int64 `[n]`.
+
+        Args:
+            flags: bool `[R]`.
+        """
+        counts = torch.zeros(self.num_sequences, dtype=torch.int64)
+        return counts.index_add(0, self.sequence_ids(), flags.long())
 
 
 def ragged_index(lengths: Tensor, rows: Tensor) -> Tensor:
@@ -227,11 +236,15 @@ def _check(sample: object, index: int) -> None:
             "least a begin-of-text token"
         )
     count = len(sample.response_ids)
-    for name, values in (("logprobs", _logprobs(sample)), ("versions", sample.versions)):
+    for name, values in (
+        ("logprobs", sample.logprobs or range(count)),
+        ("versions", sample.versions),
+        ("entries in loss_mask", _loss_mask(sample)),
+    ):
         if len(values) != count:
             raise ValueError(
-                f"{what} has {count} tokens, but {len(values)} {name}; an engine must give one for "
-                "each token"
+                f"{what} has {count} response tokens, but {len(values)} {name}; give one for each "
+                "token"
             )
 
 
@@ -252,5 +265,11 @@ def _given(samples: Sequence[object], name: str) -> Tensor | None:
     return torch.tensor([x for s in samples for x in getattr(s, name)], dtype=torch.float32)
 
 
-def _logprobs(sample: object) -> Sequence[float]:
-    return sample.logprobs or [math.nan] * len(sample.response_ids)
+def _logprobs(sample: object) -> Iterator[float]:
+    """What the engine said of each token; 0 for those that the policy did not write."""
+    given = sample.logprobs or [math.nan] * len(sample.response_ids)
+    return (x if own else 0.0 for x, own in zip(given, _loss_mask(sample), strict=True))
+
+
+def _loss_mask(sample: object) -> Sequence[bool]:
+    return [True] * len(sample.response_ids) if sample.loss_mask is None else sample.loss_mask

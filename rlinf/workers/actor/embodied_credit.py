@@ -10,13 +10,9 @@ import torch
 from torch import Tensor
 
 from rlinf.algorithms.advantages import normalize_advantages
+from rlinf.algorithms.groups import Groups
 from rlinf.algorithms.kl import kl_penalised_rewards
-from rlinf.algorithms.masks import (
-    episode_lengths,
-    episode_scores,
-    groups_within,
-    in_groups,
-)
+from rlinf.algorithms.masks import episode_lengths, episode_scores
 from rlinf.algorithms.registry import advantage_registry, normalizes
 from rlinf.algorithms.utils import (
     compute_embodied_advantages,
@@ -199,7 +195,8 @@ class EmbodiedCredit:
             finite &= torch.isfinite(batch.rewards).all(-1).all(0)
         group = self._cfg.algorithm.group_size
         if group > 1 and not finite.all():
-            finite = in_groups(finite, group).all(1).repeat_interleave(group)
+            groups = Groups.of_size(len(finite), group, finite.device)
+            finite = groups.to_members(groups.all(finite))
         return finite
 
     def _kept_envs(self, rewards: Tensor, dones: Tensor) -> Tensor | None:
@@ -207,12 +204,9 @@ class EmbodiedCredit:
         algorithm = self._cfg.algorithm
         if not algorithm.filter_rewards:
             return None
-        return groups_within(
-            episode_scores(flatten_chunks(rewards), flatten_chunks(dones)),
-            group_size=algorithm.group_size,
-            lower=algorithm.rewards_lower_bound,
-            upper=algorithm.rewards_upper_bound,
-        )
+        scores = episode_scores(flatten_chunks(rewards), flatten_chunks(dones))
+        groups = Groups.of_size(len(scores), algorithm.group_size, scores.device)
+        return groups.within(scores, algorithm.rewards_lower_bound, algorithm.rewards_upper_bound)
 
     # -- metrics ----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlinf.algorithms.groups import Groups
 from rlinf.data.token_batch import TokenBatch
 from rlinf.models.causal_lm.model import CausalLM
 
@@ -106,7 +107,6 @@ def _cut_further(pieces: list[int], wanted: int) -> list[int]:
 
 def deal(
     shares: list[TokenBatch],
-    group_size: int,
     rank: int,
     *,
     balance: bool = False,
@@ -119,7 +119,6 @@ def deal(
 
     Args:
         shares: what each rank has received.
-        group_size: sequences of a group.
         rank: whose groups to return.
         balance: give each rank about as many tokens, the longest groups first, instead of runs of
             neighbours.
@@ -129,22 +128,22 @@ def deal(
         ValueError: a group that is chosen has not come.
     """
     batch = TokenBatch.join(shares) if len(shares) > 1 else shares[0]
-    order = batch.indices.argsort(stable=True)
-    groups = order.view(-1, group_size)
+    groups = Groups(batch.indices).members()
     if chosen is not None:
-        of_group = batch.indices[groups[:, 0]]
-        missing = sorted(set(chosen) - set(of_group.tolist()))
+        prompts = [int(batch.indices[group[0]]) for group in groups]
+        missing = sorted(set(chosen) - set(prompts))
         if missing:
             raise ValueError(f"the groups of prompts {missing} were chosen but have not come")
-        groups = groups[torch.isin(of_group, torch.tensor(list(chosen)))]
+        wanted = set(chosen)
+        groups = [group for group, p in zip(groups, prompts, strict=True) if p in wanted]
     if len(shares) > 1:
         sizes = [len(part) for part in torch.arange(len(groups)).tensor_split(len(shares))]
         if balance:
-            chosen = _balanced(batch.lengths[groups].sum(1).tolist(), sizes)[rank]
+            own = _balanced([int(batch.lengths[group].sum()) for group in groups], sizes)[rank]
         else:
-            chosen = list(range(sum(sizes[:rank]), sum(sizes[: rank + 1])))
-        groups = groups[torch.tensor(chosen, dtype=torch.int64)]
-    return batch.select(groups.flatten())
+            own = range(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        groups = [groups[i] for i in own]
+    return batch.select(torch.cat([torch.empty(0, dtype=torch.int64), *groups]))
 
 
 def _balanced(weights: list[int], sizes: list[int]) -> list[list[int]]:

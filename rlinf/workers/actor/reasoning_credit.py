@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from rlinf.algorithms.advantages import normalize_advantages
+from rlinf.algorithms.groups import Groups
 from rlinf.algorithms.kl import kl_penalised_rewards
-from rlinf.algorithms.masks import groups_unequal, groups_within, in_groups, last_valid
+from rlinf.algorithms.masks import last_valid
 from rlinf.algorithms.metrics import Metric, MetricMax, MetricSum
 from rlinf.algorithms.registry import advantage_registry, normalizes
 from rlinf.algorithms.utils import compute_token_advantages
@@ -63,6 +64,7 @@ class ReasoningCredit:
         names = advantage_registry.arguments(algorithm.adv_type)
         self._settings = {name: algorithm[name] for name in names if name in algorithm}
         self._takes_values = "values" in names
+        self._takes_size, self._takes_groups = "group_size" in names, "group_ids" in names
         self._normalizes = algorithm.normalize_advantages and normalizes(algorithm.adv_type)
         self._in_reward = algorithm.kl_in == "reward" and algorithm.kl_beta > 0
         self.nan_skipped = 0
@@ -83,7 +85,7 @@ class ReasoningCredit:
         """Computes the credit of this rank's share of a batch.
 
         Args:
-            batch: groups side by side.
+            batch: whole groups, of any size.
             logprobs: of the policy that acted, `[R]`; where divergence is part of the reward.
             ref_logprobs: of the reference policy, `[R]`; likewise.
             values: of the state before each token, `[R]`; for advantages that take them.
@@ -91,14 +93,17 @@ class ReasoningCredit:
         Raises:
             FloatingPointError: a reward is not finite, and `runner.on_nan` is `stop`.
         """
-        finite = self._finite(batch)
+        groups = Groups(batch.indices)
+        self._check_sizes(groups)
+        finite = self._finite(batch, groups)
         rewards = torch.where(finite, batch.rewards, 0.0)
-        kept = self._kept(rewards)
+        kept = self._kept(rewards, groups)
         counts = finite & kept
         if self._algorithm.mask_truncated:
             counts = counts & ~batch.truncated
         rows = valid_entries(batch.responses)
-        mask = rows & counts.unsqueeze(1)
+        written = pad_ragged(batch.loss_mask, batch.responses)
+        mask = written & counts.unsqueeze(1)
         padded = {
             name: None if flat is None else pad_ragged(flat, batch.responses)
             for name, flat in (
@@ -109,8 +114,9 @@ class ReasoningCredit:
         }
         advantages, returns = compute_token_advantages(
             adv_type=self._algorithm.adv_type,
-            rewards=self._rewards(rewards, rows, padded),
+            rewards=self._rewards(rewards, written, padded),
             response_mask=mask,
+            group_ids=groups.ids,
             **padded,
             **self._settings,
         )
@@ -119,37 +125,52 @@ class ReasoningCredit:
         mask = mask[rows]
         if self._normalizes:
             advantages = normalize_advantages(advantages, mask, self._all_reduce)
-        metrics = self._metrics(batch, rewards, finite, kept, advantages, returns, mask)
+        metrics = self._metrics(batch, groups, rewards, finite, kept)
+        metrics["advantages_mean"] = self._mean(advantages, mask)
+        if returns is not None:
+            metrics["returns"] = self._mean(returns, mask)
         return TokenCredit(advantages, returns, mask, metrics)
 
-    def _rewards(self, rewards: Tensor, rows: Tensor, padded: dict[str, Tensor | None]) -> Tensor:
+    def _rewards(
+        self, rewards: Tensor, written: Tensor, padded: dict[str, Tensor | None]
+    ) -> Tensor:
         """Rewards of responses `[n]`, or of tokens `[n, L]` if divergence is a part of them."""
         if not self._in_reward:
             return rewards
-        place = last_valid(rows.T).T
+        place = last_valid(written.T).T
         # A response without a token has its reward all the same, in the mean of its group.
-        place[:, -1] |= ~rows.any(1)
+        place[:, -1] |= ~written.any(1)
         return kl_penalised_rewards(
             torch.where(place, rewards.unsqueeze(1), 0.0),
             logprobs=padded["logprobs"],
             ref_logprobs=padded["ref_logprobs"],
             kl_beta=self._algorithm.kl_beta,
             kl_penalty_type=self._algorithm.kl_penalty_type,
-            loss_mask=rows,
+            loss_mask=written,
         )
 
     # -- what is left out -------------------------------------------------------------------------
 
-    def _finite(self, batch: TokenBatch) -> Tensor:
+    def _check_sizes(self, groups: Groups) -> None:
+        """Groups of different sizes need an advantage that can tell them apart."""
+        size, sizes = self._algorithm.group_size, groups.sizes
+        if self._takes_groups or not self._takes_size or bool((sizes == size).all()):
+            return
+        raise ValueError(
+            f"advantage {self._algorithm.adv_type} takes groups of group_size {size}, but those of "
+            f"this batch have {int(sizes.min())} to {int(sizes.max())} responses; let it take "
+            "group_ids, the number of each response's group"
+        )
+
+    def _finite(self, batch: TokenBatch, groups: Groups) -> Tensor:
         """Marks the responses `[n]` of groups all of whose rewards are finite."""
         finite = torch.isfinite(batch.rewards)
         if finite.all():
             return finite
         row = int((~finite).nonzero()[0])
-        size = self._algorithm.group_size
         message = (
-            f"the reward of sample {row % size} of prompt {int(batch.indices[row])} is "
-            f"{float(batch.rewards[row])}"
+            f"the reward of sample {int(batch.numbers[row])} of prompt {int(batch.indices[row])} "
+            f"is {float(batch.rewards[row])}"
         )
         if self._on_nan == "stop":
             raise FloatingPointError(
@@ -157,51 +178,36 @@ class ReasoningCredit:
             )
         self._warn(f"{message}; its group is left out")
         self.nan_skipped += int((~finite).sum())
-        return in_groups(finite, size).all(1).repeat_interleave(size)
+        return groups.to_members(groups.all(finite))
 
-    def _kept(self, rewards: Tensor) -> Tensor:
+    def _kept(self, rewards: Tensor, groups: Groups) -> Tensor:
         """Marks the responses `[n]` of groups whose mean reward is within the bounds."""
         algorithm = self._algorithm
         if not algorithm.filter_rewards:
             return torch.ones_like(rewards, dtype=torch.bool)
-        return groups_within(
-            rewards,
-            group_size=algorithm.group_size,
-            lower=algorithm.rewards_lower_bound,
-            upper=algorithm.rewards_upper_bound,
-        )
+        return groups.within(rewards, algorithm.rewards_lower_bound, algorithm.rewards_upper_bound)
 
     # -- metrics ----------------------------------------------------------------------------------
 
     def _metrics(
-        self,
-        batch: TokenBatch,
-        rewards: Tensor,
-        finite: Tensor,
-        kept: Tensor,
-        advantages: Tensor,
-        returns: Tensor | None,
-        mask: Tensor,
+        self, batch: TokenBatch, groups: Groups, rewards: Tensor, finite: Tensor, kept: Tensor
     ) -> dict[str, Metric]:
-        def mean(values: Tensor, where: Tensor | None = None) -> Metric:
-            values = values.double()
-            if where is not None:
-                values = values[where]
-            return MetricSum.of(values.sum().to(self._device), float(values.numel()))
-
+        written = batch.count(batch.loss_mask)
         metrics: dict[str, Metric] = {
-            "rewards": mean(rewards, finite),
-            "response_length": mean(batch.responses),
-            "response_length_max": MetricMax.of(batch.responses.to(self._device)),
-            "prompt_length": mean(batch.prompts),
-            "truncated": mean(batch.truncated),
-            "advantages_mean": mean(advantages, mask),
+            "rewards": self._mean(rewards, finite),
+            "response_length": self._mean(written),
+            "response_length_max": MetricMax.of(written.to(self._device)),
+            "prompt_length": self._mean(batch.prompts),
+            "truncated": self._mean(batch.truncated),
         }
-        size = self._algorithm.group_size
-        if size > 1:
-            metrics["groups_with_signal"] = mean(groups_unequal(rewards, size))
+        if self._algorithm.group_size > 1:
+            metrics["groups_with_signal"] = self._mean(groups.unequal(rewards))
         if self._algorithm.filter_rewards:
-            metrics["groups_kept"] = mean(kept & finite)
-        if returns is not None:
-            metrics["returns"] = mean(returns, mask)
+            metrics["groups_kept"] = self._mean(kept & finite)
         return metrics
+
+    def _mean(self, values: Tensor, where: Tensor | None = None) -> Metric:
+        values = values.double()
+        if where is not None:
+            values = values[where]
+        return MetricSum.of(values.sum().to(self._device), float(values.numel()))

@@ -136,10 +136,9 @@ class ReasoningLearner(Learner):
             groups: those that this rank has received; ranks exchange them.
             chosen: numbers of the prompts whose groups are trained on; None is all.
         """
-        size = self.cfg.algorithm.group_size
-        shares = self.engine.gather_objects(TokenBatch.of(groups, size))
+        shares = self.engine.gather_objects(TokenBatch.of(groups))
         balance = self.cfg.actor.enable_dp_load_balance
-        batch = deal(shares, size, self.place.rank, balance=balance, chosen=chosen)
+        batch = deal(shares, self.place.rank, balance=balance, chosen=chosen)
         self._samples, metrics = self._with_credit(batch)
         return self._reduce([metrics])
 
@@ -240,7 +239,6 @@ class ReasoningLearner(Learner):
         self, arriving: Iterator[SampleGroup], share: int, of_batch: list[dict[str, Metric]]
     ) -> Iterator[tuple[PolicyTask, bool]]:
         """Tasks of a few groups each, and whether they complete a minibatch."""
-        algorithm = self.cfg.algorithm
         at_a_time = self.cfg.actor.stream_groups or share
         for minibatch in torch.arange(share).tensor_split(self._minibatches):
             left = len(minibatch)
@@ -248,8 +246,7 @@ class ReasoningLearner(Learner):
                 count = min(at_a_time, left)
                 groups = [next(arriving) for _ in range(count)]
                 left -= count
-                batch = deal([TokenBatch.of(groups, algorithm.group_size)], algorithm.group_size, 0)
-                samples, metrics = self._with_credit(batch)
+                samples, metrics = self._with_credit(deal([TokenBatch.of(groups)], 0))
                 of_batch.append(metrics)
                 yield self._task(samples), left == 0
 
@@ -388,8 +385,7 @@ class ReasoningLearner(Learner):
         self.engine.onload()
         own = [examples[i] for i in range(self.place.rank, len(examples), self.place.world_size)]
         batch = TokenBatch.of_examples(own)
-        mask = torch.ones(len(batch.logprobs), dtype=torch.bool)
-        task = SupervisedTask(self.engine, TokenSamples(batch, mask), self._training)
+        task = SupervisedTask(self.engine, TokenSamples(batch, batch.loss_mask), self._training)
         metrics = self._supervised.run(task)
         self.version += 1
         return metrics

@@ -102,8 +102,7 @@ class TokenSamples:
 
     def counts(self) -> Tensor:
         """Response tokens of each sequence that count, int64 `[n]`."""
-        counts = torch.zeros(self.batch.num_sequences, dtype=torch.int64)
-        return counts.index_add(0, self.batch.sequence_ids(), self.mask.long())
+        return self.batch.count(self.mask)
 
 
 @dataclass(frozen=True)

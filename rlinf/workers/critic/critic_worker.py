@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rlinf.algorithms.groups import Groups
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
@@ -118,9 +119,10 @@ class ReasoningCriticWorker(Checkpointed, Worker):
 
     def _share(self, samples: TokenSamples) -> TokenSamples:
         """Whole groups of this rank, in the order of prompts, as the actor deals them."""
-        order = samples.batch.indices.argsort(stable=True)
-        groups = order.view(-1, self.cfg.algorithm.group_size)
-        return samples.select(groups.tensor_split(self._world_size)[self._rank].flatten())
+        groups = Groups(samples.batch.indices).members()
+        own = torch.arange(len(groups)).tensor_split(self._world_size)[self._rank]
+        rows = [groups[i] for i in own.tolist()]
+        return samples.select(torch.cat([torch.empty(0, dtype=torch.int64), *rows]))
 
     # -- checkpoints ----------------------------------------------------------------------------
 

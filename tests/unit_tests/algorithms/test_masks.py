@@ -5,8 +5,6 @@ import torch
 
 from rlinf.algorithms.masks import (
     episode_lengths,
-    filter_groups,
-    groups_within,
     last_valid,
     until_done_in_chunk,
     until_first_done,
@@ -51,21 +49,3 @@ def test_lengths_are_those_of_each_steps_episode():
     assert lengths.T.tolist() == [[2, 2, 2, 2, 2], [4, 4, 4, 4, 4]]
     dones[3, 0] = 1
     assert episode_lengths(mask, dones)[:, 0].tolist() == [2, 2, 2, 2, 0]
-
-
-def test_groups_are_kept_by_their_mean_score():
-    scores = torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0])
-    keep = groups_within(scores, group_size=2, lower=0.1, upper=0.9)
-    assert keep.int().tolist() == [0, 0, 1, 1, 0, 0]
-    assert groups_within(scores, group_size=2).all()
-    with pytest.raises(ValueError, match="6 episodes do not divide into groups of group_size 4"):
-        groups_within(scores, group_size=4)
-
-
-def test_filtered_groups_leave_the_loss():
-    rewards = torch.tensor([[1.0, 1.0, 0.0, 1.0], [5.0, 5.0, 0.0, 0.0]])
-    dones = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0]])
-    mask = torch.ones(2, 4, dtype=torch.bool)
-    mask[1, 2] = False
-    kept = filter_groups(mask, rewards=rewards, dones=dones, group_size=2, rewards_upper_bound=0.9)
-    assert kept.int().tolist() == [[0, 0, 1, 1], [0, 0, 0, 1]]

@@ -31,7 +31,7 @@ GROUPS = [group(3, [1, 2, 3], [4]), group(1, [], [5, 6])]
 
 
 def test_sequences_lie_end_to_end():
-    batch = TokenBatch.of(GROUPS, 2)
+    batch = TokenBatch.of(GROUPS)
     assert batch.tokens.tolist() == [7, 3, 1, 2, 3, 7, 3, 4, 7, 1, 7, 1, 5, 6]
     assert batch.prompts.tolist() == [2, 2, 2, 2] and batch.responses.tolist() == [3, 1, 0, 2]
     assert batch.lengths.tolist() == [5, 3, 2, 4]
@@ -87,8 +87,9 @@ def test_an_engine_may_give_no_log_probabilities():
         ({"reward": None}, "sample 1 of prompt 3 has no reward"),
         ({"finish_reason": "abort"}, "sample 1 of prompt 3 was aborted"),
         ({"prompt_ids": []}, "has an empty prompt"),
-        ({"logprobs": [0.0, 0.0]}, "has 1 tokens, but 2 logprobs"),
-        ({"versions": []}, "has 1 tokens, but 0 versions"),
+        ({"logprobs": [0.0, 0.0]}, "has 1 response tokens, but 2 logprobs"),
+        ({"versions": []}, "has 1 response tokens, but 0 versions"),
+        ({"loss_mask": [True, False]}, "has 1 response tokens, but 2 entries in loss_mask"),
     ],
 )
 def test_samples_that_cannot_be_trained_on_are_named(change, complaint):
@@ -98,9 +99,22 @@ def test_samples_that_cannot_be_trained_on_are_named(change, complaint):
         TokenBatch.of([bad])
 
 
-def test_groups_have_the_size_of_the_config():
-    with pytest.raises(ValueError, match="prompt 3 has 2 samples, but algorithm.group_size is 4"):
-        TokenBatch.of(GROUPS, 4)
+def test_groups_have_any_number_of_samples_but_none():
+    uneven = TokenBatch.of([group(3, [1, 2, 3], [4]), group(1, [5]), group(2, [6], [7], [8])])
+    assert uneven.indices.tolist() == [3, 3, 1, 2, 2, 2]
+    with pytest.raises(ValueError, match="the group of prompt 4 has no samples"):
+        TokenBatch.of([group(4)])
+
+
+def test_tokens_of_others_are_masked():
+    mixed = group(3, [1, 2, 3], [4])
+    mixed.samples[0].loss_mask = [True, False, True]
+    mixed.samples[0].logprobs[1] = float("nan")
+    batch = TokenBatch.of([mixed])
+    assert batch.loss_mask.tolist() == [True, False, True, True]
+    assert batch.logprobs[1] == 0.0 and batch.count(batch.loss_mask).tolist() == [2, 1]
+    part = batch.select(torch.tensor([1, 0]))
+    assert part.loss_mask.tolist() == [True, True, False, True]
 
 
 def test_examples_are_prompts_and_the_responses_to_learn():

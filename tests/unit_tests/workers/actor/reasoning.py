@@ -145,6 +145,13 @@ def make_groups(
     return groups
 
 
+def uneven(groups: list[SampleGroup]) -> list[SampleGroup]:
+    """The same with one response less in each group than in the one before, at least one."""
+    for missing, group in enumerate(groups):
+        group.samples = group.samples[: max(1, len(group.samples) - missing)]
+    return groups
+
+
 def learn(
     learner: ReasoningLearner, groups: list[SampleGroup]
 ) -> tuple[dict[str, float], dict[str, float]]:

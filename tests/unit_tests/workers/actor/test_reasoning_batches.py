@@ -56,7 +56,7 @@ def share(indices, size=2, length=3):
 
 
 def test_one_rank_gets_all_in_the_order_of_prompts():
-    batch = deal([share([5, 2, 9])], 2, 0)
+    batch = deal([share([5, 2, 9])], 0)
     assert batch.indices.tolist() == [2, 2, 5, 5, 9, 9]
 
 
@@ -66,8 +66,7 @@ def test_what_a_rank_gets_does_not_depend_on_where_groups_arrived(balance):
     arrivals = ([[3, 9, 0], [7, 1, 2, 8], [4, 6, 5]], [[0, 1, 2, 3], [9, 8, 7], [4, 5, 6]])
     for rank in range(3):
         one, other = (
-            deal([share(part) for part in arrival], 2, rank, balance=balance)
-            for arrival in arrivals
+            deal([share(part) for part in arrival], rank, balance=balance) for arrival in arrivals
         )
         assert one.indices.tolist() == other.indices.tolist()
         assert one.tokens.tolist() == other.tokens.tolist()
@@ -80,23 +79,23 @@ def test_what_a_rank_gets_does_not_depend_on_where_groups_arrived(balance):
 
 def test_balance_gives_ranks_about_as_many_tokens():
     parts = [share(list(range(30))), share(list(range(30, 60)))]
-    plain = [int(deal(parts, 2, rank).lengths.sum()) for rank in range(2)]
-    even = [int(deal(parts, 2, rank, balance=True).lengths.sum()) for rank in range(2)]
+    plain = [int(deal(parts, rank).lengths.sum()) for rank in range(2)]
+    even = [int(deal(parts, rank, balance=True).lengths.sum()) for rank in range(2)]
     assert plain[1] > 2 * plain[0]
     assert abs(even[1] - even[0]) <= 2 * 60
 
 
 def test_ranks_may_get_nothing():
     parts = [share([4]), TokenBatch.of([])]
-    assert deal(parts, 2, 0).num_sequences == 2
-    assert deal(parts, 2, 1).num_sequences == 0
+    assert deal(parts, 0).num_sequences == 2
+    assert deal(parts, 1).num_sequences == 0
 
 
 def test_only_the_groups_that_were_chosen_are_dealt():
     arrivals = ([[3, 9, 0], [7, 1]], [[1, 7, 9], [0, 3]])
     for rank, expected in ((0, [1, 1, 3, 3]), (1, [9, 9])):
         for arrival in arrivals:
-            batch = deal([share(part) for part in arrival], 2, rank, chosen=[9, 1, 3])
+            batch = deal([share(part) for part in arrival], rank, chosen=[9, 1, 3])
             assert batch.indices.tolist() == expected
     with pytest.raises(ValueError, match=r"prompts \[4\] were chosen but have not come"):
-        deal([share([3, 9])], 2, 0, chosen=[3, 4])
+        deal([share([3, 9])], 0, chosen=[3, 4])

@@ -13,6 +13,7 @@ from tests.unit_tests.workers.actor.reasoning import (
     make_groups,
     make_learner,
     make_model,
+    uneven,
     weights,
 )
 from tests.unit_tests.workers.actor.test_reasoning_learner import EXAMPLES, SUPERVISED
@@ -34,6 +35,7 @@ SCENARIOS = {
     "adapters": {"actor.model": {**MODEL, "is_lora": True}, "algorithm.kl_beta": 0.1},
     "balance": {"actor.enable_dp_load_balance": True},
     "stream": {"actor.stream_groups": 1, **TOKENS},
+    "groups of any size": {**CRITIC, "algorithm.kl_beta": 0.1, **TOKENS},
     "one rank has nothing": {"algorithm.adv_type": "reinpp", **TOKENS},
     "a reference on the host": {"algorithm.kl_beta": 0.1, "actor.offload_reference": True},
     "recomputed layers": {"actor.fsdp_config.gradient_checkpointing": True},
@@ -53,6 +55,8 @@ def train(name, rank=0, world_size=1):
         groups = make_groups(make_model(cfg.actor.model), seed=step, version=step)
         if name == "one rank has nothing":
             groups = groups[:1]
+        if name == "groups of any size":
+            groups = uneven(groups)
         # They arrive anywhere, in any order.
         own = groups[::-1][rank::world_size]
         if name == "stream":
