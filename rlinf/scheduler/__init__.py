@@ -18,7 +18,9 @@ _EXPORTS = {
         "ItemLost",
     ],
     "rlinf.scheduler.cluster.cluster": ["Cluster"],
+    "rlinf.scheduler.cluster.node": ["NodeGroupInfo", "NodeInfo"],
     "rlinf.scheduler.cluster.topology": ["ClusterTopology"],
+    "rlinf.scheduler.collective.options": ["CollectiveGroupOptions"],
     "rlinf.scheduler.collective.work": ["Work"],
     "rlinf.scheduler.errors": [
         "CallCancelled",
@@ -61,7 +63,9 @@ _EXPORTS = {
         "wait_restarted",
     ],
     "rlinf.scheduler.worker.worker": ["Worker"],
+    "rlinf.scheduler.env_vars": ["ClusterEnvVar"],
     "rlinf.config.placement": ["PlacementError"],
+    "rlinf.config.schema.cluster": ["ClusterConfig"],
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 

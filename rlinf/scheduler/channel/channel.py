@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,17 @@ if TYPE_CHECKING:
 
 DEFAULT_KEY = "default_queue"
 
+_SHOWN_ITEMS = 20
+_short = reprlib.Repr()
+_short.maxother = _short.maxstring = 80
+
 
 class Channel:
     """A queue between workers, with as many keys as one likes.
 
-    Items of a key come out in the order in which they went in; each goes to one consumer. Channels
-    can
-    be used in workers, in coroutines (`await channel.get(async_op=True)`) and in the driver, and
-    can be
-    passed as arguments of group calls. An item counts as taken by a worker until that worker asks
+    Items of a key come out in the order in which they went in; each goes to one consumer. A channel
+    can be used in workers, in coroutines (`await channel.get(async_op=True)`) and in the driver. It
+    can be an argument of a group call. An item counts as taken by a worker until that worker asks
     for the next one or calls `task_done`.
     """
 
@@ -282,4 +285,9 @@ class Channel:
         return f"<Channel {self.name}>"
 
     def __str__(self) -> str:
-        return f"<Channel {self.name}: {self.qsize()} items>"
+        """The items of the default key, shortened; they stay in the channel."""
+        items = self.peek_all()
+        shown = [_short.repr(item) for item in items[:_SHOWN_ITEMS]]
+        if len(items) > _SHOWN_ITEMS:
+            shown.append(f"and {len(items) - _SHOWN_ITEMS} more")
+        return f"<Channel {self.name}: {len(items)} items: [{', '.join(shown)}]>"

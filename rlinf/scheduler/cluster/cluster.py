@@ -17,7 +17,7 @@ from rlinf.scheduler.cluster.hooks import ExitHooks
 from rlinf.scheduler.cluster.inquest import Inquest
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.node import NodeInfo
-from rlinf.scheduler.cluster.ray_session import RaySession
+from rlinf.scheduler.cluster.ray_session import RaySession, alive_nodes
 from rlinf.scheduler.cluster.shutdown import (
     GroupEnder,
     Means,
@@ -26,6 +26,7 @@ from rlinf.scheduler.cluster.shutdown import (
     our_processes,
 )
 from rlinf.scheduler.cluster.topology import ClusterTopology
+from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.blackbox import Remains, examine
 from rlinf.scheduler.net.auth import new_secret
@@ -35,13 +36,14 @@ from rlinf.scheduler.trace import start as start_trace
 from rlinf.scheduler.traffic import Traffic
 from rlinf.scheduler.worker.launched import LaunchedGroup
 from rlinf.scheduler.worker.log_folder import default_log_dir, prepare_log_dir
+from rlinf.scheduler.worker.ports import free_port
 from rlinf.scheduler.worker.runtime import (
     ProcessRuntime,
     current_runtime,
     has_runtime,
     set_current_runtime,
 )
-from rlinf.scheduler.worker.spec import RunSpec
+from rlinf.scheduler.worker.spec import LaunchOptions, RunSpec
 
 DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "nodes": 300.0,
@@ -76,8 +78,7 @@ class Cluster:
             if asked:
                 raise ClusterError(
                     "a cluster is running in this process already; shut it down before you "
-                    "describe "
-                    "another, or use Cluster() to get it"
+                    "describe another, or use Cluster() to get it"
                 )
             return cls._current
         return super().__new__(cls)
@@ -270,6 +271,30 @@ class Cluster:
         """A node group by its label, None if there is none."""
         return self.topology.get_node_group(label)
 
+    def get_alive_nodes(self) -> list[NodeInfo]:
+        """Return the nodes of the cluster that Ray says are alive, in rank order."""
+        alive = {node.ray_id for node in alive_nodes()}
+        return [node for node in self.topology.nodes if node.ray_id in alive]
+
+    @staticmethod
+    def find_free_port(max_port_num: int | None = None) -> int:
+        """Return a port of this node that is free at this moment; nobody reserves it.
+
+        Args:
+            max_port_num: the highest port allowed; None is 65535.
+        """
+        return free_port(max_port_num)
+
+    @staticmethod
+    def get_full_env_var_name(var: ClusterEnvVar) -> str:
+        """Return the name of a variable with its prefix, such as `RLINF_LOG_LEVEL`."""
+        return ClusterEnvVar(var).full_name
+
+    @staticmethod
+    def get_sys_env_var(var: ClusterEnvVar, default: str | None = None) -> str | None:
+        """Return the value of a variable in this process, or a default."""
+        return ClusterEnvVar(var).get(default)
+
     def timeout(self, name: str) -> float | None:
         """Deadline of a kind of wait, in seconds."""
         return self.run.timeout(name)
@@ -283,19 +308,18 @@ class Cluster:
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
         *,
         strategy: Any,
-        max_concurrency: int | None,
-        isolate: bool,
-        restarts: int,
+        options: LaunchOptions,
     ) -> LaunchedGroup:
         """Starts the workers of a group and waits until all have registered; see `launch`."""
         if self._closed:
             raise ClusterError(f"group {name!r} cannot be started: the cluster has been shut down")
         if name in self._runtime.registry.ask("groups"):
             raise ValueError(f"there is a group {name!r} already; give this one another name")
-        placements = (strategy or self._default_strategy()).get_placement(self.topology, isolate)
+        strategy = strategy or self._default_strategy()
+        placements = strategy.get_placement(self.topology, options.isolate)
         driver_env = getattr(self, "_driver_env", {})
         specs = worker_specs(
-            self.run, self.topology, placements, name, worker_cls.__name__, driver_env
+            self.run, self.topology, placements, name, worker_cls.__name__, driver_env, options
         )
         from rlinf.scheduler.worker.worker import Worker
 
@@ -311,8 +335,7 @@ class Cluster:
                 )
                 for p in placements
             ],
-            max_concurrency=max_concurrency,
-            restarts=restarts,
+            options=options,
         )
         group = LaunchedGroup(
             name, self, actors, [], worker_cls.on_shutdown is not Worker.on_shutdown

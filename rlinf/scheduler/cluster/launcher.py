@@ -10,11 +10,12 @@ from rlinf.config.placement.resources import ACCELERATOR, CPU, NODE
 from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.ray_session import on_node
 from rlinf.scheduler.cluster.topology import ClusterTopology
+from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.hardware import AcceleratorType, AcceleratorUtil
 from rlinf.scheduler.placement.base import Placement
 from rlinf.scheduler.worker.address import WorkerAddress
 from rlinf.scheduler.worker.host import actor_class
-from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
+from rlinf.scheduler.worker.spec import LaunchOptions, RunSpec, WorkerSpec
 
 _LARGE_PAYLOAD = 64 * 1024
 _PATH_LIKE = (
@@ -35,6 +36,7 @@ def worker_specs(
     group: str,
     class_name: str,
     driver_env: Mapping[str, str],
+    options: LaunchOptions,
 ) -> list[WorkerSpec]:
     """One spec per rank.
 
@@ -45,6 +47,7 @@ def worker_specs(
         group: name of the group.
         class_name: name of the worker's class.
         driver_env: variables of the driver that all nodes get.
+        options: how they are started.
     """
     specs = []
     for placement in placements:
@@ -56,7 +59,7 @@ def worker_specs(
         specs.append(
             WorkerSpec(
                 run=run,
-                address=WorkerAddress.of(group, placement.rank),
+                address=WorkerAddress(group, placement.rank),
                 world_size=len(placements),
                 node_rank=node.node_rank,
                 node_ip=node.node_ip,
@@ -70,6 +73,8 @@ def worker_specs(
                 hardware_infos=_robots(node, placement),
                 lock_keys=_lock_keys(placement),
                 class_name=class_name,
+                record_crashes=options.record_crashes,
+                log_to_file=options.log_to_file,
             )
         )
     return specs
@@ -138,9 +143,8 @@ def _worker_env(
 
 def _interfaces(vendor: AcceleratorType, node: NodeInfo, env: Mapping[str, str]) -> dict[str, str]:
     """Network interface of torch's back-ends: RLINF_COMM_NET_DEVICES, else loopback if alone."""
-    wanted = node.default_env_vars.get("RLINF_COMM_NET_DEVICES") or env.get(
-        "RLINF_COMM_NET_DEVICES"
-    )
+    variable = ClusterEnvVar.COMM_NET_DEVICES.full_name
+    wanted = node.default_env_vars.get(variable) or env.get(variable)
     if wanted is None and node.node_ip == "127.0.0.1":
         wanted = "lo"
     if wanted is None:
@@ -151,7 +155,7 @@ def _interfaces(vendor: AcceleratorType, node: NodeInfo, env: Mapping[str, str])
 
 def _merge_path(name: str, value: str, existing: Mapping[str, str]) -> str:
     """New entries of a search path go before those that the node has."""
-    mode = os.environ.get("RLINF_PATH_ENV_MERGE_MODE", "append")
+    mode = ClusterEnvVar.PATH_ENV_MERGE_MODE.get("append")
     if name not in _PATH_LIKE or mode == "override" or not existing.get(name):
         return value
     entries = [*value.split(os.pathsep), *existing[name].split(os.pathsep)]
@@ -165,8 +169,7 @@ def start_actors(
     *,
     ray_ids: list[str],
     interpreters: list[str | None],
-    max_concurrency: int | None,
-    restarts: int,
+    options: LaunchOptions,
 ) -> list[Any]:
     """Starts one actor per spec, without waiting for them."""
     import cloudpickle
@@ -178,19 +181,19 @@ def start_actors(
     remote = ray.remote(actor_class(worker_cls))
     actors = []
     for spec, ray_id, interpreter in zip(specs, ray_ids, interpreters, strict=True):
-        options: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "name": spec.name,
             "namespace": spec.run.namespace,
             "num_cpus": 0,
             "scheduling_strategy": on_node(ray_id),
-            "max_restarts": restarts,
+            "max_restarts": options.restarts,
         }
-        if max_concurrency is not None:
-            options["max_concurrency"] = max_concurrency
+        if options.max_concurrency is not None:
+            settings["max_concurrency"] = options.max_concurrency
         environment = process_environment(spec.env, interpreter)
         if environment:
-            options["runtime_env"] = environment
-        actors.append(remote.options(**options).remote(spec, payload))
+            settings["runtime_env"] = environment
+        actors.append(remote.options(**settings).remote(spec, payload))
     return actors
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from rlinf.config.placement.node_groups import CLUSTER_GROUP, EnvConfig
 from rlinf.config.placement.resources import (
@@ -84,6 +85,9 @@ class NodeInfo:
 @dataclass
 class NodeGroupInfo:
     """A labelled set of nodes, and what the ranks of a placement on it mean."""
+
+    DEFAULT_GROUP_LABEL: ClassVar[str] = CLUSTER_GROUP
+    """Label of the group of all nodes."""
 
     label: str
     nodes: Sequence[NodeInfo]

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.failure.blackbox import oom_kills
 
 
@@ -17,7 +18,7 @@ def probe_node() -> dict[str, Any]:
         "env": dict(os.environ),
         "python": sys.executable,
         "num_cpus": os.cpu_count() or 1,
-        "node_rank": os.environ.get("RLINF_NODE_RANK"),
+        "node_rank": ClusterEnvVar.NODE_RANK.get(),
         "hardware": enumerate_hardware(0),
         "oom_kills": oom_kills(),
     }

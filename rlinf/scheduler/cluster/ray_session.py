@@ -64,20 +64,6 @@ class RaySession:
             raise _no_ray(address, error) from error
         self.owned = True
 
-    def nodes(self) -> list[RayNode]:
-        """Nodes that are alive."""
-        import ray
-
-        return [
-            RayNode(
-                ray_id=node["NodeID"],
-                ip=node["NodeManagerAddress"],
-                is_head="node:__internal_head__" in node.get("Resources", {}),
-            )
-            for node in ray.nodes()
-            if node["Alive"]
-        ]
-
     def wait_for_nodes(
         self, count: int, deadline: float, missing: Callable[[list[RayNode]], str]
     ) -> list[RayNode]:
@@ -94,7 +80,7 @@ class RaySession:
         end = time.monotonic() + deadline
         told = False
         while True:
-            nodes = self.nodes()
+            nodes = alive_nodes()
             if len(nodes) >= max(count, 1):
                 return nodes
             if self.local:
@@ -137,6 +123,21 @@ class RaySession:
 
         if self.owned and ray.is_initialized():
             ray.shutdown()
+
+
+def alive_nodes() -> list[RayNode]:
+    """Return the nodes that Ray says are alive; in any process that has joined Ray."""
+    import ray
+
+    return [
+        RayNode(
+            ray_id=node["NodeID"],
+            ip=node["NodeManagerAddress"],
+            is_head="node:__internal_head__" in node.get("Resources", {}),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
 
 
 def _start(options: dict[str, Any]) -> None:

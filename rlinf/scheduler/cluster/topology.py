@@ -25,6 +25,7 @@ from rlinf.config.placement.world_size import (
     whole_number,
 )
 from rlinf.scheduler.cluster.node import NodeGroupInfo, NodeInfo
+from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.hardware import (
     AcceleratorType,
     Hardware,
@@ -34,7 +35,7 @@ from rlinf.scheduler.hardware import (
     accelerator_resource,
 )
 
-NODE_RANK = "RLINF_NODE_RANK"
+NODE_RANK = ClusterEnvVar.NODE_RANK.full_name
 _RESERVED = 2  # parse_node_groups puts the reserved groups first.
 
 

@@ -42,7 +42,7 @@ def members_of(groups: Groups) -> list[str]:
             raise TypeError(f"{entry!r} is not a pair of (group name, ranks)")
         group, ranks = entry
         for rank in ranks if isinstance(ranks, list) else [ranks]:
-            names.append(WorkerAddress.of(group, rank).get_name())
+            names.append(WorkerAddress(group, rank).get_name())
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"{', '.join(twice)} is named twice in the groups of a broadcast")
@@ -86,7 +86,7 @@ class Broadcaster:
         given it back.
         """
         members = members_of(groups)
-        root = WorkerAddress.of(*source).get_name() if source else members[0]
+        root = WorkerAddress(*source).get_name() if source else members[0]
         name = self._endpoint.name
         if name not in members:
             raise ValueError(f"{name} calls a broadcast of {members}, of which it is not a member")

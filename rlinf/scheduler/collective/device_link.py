@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf.scheduler.collective import pair_group
+from rlinf.scheduler.collective.options import CollectiveGroupOptions
 from rlinf.scheduler.collective.pair_group import RECEIVER, SENDER, PairGroup, TensorSpec
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.errors import SchedulerError
@@ -39,12 +40,13 @@ class DeviceLinkError(SchedulerError):
 
 
 class LinkAddress(NamedTuple):
-    """Where a receiver finds the sender's side of a link."""
+    """Where a receiver finds the sender's side of a link, and how both sides set it up."""
 
     id: str
     backend: str
     host: str
     port: int
+    options: CollectiveGroupOptions = CollectiveGroupOptions()
 
 
 class Shipment(NamedTuple):
@@ -145,7 +147,14 @@ class DeviceLink:
 
     @classmethod
     def outgoing(
-        cls, home: Home, peer: str, link_id: str, backend: str, host: str, device: int
+        cls,
+        home: Home,
+        peer: str,
+        link_id: str,
+        backend: str,
+        host: str,
+        device: int,
+        options: CollectiveGroupOptions,
     ) -> DeviceLink:
         """The sender's side of a new link.
 
@@ -156,9 +165,10 @@ class DeviceLink:
             backend: `nccl` or `gloo`.
             host: address of this process's node, on which the receiver finds it.
             device: index of the GPU that the tensors are on.
+            options: settings of the group.
         """
         listener = pair_group.listen(host)
-        address = LinkAddress(link_id, backend, host, listener.getsockname()[1])
+        address = LinkAddress(link_id, backend, host, listener.getsockname()[1], options)
         return cls(home, peer, address, SENDER, device, listener)
 
     @classmethod
@@ -246,6 +256,7 @@ class DeviceLink:
             self._home.name < self.peer,
             self._device,
             (address.host, address.port),
+            address.options,
             given_up=lambda: self._error is not None,
         )
         self._group = group

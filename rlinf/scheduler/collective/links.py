@@ -1,8 +1,8 @@
 """All links of a process: which tensors travel by link, over which, and what ends them.
 
 A tensor goes by link if it is large, on a GPU that the receiver does not have, and the receiver has
-one of the same kind. All others go through the host, or by CUDA IPC if the GPU
-is shared. Links are made when they are first needed: one per receiver and GPU of the sender.
+one of the same kind. All others go through the host, or by CUDA IPC if the GPU is shared. Links are
+made when they are first needed: one per receiver and GPU of the sender.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from rlinf.scheduler.collective.device_link import (
     Home,
     Shipment,
 )
+from rlinf.scheduler.collective.options import CollectiveGroupOptions
 from rlinf.scheduler.collective.work import Work, finished
+from rlinf.scheduler.env_vars import ClusterEnvVar
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +120,7 @@ class DeviceLinks:
             ValueError: RLINF_DEVICE_LINK is none of `nccl`, `gloo` and `off`.
         """
         self._endpoint = endpoint
-        self._mode = os.environ.get("RLINF_DEVICE_LINK", "nccl")
+        self._mode = ClusterEnvVar.DEVICE_LINK.get("nccl")
         if self._mode not in _MODES:
             raise ValueError(f"RLINF_DEVICE_LINK={self._mode!r}; it must be one of {_MODES}")
         limit = endpoint.run.timeout("recv")
@@ -126,12 +128,34 @@ class DeviceLinks:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._reach: dict[str, frozenset[int]] = {}
+        self._options: dict[str, CollectiveGroupOptions] = {}
         self._out: dict[tuple[str, int], DeviceLink] = {}
         self._in: dict[str, DeviceLink] = {}
         self._ended: dict[str, BaseException] = {}
         endpoint.on("unlink", self._on_unlink)
 
     # -- sending ------------------------------------------------------------------------------
+
+    def set_options(self, peer: str, options: CollectiveGroupOptions) -> None:
+        """Set up later links to a peer in this way.
+
+        Raises:
+            TypeError: these are no options.
+            ValueError: others were set before, or there is a link with others.
+        """
+        if not isinstance(options, CollectiveGroupOptions):
+            raise TypeError(
+                f"options must be CollectiveGroupOptions or None, not {type(options).__name__}"
+            )
+        with self._lock:
+            linked = any(link.peer == peer for link in self._out.values())
+            known = self._options.get(peer, CollectiveGroupOptions() if linked else options)
+            if known != options:
+                raise ValueError(
+                    f"tensors to {peer} go with {known}; options count at the first contact of two "
+                    f"workers, and cannot be changed to {options} later"
+                )
+            self._options[peer] = options
 
     def devices_for(self, peer: str) -> frozenset[int]:
         """Indices of the devices whose tensors go to a peer by link."""
@@ -172,7 +196,13 @@ class DeviceLinks:
                 self._close_at_exit()
                 link_id = f"{endpoint.name} {secrets.token_hex(8)}"
                 link = self._out[peer, device] = DeviceLink.outgoing(
-                    self._home, peer, link_id, self._mode, endpoint.node_ip, device
+                    self._home,
+                    peer,
+                    link_id,
+                    self._mode,
+                    endpoint.node_ip,
+                    device,
+                    self._options.get(peer, CollectiveGroupOptions()),
                 )
         error = endpoint.gone(peer)
         if error is not None:

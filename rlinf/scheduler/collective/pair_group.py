@@ -30,6 +30,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.collective.options import CollectiveGroupOptions
+
 if TYPE_CHECKING:
     import torch
 
@@ -146,6 +148,7 @@ class PairGroup:
         first: bool,
         device: int,
         place: tuple[str, int],
+        options: CollectiveGroupOptions,
         given_up: Callable[[], bool],
     ):
         """Joins the other side and waits for it.
@@ -157,6 +160,7 @@ class PairGroup:
                 an order of processes, or two could wait for each other's turn.
             device: index of the GPU that this side uses; of no meaning for `gloo`.
             place: host and port of the sender's store.
+            options: settings of NCCL; of no meaning for `gloo`.
             given_up: asked while the sender waits for the receiver; ends that if true.
 
         Raises:
@@ -178,8 +182,9 @@ class PairGroup:
             self._device = torch.device("cuda", device)
             self._stream = torch.cuda.Stream(self._device)
             with _unwatched():
-                options = dist.ProcessGroupNCCL.Options()
-                self._group: Any = dist.ProcessGroupNCCL(store, rank, 2, options)
+                settings = dist.ProcessGroupNCCL.Options()
+                options.apply(settings)
+                self._group: Any = dist.ProcessGroupNCCL(store, rank, 2, settings)
         if rank == RECEIVER:
             store.set("receiver", "is there")
         while rank == SENDER and not store.check(["receiver"]):

@@ -1,8 +1,8 @@
 """A worker's black box: a small mapped file that says what it was doing, and survives its death.
 
 The kernel keeps a mapped page after SIGKILL, so writing costs a memory copy and needs no flush.
-Beside
-it lies the crash file: the interpreter's own report of a fatal signal, written without the GIL.
+Beside it lies the crash file: the interpreter's own report of a fatal signal, written without the
+GIL.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ STACK_SIGNAL = signal.SIGUSR2
 
 
 class BlackBox:
-    """The writing side, in the worker."""
+    """The writing side, in the worker.
 
-    def __init__(self, path: Path):
+    Args:
+        path: the file.
+        record_crashes: whether the interpreter reports fatal signals to the crash file.
+    """
+
+    def __init__(self, path: Path, record_crashes: bool = True):
         self.path = path
         self._pid = os.getpid()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +50,8 @@ class BlackBox:
         self._active: dict[int, tuple[float, str]] = {}
         self._tokens = itertools.count()
         self._lock = threading.Lock()
-        faulthandler.enable(self._crash, all_threads=True)
+        if record_crashes:
+            faulthandler.enable(self._crash, all_threads=True)
         faulthandler.register(STACK_SIGNAL, self._crash, all_threads=True)
         self._watch_exit()
         forks.in_child(self)

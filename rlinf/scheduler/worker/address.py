@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import total_ordering
+from numbers import Integral
 from typing import Any
 
 
 @total_ordering
 @dataclass(frozen=True)
 class WorkerAddress:
-    """Name of a worker: its root group and the path of ranks below it, printed as `group:0:3`."""
+    """Name of a worker: its root group and the path of ranks below it, printed as `group:0:3`.
+
+    Args:
+        root_group_name: name of the group.
+        ranks: a rank, or the path of ranks to a nested worker; None names the group itself.
+    """
 
     root_group_name: str
-    ranks: tuple[int, ...] = ()
+    ranks: int | Sequence[int] | None = ()
 
     def __post_init__(self) -> None:
         if not self.root_group_name or ":" in self.root_group_name:
             raise ValueError(
                 f"group name {self.root_group_name!r} is not allowed: it must not be empty and "
-                "must "
-                "not hold ':', which separates ranks"
+                "must not hold ':', which separates ranks"
             )
-        object.__setattr__(self, "ranks", tuple(int(rank) for rank in self.ranks))
-
-    @classmethod
-    def of(cls, group: str, rank: int | list[int] | tuple[int, ...]) -> WorkerAddress:
-        """Address of a rank, or of a path of ranks, in a group."""
-        return cls(group, (rank,) if isinstance(rank, int) else tuple(rank))
+        given = () if self.ranks is None else self.ranks
+        path = (given,) if isinstance(given, Integral) else given
+        object.__setattr__(self, "ranks", tuple(int(rank) for rank in path))
 
     @classmethod
     def from_name(cls, name: str) -> WorkerAddress:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from rlinf.scheduler.collective.broadcast import Groups
+from rlinf.scheduler.collective.broadcast import Groups, members_of
+from rlinf.scheduler.collective.options import CollectiveGroupOptions
 from rlinf.scheduler.collective.work import Work, gather
 from rlinf.scheduler.worker.address import WorkerAddress
 from rlinf.scheduler.worker.routing import (
@@ -83,7 +84,7 @@ class CommMixin:
         dst_group_name: str,
         dst_rank: Ranks,
         async_op: bool = False,
-        options: Any = None,
+        options: CollectiveGroupOptions | None = None,
         piggyback_payload: Any = None,
     ) -> Work | None:
         """Sends an object to a worker.
@@ -93,7 +94,8 @@ class CommMixin:
             dst_group_name: group of the receiver.
             dst_rank: rank of the receiver.
             async_op: return a handle at once.
-            options: accepted for compatibility; transports are chosen by where the workers are.
+            options: settings of NCCL for tensors that go from GPU to GPU; those of the first
+                contact of two workers count.
             piggyback_payload: extra that `recv` returns beside the object, as a pair.
 
         Raises:
@@ -103,7 +105,9 @@ class CommMixin:
         """
         if piggyback_payload is not None:
             object = _Piggyback(object, piggyback_payload)
-        peer = WorkerAddress.of(dst_group_name, dst_rank).get_name()
+        peer = WorkerAddress(dst_group_name, dst_rank).get_name()
+        if options is not None:
+            self._runtime.endpoint.links.set_options(peer, options)
         work = self._runtime.mailbox.send(peer, object, keep=not async_op)
         return work if async_op else work.wait()
 
@@ -112,7 +116,7 @@ class CommMixin:
         src_group_name: str,
         src_rank: Ranks,
         async_op: bool = False,
-        options: Any = None,
+        options: CollectiveGroupOptions | None = None,
         timeout: float | None = None,
     ) -> Any:
         """Receives the next object from a worker.
@@ -121,7 +125,7 @@ class CommMixin:
             src_group_name: group of the sender.
             src_rank: rank of the sender.
             async_op: return a handle at once; its `wait` gives the object.
-            options: accepted for compatibility.
+            options: may be those of the sender, which count on both sides.
             timeout: deadline in seconds; `cluster.timeouts.recv` by default.
 
         Returns:
@@ -132,7 +136,7 @@ class CommMixin:
             ConnectionBroken: the connection to the sender broke, and messages are lost.
             WaitTimeout: nothing came within the deadline.
         """
-        peer = WorkerAddress.of(src_group_name, src_rank).get_name()
+        peer = WorkerAddress(src_group_name, src_rank).get_name()
         mailbox = self._runtime.mailbox
         work = mailbox.recv(peer, timeout=timeout)
         if async_op:
@@ -165,7 +169,7 @@ class CommMixin:
         groups: Groups | None = None,
         src: tuple[str, Ranks] | None = None,
         async_op: bool = False,
-        options: Any = None,
+        options: CollectiveGroupOptions | None = None,
         hold: bool = False,
     ) -> Any:
         """Sends an object from one worker to all others of some groups; each of them calls this.
@@ -175,7 +179,7 @@ class CommMixin:
             groups: `[(group name, ranks), ...]`, the same on each member; this group by default.
             src: (group name, rank) of the source; the first member by default.
             async_op: return a handle at once.
-            options: accepted for compatibility.
+            options: settings of NCCL, as for `send`.
             hold: receive a `Held` object; the source goes on waiting until it is given back.
 
         Returns:
@@ -186,6 +190,9 @@ class CommMixin:
             groups = [
                 (WorkerAddress.from_name(self._runtime.name).root_group_name, list(range(size)))
             ]
+        if options is not None:
+            for peer in members_of(groups):
+                self._runtime.endpoint.links.set_options(peer, options)
         work = self._runtime.broadcaster.broadcast(object, groups, src, hold)
         return work if async_op else work.wait()
 
@@ -236,7 +243,7 @@ class CommMixin:
         for (destination, count), part in zip(plan, parts, strict=True):
             message = (total, count, part)
             if channel is None:
-                peer = WorkerAddress.of(group_name, destination).get_name()
+                peer = WorkerAddress(group_name, destination).get_name()
                 works.append(self._runtime.mailbox.send(peer, message, stream))
             else:
                 key = (self._group_name, group_name, stream, rank, destination)
@@ -282,7 +289,7 @@ class CommMixin:
         try:
             for source in sources:
                 if channel is None:
-                    peer = WorkerAddress.of(group_name, source).get_name()
+                    peer = WorkerAddress(group_name, source).get_name()
                     works.append(self._runtime.mailbox.recv(peer, stream))
                 else:
                     key = (group_name, self._group_name, stream, source, self._rank)
@@ -340,8 +347,7 @@ def _copy_into(value: Any, tensor: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"recv_tensor was given a tensor of {tuple(tensor.shape)} {tensor.dtype}, but "
             f"{type(value).__name__} {tuple(shape) if shape is not None else ''} {dtype or ''} "
-            "came; "
-            "pair send_tensor and recv_tensor with equal shapes and dtypes"
+            "came; pair send_tensor and recv_tensor with equal shapes and dtypes"
         )
     tensor.copy_(value)
     return tensor

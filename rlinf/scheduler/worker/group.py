@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
+from rlinf.scheduler.worker.host import public_methods
 from rlinf.scheduler.worker.launched import LaunchedGroup
+from rlinf.scheduler.worker.spec import LaunchOptions
 
 if TYPE_CHECKING:
     from rlinf.scheduler.cluster import Cluster
@@ -42,6 +43,8 @@ class WorkerGroup:
         max_concurrency: int | None = None,
         isolate_gpu: bool = True,
         restart: str | dict[str, int] | None = None,
+        catch_system_failure: bool | None = None,
+        disable_distributed_log: bool = False,
     ) -> WorkerGroup:
         """Starts the workers, all ranks in parallel, and returns when each has registered.
 
@@ -50,12 +53,15 @@ class WorkerGroup:
             placement_strategy: where; by default one worker per accelerator of the cluster, or a
                 single worker on node 0 if there is none.
             name: unique name of the group; the name of the class by default.
-            max_concurrency: calls that may run at once in a worker; 1 for plain workers and 1000
-            for
-                workers with coroutine methods by default.
+            max_concurrency: calls that may run at once in a worker; by default 1, and 1000 for
+                workers with coroutine methods.
             isolate_gpu: whether a worker sees only its own devices.
             restart: "never", or {"on_failure": n} ("on_failure: n") to start a dead rank again,
                 at most n times; what the class says (`Worker.restart_policy`) by default.
+            catch_system_failure: whether a worker that gets a fatal signal, such as SIGSEGV, leaves
+                its stacks in its crash file; by default it does.
+            disable_distributed_log: whether the workers have no log files; what they log and print
+                then goes to the terminal only.
 
         Raises:
             WorkerDied: a worker died while starting.
@@ -68,7 +74,13 @@ class WorkerGroup:
             raise ValueError(f"max_concurrency={max_concurrency} is not in 1..{MAX_CONCURRENCY}")
         if restart is None:
             restart = self._worker_cls.restart_policy(*self._args, **self._kwargs)
-        restarts = parse_restart(restart)
+        options = LaunchOptions(
+            max_concurrency=max_concurrency,
+            isolate=isolate_gpu,
+            restarts=parse_restart(restart),
+            record_crashes=catch_system_failure is not False,
+            log_to_file=not disable_distributed_log,
+        )
         name = name or self._worker_cls.__name__
         WorkerAddress(name)
         self._launched = cluster.start_group(
@@ -76,9 +88,7 @@ class WorkerGroup:
             self._worker_cls,
             (self._args, self._kwargs),
             strategy=placement_strategy,
-            max_concurrency=max_concurrency,
-            isolate=isolate_gpu,
-            restarts=restarts,
+            options=options,
         )
         return self
 
@@ -144,7 +154,7 @@ class WorkerGroup:
             raise AttributeError(
                 f"{name!r} is private; only public methods of a worker can be called on its group"
             )
-        if not callable(getattr(self._worker_cls, name, None)):
+        if name not in public_methods(self._worker_cls):
             raise AttributeError(_no_such_method(self._worker_cls, name))
         function = _Method(self._running(), name, None)
         # Kept on the instance: the next call does not come here.
@@ -152,7 +162,7 @@ class WorkerGroup:
         return function
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_public_methods(self._worker_cls)})
+        return sorted({*super().__dir__(), *public_methods(self._worker_cls)})
 
     def _running(self) -> LaunchedGroup:
         if self._launched is None:
@@ -215,12 +225,8 @@ def parse_restart(restart: str | dict[str, int]) -> int:
     return limit
 
 
-def _public_methods(worker_cls: type) -> list[str]:
-    return [n for n, m in inspect.getmembers(worker_cls, callable) if not n.startswith("_")]
-
-
 def _no_such_method(worker_cls: type, name: str) -> str:
-    methods = _public_methods(worker_cls)
+    methods = public_methods(worker_cls)
     near = difflib.get_close_matches(name, methods, 3)
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     return f"worker class {worker_cls.__name__} has no public method {name!r}{hint}"
@@ -231,11 +237,10 @@ def _refuse_clashes(worker_cls: type) -> None:
     from rlinf.scheduler.worker.worker import Worker
 
     own = {n for n in vars(WorkerGroup) if not n.startswith("_")}
-    theirs = {n for n in _public_methods(worker_cls) if not hasattr(Worker, n)}
+    theirs = {n for n in public_methods(worker_cls) if not hasattr(Worker, n)}
     clash = sorted(own & theirs)
     if clash:
         raise ValueError(
             f"{worker_cls.__name__} defines {', '.join(clash)}, which WorkerGroup uses itself; "
-            "rename "
-            "the method"
+            "rename the method"
         )

@@ -207,7 +207,7 @@ def actor_class(worker_cls: type) -> type:
     Each method of the worker is one of the actor, so that a call costs what a call of a plain Ray
     actor costs: nothing but the arguments travels.
     """
-    names = [n for n, m in inspect.getmembers(worker_cls, callable) if not n.startswith("_")]
+    names = public_methods(worker_cls)
     if not needs_loop(worker_cls):
         methods = {name: _plain_forwarder(name) for name in names}
         return type(worker_cls.__name__, (WorkerHost,), methods)
@@ -244,8 +244,21 @@ def _call_id() -> str:
 
 def needs_loop(cls: type) -> bool:
     """Whether a worker class has coroutine methods and so needs an event loop."""
+    members = [getattr(cls, name) for name in public_methods(cls)]
     return any(
         inspect.iscoroutinefunction(inspect.unwrap(member)) or inspect.iscoroutinefunction(member)
-        for name, member in inspect.getmembers(cls, callable)
-        if not name.startswith("_")
+        for member in members
+    )
+
+
+def public_methods(cls: type) -> list[str]:
+    """Return the names of the methods that can be called on a group of a worker class."""
+    names = [name for name in dir(cls) if not name.startswith("_")]
+    # Statically: a descriptor may load torch.
+    return [name for name in names if _is_method(inspect.getattr_static(cls, name))]
+
+
+def _is_method(member: Any) -> bool:
+    return callable(member) or isinstance(
+        member, (staticmethod, classmethod, functools.partialmethod)
     )

@@ -97,7 +97,7 @@ class LaunchedGroup:
 
     def name_of(self, rank: int) -> str:
         """Address of a rank as text."""
-        return WorkerAddress.of(self.name, rank).get_name()
+        return WorkerAddress(self.name, rank).get_name()
 
     def autopsy(self, rank: int, message: str) -> WorkerDied:
         """Finds out how a rank died."""

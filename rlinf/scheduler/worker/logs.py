@@ -6,13 +6,13 @@ Lines of the file tell the date and milliseconds, so that the logs of a run can 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from pathlib import Path
 from typing import Any, TextIO
 
-FORMAT = "[%(levelname)s %(asctime)s {who}][%(filename)s:%(lineno)d] %(message)s"
+from rlinf.utils.logging import FORMAT, log_level, set_logger
+
 FILE_FORMAT = "[%(levelname)s %(asctime)s.%(msecs)03d {who}][%(filename)s:%(lineno)d] %(message)s"
 
 _LONGEST_LINE = 65_536
@@ -21,7 +21,10 @@ _OF_RAY = (":actor_name:", ":task_name:", ":job_id:")
 
 
 def worker_logger(name: str, who: str, log_file: str | None) -> logging.Logger:
-    """The logger of a worker; also lets what the process prints go to its file.
+    """Make the logger of a worker, which is also that of `rlinf.utils.logging.get_logger` there.
+
+    What the process prints goes to the worker's file, too; without a file everything goes to
+    standard output alone.
 
     Standard output gets lines such as `[INFO 12:00:00 Actor-Rank-0][worker.py:12] text`; in the
     file the time is `2025-03-02 12:00:00.512`.
@@ -29,7 +32,7 @@ def worker_logger(name: str, who: str, log_file: str | None) -> logging.Logger:
     logger = logging.getLogger(f"rlinf.worker.{name}")
     logger.handlers.clear()
     logger.propagate = False
-    logger.setLevel(os.environ.get("RLINF_LOG_LEVEL", "INFO").upper())
+    logger.setLevel(log_level())
     shown = logging.StreamHandler(_Tee.original(sys.stdout))
     shown.setFormatter(logging.Formatter(FORMAT.format(who=who), datefmt="%H:%M:%S"))
     shown.addFilter(lambda record: not getattr(record, "file_only", False))
@@ -43,6 +46,7 @@ def worker_logger(name: str, who: str, log_file: str | None) -> logging.Logger:
         logger.addHandler(file)
         sys.stdout = _Tee(_Tee.original(sys.stdout), file, "stdout", logging.INFO)
         sys.stderr = _Tee(_Tee.original(sys.stderr), file, "stderr", logging.WARNING)
+    set_logger(logger)
     return logger
 
 

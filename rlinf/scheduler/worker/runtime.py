@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import secrets
-import socket
 import sys
 import tempfile
 from contextvars import ContextVar
@@ -26,6 +24,7 @@ from rlinf.scheduler.registry.state import Raised
 from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.cancelling import CancelDesk
 from rlinf.scheduler.worker.log_folder import prepare_log_dir
+from rlinf.scheduler.worker.ports import free_port
 from rlinf.scheduler.worker.remote_error import report_of
 from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
 
@@ -164,7 +163,7 @@ class WorkerRuntime(ProcessRuntime):
         sys.path.extend(p for p in spec.run.import_path if p not in known and os.path.isdir(p))
         self.spec = spec
         prepare_log_dir(Path(spec.run.log_dir))
-        self.box = BlackBox(Path(spec.box_file))
+        self.box = BlackBox(Path(spec.box_file), spec.record_crashes)
         trace.start(spec.trace_file)
         self.cancel = CancelDesk()
         super().__init__(
@@ -214,10 +213,10 @@ class WorkerRuntime(ProcessRuntime):
         os.environ["MASTER_ADDR"] = host
         os.environ["MASTER_PORT"] = str(port)
 
-    def lock_free_port(self, attempts: int = 1000) -> int:
+    def lock_free_port(self, highest: int | None = None, attempts: int = 1000) -> int:
         """Finds a free port of this node and reserves it for this process."""
         for _ in range(attempts):
-            port = free_port()
+            port = free_port(highest)
             if self.registry.ask("port", node_rank=self.node_rank, port=port):
                 return port
         raise RuntimeError(f"no free port on node {self.node_rank} after {attempts} tries")
@@ -262,36 +261,3 @@ def end_processes(processes: list[tuple[int, float]]) -> None:
                 process.kill()
         except psutil.Error:
             continue
-
-
-_LOWEST_PORT = 20000
-"""Below are the ports of Ray's workers, and those of well-known services."""
-_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-
-
-def port_choices() -> range:
-    """Ports that the kernel gives to nobody who does not ask for that very one."""
-    try:
-        low, high = map(int, _PORT_RANGE.read_text().split())
-    except (OSError, ValueError):
-        low, high = 32768, 60999
-    below, above = range(_LOWEST_PORT, low), range(high + 1, 65536)
-    return below if len(below) >= len(above) else above
-
-
-def free_port() -> int:
-    """A port that is free at this moment, and that no outgoing connection takes meanwhile."""
-    choices = port_choices()
-    for _ in range(len(choices)):
-        # Not `random`, which a program may seed alike in all of its processes.
-        port = choices[secrets.randbelow(len(choices))]
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-            try:
-                sock.bind(("", port))
-                return port
-            except OSError:
-                continue
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        # All ports are the kernel's to give away.
-        sock.bind(("", 0))
-        return sock.getsockname()[1]

@@ -46,6 +46,25 @@ class RunSpec:
         return self.timeouts.get(name)
 
 
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How the workers of a group are started.
+
+    Attributes:
+        max_concurrency: calls that may run at once in a worker; None is Ray's default.
+        isolate: whether a worker sees only its own devices.
+        restarts: how often a rank that dies is started again.
+        record_crashes: whether the interpreter reports fatal signals to the worker's crash file.
+        log_to_file: whether a worker has a log file of its own.
+    """
+
+    max_concurrency: int | None = None
+    isolate: bool = True
+    restarts: int = 0
+    record_crashes: bool = True
+    log_to_file: bool = True
+
+
 @dataclass
 class WorkerSpec:
     """One worker of a group.
@@ -66,6 +85,8 @@ class WorkerSpec:
         hardware_infos: robots and other hardware given to it.
         lock_keys: names of the devices that its device lock covers.
         class_name: name of the worker's class.
+        record_crashes: see `LaunchOptions`.
+        log_to_file: see `LaunchOptions`.
     """
 
     run: RunSpec
@@ -83,6 +104,8 @@ class WorkerSpec:
     hardware_infos: list[Any] = field(default_factory=list)
     lock_keys: list[str] = field(default_factory=list)
     class_name: str = ""
+    record_crashes: bool = True
+    log_to_file: bool = True
 
     @property
     def name(self) -> str:
@@ -91,8 +114,8 @@ class WorkerSpec:
 
     @property
     def log_file(self) -> str:
-        """Where the worker logs, on its node."""
-        return worker_file(self.run.log_dir, self.name, ".log")
+        """Where the worker logs, on its node; "" if it does not."""
+        return worker_file(self.run.log_dir, self.name, ".log") if self.log_to_file else ""
 
     @property
     def box_file(self) -> str:

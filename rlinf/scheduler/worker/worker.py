@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlinf.scheduler.worker import timers
@@ -25,6 +25,33 @@ if TYPE_CHECKING:
     from rlinf.scheduler.worker.group import WorkerGroup
 
 
+class _OfProcess:
+    """A fact of this process, read on a worker class or on a worker.
+
+    Args:
+        read: finds it out.
+    """
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read = read
+        self.__doc__ = read.__doc__
+
+    def __get__(self, worker: Worker | None, cls: type) -> Any:
+        return self._read()
+
+
+def _torch_device_type() -> str:
+    """Return "cuda", "xpu", "npu", "musa" or "cpu"."""
+    return os.environ.get("RLINF_TORCH_DEVICE", "cpu")
+
+
+def _torch_platform() -> Any:
+    """Return the torch module of this process's devices, such as `torch.cuda` or `torch.cpu`."""
+    import torch
+
+    return getattr(torch, _torch_device_type())
+
+
 class Worker(CommMixin):
     """Base class of a remote worker.
 
@@ -37,11 +64,14 @@ class Worker(CommMixin):
         current_worker: the worker of this process, None in the driver.
         global_accelerator_ids: cluster-wide ids of the accelerators of this worker.
         accelerator_type: kind of those accelerators, or "NO_ACCEL".
-        torch_device_type: "cuda", "xpu", "npu", "musa" or "cpu".
+        torch_device_type: "cuda", "xpu", "npu", "musa" or "cpu"; also on the class.
+        torch_platform: the torch module of that name; also on the class.
     """
 
     current_worker: ClassVar[Worker | None] = None
     timer = staticmethod(timers.timed)
+    torch_device_type = _OfProcess(_torch_device_type)
+    torch_platform = _OfProcess(_torch_platform)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -68,6 +98,7 @@ class Worker(CommMixin):
         self._world_size = spec.world_size
         self._group_name = spec.address.root_group_name
         self._worker_address = spec.address
+        self._cluster_node_rank = spec.node_rank
         self._timers: dict[str, float] = {}
         self._group_sizes: dict[str, int] = {}
         self._device_lock = DeviceLock(runtime, spec.lock_keys)
@@ -80,7 +111,6 @@ class Worker(CommMixin):
         )
         self.global_accelerator_ids = list(spec.accelerators)
         self.accelerator_type = spec.accelerator_type
-        self.torch_device_type = os.environ.get("RLINF_TORCH_DEVICE", "cpu")
         Worker.current_worker = self
         return self
 
@@ -160,13 +190,6 @@ class Worker(CommMixin):
         return self._device_lock
 
     @property
-    def torch_platform(self) -> Any:
-        """The torch module of the worker's devices, such as `torch.cuda` or `torch.cpu`."""
-        import torch
-
-        return getattr(torch, self.torch_device_type)
-
-    @property
     def restarts(self) -> int:
         """How often this worker has been restarted."""
         return self._runtime.info.incarnation
@@ -177,9 +200,30 @@ class Worker(CommMixin):
         call = current_call()
         return call is not None and self._runtime.cancel.asked(call)
 
-    def acquire_free_port(self) -> int:
-        """A free port of this node, reserved for this worker until it ends."""
-        return self._runtime.lock_free_port()
+    def get_name(self) -> str:
+        """Return the address of this worker as text, `group:rank`."""
+        return self._worker_address.get_name()
+
+    def get_parent_rank(self) -> int | None:
+        """Return the rank of the worker that this one is nested in; None at the top."""
+        return self._worker_address.get_parent_rank()
+
+    @staticmethod
+    def check_worker_alive(worker_name: str) -> bool:
+        """Return whether the process of a worker runs, as far as the run knows.
+
+        Args:
+            worker_name: its address as text, `group:rank`.
+        """
+        return current_runtime().registry.ask("lives", worker=worker_name) is not None
+
+    def acquire_free_port(self, max_port_num: int | None = None) -> int:
+        """Return a free port of this node, reserved for this worker until it ends.
+
+        Args:
+            max_port_num: the highest port allowed; None is 65535.
+        """
+        return self._runtime.lock_free_port(max_port_num)
 
     # -- logging ------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ def test_the_driver_can_use_a_channel(shared_cluster):
         channel.put_nowait(3)
     peeked = channel.peek_all()
     assert peeked[0] == {"a": 1} and equal(peeked[1], make_nest(1))
+    assert str(channel).startswith("<Channel c: 2 items: [{'a': 1}, ")
     assert channel.get() == {"a": 1}
     assert equal(channel.get(), make_nest(1))
     with pytest.raises(ChannelEmpty):

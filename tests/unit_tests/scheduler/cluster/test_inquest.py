@@ -30,7 +30,7 @@ class Server:
         return list(self.state.deaths)
 
     def register(self, pid: int, node_rank: int = 1) -> None:
-        info = WorkerInfo(WorkerAddress.of("actor", 0), 0, 1, node_rank, "10.0.0.2", pid=pid)
+        info = WorkerInfo(WorkerAddress("actor", 0), 0, 1, node_rank, "10.0.0.2", pid=pid)
         self.state.register(info)
 
 

@@ -7,14 +7,14 @@ import pytest
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy
 from rlinf.scheduler.cluster.launcher import worker_specs
 from rlinf.scheduler.cluster.topology import assume_topology
-from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
+from rlinf.scheduler.worker.spec import LaunchOptions, RunSpec, WorkerSpec
 
 
 def specs(strategy: object, isolate: bool) -> list[WorkerSpec]:
     topology = assume_topology({"num_nodes": 2}, 4)
     run = RunSpec("run", "run", b"", [], 0, 2, "/logs", {})
     placements = strategy.get_placement(topology, isolate)
-    return worker_specs(run, topology, placements, "group", "Worker", {})
+    return worker_specs(run, topology, placements, "group", "Worker", {}, LaunchOptions())
 
 
 @pytest.mark.parametrize("isolate", [True, False])

@@ -33,7 +33,7 @@ class Run:
 
     def dies(self, name: str, at: float, pid: int = 7) -> WorkerDied:
         group, _, rank = name.partition(":")
-        info = WorkerInfo(WorkerAddress.of(group, int(rank)), int(rank), 2, 0, "127.0.0.1", pid=pid)
+        info = WorkerInfo(WorkerAddress(group, int(rank)), int(rank), 2, 0, "127.0.0.1", pid=pid)
         death = Death(name, info, self.begin + at, len(self.state.deaths), "it has gone")
         self.state.deaths.append(death)
         return WorkerDied(name, node_rank=0, pid=pid, signal="SIGKILL", cause="found out")
