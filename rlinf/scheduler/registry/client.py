@@ -186,12 +186,14 @@ class RegistryClient:
         elif event == "left":
             for leave_watcher in list(self._leave_watchers):
                 leave_watcher(*payload)
-        elif event in self._handlers:
+        else:
             number, question = payload
-            answer = self._handlers[event](question)
+            reply: tuple[Any, ...] = ("decline", number)
+            if event in self._handlers:
+                reply = ("reply", number, self._handlers[event](question))
             # A registry that is gone needs no answer; its end is told by `_on_close`.
             with contextlib.suppress(ConnectionError):
-                connection.send(pickle.dumps(("reply", number, answer)))
+                connection.send(pickle.dumps(reply))
 
     def _on_answer(self, number: int, value: Any, error: Exception | None) -> None:
         with self._lock:

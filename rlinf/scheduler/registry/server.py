@@ -129,6 +129,11 @@ class RegistryServer:
                 if number in self._inquiries:
                     self._inquiries[number].take(name, rest[0])
                     self._retry()
+            elif kind == "decline":
+                # It is still starting, and cannot answer this yet.
+                if number in self._inquiries:
+                    self._inquiries[number].missing(name)
+                    self._retry()
             elif kind == "forget":
                 for waiter in [w for w in self._waiters if (w.member, w.request) == (name, number)]:
                     self._waiters.remove(waiter)
