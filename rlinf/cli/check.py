@@ -121,8 +121,8 @@ def inspect_config(
         validate_cfg,
     )
     from rlinf.config.placement import PlacementError
-    from rlinf.scheduler.cluster.topology import assume_topology
     from rlinf.scheduler.placement import ComponentPlacement, format_placement_map
+    from rlinf.scheduler.topology.topology import assume_topology
 
     cfg = validate_cfg(
         build_config(name, overrides, config_path), accelerators_per_node=gpus_per_node

@@ -173,14 +173,11 @@ def models_fit_the_task(context: CheckContext) -> Iterator[Problem]:
     for section in ("actor", "critic"):
         model = (context.cfg.get(section) or {}).get("model")
         name = model.model_type if model else None
-        if name is None or name not in SupportedModel:
-            continue
-        member = SupportedModel(name)
-        if member.category != wanted:
-            fitting = [item.value for item in SupportedModel if item.category == wanted]
-            message = f"is a model for {member.category} tasks, but runner.task_type needs {wanted}"
-            path = f"{section}.model.model_type"
-            yield Problem(path, name, message, f"use one of: {', '.join(fitting)}")
+        known = None if name is None else SupportedModel.find(name)
+        if known is not None and known.category != wanted:
+            fitting = ", ".join(SupportedModel.names(wanted))
+            message = f"is a model for {known.category} tasks, but runner.task_type needs {wanted}"
+            yield Problem(f"{section}.model.model_type", name, message, f"use one of: {fitting}")
 
 
 @cross_check(TRAINING)

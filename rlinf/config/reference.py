@@ -96,7 +96,7 @@ def _plugin_sections() -> list[type[BaseModel]]:
 
 def _names(kind: str) -> list[str]:
     if kind == "model":
-        return sorted(member.value for member in SupportedModel)
+        return sorted(SupportedModel.names())
     return known_names(kind)
 
 

@@ -106,8 +106,8 @@ def _without_key_check(model: type[BaseModel]) -> type[BaseModel]:
 def _lookup(kind: str, name: str, path: str, problems: list[Problem]) -> type[BaseModel] | None:
     if kind == "model":
         # A model type may be registered without keys of its own.
-        if name not in SupportedModel:
-            names = [member.value for member in SupportedModel]
+        if SupportedModel.find(name) is None:
+            names = SupportedModel.names()
             message = f"no model is registered under this name; known: {listed(names)}"
             problems.append(Problem(path, name, message, did_you_mean(name, names)))
             return None

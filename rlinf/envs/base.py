@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,18 @@ import torch
 
 from rlinf.envs.adapter import Adapter
 from rlinf.envs.episodes import EpisodeTotals
-from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError
-from rlinf.envs.fixed_episodes import FixedEpisodes
+from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError, StateNotSupported
+from rlinf.envs.fixed_episodes import EpisodePlan, EpisodeQueue, FixedEpisode
 from rlinf.envs.guard import bad_action, find_not_finite
 from rlinf.envs.options import VectorEnvOptions
-from rlinf.envs.reset_plan import NEVER, ResetPlan
-from rlinf.envs.saved_state import SavedState
+from rlinf.envs.reset_plan import NEVER, ResetPlan, Start
 from rlinf.envs.step_result import StepResult
 
 Obs = dict[str, Any]
 """Observations of all slots: tensors by key, and `task_descriptions`, a list of texts."""
 
 
-class VectorEnv(SavedState, FixedEpisodes, Adapter):
+class VectorEnv(Adapter):
     """Environments with one contract, whatever simulates them.
 
     Observations are dicts of CPU tensors: `states` float32 `[B, S]`, `main_images` uint8
@@ -100,8 +100,8 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
         self._totals = EpisodeTotals(num_envs)
         self._result = StepResult(num_envs)
         self._live = np.zeros(num_envs, dtype=bool)
-        self._live_slots: list[int] = []
-        self._countdown, self._solved = self._limit, False
+        self._episode_plan: EpisodePlan | None = None
+        self._episodes: EpisodeQueue | None = None
         self._starts = [NEVER] * num_envs
         self._redo: set[int] = set()
         self._restarts = self._nan_skipped = 0
@@ -118,7 +118,17 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
     @property
     def has_work(self) -> bool:
         """Whether an episode runs in any slot."""
-        return bool(self._live_slots)
+        return bool(self._live.any())
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether slots play numbered episodes; until the next `reset`."""
+        return self._episodes is not None
+
+    @property
+    def playing(self) -> list[FixedEpisode | None]:
+        """Which numbered episode each slot plays; None where it plays none."""
+        return [None] * self.num_envs if self._episodes is None else list(self._episodes.playing)
 
     @property
     def rounds(self) -> int:
@@ -144,20 +154,38 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
         Returns:
             Observations and infos; `infos["_valid"]` is false for slots without work.
         """
-        slots = list(range(self.num_envs))
-        self._queue = None
-        self._plan.begin_pass(slots)
-        return self._begin_all(slots)
+        self._episodes = None
+        self._plan.begin_pass(list(range(self.num_envs)))
+        return self._begin_all()
 
-    def _begin_all(self, slots: list[int]) -> tuple[Obs, dict[str, Any]]:
-        self.is_start = False
-        self._redo.clear()
-        return self._begin(slots), {
-            "_valid": torch.from_numpy(self._live.copy()),
-            "reset_state_ids": self._reset_ids(),
-            "restarts": self._restarts,
-            "nan_skipped": self._nan_skipped,
-        }
+    def begin_episodes(self, numbers: Iterable[int]) -> tuple[Obs, dict[str, Any]]:
+        """Begins numbered episodes, as many as there are slots.
+
+        A slot whose episode ends begins the next one that nobody plays; when none is left it rests.
+        Without `has_work` all of them have been played. An episode whose simulator failed is played
+        again; one with a NaN, where `on_nan` is `skip`, is not.
+
+        Args:
+            numbers: Which, each from 0.
+
+        Returns:
+            As `reset`.
+
+        Raises:
+            EnvError: The simulator cannot begin a given episode.
+            ValueError: There is no such episode.
+        """
+        if not self.chooses_starts:
+            raise EnvError(
+                f"{self.options.env_type} draws its initial states itself, so an evaluation cannot "
+                "have fixed episodes: use another env_type in env.eval"
+            )
+        if self._episode_plan is None:
+            states_of = None if self.num_reset_states is None else self.task_states
+            self._episode_plan = EpisodePlan(self.options, self.task_names, states_of)
+        episodes = [self._episode_plan.episode(number) for number in numbers]
+        self._episodes = EpisodeQueue(episodes, self.num_envs)
+        return self._begin_all()
 
     def step(
         self, actions: Any, auto_reset: bool | None = None
@@ -197,6 +225,74 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
         """
         return self._run(self._check_actions(actions, 3), None)
 
+    # What a checkpoint holds.
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything needed to go on from here, in plain data and arrays.
+
+        Evaluations are not saved: their episodes can be played again. If the simulator cannot save
+        its state, `sim` is None and `not_saved` says why; else `not_saved` is empty.
+        """
+        sim, not_saved = None, ""
+        try:
+            sim = self._get_sim_state()
+        except StateNotSupported as error:
+            not_saved = str(error)
+        return {
+            "env_type": self.options.env_type,
+            "num_envs": self.num_envs,
+            "plan": self._plan.get_state(),
+            "totals": self._totals.get_state(),
+            "live": self._live.copy(),
+            "starts": [tuple(start) for start in self._starts],
+            "obs": {key: array.copy() for key, array in self._obs.items()},
+            "images": {key: array.copy() for key, array in self._images.items()},
+            "descriptions": list(self._descriptions),
+            "is_start": self.is_start,
+            "counts": (self._restarts, self._nan_skipped),
+            "sim": sim,
+            "not_saved": not_saved,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> str:
+        """Go on from a state that `get_state` returned, here or in another process.
+
+        Args:
+            state: The state.
+
+        Returns:
+            Why the episodes cannot go on; empty if they do. If they cannot, the env has to be
+            reset; each slot then begins the episode after the one that was lost.
+
+        Raises:
+            ValueError: It is of another env or another number of slots.
+        """
+        for name, own in (("env_type", self.options.env_type), ("num_envs", self.num_envs)):
+            if state[name] != own:
+                raise ValueError(f"the saved state has {name} {state[name]}, this env has {own}")
+        self._episodes = None
+        self._plan.set_state(state["plan"])
+        self._totals.set_state(state["totals"])
+        self._live = np.array(state["live"])
+        self._starts = [Start(*start) for start in state["starts"]]
+        self._obs = {key: array.copy() for key, array in state["obs"].items()}
+        self._images = {key: array.copy() for key, array in state["images"].items()}
+        self._descriptions = list(state["descriptions"])
+        self.is_start = state["is_start"]
+        self._restarts, self._nan_skipped = state["counts"]
+        self._redo.clear()
+        reason = state["not_saved"]
+        if not reason:
+            try:
+                self._set_sim_state(state["sim"])
+            except StateNotSupported as error:
+                reason = str(error)
+        if reason:
+            self.is_start = True
+            self._live[:] = False
+            self._renew()
+        return reason
+
     # How it works.
 
     def _run(self, actions: np.ndarray, auto_reset: bool | None) -> tuple:
@@ -209,17 +305,14 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
         rewards = np.zeros(shape, np.float32)
         terminations, truncations = np.zeros(shape, bool), np.zeros(shape, bool)
         dropped: list[int] = []
-        flagged = False
         obs_list, infos_list = [], []
         for column in range(chunk):
             valid = torch.from_numpy(self._live.copy())
             dropped += self._advance(actions[:, column])
             result = self._result
             rewards[:, column] = result.reward
-            if result.flagged:
-                flagged = True
-                terminations[:, column] = result.terminated
-                truncations[:, column] = result.truncated
+            terminations[:, column] = result.terminated
+            truncations[:, column] = result.truncated
             images = self._draw() if column == chunk - 1 else {}
             obs_list.append(self._pack(images))
             success = torch.from_numpy(self._totals.success_now.copy())
@@ -227,7 +320,8 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
             if result.interventions:
                 infos_list[-1] |= self._intervened(actions[:, column])
         infos = infos_list[-1]
-        if flagged and (done := (terminations | truncations).any(axis=1)).any():
+        done = (terminations | truncations).any(axis=1)
+        if done.any():
             counted = done.copy()
             counted[dropped] = False
             infos["final_observation"] = obs_list[-1]
@@ -249,73 +343,52 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
         )
 
     def _advance(self, actions: np.ndarray) -> list[int]:
-        """Makes one step in all live slots; returns those whose episode was dropped.
-
-        Runs between steps of a simulator, when no cache is warm: every array operation that can be
-        left out is.
-        """
-        slots, live, result, totals = self._live_slots, self._live, self._result, self._totals
-        before = self._obs
-        if len(slots) == self.num_envs:
-            obs = {key: np.empty_like(array) for key, array in before.items()}
-        else:
-            obs = {key: array.copy() for key, array in before.items()}
-            result.reward[:] = 0
-        if result.flagged:
-            result.clear_flags()
-        dropped = self._step_slots(slots, actions, obs, result) if slots else []
+        """Makes one step in all live slots; returns those whose episode was dropped."""
+        result, before = self._result, self._obs
+        obs = {key: array.copy() for key, array in before.items()}
+        result.clear()
+        dropped = self._step_slots(self._live_slots, actions, obs, result) if self.has_work else []
         if dropped:
             self._redo.update(dropped)
             self._drop(dropped, before, obs)
         dropped += self._guard(before, obs)
-        reward = result.reward
-        if self.options.reward_coef != 1.0:
-            reward *= self.options.reward_coef
+        self._shape_reward(dropped)
+        self._totals.add(self._live, result.reward, result.success)
+        self._obs = obs
+        if self.options.ignore_terminations:
+            result.terminated[:] = False
+        result.truncated |= self._live & (self._totals.length >= self._limit)
+        result.truncated &= ~result.terminated
+        ended = np.flatnonzero(result.terminated | result.truncated).tolist()
+        return dropped + self._end(ended, dropped)
+
+    def _shape_reward(self, dropped: list[int]) -> None:
+        """Scales the rewards of a step and, if the config says so, takes their differences."""
+        reward, last = self._result.reward, self._totals.last_reward
+        reward *= self.options.reward_coef
         if self.options.use_rel_reward:
             absolute = reward.copy()
-            reward -= np.where(live, totals.last_reward, 0)
+            reward -= np.where(self._live, last, 0)
             reward[dropped] = 0
-            np.copyto(totals.last_reward, absolute, where=live)
-        totals.length += live
-        totals.returns += reward
-        if result.flagged or self._solved:
-            np.copyto(totals.success_now, result.success, where=live)
-            totals.success_once |= result.success
-            self._solved = bool(totals.success_now.any())
-        self._obs = obs
-        self._countdown -= 1
-        if result.flagged or self._countdown <= 0:
-            if self.options.ignore_terminations:
-                result.terminated[:] = False
-            result.truncated |= live & (totals.length >= self._limit)
-            result.truncated &= ~result.terminated
-            result.flagged = True
-            ended = np.flatnonzero(result.terminated | result.truncated).tolist()
-            if ended:
-                dropped += self._end(ended, dropped)
-        return dropped
+            np.copyto(last, absolute, where=self._live)
 
     def _intervened(self, actions: np.ndarray) -> dict[str, torch.Tensor]:
-        """Returns what was carried out instead of actions, and where; forgets it."""
+        """Returns what was carried out instead of actions, and where."""
         flag, done = np.zeros(self.num_envs, bool), actions.copy()
         for slot, action in self._result.interventions.items():
             flag[slot], done[slot] = True, action
-        self._result.interventions = {}
         return {
             "intervene_flag": torch.from_numpy(flag),
             "intervene_action": torch.from_numpy(done),
         }
 
-    def _find_live(self) -> None:
-        """Works out which slots are live, and when the first of them can reach the limit."""
-        self._live_slots = np.flatnonzero(self._live).tolist()
-        lengths = self._totals.length[self._live_slots]
-        self._countdown = self._limit - int(lengths.max()) if len(lengths) else self._limit
+    @property
+    def _live_slots(self) -> list[int]:
+        return np.flatnonzero(self._live).tolist()
 
     def _end(self, slots: list[int], dropped: list[int]) -> list[int]:
         """Lets slots rest; returns those whose physics turn out to have diverged."""
         self._live[slots] = False
-        self._find_live()
         diverged = []
         for slot in slots:
             reason = "" if slot in dropped else self._diverged(slot)
@@ -347,18 +420,28 @@ class VectorEnv(SavedState, FixedEpisodes, Adapter):
                 array[slot] = before[key][slot]
         self._result.drop(slots)
 
+    def _begin_all(self) -> tuple[Obs, dict[str, Any]]:
+        self.is_start = False
+        self._redo.clear()
+        return self._begin(list(range(self.num_envs))), {
+            "_valid": torch.from_numpy(self._live.copy()),
+            "reset_state_ids": self._reset_ids(),
+            "restarts": self._restarts,
+            "nan_skipped": self._nan_skipped,
+        }
+
     def _begin(self, slots: list[int]) -> Obs:
         """Begins the next episodes of slots; returns the observations of all."""
         begun = []
+        plan = self._plan if self._episodes is None else self._episodes
         for slot in slots:
-            start = self._starts[slot] if slot in self._redo else self._next_start(slot)
+            start = self._starts[slot] if slot in self._redo else plan.next(slot)
             self._live[slot] = start is not None
             if start is not None:
                 self._starts[slot] = start
                 begun.append(slot)
         self._redo.difference_update(slots)
         self._totals.begin(begun)
-        self._find_live()
         if not begun:
             return self._pack(self._images)
         self._obs = obs = {key: array.copy() for key, array in self._obs.items()}

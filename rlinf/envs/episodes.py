@@ -37,6 +37,19 @@ class EpisodeTotals:
         for field in self._FIELDS:
             getattr(self, field)[slots] = 0
 
+    def add(self, live: np.ndarray, reward: np.ndarray, success: np.ndarray) -> None:
+        """Counts one step.
+
+        Args:
+            live: Slots that made it, bool `[B]`.
+            reward: `[B]`, 0 elsewhere.
+            success: bool `[B]`, false elsewhere.
+        """
+        self.length += live
+        self.returns += reward
+        np.copyto(self.success_now, success, where=live)
+        self.success_once |= success
+
     def metrics(self) -> dict[str, torch.Tensor]:
         """Returns `METRICS` of the current episodes, each float32 `[B]`."""
         length = self.length

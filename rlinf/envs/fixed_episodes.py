@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from rlinf.envs.errors import EnvError
 from rlinf.envs.options import VectorEnvOptions
 from rlinf.envs.reset_plan import Start, derive
-
-if TYPE_CHECKING:
-    from rlinf.envs.base import Obs, VectorEnv
 
 _SEED_OF_STATE, _SEED_OF_EPISODE, _ORDER = 1, 2, 3
 """First numbers of the keys from which seeds are derived; `ResetPlan` has the first one, too."""
@@ -118,59 +114,25 @@ class EpisodePlan:
         return self._ordered[task]
 
 
-class FixedEpisodes:
-    """The part of a vector env that plays numbered episodes.
+class EpisodeQueue:
+    """Numbered episodes that slots play one after the other.
 
     An episode is the same whichever slot of whichever env plays it, so an evaluation can be spread
     over any number of slots and processes.
+
+    Args:
+        episodes: What is to be played, in this order.
+        num_envs: Slots that play.
+
+    Attributes:
+        playing: Which episode each slot plays; None where it rests.
     """
 
-    _episode_plan: EpisodePlan | None = None
-    _queue: deque[FixedEpisode] | None = None
-    _playing: list[FixedEpisode | None]
+    def __init__(self, episodes: Iterable[FixedEpisode], num_envs: int) -> None:
+        self._waiting = deque(episodes)
+        self.playing: list[FixedEpisode | None] = [None] * num_envs
 
-    @property
-    def evaluates(self) -> bool:
-        """Whether slots play numbered episodes; until the next `reset`."""
-        return self._queue is not None
-
-    @property
-    def playing(self: VectorEnv) -> list[FixedEpisode | None]:
-        """Which episode each slot plays; None where it rests."""
-        return list(self._playing) if self.evaluates else [None] * self.num_envs
-
-    def begin_episodes(self: VectorEnv, numbers: Iterable[int]) -> tuple[Obs, dict[str, Any]]:
-        """Begins numbered episodes, as many as there are slots.
-
-        A slot whose episode ends begins the next one that nobody plays; when none is left it rests.
-        Without `has_work` all of them have been played. An episode whose simulator failed is played
-        again; one with a NaN, where `on_nan` is `skip`, is not.
-
-        Args:
-            numbers: Which, each from 0.
-
-        Returns:
-            As `reset`.
-
-        Raises:
-            EnvError: The simulator cannot begin a given episode.
-            ValueError: There is no such episode.
-        """
-        if not self.chooses_starts:
-            raise EnvError(
-                f"{self.options.env_type} draws its initial states itself, so an evaluation cannot "
-                "have fixed episodes: use another env_type in env.eval"
-            )
-        if self._episode_plan is None:
-            states_of = None if self.num_reset_states is None else self.task_states
-            self._episode_plan = EpisodePlan(self.options, self.task_names, states_of)
-        self._queue = deque(self._episode_plan.episode(number) for number in numbers)
-        self._playing = [None] * self.num_envs
-        return self._begin_all(list(range(self.num_envs)))
-
-    def _next_start(self: VectorEnv, slot: int) -> Start | None:
-        """Returns how the next episode of a slot begins; None if there is no more work for it."""
-        if self._queue is None:
-            return self._plan.next(slot)
-        self._playing[slot] = episode = self._queue.popleft() if self._queue else None
+    def next(self, slot: int) -> Start | None:
+        """Gives a slot the next episode; returns how it begins, None if there is none left."""
+        self.playing[slot] = episode = self._waiting.popleft() if self._waiting else None
         return None if episode is None else episode.start

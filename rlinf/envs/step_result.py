@@ -24,7 +24,6 @@ class StepResult:
         terminated: bool `[B]`; the task is over.
         truncated: bool `[B]`; the simulator cuts the episode off.
         success: bool `[B]`; the task is solved now.
-        flagged: Any of the flags is set; whoever sets one has to say so.
         interventions: By slot, the action `[A]` that was carried out instead of the one given.
     """
 
@@ -34,14 +33,12 @@ class StepResult:
         self.terminated = np.zeros(num_envs, bool)
         self.truncated = np.zeros(num_envs, bool)
         self.success = np.zeros(num_envs, bool)
-        self.flagged = False
         self.interventions: dict[int, np.ndarray] = {}
 
     def mark(self, slot: int, terminated: bool, truncated: bool, success: bool) -> None:
         """Sets the flags of one slot."""
         self.terminated[slot], self.truncated[slot] = terminated, truncated
         self.success[slot] = success
-        self.flagged = True
 
     def mark_all(
         self, slots: Any, terminated: np.ndarray, truncated: np.ndarray, success: np.ndarray
@@ -49,13 +46,12 @@ class StepResult:
         """Sets the flags of slots, each `[len(slots)]`."""
         self.terminated[slots], self.truncated[slots] = terminated, truncated
         self.success[slots] = success
-        self.flagged = bool((self.terminated | self.truncated | self.success).any())
 
-    def clear_flags(self) -> None:
-        """Sets all flags to false."""
-        for array in (self.terminated, self.truncated, self.success):
-            array[:] = False
-        self.flagged = False
+    def clear(self) -> None:
+        """Sets rewards to 0 and flags to false, and forgets interventions."""
+        for array in (self.reward, self.terminated, self.truncated, self.success):
+            array[:] = 0
+        self.interventions = {}
 
     def drop(self, slots: list[int]) -> None:
         """Cuts off the episodes of slots, without a reward."""
@@ -63,4 +59,3 @@ class StepResult:
         self.terminated[slots] = False
         self.success[slots] = False
         self.truncated[slots] = True
-        self.flagged = True

@@ -48,7 +48,8 @@ def complete(cfg: Mapping[str, Any], env_spec: EnvSpec | None) -> DictConfig:
     """
     filled = copy.deepcopy(cfg) if isinstance(cfg, TrackedConfig) else _checked(cfg)
     name = filled["model_type"]
-    if name in SupportedModel and SupportedModel(name).category == "reasoning":
+    known = SupportedModel.find(name)
+    if known is not None and known.category == "reasoning":
         OmegaConf.set_readonly(filled, True)
         return filled
     OmegaConf.set_readonly(filled, False)
@@ -105,7 +106,8 @@ def rollout_section(cfg: Any) -> DictConfig:
 def _checked(cfg: Mapping[str, Any]) -> DictConfig:
     data = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
     name = data["model_type"]
-    section = _SECTIONS[SupportedModel(name).category] if name in SupportedModel else ModelConfig
+    known = SupportedModel.find(name)
+    section = ModelConfig if known is None else _SECTIONS[known.category]
     if name.lower() in known_names("model"):
         schema = get_schema("model", name)
         section = section if schema is None else compose(section, schema)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlinf.scheduler import Cluster
-from rlinf.scheduler.failure.blackbox import activity_of
+from rlinf.scheduler.failure.post_mortem import activity_of
+from rlinf.scheduler.spec import worker_file
 from rlinf.scheduler.worker.pending import PendingCall, pending_calls
-from rlinf.scheduler.worker.spec import worker_file
-from rlinf.utils.progress import Progress, span
+from rlinf.utils.progress import Progress
+from rlinf.utils.run_state import span
 
 _LONG_WAIT = 10.0
 """Seconds after which a wait is shown with what the workers are doing."""
@@ -45,7 +46,7 @@ def _activities(call: PendingCall) -> list[str]:
     """What the first ranks of a call are doing, as far as their notes are on this machine."""
     folder = Cluster.current().run.log_dir
     names = [f"{call.group}:{rank}" for rank in call.ranks[:_MOST_WORKERS]]
-    found = [(name, activity_of(worker_file(folder, name, ".box"))) for name in names]
+    found = [(name, activity_of(worker_file(folder, name, ".record"))) for name in names]
     return [f"{name}: {activity}" for name, activity in found if activity]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.registry.state import Raised
+    from rlinf.scheduler.events import Raised
 
 
 class SchedulerError(RuntimeError):

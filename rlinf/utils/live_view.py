@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlinf.utils.progress import RunState, ask, span
+from rlinf.utils.run_state import RunState, ask, span
 
 _REDRAWS_PER_SECOND = 2
 _QUEUE_SECONDS = 1.0

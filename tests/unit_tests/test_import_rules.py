@@ -35,6 +35,21 @@ FORBIDDEN = {
 }
 """What a layer must not import although the order, or the lack of one, would allow it."""
 
+SCHEDULER = [
+    "cluster",
+    "placement",
+    "worker",
+    "topology",
+    "channel",
+    "collective",
+    "failure",
+    "registry",
+    "net",
+    "hardware",
+    "trace",
+]
+"""Folders of the scheduler, likewise; its files outside of folders may be imported by all."""
+
 EXCEPTIONS = {"rlinf.utils.placement"}
 """Looks its names up in the scheduler, at first use, since users know them under that path."""
 
@@ -75,6 +90,47 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
     return found
 
 
+def find_circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Returns the sets of modules that import one another, directly or by way of others."""
+    order: list[str] = []
+    seen: set[str] = set()
+
+    def visit(name: str, arrows: dict[str, set[str]], found: list[str]) -> None:
+        seen.add(name)
+        for target in sorted(arrows.get(name, ())):
+            if target not in seen:
+                visit(target, arrows, found)
+        found.append(name)
+
+    for name in sorted(graph):
+        if name not in seen:
+            visit(name, graph, order)
+    backwards: dict[str, set[str]] = {}
+    for name, targets in graph.items():
+        for target in targets:
+            backwards.setdefault(target, set()).add(name)
+    seen.clear()
+    circles = []
+    for name in reversed(order):
+        if name not in seen:
+            members: list[str] = []
+            visit(name, backwards, members)
+            if len(members) > 1:
+                circles.append(sorted(members))
+    return circles
+
+
+def _graph() -> dict[str, set[str]]:
+    """Which modules each module imports, inside functions and for types too."""
+    modules = dict(_modules())
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        found = imports_of(path.read_text(encoding="utf-8"), name, path.name == "__init__.py")
+        targets = {full if full in modules else full.rpartition(".")[0] for _, full in found}
+        graph[name] = {target for target in targets if target in modules and target != name}
+    return graph
+
+
 def _is_import_module(function: ast.expr) -> bool:
     name = getattr(function, "attr", None) or getattr(function, "id", None)
     return name == "import_module"
@@ -103,6 +159,31 @@ def test_the_package_keeps_the_rules() -> None:
             path.read_text(encoding="utf-8"), name, path.name == "__init__.py"
         )
     ]
+    assert not found, "\n".join(found)
+
+
+def test_no_modules_import_one_another() -> None:
+    assert find_circles(_graph()) == []
+
+
+def test_circles_are_found() -> None:
+    arrows = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"f"}, "f": {"e"}}
+    assert sorted(find_circles(arrows)) == [["a", "b", "c"], ["e", "f"]]
+    assert find_circles({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+def test_folders_of_the_scheduler_point_one_way() -> None:
+    folders = {path.parent.name for path in (ROOT / "rlinf" / "scheduler").glob("*/__init__.py")}
+    assert folders == set(SCHEDULER)
+    found = []
+    for name, targets in _graph().items():
+        own = name.split(".")[2:3]
+        for target in targets:
+            other = target.split(".")[2:3]
+            known = {*own, *other} <= set(SCHEDULER) and own and other
+            inside = _inside(name, "rlinf.scheduler") and _inside(target, "rlinf.scheduler")
+            if inside and known and SCHEDULER.index(other[0]) < SCHEDULER.index(own[0]):
+                found.append(f"{name} imports {target}: {other[0]} is above {own[0]}")
     assert not found, "\n".join(found)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf.cli.report.run_record import RunRecord
 from rlinf.utils.intervals import wilson
-from rlinf.utils.progress import span
+from rlinf.utils.run_state import span
 
 STATUS_WORDS = {
     "finished": "finished",

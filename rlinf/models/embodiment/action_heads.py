@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rlinf.models.embodiment.base_policy import ActionConvention
+from rlinf.models.embodiment.base_policy import ActionRange
 from rlinf.models.embodiment.distributions import (
     Categorical,
     Distribution,
@@ -37,12 +37,12 @@ class ActionHead(PreciseBuffers, ABC):
     not part of the saved state: they belong to the env.
 
     Attributes:
-        convention: What the actions for the env are.
+        action_range: What the actions for the env are.
         outputs: Numbers that the network computes for a chunk of actions.
         low: Smallest action, `[A]`.
     """
 
-    convention: ActionConvention
+    action_range: ActionRange
     outputs: int
     low: Tensor
 
@@ -106,7 +106,7 @@ class GaussianHead(ActionHead):
         radius = (highs - lows) / 2
         # Plain numbers are asked, not tensors: those of a model on the meta device have no values.
         bounded = known and any(map(math.isfinite, [*low, *high]))
-        self.convention = ActionConvention(
+        self.action_range = ActionRange(
             tuple(low) if known else None,
             tuple(high) if known else None,
             clip=settings.clip_actions and bounded and not squash,
@@ -126,16 +126,16 @@ class GaussianHead(ActionHead):
         if log_std is None:
             mean, log_std = outputs.chunk(2, dim=-1)
         log_std = log_std.float().clamp(*self._log_std_range)
-        if self.convention.squash:
+        if self.action_range.squash:
             return SquashedGaussian(mean, log_std, self.log_radius.repeat(self._chunks))
         return Gaussian(mean, log_std)
 
     def to_env(self, action: Tensor) -> Tensor:
         """See `ActionHead.to_env`."""
         action = action.view(-1, self._chunks, self._action_dim)
-        if self.convention.squash:
+        if self.action_range.squash:
             return torch.addcmul(self.low, action.tanh() + 1.0, self.radius)
-        if self.convention.clip:
+        if self.action_range.clip:
             return torch.clamp(action, self.low, self.high)
         return action.clone()
 
@@ -164,7 +164,7 @@ class CategoricalHead(ActionHead):
         super().__init__()
         starts = [0] * len(choices) if low is None else [int(value) for value in low]
         ends = [start + count - 1 for start, count in zip(starts, choices, strict=True)]
-        self.convention = ActionConvention(
+        self.action_range = ActionRange(
             tuple(map(float, starts)), tuple(map(float, ends)), choices=tuple(choices)
         )
         self.outputs = chunks * sum(choices)

@@ -58,7 +58,7 @@ class ActorCriticPolicy(BasePolicy):
             ValueError: The distribution does not fit the actions.
         """
         own = make_action_head(action_dim, settings, env_spec)
-        super().__init__(action_dim, settings.num_action_chunks, own.convention)
+        super().__init__(action_dim, settings.num_action_chunks, own.action_range)
         self.action_head = own
         self.settings = settings
         self.value_dim = 1 if settings.value_type == "chunk_level" else self.num_action_chunks
@@ -79,7 +79,7 @@ class ActorCriticPolicy(BasePolicy):
         if own.add_value_head:
             self.value_head = MLP(feature_dim, hidden, self.value_dim, own.activation, gains[1])
         self.log_std = None
-        if self.action_convention.choices is not None:
+        if self.action_range.choices is not None:
             return
         width = self.num_action_chunks * self.action_dim
         if own.state_dependent_std:

@@ -36,8 +36,8 @@ class ForwardType(str, Enum):
 
 
 @dataclass(frozen=True)
-class ActionConvention:
-    """What the actions of a policy mean, for whoever hands them to an env.
+class ActionRange:
+    """Which actions a policy returns.
 
     Attributes:
         low: Smallest action the policy returns, one number per dimension; None is unbounded.
@@ -69,7 +69,7 @@ class BasePolicy(nn.Module, ABC):
             `actor.optim.value_lr`.
         action_dim: A, numbers in one action.
         num_action_chunks: C, actions predicted at a time.
-        action_convention: Range of the returned actions.
+        action_range: Range of the returned actions.
         generator: Where sampling noise comes from; None is torch's global generator.
     """
 
@@ -93,25 +93,25 @@ class BasePolicy(nn.Module, ABC):
         self,
         action_dim: int,
         num_action_chunks: int = 1,
-        action_convention: ActionConvention | None = None,
+        action_range: ActionRange | None = None,
     ) -> None:
         """Keeps what every policy declares about its actions.
 
         Args:
             action_dim: A, numbers in one action.
             num_action_chunks: C, actions predicted at a time.
-            action_convention: Range of the returned actions; None is unbounded.
+            action_range: Range of the returned actions; None is unbounded.
         """
         super().__init__()
         self.action_dim = action_dim
         self.num_action_chunks = num_action_chunks
-        self.action_convention = action_convention or ActionConvention()
+        self.action_range = action_range or ActionRange()
         self.generator: torch.Generator | None = None
 
     @property
     def action_dtype(self) -> torch.dtype:
         """Type of the returned actions: int64 for choices, else float32."""
-        return torch.float32 if self.action_convention.choices is None else torch.int64
+        return torch.float32 if self.action_range.choices is None else torch.int64
 
     def forward(self, forward_type: ForwardType | str = ForwardType.DEFAULT, **kwargs: Any) -> Any:
         """Runs one of the forward passes.

@@ -47,12 +47,12 @@ def _problems(policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float) 
     for key, value in inputs.items():
         if not isinstance(value, Tensor) or len(value) != batch:
             yield f"forward_inputs['{key}'] is not a tensor with the batch first"
-    own = policy.action_convention
+    own = policy.action_range
     if own.low is not None and (own.clip or own.squash or own.choices):
         low, high = torch.tensor(own.low).to(actions), torch.tensor(own.high).to(actions)
         inside = (actions >= low) & (actions <= high)
         if not inside.all():
-            yield "actions leave the range that action_convention promises"
+            yield "actions leave the range that action_range promises"
     again, _ = policy.predict_action_batch(env_obs, mode="eval")
     if not torch.equal(again, policy.predict_action_batch(env_obs, mode="eval")[0]):
         yield "mode 'eval' is not deterministic"

@@ -7,9 +7,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.channel.errors import ChannelClosed
+from rlinf.scheduler.channel.local import LocalClient
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.work import Work
-from rlinf.scheduler.worker.runtime import current_runtime
+from rlinf.scheduler.current import current_runtime, has_runtime
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel.client import ChannelClient
@@ -30,9 +32,11 @@ class Channel:
     for the next one or calls `task_done`.
     """
 
-    def __init__(self, spec: ChannelSpec):
+    def __init__(self, spec: ChannelSpec, local: LocalClient | None = None):
+        """Use `create` or `connect`."""
         self._spec = spec
-        self._bound: ChannelClient | None = None
+        self._is_local = local is not None
+        self._bound: ChannelClient | LocalClient | None = local
 
     # -- making ---------------------------------------------------------------------------------
 
@@ -71,9 +75,9 @@ class Channel:
         if not name or not isinstance(name, str):
             raise ValueError(f"a channel needs a name, not {name!r}")
         if local:
-            from rlinf.scheduler.channel.local import LocalChannel
-
-            return LocalChannel(ChannelSpec(name, maxsize, maxbytes, redeliver))
+            limit = current_runtime().run.timeout("channel") if has_runtime() else None
+            spec = ChannelSpec(name, maxsize, maxbytes, redeliver)
+            return cls(spec, LocalClient(spec, limit))
         runtime = current_runtime()
         keepers = runtime.registry.ask(
             "service",
@@ -123,7 +127,7 @@ class Channel:
     @property
     def is_local(self) -> bool:
         """Whether the channel belongs to this process alone."""
-        return False
+        return self._is_local
 
     # -- putting --------------------------------------------------------------------------------
 
@@ -219,8 +223,6 @@ class Channel:
 
     def __iter__(self) -> Any:
         """Items of the default key until the channel is closed."""
-        from rlinf.scheduler.channel.errors import ChannelClosed
-
         while True:
             try:
                 yield self.get()
@@ -247,17 +249,11 @@ class Channel:
 
     def keys(self) -> list[Hashable]:
         """Keys that are in use."""
-        works = self._client().ask_all(self._spec, "q.ask", self._spec.id, "keys", None)
-        return [key for work in works for key in work.wait()]
+        return self._client().keys(self._spec)
 
     def stats(self) -> dict[str, float]:
         """Counters: items, bytes, depth, and how long puts and gets waited."""
-        works = self._client().ask_all(self._spec, "q.ask", self._spec.id, "stats", None)
-        total: dict[str, float] = {}
-        for work in works:
-            for label, value in work.wait().items():
-                total[label] = total.get(label, 0) + value
-        return total
+        return self._client().stats(self._spec)
 
     # -- ending ---------------------------------------------------------------------------------
 
@@ -267,18 +263,21 @@ class Channel:
         Raises:
             ChannelError: an item that this process had put was refused.
         """
-        for work in self._client().ask_all(self._spec, "q.close", self._spec.id):
-            work.wait()
-        self._client().raise_late_error(self._spec.id)
+        self._client().close(self._spec)
 
     # -- plumbing -------------------------------------------------------------------------------
 
-    def _client(self) -> ChannelClient:
+    def _client(self) -> ChannelClient | LocalClient:
         if self._bound is None:
             self._bound = current_runtime().channels
         return self._bound
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._is_local:
+            raise TypeError(
+                f"channel {self.name!r} is local to its process and cannot be sent to another; "
+                "create it without local=True"
+            )
         return Channel, (self._spec,)
 
     def __repr__(self) -> str:

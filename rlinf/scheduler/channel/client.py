@@ -35,6 +35,7 @@ class ChannelClient:
     """Makes requests and collects their outcomes; one per process."""
 
     def __init__(self, endpoint: Endpoint):
+        self.name = endpoint.name
         self.endpoint = endpoint
         self.outbox = Outbox(endpoint)
         self._numbers = itertools.count(1)
@@ -220,6 +221,29 @@ class ChannelClient:
             works.append(pending.work)
         return works
 
+    def keys(self, spec: ChannelSpec) -> list[Hashable]:
+        """Return the keys that are in use."""
+        works = self.ask_all(spec, "q.ask", spec.id, "keys", None)
+        return [key for work in works for key in work.wait()]
+
+    def stats(self, spec: ChannelSpec) -> dict[str, float]:
+        """Return the counters of a channel, summed over its keepers."""
+        total: dict[str, float] = {}
+        for work in self.ask_all(spec, "q.ask", spec.id, "stats", None):
+            for label, value in work.wait().items():
+                total[label] = total.get(label, 0) + value
+        return total
+
+    def close(self, spec: ChannelSpec) -> None:
+        """Close a channel.
+
+        Raises:
+            ChannelError: an item that this process had put was refused.
+        """
+        for work in self.ask_all(spec, "q.close", spec.id):
+            work.wait()
+        self.raise_late_error(spec.id)
+
     def acknowledge(self, spec: ChannelSpec) -> None:
         """Says that this process is done with all items that it has taken."""
         for keeper in spec.keepers:
@@ -314,7 +338,7 @@ class ChannelClient:
 
     def _note_late_error(self, channel: ChannelId, error: Exception) -> None:
         """Of a put that nobody waited for: told now, and raised by the next request."""
-        print(f"{self.endpoint.name}: an item was refused: {error}", file=sys.stderr, flush=True)
+        print(f"{self.name}: an item was refused: {error}", file=sys.stderr, flush=True)
         self._late_errors[channel] = error
 
     def _on_grant(

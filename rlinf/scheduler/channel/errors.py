@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlinf.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.registry.state import Raised
+    from rlinf.scheduler.events import Raised
 
 
 class ChannelError(SchedulerError):

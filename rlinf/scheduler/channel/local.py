@@ -1,4 +1,7 @@
-"""A channel of one process: the same rules, without a keeper and without encoding."""
+"""The client of a channel of one process: the same rules, without a keeper and without encoding.
+
+It hands the items themselves from thread to thread.
+"""
 
 from __future__ import annotations
 
@@ -7,63 +10,27 @@ from collections.abc import Callable, Hashable
 from dataclasses import asdict
 from typing import Any
 
-from rlinf.scheduler.channel.channel import Channel
 from rlinf.scheduler.channel.entries import Get, Item, Put
 from rlinf.scheduler.channel.keys import stable_form
 from rlinf.scheduler.channel.queues import Queues
 from rlinf.scheduler.channel.spec import ChannelId, ChannelSpec
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.errors import CallCancelled
-from rlinf.scheduler.worker.runtime import current_runtime, has_runtime
 
 
-class LocalChannel(Channel):
-    """Hands the items themselves from thread to thread; it cannot leave its process."""
+class LocalClient:
+    """Serves a channel from queues of this process; also takes the outcomes of those queues.
 
-    def __init__(self, spec: ChannelSpec):
-        super().__init__(spec)
-        self._local = _LocalClient(spec)
+    Args:
+        spec: what the channel is.
+        timeout: deadline of requests that name none, in seconds; None is no deadline.
+    """
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the channel belongs to this process alone."""
-        return True
-
-    def keys(self) -> list[Hashable]:
-        """Keys that are in use."""
-        return self._local.call(self._local.queues.keys)
-
-    def stats(self) -> dict[str, float]:
-        """Counters: items, bytes, depth, and how long puts and gets waited."""
-        return self._local.call(lambda: asdict(self._local.queues.stats))
-
-    def close(self) -> None:
-        """Closes the channel: readers get what is left, then `ChannelClosed`."""
-        self._local.call(self._local.queues.close)
-
-    def _client(self) -> Any:
-        return self._local
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError(
-            f"channel {self.name!r} is local to its process and cannot be sent to another; create "
-            "it "
-            "without local=True"
-        )
-
-
-class _LocalClient:
-    """Serves a `Channel` from queues of this process; also the sink of those queues."""
-
-    def __init__(self, spec: ChannelSpec):
+    def __init__(self, spec: ChannelSpec, timeout: float | None = None):
         self.queues = Queues(spec.name, self, spec.maxsize, spec.maxbytes)
+        self._timeout = timeout
         # Callbacks of finished work may use the channel again.
         self._lock = threading.RLock()
-
-    def call(self, function: Any) -> Any:
-        """Runs something on the queues, one thread at a time."""
-        with self._lock:
-            return function()
 
     def put(
         self,
@@ -109,6 +76,21 @@ class _LocalClient:
             work.finish(answers[question]())
         return work
 
+    def keys(self, spec: ChannelSpec) -> list[Hashable]:
+        """Return the keys that are in use."""
+        with self._lock:
+            return self.queues.keys()
+
+    def stats(self, spec: ChannelSpec) -> dict[str, float]:
+        """Return the counters of the channel."""
+        with self._lock:
+            return asdict(self.queues.stats)
+
+    def close(self, spec: ChannelSpec) -> None:
+        """Close the channel."""
+        with self._lock:
+            self.queues.close()
+
     def acknowledge(self, spec: ChannelSpec) -> None:
         """Nothing is kept for redelivery inside one process."""
 
@@ -121,8 +103,8 @@ class _LocalClient:
     ) -> Work:
         # The same keys as in other channels, so that a program may change from one to the other.
         stable_form(self.queues.name, key)
-        if timeout is None and has_runtime():
-            timeout = current_runtime().run.timeout("channel")
+        if timeout is None:
+            timeout = self._timeout
         work = Work(what, "this process", timeout, lambda: self._cancel(key, work), undo=undo)
         return work
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf.scheduler.channel.entries import Entry
 from rlinf.scheduler.channel.errors import ItemLost
-from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.channel.spec import ChannelId, ChannelSpec
 from rlinf.scheduler.collective.work import Deferred, Work
 from rlinf.scheduler.errors import ConnectionBroken, SchedulerError
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.channel.client import ChannelClient
     from rlinf.scheduler.collective.payload import Payload
 
 GET_GRACE = 5.0
@@ -21,6 +20,24 @@ PUT_GRACE = 60.0
 
 What a get would have taken goes back if that takes longer; a put cannot be undone.
 """
+
+
+class Requester(Protocol):
+    """Who makes requests; see `ChannelClient`."""
+
+    name: str
+
+    def number(self) -> int:
+        """Return a number for a new request."""
+
+    def cancel(self, pending: Pending) -> None:
+        """Ask the keeper to forget a request."""
+
+    def note_taken(self, channel: ChannelId, keeper: str, number: int) -> None:
+        """Note that the items of a request are in somebody's hands."""
+
+    def give_back(self, pending: Pending, payloads: list[Payload | None]) -> None:
+        """Return items that nobody takes."""
 
 
 class Pending:
@@ -37,7 +54,7 @@ class Pending:
 
     def __init__(
         self,
-        client: ChannelClient,
+        client: Requester,
         spec: ChannelSpec,
         key: Hashable,
         keeper: str,
@@ -64,7 +81,7 @@ class Pending:
         self._failure: ItemLost | None = None
         self.work = Work(
             what,
-            client.endpoint.name,
+            client.name,
             timeout,
             lambda: client.cancel(self),
             GET_GRACE if grace is None else grace,
@@ -128,7 +145,7 @@ class Batch(Deferred):
 class Granted(Batch):
     """Items that belong to a request: somebody takes them, or they go back."""
 
-    def __init__(self, client: ChannelClient, pending: Pending, payloads: list[Any], batch: bool):
+    def __init__(self, client: Requester, pending: Pending, payloads: list[Any], batch: bool):
         super().__init__(payloads)
         self._client = client
         self._pending: Pending | None = pending

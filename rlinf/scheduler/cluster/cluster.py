@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 
 from rlinf.scheduler.channel.spec import KEEPER_GROUP, ChannelSpec
 from rlinf.scheduler.cluster import nodes as node_search
+from rlinf.scheduler.cluster.driver_supervisor import DriverSupervisor
 from rlinf.scheduler.cluster.hooks import ExitHooks
-from rlinf.scheduler.cluster.inquest import Inquest
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
-from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.ray_session import RaySession, alive_nodes
 from rlinf.scheduler.cluster.shutdown import (
     GroupEnder,
@@ -25,15 +24,19 @@ from rlinf.scheduler.cluster.shutdown import (
     leave_ray,
     our_processes,
 )
-from rlinf.scheduler.cluster.topology import ClusterTopology
+from rlinf.scheduler.collective.shm_budget import remove_unused_table
 from rlinf.scheduler.env_vars import ClusterEnvVar
-from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
-from rlinf.scheduler.failure.blackbox import Remains, examine
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.events import Death
 from rlinf.scheduler.net.auth import new_secret
+from rlinf.scheduler.placement import NodePlacementStrategy, PackedPlacementStrategy
 from rlinf.scheduler.registry.server import RegistryServer
-from rlinf.scheduler.registry.state import Death, Raised
+from rlinf.scheduler.spec import LaunchOptions, RunSpec
+from rlinf.scheduler.topology.node import NodeInfo
+from rlinf.scheduler.topology.topology import ClusterTopology
 from rlinf.scheduler.trace import start as start_trace
 from rlinf.scheduler.traffic import Traffic
+from rlinf.scheduler.worker.channel_keeper import ChannelKeeper
 from rlinf.scheduler.worker.launched import LaunchedGroup
 from rlinf.scheduler.worker.log_folder import default_log_dir, prepare_log_dir
 from rlinf.scheduler.worker.ports import free_port
@@ -43,7 +46,7 @@ from rlinf.scheduler.worker.runtime import (
     has_runtime,
     set_current_runtime,
 )
-from rlinf.scheduler.worker.spec import LaunchOptions, RunSpec
+from rlinf.scheduler.worker.worker import Worker
 
 DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "nodes": 300.0,
@@ -55,10 +58,6 @@ DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "lock": 1800.0,
     "shutdown": 20.0,
 }
-_EXAMINE_SECONDS = 20.0
-"""How long another node may take to say what a worker left there."""
-_EXPLAINED_SECONDS = 10.0
-"""How long before a lost connection a death may lie that is the reason."""
 
 
 class Cluster:
@@ -113,11 +112,10 @@ class Cluster:
             cluster_cfg, num_gpus_per_node = num_gpus_per_node, None
         self._server: RegistryServer | None = None
         self._session: RaySession | None = None
-        self._inquest: Inquest | None = None
+        self._supervisor: DriverSupervisor | None = None
         self._groups: list[LaunchedGroup] = []
         self._keepers: dict[tuple[int, ...], list[str]] = {}
         self._closed = False
-        self.exchange = 0
         self._lock = threading.RLock()
         if cluster_cfg is None and num_nodes is None and has_runtime():
             self._attach()
@@ -204,25 +202,23 @@ class Cluster:
             raise
         self._driver_env = found.driver_env
         self._server.services["keepers"] = self._start_keepers
-        self._inquest = Inquest(
+        self._supervisor = self._runtime.supervisor = DriverSupervisor(
+            self._runtime.name,
             self.run,
+            self._runtime.registry,
             self._server,
+            self._session,
+            self.topology.nodes,
             self._driver_node.node_rank,
-            self._node_of,
-            self._examine_on,
             found.oom_kills,
         )
         self._ender = GroupEnder(
             self._runtime.registry,
             self.timeout("shutdown") or 20.0,
             Means(self._server, self._session, self.topology.nodes, self._driver_node.node_rank),
-            self._inquest.awake,
+            self._supervisor.awake,
         )
-        self._hooks = ExitHooks(self.shutdown, self._inquest.report, old_sigterm)
-
-    def _examine_on(self, node: NodeInfo, box: str, log: str, pid: int | None) -> Remains:
-        assert self._session is not None
-        return self._session.run_on(node.ray_id, examine, box, log, pid, timeout=_EXAMINE_SECONDS)
+        self._hooks = ExitHooks(self.shutdown, self._supervisor.report, old_sigterm)
 
     # -- facts --------------------------------------------------------------------------------
 
@@ -321,8 +317,6 @@ class Cluster:
         specs = worker_specs(
             self.run, self.topology, placements, name, worker_cls.__name__, driver_env, options
         )
-        from rlinf.scheduler.worker.worker import Worker
-
         nodes = [self.topology.nodes[spec.node_rank] for spec in specs]
         actors = start_actors(
             specs,
@@ -338,7 +332,11 @@ class Cluster:
             options=options,
         )
         group = LaunchedGroup(
-            name, self, actors, [], worker_cls.on_shutdown is not Worker.on_shutdown
+            name,
+            self._runtime.supervisor,
+            actors,
+            [],
+            worker_cls.on_shutdown is not Worker.on_shutdown,
         )
         self._groups.append(group)
         try:
@@ -348,16 +346,6 @@ class Cluster:
                 self.stop_group(group)
             raise
         return group
-
-    def find_group(self, name: str, timeout: float | None) -> LaunchedGroup:
-        """Attaches to a group that runs already."""
-        import ray
-
-        infos = self._runtime.registry.ask(
-            "group", group=name, timeout=timeout, what=f"group {name!r} to be complete"
-        )
-        actors = [ray.get_actor(info.name, namespace=self.run.namespace) for info in infos]
-        return LaunchedGroup(name, self, actors, infos)
 
     def stop_group(self, group: LaunchedGroup) -> None:
         """Ends the workers of a group and waits until they are gone; once."""
@@ -370,9 +358,6 @@ class Cluster:
 
     def _start_keepers(self, distributed: bool, node_rank: int) -> list[str]:
         """Starts the processes that keep channels on some nodes, once; returns their names."""
-        from rlinf.scheduler.channel.keeper import ChannelKeeper
-        from rlinf.scheduler.placement import NodePlacementStrategy
-
         nodes = tuple(range(self.num_nodes)) if distributed else (node_rank,)
         self.get_node_info(nodes[-1])
         with self._lock:
@@ -385,79 +370,24 @@ class Cluster:
             return self._keepers[nodes]
 
     def _default_strategy(self) -> Any:
-        from rlinf.scheduler.placement import NodePlacementStrategy, PackedPlacementStrategy
-
         if self.num_accelerators:
             return PackedPlacementStrategy(0, self.num_accelerators - 1)
         return NodePlacementStrategy([0])
 
-    def cancel(self, call: str, names: list[str]) -> None:
-        """Asks workers to stop a call."""
-        self.tell("cancel", call, names)
-
-    def tell(self, event: str, payload: Any, names: list[str]) -> None:
-        """Sends an event to workers, which take it in also while they are busy."""
-        self._runtime.registry.ask("tell", event=event, payload=payload, names=names)
-
     # -- failure ------------------------------------------------------------------------------
-
-    def autopsy(self, name: str, message: str = "") -> WorkerDied:
-        """Finds out how a worker died."""
-        if self._inquest is not None:
-            return self._inquest.autopsy(name, message)
-        return WorkerDied(name, cause=message)
-
-    def with_facts(self, died: WorkerDied) -> WorkerDied:
-        """A death as a peer saw it, with how it came about if the peer does not know."""
-        return died if self._inquest is None else self._inquest.with_facts(died)
-
-    def deaths_behind(self, report: Raised) -> list[WorkerDied]:
-        """Deaths that may be the reason of an exception, in the order of time."""
-        recovered = self._inquest.reporter.recovered_at if self._inquest is not None else 0.0
-        since = max(report.time - _EXPLAINED_SECONDS, recovered)
-        deaths = [d for d in self.deaths() if d.info is not None and d.time >= since]
-        return [self.autopsy(death.name, death.reason) for death in deaths]
-
-    def _node_of(self, name: str) -> NodeInfo | None:
-        for death in reversed(self.deaths()):
-            if death.name == name and death.info is not None:
-                return self.topology.nodes[death.info.cluster_node_rank]
-        group = next((g for g in self._groups if name.startswith(f"{g.name}:")), None)
-        info = next((i for i in group.infos if i.name == name), None) if group else None
-        return self.topology.nodes[info.cluster_node_rank] if info else None
 
     def deaths(self) -> list[Death]:
         """All deaths of the run so far, in the order of time."""
-        return self._runtime.registry.ask("deaths")
-
-    def death_order(self) -> dict[str, int]:
-        """Position of each death of the run in time."""
-        return {d.name: d.order for d in self.deaths()}
-
-    def describe_timeout(self, what: str, names: list[str], timeout: float | None) -> WaitTimeout:
-        """Says who did not answer and what each was doing; dumps all stacks beside the logs."""
-        if self._inquest is not None:
-            return self._inquest.timeout(self._runtime.name, what, names, timeout)
-        return WaitTimeout(what, waiter=self._runtime.name, seconds=timeout, holders=names)
-
-    def told(self, failure: BaseException) -> None:
-        """Notes that a failure is being raised to the caller, who may catch it and go on."""
-        if self._inquest is not None:
-            self._inquest.reporter.told(failure)
-
-    def dealt_with(self, moment: float) -> None:
-        """Notes that the program has recovered from all that failed before a moment."""
-        if self._inquest is not None:
-            self._inquest.reporter.dealt_with(moment)
+        return self._runtime.supervisor.deaths()
 
     def dump_stacks(self) -> Path:
         """Writes the Python stacks of all workers to files and returns their folder."""
         return self._on_driver().dump_stacks()
 
-    def _on_driver(self) -> Inquest:
-        if self._inquest is None:
+    def _on_driver(self) -> DriverSupervisor:
+        if self._supervisor is None:
             raise RuntimeError("only the driver can do this")
-        return self._inquest
+        return self._supervisor
 
     # -- traffic ------------------------------------------------------------------------------
 
@@ -485,8 +415,8 @@ class Cluster:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and self._inquest is not None:
-            self._inquest.report(error)
+        if error is not None and self._supervisor is not None:
+            self._supervisor.report(error)
         self.shutdown()
 
     def shutdown(self) -> None:
@@ -507,7 +437,7 @@ class Cluster:
             "ending the workers": lambda: self._ender.end(groups),
             "naming what nobody read": self._report_unread,
             "leaving the run": self._runtime.close,
-            "removing the table of shared memory": _remove_table,
+            "removing the table of shared memory": remove_unused_table,
             "ending the registry": self._server.close,
             "ending the trace": lambda: start_trace(None),
         }
@@ -527,10 +457,3 @@ class Cluster:
         text = tracked.unread_report(self._cfg, reads)
         if text:
             print(text, file=sys.stderr, flush=True)
-
-
-def _remove_table() -> None:
-    """Remove the table by which the workers of this node shared memory, who could not."""
-    from rlinf.scheduler.collective.shm_budget import remove_unused_table
-
-    remove_unused_table()

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf.config.placement.resources import ACCELERATOR, CPU, NODE
-from rlinf.scheduler.cluster.node import NodeInfo
+from rlinf.scheduler.address import WorkerAddress
 from rlinf.scheduler.cluster.ray_session import on_node
-from rlinf.scheduler.cluster.topology import ClusterTopology
 from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.hardware import AcceleratorType, AcceleratorUtil
 from rlinf.scheduler.placement.base import Placement
-from rlinf.scheduler.worker.address import WorkerAddress
+from rlinf.scheduler.spec import LaunchOptions, RunSpec, WorkerSpec
+from rlinf.scheduler.topology.node import NodeInfo
+from rlinf.scheduler.topology.topology import ClusterTopology
 from rlinf.scheduler.worker.host import actor_class
-from rlinf.scheduler.worker.spec import LaunchOptions, RunSpec, WorkerSpec
 
 _LARGE_PAYLOAD = 64 * 1024
 _PATH_LIKE = (

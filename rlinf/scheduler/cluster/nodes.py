@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlinf.scheduler.cluster.node import NodeInfo
 from rlinf.scheduler.cluster.probe import probe_node
 from rlinf.scheduler.cluster.ray_session import RayNode, RaySession
-from rlinf.scheduler.cluster.topology import hardware_of_nodes, rank_nodes
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.hardware import enumerate_hardware
+from rlinf.scheduler.topology.node import NodeInfo
+from rlinf.scheduler.topology.topology import hardware_of_nodes, rank_nodes
 
 # Variables that describe one shell or one host, not the run.
 _PRIVATE_VARS = (

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from rlinf.scheduler.env_vars import ClusterEnvVar
-from rlinf.scheduler.failure.blackbox import oom_kills
+from rlinf.scheduler.failure.process_state import oom_kills
 
 
 def probe_node() -> dict[str, Any]:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlinf.scheduler.errors import WaitTimeout
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.cluster.node import NodeInfo
     from rlinf.scheduler.cluster.ray_session import RaySession
     from rlinf.scheduler.registry.client import RegistryClient
     from rlinf.scheduler.registry.server import RegistryServer
+    from rlinf.scheduler.topology.node import NodeInfo
     from rlinf.scheduler.worker.launched import LaunchedGroup
 
 _KILL_SECONDS = 2.0

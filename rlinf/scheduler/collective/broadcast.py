@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlinf.scheduler.address import WorkerAddress
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.errors import SchedulerError
 from rlinf.scheduler.net.connection import Connection
-from rlinf.scheduler.worker.address import WorkerAddress
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.payload import Parcel, Payload

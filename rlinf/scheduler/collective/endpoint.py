@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.address import WorkerInfo, life_at
 from rlinf.scheduler.collective.links import DeviceLinks
 from rlinf.scheduler.collective.peer_ends import End, PeerEnds, PeerLeft, explain
 from rlinf.scheduler.errors import (
@@ -22,15 +23,14 @@ from rlinf.scheduler.errors import (
     WaitTimeout,
     WorkerDied,
 )
-from rlinf.scheduler.failure.blackbox import oom_kills
+from rlinf.scheduler.events import Death
+from rlinf.scheduler.failure.process_state import oom_kills
 from rlinf.scheduler.net import forks
 from rlinf.scheduler.net.connection import Connection, Flushed, Numbers
 from rlinf.scheduler.net.doorbell import interruptible
-from rlinf.scheduler.net.loop import Address, Listener, connect
+from rlinf.scheduler.net.sockets import Address, Listener, connect
 from rlinf.scheduler.registry.client import RegistryClient
-from rlinf.scheduler.registry.state import Death
-from rlinf.scheduler.worker.address import WorkerInfo, life_at
-from rlinf.scheduler.worker.spec import RunSpec, memory_domain
+from rlinf.scheduler.spec import RunSpec, memory_domain
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.codec import Encoded

@@ -12,7 +12,8 @@ import os
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rlinf.scheduler.collective import pair_group
 from rlinf.scheduler.collective.device_link import (
@@ -29,8 +30,9 @@ from rlinf.scheduler.env_vars import ClusterEnvVar
 if TYPE_CHECKING:
     import torch
 
-    from rlinf.scheduler.collective.endpoint import Endpoint
+    from rlinf.scheduler.address import WorkerInfo
     from rlinf.scheduler.net.connection import Connection
+    from rlinf.scheduler.spec import RunSpec
 
 LINK_BYTES = 64 * 1024
 """Smaller tensors stay in the message: setting a transfer up takes longer than copying them."""
@@ -110,10 +112,34 @@ class Cargo:
         return self._departures
 
 
+class LinkHost(Protocol):
+    """The process that has links; see `Endpoint`."""
+
+    name: str
+    run: RunSpec
+    node_ip: str
+    visible: list[int]
+
+    def on(self, kind: str, handler: Callable[..., None]) -> None:
+        """Let a handler take messages of a kind."""
+
+    def post_soon(self, peer: str, kind: str, fields: tuple[Any, ...]) -> None:
+        """Send a small message to a peer, from any thread."""
+
+    def info(self, peer: str) -> WorkerInfo | None:
+        """Return what is known of a peer."""
+
+    def gone(self, peer: str) -> BaseException | None:
+        """Return why a peer has ended; None as far as is known."""
+
+    def lost(self, peer: str) -> BaseException | None:
+        """Return why a peer can no longer be reached; may wait until that is known."""
+
+
 class DeviceLinks:
     """The links of a process, in both directions."""
 
-    def __init__(self, endpoint: Endpoint):
+    def __init__(self, endpoint: LinkHost):
         """Makes no link yet.
 
         Raises:

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
-from rlinf.scheduler.failure.autopsy import diagnose
-from rlinf.scheduler.failure.blackbox import examine
+from rlinf.scheduler.events import Death
+from rlinf.scheduler.failure.post_mortem import diagnose, read_post_mortem
 from rlinf.scheduler.net.doorbell import interruptible
 from rlinf.scheduler.registry.client import RegistryClient
-from rlinf.scheduler.registry.state import Death
-from rlinf.scheduler.worker.spec import RunSpec, worker_file
+from rlinf.scheduler.spec import RunSpec, worker_file
 
 _ANSWER_SECONDS = 20.0
 """How long a peer may take to tell the registry that it lives."""
@@ -183,10 +182,10 @@ def explain(death: Death, run: RunSpec, node_rank: int, oom_kills: int) -> Worke
             pid=info.pid,
             cause=death.reason,
         )
-    files = [worker_file(run.log_dir, death.name, suffix) for suffix in (".box", ".log")]
+    files = [worker_file(run.log_dir, death.name, suffix) for suffix in (".record", ".log")]
     return diagnose(
         death.name,
-        examine(*files, info.pid),
+        read_post_mortem(*files, info.pid),
         node_rank=info.cluster_node_rank,
         node_ip=info.node_ip,
         message=death.reason,

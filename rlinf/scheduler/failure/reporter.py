@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied, speaks_of_lost_connection
-from rlinf.scheduler.failure.autopsy import what_to_change
+from rlinf.scheduler.events import Death, Raised
 from rlinf.scheduler.failure.card import FailureCard, advice, timestamp
-from rlinf.scheduler.registry.state import Death, Raised, RegistryState
+from rlinf.scheduler.failure.post_mortem import what_to_change
+from rlinf.scheduler.registry.state import RegistryState
 
 # A failure shows up at the driver a little after it happened; older ones have been dealt with.
 _WINDOW_SECONDS = 60.0

@@ -25,16 +25,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.net.loop import READ, IOLoop
+
 if TYPE_CHECKING:
     from rlinf.scheduler.net.doorbell import Doorbell
-    from rlinf.scheduler.net.loop import IOLoop
 
 _HEAD = struct.Struct("<QQII")
 _READ_SIZE = 1 << 16
 _IOV = 512
 _EXPIRY_SECONDS = 1.0
 COPY_LIMIT = 1 << 16
-READ = select.EPOLLIN | select.EPOLLRDHUP
 
 OnMessage = Callable[["Connection", bytes, list[memoryview]], None]
 OnClose = Callable[["Connection", str], None]

@@ -13,7 +13,7 @@ from rlinf.config.placement.resources import ACCELERATOR, CPU, NODE
 from rlinf.scheduler.hardware import AcceleratorType, AcceleratorUtil
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.cluster.topology import ClusterTopology
+    from rlinf.scheduler.topology.topology import ClusterTopology
 
 NO_DEVICE = -1
 

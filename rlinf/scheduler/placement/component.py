@@ -16,12 +16,13 @@ from rlinf.config.placement import (
 from rlinf.config.placement.components import PATH
 from rlinf.config.placement.errors import Source, did_you_mean, raise_all
 from rlinf.config.placement.resources import NODE, component_resources, resolve_component
+from rlinf.scheduler.current import current_runtime
 from rlinf.scheduler.placement.base import Placement, PlacementStrategy
 from rlinf.scheduler.placement.flexible import FlexiblePlacementStrategy
 from rlinf.scheduler.placement.node import NodePlacementStrategy
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.cluster.topology import ClusterTopology
+    from rlinf.scheduler.topology.topology import ClusterTopology
 
 
 class PlacementMode(str, Enum):
@@ -44,16 +45,14 @@ class ComponentPlacement:
         Args:
             cfg: The config; its ``cluster`` section is read.
             cluster: A ``ClusterTopology`` or an object that has one as ``topology``; the
-                current ``Cluster`` by default.
+                one of the run by default.
 
         Raises:
             PlacementError: Holds every mistake in the placement.
             RuntimeError: If no cluster is given and none is running.
         """
         if cluster is None:
-            from rlinf.scheduler.cluster import Cluster
-
-            cluster = Cluster.current()
+            cluster = current_runtime().registry.ask("take", key="topology")
         self.topology: ClusterTopology = getattr(cluster, "topology", cluster)
         self._cfg = cfg
         section = cfg.get("cluster")

@@ -9,7 +9,7 @@ from rlinf.config.placement import Resource
 from rlinf.scheduler.placement.base import PlacementStrategy
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.cluster.topology import ClusterTopology
+    from rlinf.scheduler.topology.topology import ClusterTopology
 
 
 class NodePlacementStrategy(PlacementStrategy):

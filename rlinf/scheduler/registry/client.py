@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.errors import ClusterError, WaitTimeout
+from rlinf.scheduler.events import Death
 from rlinf.scheduler.net.auth import AuthError
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.net.doorbell import interruptible
-from rlinf.scheduler.net.loop import Address, IOLoop, connect
-from rlinf.scheduler.registry.state import Death
-from rlinf.scheduler.worker.address import WorkerInfo
+from rlinf.scheduler.net.loop import IOLoop
+from rlinf.scheduler.net.sockets import Address, connect
 
 _RETRY_SECONDS = 0.1
 

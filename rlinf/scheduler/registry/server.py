@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from rlinf.scheduler.address import WorkerInfo
+from rlinf.scheduler.events import Death, Raised
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.net.doorbell import interruptible
-from rlinf.scheduler.net.loop import Address, IOLoop, Listener
-from rlinf.scheduler.registry.state import WAIT, Death, Raised, RegistryState, Waiter
-from rlinf.scheduler.worker.address import WorkerInfo
+from rlinf.scheduler.net.loop import IOLoop
+from rlinf.scheduler.net.sockets import Address, Listener
+from rlinf.scheduler.registry.state import WAIT, RegistryState, Waiter
 
 
 class RegistryServer:
@@ -39,6 +41,7 @@ class RegistryServer:
         self._inquiries: dict[int, _Inquiry] = {}
         self._numbers = itertools.count()
         self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         name = f"rlinf-{secrets.token_hex(8)}"
         args = (secret, self._on_message, self._on_close, self._on_connect, True)
         self._listeners = [Listener(self._loop, ("unix", name), *args)]
@@ -167,6 +170,7 @@ class RegistryServer:
 
     def _retry(self) -> None:
         """Tries all waiters again until a round changes nothing."""
+        self._changed.notify_all()
         progress = True
         while progress:
             progress = False
@@ -319,6 +323,27 @@ class RegistryServer:
         """All deaths in their order."""
         with self._lock:
             return list(self.state.deaths)
+
+    def await_end(self, name: str, is_gone: Callable[[WorkerInfo], bool], seconds: float) -> None:
+        """Wait until the end of a worker is recorded that somebody has noticed otherwise.
+
+        Without it, what an earlier process of this name has left would be taken for what is asked.
+
+        Args:
+            name: the worker.
+            is_gone: tells whether the process of a worker has ended.
+            seconds: how long to wait at most.
+        """
+
+        def known() -> bool:
+            info = self.state.workers.get(name)
+            if info is None:
+                return True
+            # If it lives, it is the next one of the name.
+            return any(d.name == name for d in self.state.deaths) and not is_gone(info)
+
+        with self._changed:
+            interruptible(self._changed.wait_for, known, seconds)
 
 
 _NOBODY = -1

@@ -12,41 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlinf.scheduler.worker.address import WorkerInfo
+from rlinf.scheduler.address import WorkerInfo
+from rlinf.scheduler.events import Death, Raised
 
 WAIT = object()
 """Answer of a request that has to wait."""
-
-
-@dataclass
-class Death:
-    """A process that ended without saying goodbye.
-
-    Attributes:
-        name: name of the member.
-        info: what was known of it; None for members that are not workers.
-        time: when the registry noticed, in seconds since the epoch.
-        order: 0 for the first death of the run.
-        reason: what the registry saw.
-    """
-
-    name: str
-    info: WorkerInfo | None
-    time: float
-    order: int
-    reason: str
-
-
-@dataclass
-class Raised:
-    """An exception that a worker's method raised, as reported by the worker."""
-
-    name: str
-    method: str
-    type: str
-    message: str
-    traceback: str
-    time: float
 
 
 @dataclass

@@ -6,10 +6,10 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.address import WorkerAddress
 from rlinf.scheduler.collective.broadcast import Groups, members_of
 from rlinf.scheduler.collective.options import CollectiveGroupOptions
 from rlinf.scheduler.collective.work import Work, gather
-from rlinf.scheduler.worker.address import WorkerAddress
 from rlinf.scheduler.worker.routing import (
     BatchError,
     CommMapper,

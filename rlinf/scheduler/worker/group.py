@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
-from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.current import current_runtime
+from rlinf.scheduler.spec import LaunchOptions
 from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
 from rlinf.scheduler.worker.host import public_methods
 from rlinf.scheduler.worker.launched import LaunchedGroup
-from rlinf.scheduler.worker.spec import LaunchOptions
-
-if TYPE_CHECKING:
-    from rlinf.scheduler.cluster import Cluster
 
 MAX_CONCURRENCY = 2**31 - 1
+
+
+class GroupStarter(Protocol):
+    """Where groups are started and ended; see `Cluster`."""
+
+    def start_group(
+        self,
+        name: str,
+        worker_cls: type,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        *,
+        strategy: Any,
+        options: LaunchOptions,
+    ) -> LaunchedGroup:
+        """Start the workers of a group and wait until all have registered."""
+
+    def stop_group(self, group: LaunchedGroup) -> None:
+        """End the workers of a group and wait until they are gone."""
 
 
 class WorkerGroup:
@@ -31,13 +47,13 @@ class WorkerGroup:
         self._args = args
         self._kwargs = kwargs
         self._launched: LaunchedGroup | None = None
-        _refuse_clashes(worker_cls)
+        self._cluster: GroupStarter | None = None
 
     # -- launching ----------------------------------------------------------------------------
 
     def launch(
         self,
-        cluster: Cluster,
+        cluster: GroupStarter,
         placement_strategy: Any = None,
         name: str | None = None,
         max_concurrency: int | None = None,
@@ -83,6 +99,7 @@ class WorkerGroup:
         )
         name = name or self._worker_cls.__name__
         WorkerAddress(name)
+        self._cluster = cluster
         self._launched = cluster.start_group(
             name,
             self._worker_cls,
@@ -101,10 +118,14 @@ class WorkerGroup:
         Raises:
             WaitTimeout: no such group was complete within the deadline.
         """
-        from rlinf.scheduler.cluster import Cluster
+        import ray
 
+        runtime = current_runtime()
+        what = f"group {name!r} to be complete"
+        infos = runtime.registry.ask("group", group=name, timeout=timeout, what=what)
+        actors = [ray.get_actor(info.name, namespace=runtime.run.namespace) for info in infos]
         group = cls(worker_cls, (), {})
-        group._launched = Cluster.current().find_group(name, timeout)
+        group._launched = LaunchedGroup(name, runtime.supervisor, actors, infos)
         return group
 
     # -- facts --------------------------------------------------------------------------------
@@ -173,9 +194,9 @@ class WorkerGroup:
         return self._launched
 
     def _close(self) -> None:
-        """Ends all workers of the group."""
-        if self._launched is not None:
-            self._launched.cluster.stop_group(self._launched)
+        """Ends all workers of the group; one that was found by its name goes on."""
+        if self._launched is not None and self._cluster is not None:
+            self._cluster.stop_group(self._launched)
 
     def __repr__(self) -> str:
         if self._launched is None:
@@ -232,13 +253,17 @@ def _no_such_method(worker_cls: type, name: str) -> str:
     return f"worker class {worker_cls.__name__} has no public method {name!r}{hint}"
 
 
-def _refuse_clashes(worker_cls: type) -> None:
-    """A worker's method that the group has itself could not be called on the group."""
-    from rlinf.scheduler.worker.worker import Worker
+def refuse_clashes(worker_cls: type, names: Iterable[str]) -> None:
+    """Refuse methods that the group has itself: they could not be called on the group.
 
-    own = {n for n in vars(WorkerGroup) if not n.startswith("_")}
-    theirs = {n for n in public_methods(worker_cls) if not hasattr(Worker, n)}
-    clash = sorted(own & theirs)
+    Args:
+        worker_cls: the class of the workers.
+        names: its own public methods.
+
+    Raises:
+        ValueError: there are such methods.
+    """
+    clash = sorted({n for n in vars(WorkerGroup) if not n.startswith("_")} & set(names))
     if clash:
         raise ValueError(
             f"{worker_cls.__name__} defines {', '.join(clash)}, which WorkerGroup uses itself; "

@@ -6,7 +6,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from rlinf.scheduler import trace
 from rlinf.scheduler.errors import (
@@ -17,11 +17,9 @@ from rlinf.scheduler.errors import (
     speaks_of_lost_connection,
     tells_of_lost_connection,
 )
+from rlinf.scheduler.failure.supervisor import Supervisor
 from rlinf.scheduler.worker.pending import waiting
 from rlinf.scheduler.worker.remote_error import WorkerRaised
-
-if TYPE_CHECKING:
-    from rlinf.scheduler.worker.launched import LaunchedGroup
 
 _REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
     "max": max,
@@ -38,6 +36,22 @@ _GLANCE_SECONDS = 1.0
 """Most calls end within these; for longer ones each rank is watched, so that none fails unseen."""
 
 
+class CalledGroup(Protocol):
+    """The workers that run a call; see `LaunchedGroup`."""
+
+    name: str
+    supervisor: Supervisor
+
+    def name_of(self, rank: int) -> str:
+        """Return the address of a rank as text."""
+
+    def late(self, method: str, ranks: list[int], seconds: float | None) -> WaitTimeout:
+        """Say who did not answer a call in time."""
+
+    def timers_of(self, calls: dict[int, str]) -> list[dict[str, float]]:
+        """Return the timers of calls that have ended, by rank in the order given."""
+
+
 class WorkerGroupFuncResult:
     """A call that runs on some ranks of a group.
 
@@ -46,7 +60,7 @@ class WorkerGroupFuncResult:
         ranks: ranks that run it, in the order of the results.
     """
 
-    def __init__(self, group: LaunchedGroup, method: str, ranks: list[int], refs: list[Any]):
+    def __init__(self, group: CalledGroup, method: str, ranks: list[int], refs: list[Any]):
         self.method = method
         self.ranks = ranks
         self._group = group
@@ -71,7 +85,7 @@ class WorkerGroupFuncResult:
         """
         if self._outcomes is None:
             if timeout is None:
-                timeout = self._group.default_timeout
+                timeout = self._group.supervisor.timeout("call")
             begin = time.perf_counter()
             with waiting(lambda: (self,)):
                 self._outcomes = self._glance(timeout)
@@ -101,7 +115,7 @@ class WorkerGroupFuncResult:
             import ray
 
             if timeout is None:
-                timeout = self._group.default_timeout
+                timeout = self._group.supervisor.timeout("call")
             try:
                 with waiting(lambda: (self,)):
                     outcomes = await asyncio.wait_for(asyncio.gather(*self._refs), timeout)
@@ -121,7 +135,7 @@ class WorkerGroupFuncResult:
         return self._outcomes is not None or self.ended(timeout=0)
 
     @property
-    def group(self) -> LaunchedGroup:
+    def group(self) -> CalledGroup:
         """The group that runs it."""
         return self._group
 
@@ -141,8 +155,8 @@ class WorkerGroupFuncResult:
         missing = [
             r for r, ref in zip(self.ranks, self._refs, strict=True) if ref not in set(ready)
         ]
-        error = self._group.describe_timeout(self.method, missing, seconds)
-        self._group.told(error)
+        error = self._group.late(self.method, missing, seconds)
+        self._group.supervisor.note_told(error)
         return error
 
     def cancel(self) -> None:
@@ -153,7 +167,8 @@ class WorkerGroupFuncResult:
         `CallCancelled`.
         """
         self._cancelled = True
-        self._group.cancel_calls(self._call_ids())
+        for rank, call in self._call_ids().items():
+            self._group.supervisor.cancel(call, self._group.name_of(rank))
 
     def _call_ids(self) -> dict[int, str]:
         """Id of the call on each rank: that of Ray's task."""
@@ -197,7 +212,7 @@ class WorkerGroupFuncResult:
             self._fail(self._failure(error))
 
     def _fail(self, failure: BaseException) -> NoReturn:
-        self._group.told(failure)
+        self._group.supervisor.note_told(failure)
         # The worker's own traceback is the cause; Ray's frames would only bury it.
         raise failure from failure.__cause__
 
@@ -218,10 +233,10 @@ class WorkerGroupFuncResult:
             first = min(raised, key=_blame)
             failure = first.unpack()
             if isinstance(failure, WorkerDied):
-                return self._group.with_facts(failure)
+                return self._group.supervisor.with_facts(failure)
             if not tells_of_lost_connection(failure):
                 return failure
-            deaths = self._group.deaths_behind(first.report)
+            deaths = self._group.supervisor.deaths_behind(first.report)
             own = [death for death in deaths if death.group == self._group.name]
             if own:
                 return own[0]
@@ -252,10 +267,11 @@ class WorkerGroupFuncResult:
                 died.append((rank, failure))
             except ray.exceptions.TaskCancelledError:
                 continue
-        return [self._group.autopsy(rank, str(e)) for rank, e in died], raised
+        explain, name_of = self._group.supervisor.explain_death, self._group.name_of
+        return [explain(name_of(rank), str(failure)) for rank, failure in died], raised
 
     def _first(self, deaths: list[WorkerDied]) -> WorkerDied:
-        order = self._group.death_order()
+        order = self._group.supervisor.death_order()
         return min(deaths, key=lambda d: order.get(d.worker, len(order)))
 
     def __repr__(self) -> str:
@@ -285,7 +301,7 @@ def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> l
     Waiting for the handles one after the other would miss a failure in a later one for as long as
     an earlier one hangs because of it.
     """
-    limits = [timeout] if timeout is not None else [h._group.default_timeout for h in handles]
+    limits = [h._group.supervisor.timeout("call") if timeout is None else timeout for h in handles]
     limit = min((value for value in limits if value is not None), default=None)
     begin = time.perf_counter()
     last = _collect(handles, (), limit, begin)
@@ -309,7 +325,7 @@ def wait_beside(
     Returns:
         What the call returned, by rank.
     """
-    limit = handle._group.default_timeout if timeout is None else timeout
+    limit = handle._group.supervisor.timeout("call") if timeout is None else timeout
     begin = time.perf_counter()
     _collect([handle], others, limit, begin)
     _record(handle, begin)

@@ -18,12 +18,12 @@ from typing import Any
 
 from rlinf.scheduler import trace
 from rlinf.scheduler.errors import CallCancelled
+from rlinf.scheduler.spec import WorkerSpec
 from rlinf.scheduler.worker import timers
 from rlinf.scheduler.worker.cancelling import CANCEL_SIGNAL, Coroutine
 from rlinf.scheduler.worker.logs import note
 from rlinf.scheduler.worker.remote_error import WorkerRaised, pack
 from rlinf.scheduler.worker.runtime import WorkerRuntime, set_current_call
-from rlinf.scheduler.worker.spec import WorkerSpec
 
 _KEPT_TIMERS = 256
 """Calls whose timers a worker keeps for whoever asks."""
@@ -51,7 +51,7 @@ class WorkerHost:
         if threading.current_thread() is threading.main_thread():
             signal.signal(CANCEL_SIGNAL, runtime.cancel.on_signal)
         runtime.register()
-        runtime.box.rest("running __init__")
+        runtime.record.rest("running __init__")
         from rlinf.config.plugins import load_extension
 
         load_extension()
@@ -59,7 +59,7 @@ class WorkerHost:
         self._worker = cls(*args, **kwargs)
         self._payload = b""
         runtime.registry.ask("ready")
-        runtime.box.rest("idle")
+        runtime.record.rest("idle")
         runtime.endpoint.warm_up()
 
     def _run(self, call: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -68,12 +68,12 @@ class WorkerHost:
         begin = time.perf_counter()
         spent = timers.open_call()
         set_current_call(call)
-        token = runtime.box.enter(f"running {method}()")
+        token = runtime.record.enter(f"running {method}()")
         try:
             function = functools.partial(getattr(self._worker, method), *args, **kwargs)
             return runtime.cancel.run(call, method, function)
         finally:
-            runtime.box.leave(token)
+            runtime.record.leave(token)
             self._keep_timers(call, method, begin, spent)
 
     def _keep_timers(self, call: str, method: str, begin: float, spent: dict[str, float]) -> None:
@@ -155,7 +155,7 @@ class AsyncWorkerHost(WorkerHost):
         begin = time.perf_counter()
         spent = timers.open_call()
         set_current_call(call)
-        token = runtime.box.enter(f"running {method}()")
+        token = runtime.record.enter(f"running {method}()")
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
@@ -173,7 +173,7 @@ class AsyncWorkerHost(WorkerHost):
             raise self._envelope(method, error) from None
         finally:
             runtime.cancel.end(call)
-            runtime.box.leave(token)
+            runtime.record.leave(token)
             self._keep_timers(call, method, begin, spent)
 
     async def run_plain(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

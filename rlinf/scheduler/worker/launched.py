@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlinf.scheduler.errors import WaitTimeout, WorkerDied
-from rlinf.scheduler.registry.state import Raised
-from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.errors import WaitTimeout
+from rlinf.scheduler.failure.supervisor import Supervisor
 from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
-
-if TYPE_CHECKING:
-    from rlinf.scheduler.cluster import Cluster
 
 
 class Scatter:
@@ -26,7 +23,7 @@ class LaunchedGroup:
 
     Attributes:
         name: name of the group.
-        cluster: where it runs.
+        supervisor: explains what goes wrong with it.
         actors: Ray handles, in rank order.
         infos: what the registry knows of each, in rank order.
         closes_itself: whether the workers want to be told before they end.
@@ -36,13 +33,13 @@ class LaunchedGroup:
     def __init__(
         self,
         name: str,
-        cluster: Cluster,
+        supervisor: Supervisor,
         actors: list[Any],
         infos: list[WorkerInfo],
         closes_itself: bool = False,
     ):
         self.name = name
-        self.cluster = cluster
+        self.supervisor = supervisor
         self.actors = actors
         self.infos = infos
         self.closes_itself = closes_itself
@@ -70,20 +67,10 @@ class LaunchedGroup:
         ranks = list(range(len(refs)))
         return WorkerGroupFuncResult(self, "__init__", ranks, refs).wait(timeout)
 
-    @property
-    def default_timeout(self) -> float | None:
-        """Deadline of a call that names none."""
-        return self.cluster.timeout("call")
-
-    def cancel_calls(self, calls: dict[int, str]) -> None:
-        """Asks ranks to stop a call each."""
-        for rank, call in calls.items():
-            self.cluster.cancel(call, [self.name_of(rank)])
-
     def give_up_exchange(self) -> None:
         """Ends the exchange that the workers take part in; does not wait for it."""
         names = [self.name_of(rank) for rank in range(len(self.actors))]
-        self.cluster.tell("give_up", self.cluster.exchange, names)
+        self.supervisor.tell("give_up", self.supervisor.exchange, names)
 
     def begin_exchange(self, number: int) -> WorkerGroupFuncResult:
         """Lets all ranks take part in a new exchange."""
@@ -99,30 +86,11 @@ class LaunchedGroup:
         """Address of a rank as text."""
         return WorkerAddress(self.name, rank).get_name()
 
-    def autopsy(self, rank: int, message: str) -> WorkerDied:
-        """Finds out how a rank died."""
-        return self.cluster.autopsy(self.name_of(rank), message)
-
-    def with_facts(self, died: WorkerDied) -> WorkerDied:
-        """A death as a peer saw it, with how it came about if the peer does not know."""
-        return self.cluster.with_facts(died)
-
-    def deaths_behind(self, report: Raised) -> list[WorkerDied]:
-        """Deaths that may be the reason of an exception, in the order of time."""
-        return self.cluster.deaths_behind(report)
-
-    def told(self, failure: BaseException) -> None:
-        """Notes that the caller is about to get this failure."""
-        self.cluster.told(failure)
-
-    def death_order(self) -> dict[str, int]:
-        """Position of each death of the run in time."""
-        return self.cluster.death_order()
-
-    def describe_timeout(self, method: str, ranks: list[int], timeout: float | None) -> WaitTimeout:
-        """Says who did not answer a call and what each was doing."""
+    def late(self, method: str, ranks: list[int], seconds: float | None) -> WaitTimeout:
+        """Says who did not answer a call in time and what each was doing."""
         what = f"{self.name}.{method}() on ranks {ranks}"
-        return self.cluster.describe_timeout(what, [self.name_of(r) for r in ranks], timeout)
+        names = [self.name_of(rank) for rank in ranks]
+        return self.supervisor.describe_timeout(what, names, seconds)
 
 
 def _scattered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -138,8 +106,7 @@ def _scatter(
         if isinstance(value, Scatter) and len(value.values) != count:
             raise ValueError(
                 f"{method}(): Scatter holds {len(value.values)} values for {count} ranks; give one "
-                "value "
-                "for each rank of the call"
+                "value for each rank of the call"
             )
 
     def pick(value: Any, index: int) -> Any:

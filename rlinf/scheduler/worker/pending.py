@@ -7,12 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
 
-    Handles = Callable[[], Iterable[WorkerGroupFuncResult]]
+class Call(Protocol):
+    """A call on some ranks of a group; see `WorkerGroupFuncResult`."""
+
+    group: Any
+    method: str
+    ranks: list[int]
+
+
+Handles = Callable[[], Iterable[Call]]
 
 _waits: dict[int, tuple[float, Handles]] = {}
 _numbers = itertools.count()

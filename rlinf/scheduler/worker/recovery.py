@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from rlinf.scheduler.errors import WorkerDied
-from rlinf.scheduler.registry.state import Death
+from rlinf.scheduler.events import Death
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.handle import WorkerGroupFuncResult, wait_all
 from rlinf.scheduler.worker.launched import LaunchedGroup
@@ -53,7 +53,7 @@ def call_off(*handles: WorkerGroupFuncResult, grace: float = _GRACE_SECONDS) -> 
         if not handle.ended(grace):
             raise handle.late(2 * grace)
     died = {error.worker: error for handle in handles for error in handle.deaths()}
-    order = handles[0].group.death_order() if handles else {}
+    order = handles[0].group.supervisor.death_order() if handles else {}
     return sorted(died.values(), key=lambda error: order.get(error.worker, len(order)))
 
 
@@ -61,14 +61,15 @@ def new_deaths(group: WorkerGroup) -> list[WorkerDied]:
     """Ranks that have died since the group was launched, or since `wait_restarted` saw them."""
     launched = group.launched
     dead = {death.name for death in _unnoticed(launched)}
-    return [launched.autopsy(i.rank, "") for i in launched.infos if i.name in dead]
+    explain = launched.supervisor.explain_death
+    return [explain(info.name) for info in launched.infos if info.name in dead]
 
 
 def _unnoticed(group: LaunchedGroup) -> list[Death]:
     """Deaths of the processes that the group believes to be its ranks."""
     # Where a process listens is its alone, unlike its name.
     own = [info.endpoints for info in group.infos]
-    deaths = group.cluster.deaths()
+    deaths = group.supervisor.deaths()
     return [death for death in deaths if death.info is not None and death.info.endpoints in own]
 
 
@@ -87,7 +88,7 @@ def wait_restarted(group: WorkerGroup, timeout: float | None = None) -> list[int
         WaitTimeout: a rank did not come back within the deadline.
     """
     launched = group.launched
-    limit = launched.cluster.timeout("launch") if timeout is None else timeout
+    limit = launched.supervisor.timeout("launch") if timeout is None else timeout
     deadline = time.monotonic() + (1e9 if limit is None else limit)
     restarted = []
     for rank, known in enumerate(launched.infos):
@@ -104,7 +105,7 @@ def _info_of(group: LaunchedGroup, rank: int, deadline: float, limit: float | No
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise group.describe_timeout("__init__", [rank], limit)
+            raise group.late("__init__", [rank], limit)
         try:
             return ray.get(group.actors[rank].rlinf_info.remote(), timeout=left)
         except ray.exceptions.ActorUnavailableError:
@@ -113,7 +114,7 @@ def _info_of(group: LaunchedGroup, rank: int, deadline: float, limit: float | No
         except ray.exceptions.GetTimeoutError:
             continue
         except ray.exceptions.RayActorError as error:
-            raise group.autopsy(rank, str(error)) from None
+            raise group.supervisor.explain_death(group.name_of(rank), str(error)) from None
 
 
 def begin_exchange(*groups: WorkerGroup) -> None:
@@ -123,13 +124,14 @@ def begin_exchange(*groups: WorkerGroup) -> None:
     call. What failed before counts as dealt with, unless a rank has died that `wait_restarted` has
     not seen.
     """
-    clusters = {id(group.launched.cluster): group.launched.cluster for group in groups}
-    for cluster in clusters.values():
-        begin = time.time()
-        cluster.exchange += 1
-        own = [group.launched for group in groups if group.launched.cluster is cluster]
-        calls = [group.begin_exchange(cluster.exchange) for group in own]
-        # A plain call may take as long as it likes; this one has nothing to do.
-        wait_all(*calls, timeout=cluster.timeout("launch"))
-        again = [death.time for group in own for death in _unnoticed(group)]
-        cluster.dealt_with(min([begin, *again]))
+    launched = [group.launched for group in groups]
+    if not launched:
+        return
+    # All groups of a process have the same supervisor.
+    supervisor, begin = launched[0].supervisor, time.time()
+    supervisor.exchange += 1
+    calls = [group.begin_exchange(supervisor.exchange) for group in launched]
+    # A plain call may take as long as it likes; this one has nothing to do.
+    wait_all(*calls, timeout=supervisor.timeout("launch"))
+    again = [death.time for group in launched for death in _unnoticed(group)]
+    supervisor.note_recovery(min([begin, *again]))

@@ -8,7 +8,7 @@ import traceback
 from typing import Any
 
 from rlinf.scheduler.errors import RemoteTraceback, WorkerException
-from rlinf.scheduler.registry.state import Raised
+from rlinf.scheduler.events import Raised
 
 _LONGEST_MESSAGE = 4000
 _HOST = {("host.py", name) for name in ("_boot", "_guard", "_run", "run_coroutine")} | {

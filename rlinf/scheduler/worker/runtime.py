@@ -12,26 +12,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler import trace
+from rlinf.scheduler.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.collective.broadcast import Broadcaster
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.exchange import Exchange
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.collective.shm_limit import given_limit
-from rlinf.scheduler.failure.blackbox import BlackBox
+from rlinf.scheduler.current import current_runtime, has_runtime, set_current_runtime
+from rlinf.scheduler.events import Raised
+from rlinf.scheduler.failure.record import PostMortemRecord
+from rlinf.scheduler.failure.supervisor import Supervisor
 from rlinf.scheduler.net import forks
 from rlinf.scheduler.registry.client import RegistryClient
-from rlinf.scheduler.registry.state import Raised
-from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.spec import RunSpec, WorkerSpec
 from rlinf.scheduler.worker.cancelling import CancelDesk
 from rlinf.scheduler.worker.log_folder import prepare_log_dir
 from rlinf.scheduler.worker.ports import free_port
 from rlinf.scheduler.worker.remote_error import report_of
-from rlinf.scheduler.worker.spec import RunSpec, WorkerSpec
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel.client import ChannelClient
 
-_CURRENT: ProcessRuntime | None = None
 _CALL: ContextVar[str | None] = ContextVar("rlinf_call", default=None)
 
 
@@ -48,6 +49,7 @@ class ProcessRuntime:
         mailbox: point to point on top of that.
         exchange: what this process exchanges with other groups, as one.
         broadcaster: one to many on top of that.
+        supervisor: what is known of workers that fail; the driver has one that knows more.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class ProcessRuntime:
         self.mailbox = Mailbox(self.endpoint)
         self.exchange = Exchange(self.mailbox)
         self.broadcaster = Broadcaster(self.endpoint, self.mailbox)
+        self.supervisor = Supervisor(name, run, self.registry)
 
     def introduce(self) -> None:
         """Lets others send to this process although it is no worker."""
@@ -101,29 +104,10 @@ class ProcessRuntime:
 
     def close(self) -> None:
         """Leaves the run."""
-        global _CURRENT
-        if _CURRENT is self:
-            _CURRENT = None
+        if has_runtime() and current_runtime() is self:
+            set_current_runtime(None)
         self.endpoint.close()
         self.registry.close()
-
-
-def current_runtime() -> ProcessRuntime:
-    """The runtime of this process.
-
-    Raises:
-        RuntimeError: this process belongs to no run.
-    """
-    if _CURRENT is None:
-        raise RuntimeError(
-            "this process belongs to no run: create a Cluster first, or call this in a worker"
-        )
-    return _CURRENT
-
-
-def has_runtime() -> bool:
-    """Whether this process belongs to a run."""
-    return _CURRENT is not None
 
 
 def current_call() -> str | None:
@@ -134,16 +118,6 @@ def current_call() -> str | None:
 def set_current_call(call: str | None) -> None:
     """Notes the group call that runs in this context."""
     _CALL.set(call)
-
-
-def set_current_runtime(runtime: ProcessRuntime | None) -> None:
-    """Makes `runtime` the one of this process."""
-    global _CURRENT
-    _CURRENT = runtime
-
-
-# A forked child of a process of the run is none itself.
-os.register_at_fork(after_in_child=lambda: set_current_runtime(None))
 
 
 class WorkerRuntime(ProcessRuntime):
@@ -163,7 +137,7 @@ class WorkerRuntime(ProcessRuntime):
         sys.path.extend(p for p in spec.run.import_path if p not in known and os.path.isdir(p))
         self.spec = spec
         prepare_log_dir(Path(spec.run.log_dir))
-        self.box = BlackBox(Path(spec.box_file), spec.record_crashes)
+        self.record = PostMortemRecord(Path(spec.record_file), spec.record_crashes)
         trace.start(spec.trace_file)
         self.cancel = CancelDesk()
         super().__init__(
@@ -174,7 +148,7 @@ class WorkerRuntime(ProcessRuntime):
             spec.visible,
             on_lost=self._registry_lost,
         )
-        self.registry.on_inquiry("status", lambda _: self.box.activity)
+        self.registry.on_inquiry("status", lambda _: self.record.activity)
         self.registry.on_inquiry("stacks", lambda _: self.stacks())
         self.registry.on_inquiry("leave", self._leave)
         self.registry.on_inquiry("traffic", lambda _: self.mailbox.traffic())
@@ -244,7 +218,7 @@ class WorkerRuntime(ProcessRuntime):
 
     def _registry_lost(self, reason: str) -> None:
         # Without its driver a worker has nothing to live for; leaving at once frees its devices.
-        self.box.note_exit(exit_code=1)
+        self.record.note_exit(exit_code=1)
         if self.node_rank == self.run.driver_node_rank:
             end_processes(self.run.ray_processes)
         os._exit(1)

@@ -7,22 +7,17 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from rlinf.scheduler.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.current import current_runtime, has_runtime
 from rlinf.scheduler.worker import timers
-from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.comm import CommMixin
+from rlinf.scheduler.worker.group import WorkerGroup, refuse_clashes
+from rlinf.scheduler.worker.host import public_methods
 from rlinf.scheduler.worker.locks import DeviceLock
 from rlinf.scheduler.worker.logs import note, worker_logger
-from rlinf.scheduler.worker.runtime import (
-    WorkerRuntime,
-    current_call,
-    current_runtime,
-    has_runtime,
-)
-
-if TYPE_CHECKING:
-    from rlinf.scheduler.worker.group import WorkerGroup
+from rlinf.scheduler.worker.runtime import WorkerRuntime, current_call
 
 
 class _OfProcess:
@@ -127,8 +122,7 @@ class Worker(CommMixin):
             *args: arguments of the constructor, the same on each rank.
             **kwargs: keyword arguments of the constructor.
         """
-        from rlinf.scheduler.worker.group import WorkerGroup
-
+        refuse_clashes(cls, [name for name in public_methods(cls) if not hasattr(Worker, name)])
         return WorkerGroup(cls, args, kwargs)
 
     @classmethod
@@ -262,12 +256,12 @@ class Worker(CommMixin):
             # Two frames up: the context manager protocol, then the caller.
             tag = inspect.currentframe().f_back.f_back.f_code.co_name  # type: ignore[union-attr]
         store = timers.of_call()
-        token = self._runtime.box.enter(tag)
+        token = self._runtime.record.enter(tag)
         try:
             with timers.measure(self._timers if store is None else store, tag):
                 yield
         finally:
-            self._runtime.box.leave(token)
+            self._runtime.record.leave(token)
 
     def pop_execution_times(self) -> dict[str, float]:
         """Takes all durations recorded so far, in seconds by tag."""

@@ -33,7 +33,7 @@ class Loop(BaseRunner):
         self._fault = fault
         self._signs = Signs(folder)
         self._cast = folder / "cast.json"
-        self._cluster = team.launched.cluster
+        self._cluster = team._cluster
         self.totals_seen: list[int] = []
 
     def _reach(self, phase: str) -> None:

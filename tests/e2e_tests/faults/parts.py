@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlinf.scheduler import Channel, Worker
-from rlinf.scheduler.channel.keeper import ChannelKeeper
+from rlinf.scheduler.worker.channel_keeper import ChannelKeeper
 from rlinf.workers.checkpointed import Checkpointed, Job
 
 ITEMS = 20

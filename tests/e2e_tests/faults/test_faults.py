@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from rlinf.scheduler.cluster.shutdown import runs
-from rlinf.scheduler.failure.blackbox import is_stopped
+from rlinf.scheduler.failure.process_state import is_stopped
 from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
 from tests.e2e_tests.faults.job import STEPS
 from tests.e2e_tests.faults.parts import ITEMS, ROLES, SOON, Fault, Signs

@@ -88,7 +88,7 @@ def keys_of(task):
             yield path
     for kind in KINDS[task]:
         for name in known_names(kind):
-            if kind == "model" and SupportedModel(name).category != task:
+            if kind == "model" and SupportedModel.find(name).category != task:
                 continue
             schema = get_schema(kind, name)
             for path, _, _ in fields_below(schema) if schema is not None else ():

@@ -116,4 +116,4 @@ def test_a_chunk_goes_to_the_env_in_its_own_numbers():
     head = CategoricalHead((2, 3), 2, low=[1, -1])
     action = torch.tensor([[0, 2, 1, 0]])
     assert head.to_env(action).tolist() == [[[1, 1], [2, -1]]]
-    assert head.convention.low == (1, -1) and head.convention.high == (2, 1)
+    assert head.action_range.low == (1, -1) and head.action_range.high == (2, 1)

@@ -93,7 +93,7 @@ def test_a_policy_gives_these_log_probs(make_policy, make_obs, keys):
     inputs = result["forward_inputs"]
     own = policy.distribution(policy._trunk(inputs))
     base = Normal(own.mean, own.log_std.exp().expand_as(own.mean))
-    if not policy.action_convention.squash:
+    if not policy.action_range.squash:
         torch.testing.assert_close(result["prev_logprobs"], base.log_prob(inputs["action"]))
         return
     low, high = policy.action_head.low, policy.action_head.high

@@ -87,7 +87,7 @@ def test_actions_are_clipped_but_the_stored_ones_are_not(make_policy, make_obs):
     low, high = torch.tensor([-1.0, -2, 0]), torch.tensor([1.0, 2, 1])
     assert (stored < low).any() and (stored > high).any()
     torch.testing.assert_close(actions, stored.clamp(low, high))
-    assert policy.action_convention.clip and policy.action_convention.high == (1, 2, 1)
+    assert policy.action_range.clip and policy.action_range.high == (1, 2, 1)
     free = make_policy(init_log_std=1.5, clip_actions=False)
     actions, result = free.predict_action_batch(make_obs(200))
     assert torch.equal(actions.flatten(1), result["forward_inputs"]["action"])
@@ -103,7 +103,7 @@ def test_choices_are_numbered_as_the_env_numbers_them(make_policy, make_obs):
     wanted = [{0, 1}, {-1, 0, 1, 2}, {5, 6, 7}]
     assert [set(actions[..., i].flatten().tolist()) for i in range(3)] == wanted
     assert torch.equal(actions, stored.view(500, 2, 3) + torch.tensor([0, -1, 5]))
-    assert policy.action_convention.choices == (2, 4, 3)
+    assert policy.action_range.choices == (2, 4, 3)
     assert not any("log_std" in name for name in policy.state_dict())
 
 

@@ -32,7 +32,7 @@ def fresh_registries(monkeypatch):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     schemas = {kind: dict(names) for kind, names in plugins._schemas.items()}
     monkeypatch.setattr(plugins, "_schemas", schemas)
-    monkeypatch.setattr(SupportedModel, "_members", dict(SupportedModel._members))
+    monkeypatch.setattr(SupportedModel, "_known", dict(SupportedModel._known))
 
 
 class CategoricalKeys(Section):
@@ -114,7 +114,7 @@ def test_unknown_types_list_near_ones():
 def test_sizes_come_from_config_or_env():
     assert get_model({"model_type": "mlp_policy"}, SPEC).obs_dim == 6
     alone = get_model({"model_type": "mlp_policy", "obs_dim": 5, "action_dim": 2})
-    assert (alone.obs_dim, alone.action_dim, alone.action_convention.low) == (5, 2, None)
+    assert (alone.obs_dim, alone.action_dim, alone.action_range.low) == (5, 2, None)
     with pytest.raises(
         ValueError, match="model.obs_dim is 7, but .* are 6; set model.obs_dim to 6"
     ):
@@ -129,10 +129,10 @@ def test_sizes_come_from_config_or_env():
 
 def test_choices_come_from_config_or_env():
     choices = EnvSpec(obs_dim=4, action_choices=[2, 3])
-    assert get_model({"model_type": "mlp_policy"}, choices).action_convention.choices == (2, 3)
+    assert get_model({"model_type": "mlp_policy"}, choices).action_range.choices == (2, 3)
     keys = {"model_type": "mlp_policy", "obs_dim": 4, "action_choices": [2, 3]}
     alone = get_model(keys)
-    assert alone.action_dim == 2 and alone.action_convention.choices == (2, 3)
+    assert alone.action_dim == 2 and alone.action_range.choices == (2, 3)
     assert get_model(keys, choices).action_dim == 2
     with pytest.raises(ValueError, match=r"action_choices is \[2, 3\], but .* are choices out of"):
         get_model(keys, EnvSpec(obs_dim=4, action_choices=[2]))

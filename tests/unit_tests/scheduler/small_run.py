@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlinf.scheduler.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.channel.channel import Channel
-from rlinf.scheduler.channel.keeper import ChannelKeeper
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.net.auth import new_secret
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.registry.server import RegistryServer
-from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.spec import RunSpec
+from rlinf.scheduler.worker.channel_keeper import ChannelKeeper
 from rlinf.scheduler.worker.locks import DeviceLock
 from rlinf.scheduler.worker.runtime import ProcessRuntime
-from rlinf.scheduler.worker.spec import RunSpec
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
 

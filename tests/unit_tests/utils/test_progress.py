@@ -11,7 +11,8 @@ from rich.console import Console
 
 from rlinf.utils import progress as module
 from rlinf.utils.live_view import LiveView
-from rlinf.utils.progress import Progress, RunState, span
+from rlinf.utils.progress import Progress
+from rlinf.utils.run_state import RunState, span
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from rlinf.scheduler import (
 )
 from rlinf.scheduler.channel import pending
 from rlinf.scheduler.channel.client import INLINE_BYTES
-from rlinf.scheduler.channel.local import LocalChannel
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.payload import Payload
 from rlinf.scheduler.collective.work import gather
@@ -207,14 +206,14 @@ def test_a_large_item_that_cannot_be_put_is_not_kept(small_run):
 
 
 def test_a_local_channel_loses_nothing_either():
-    channel = LocalChannel(ChannelSpec("local"))
+    channel = Channel.create("local", local=True)
     works = [channel.get(async_op=True) for _ in range(2)]
     channel.put_batch([1, 2, 3])
     works[1].abandon()
     works[0].abandon()
     assert [channel.get() for _ in range(3)] == [1, 2, 3]
-    late = channel._local.get(channel._spec, "default_queue", None, True, None)
-    with channel._local._lock:
+    late = channel._client().get(channel._spec, "default_queue", None, True, None)
+    with channel._client()._lock:
         # Given up, and about to say so to the queue.
         giving_up = in_thread(late.abandon)
         wait_until(late.done)

@@ -6,8 +6,8 @@ import pytest
 
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy
 from rlinf.scheduler.cluster.launcher import worker_specs
-from rlinf.scheduler.cluster.topology import assume_topology
-from rlinf.scheduler.worker.spec import LaunchOptions, RunSpec, WorkerSpec
+from rlinf.scheduler.spec import LaunchOptions, RunSpec, WorkerSpec
+from rlinf.scheduler.topology.topology import assume_topology
 
 
 def specs(strategy: object, isolate: bool) -> list[WorkerSpec]:

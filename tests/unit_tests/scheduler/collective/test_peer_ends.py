@@ -12,7 +12,7 @@ import pytest
 
 from rlinf.scheduler import ChannelError, ConnectionBroken, WorkerDied
 from rlinf.scheduler.collective.peer_ends import End, PeerEnds
-from rlinf.scheduler.net.loop import connect
+from rlinf.scheduler.net.sockets import connect
 from tests.unit_tests.scheduler.small_run import Wire, in_thread, stalled
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 

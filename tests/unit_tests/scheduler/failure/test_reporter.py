@@ -7,11 +7,12 @@ import time
 
 import pytest
 
+from rlinf.scheduler.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.channel.errors import ChannelError
 from rlinf.scheduler.errors import RemoteTraceback, WaitTimeout, WorkerDied
+from rlinf.scheduler.events import Death, Raised
 from rlinf.scheduler.failure.reporter import FailureReporter
-from rlinf.scheduler.registry.state import Death, Raised, RegistryState
-from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.registry.state import RegistryState
 
 GLOO = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:20917"
 
@@ -21,13 +22,13 @@ class Run:
 
     def __init__(self, monkeypatch, folder):
         self.state = RegistryState()
-        self.reporter = FailureReporter(self.state, folder, self.autopsy)
+        self.reporter = FailureReporter(self.state, folder, self.explain_death)
         self.folder = folder
         self.begin = time.time()
         self.seconds = 0.0
         monkeypatch.setattr(time, "time", lambda: self.begin + self.seconds)
 
-    def autopsy(self, name: str, message: str) -> WorkerDied:
+    def explain_death(self, name: str, message: str) -> WorkerDied:
         pid = [death.info.pid for death in self.state.deaths if death.name == name][-1]
         return WorkerDied(name, node_rank=0, pid=pid, signal="SIGKILL", cause="found out")
 

@@ -15,8 +15,9 @@ from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 PROGRAM = """
 import os, pickle, sys
 from rlinf.scheduler.errors import SchedulerError
-from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
-from rlinf.scheduler.worker.runtime import ProcessRuntime, has_runtime, set_current_runtime
+from rlinf.scheduler.address import WorkerAddress, WorkerInfo
+from rlinf.scheduler.current import has_runtime, set_current_runtime
+from rlinf.scheduler.worker.runtime import ProcessRuntime
 
 def say(line):
     # One write per line: lines of parent and child do not mix.

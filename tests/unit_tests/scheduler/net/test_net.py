@@ -16,7 +16,8 @@ from rlinf.scheduler.errors import CallCancelled
 from rlinf.scheduler.net import doorbell
 from rlinf.scheduler.net.auth import AuthError, new_secret
 from rlinf.scheduler.net.connection import Connection, Flushed
-from rlinf.scheduler.net.loop import IOLoop, Listener, connect
+from rlinf.scheduler.net.loop import IOLoop
+from rlinf.scheduler.net.sockets import Listener, connect
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
 SECRET = new_secret()

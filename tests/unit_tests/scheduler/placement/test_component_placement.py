@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
 from rlinf.config.placement import PlacementError
-from rlinf.scheduler.cluster.topology import assume_topology
+from rlinf.scheduler import current
 from rlinf.scheduler.hardware import AcceleratorType
 from rlinf.scheduler.placement import (
     ComponentPlacement,
@@ -19,6 +18,7 @@ from rlinf.scheduler.placement import (
     PlacementMode,
     format_placement_map,
 )
+from rlinf.scheduler.topology.topology import assume_topology
 
 SEED = {"actor": "0-7", "env": "0-3", "rollout": "4-7"}
 
@@ -127,13 +127,16 @@ def test_config_without_cluster() -> None:
         ComponentPlacement({}, assume_topology({}, 0))
 
 
-def test_cluster_is_found_when_it_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = SimpleNamespace(topology=assume_topology({}, 8))
-    cluster = SimpleNamespace(current=lambda: running)
-    module = SimpleNamespace(Cluster=cluster)
-    monkeypatch.setitem(sys.modules, "rlinf.scheduler.cluster", module)
+def test_the_topology_of_the_run_is_used_when_none_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(RuntimeError, match="belongs to no run: create a Cluster first"):
+        HybridComponentPlacement({"cluster": {"component_placement": SEED}})
+    known = {"topology": assume_topology({}, 8)}
+    registry = SimpleNamespace(ask=lambda operation, key: known[key])
+    monkeypatch.setattr(current, "_current", SimpleNamespace(registry=registry))
     placement = HybridComponentPlacement({"cluster": {"component_placement": SEED}})
-    assert placement.topology is running.topology
+    assert placement.topology is known["topology"]
 
 
 def test_public_path() -> None:

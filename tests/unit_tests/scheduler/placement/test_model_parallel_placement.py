@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rlinf.config.placement import PlacementError
-from rlinf.scheduler.cluster.topology import assume_topology
 from rlinf.scheduler.placement import (
     ModelParallelComponentPlacement,
     PlacementMode,
     RolloutSyncMode,
 )
+from rlinf.scheduler.topology.topology import assume_topology
 
 
 def place(

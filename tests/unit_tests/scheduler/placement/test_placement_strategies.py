@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.config.placement import PlacementError
-from rlinf.scheduler.cluster.node import NodeInfo
-from rlinf.scheduler.cluster.topology import ClusterTopology, assume_topology
 from rlinf.scheduler.hardware import AcceleratorType, accelerator_resource
 from rlinf.scheduler.placement import (
     FlexiblePlacementStrategy,
@@ -16,6 +14,8 @@ from rlinf.scheduler.placement import (
     PackedPlacementStrategy,
     Placement,
 )
+from rlinf.scheduler.topology.node import NodeInfo
+from rlinf.scheduler.topology.topology import ClusterTopology, assume_topology
 
 
 def cluster(nodes: int = 1, gpus: int = 0, **config: object) -> ClusterTopology:

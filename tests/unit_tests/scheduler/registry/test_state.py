@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rlinf.scheduler.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.registry.state import WAIT, RegistryState
-from rlinf.scheduler.worker.address import WorkerAddress, WorkerInfo
 
 
 def info(name: str, size: int = 2) -> WorkerInfo:

@@ -21,7 +21,7 @@ from rlinf.scheduler import (
     wait_restarted,
 )
 from rlinf.scheduler.cluster.shutdown import runs
-from rlinf.scheduler.failure.blackbox import is_stopped
+from rlinf.scheduler.failure.process_state import is_stopped
 from tests.unit_tests.scheduler.waits import PROMISED, PROMPTLY, wait_until
 from tests.unit_tests.scheduler.worker.workers import Doomed, Echo
 

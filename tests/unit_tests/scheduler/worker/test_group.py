@@ -165,7 +165,7 @@ def test_a_worker_can_call_another_group(cluster):
 
 def wait_running(group: WorkerGroup, method: str) -> None:
     """Waits until all ranks are in a method."""
-    server, names = group.launched.cluster._server, [i.name for i in group.worker_info_list]
+    server, names = group._cluster._server, [i.name for i in group.worker_info_list]
 
     def running() -> bool:
         status = server.inquire("status", None, names, timeout=PROMPTLY)

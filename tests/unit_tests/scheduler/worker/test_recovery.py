@@ -73,7 +73,7 @@ def test_a_joint_effort_is_played_again_after_a_death(cluster, groups):
     again = a.worker_info_list[1]
     assert (again.incarnation, again.pid) == (1, a.pid().wait()[1]) and again.pid != victim
     # The new process has a black box of its own; what the old one left can still be read.
-    late = cluster.autopsy("a:1")
+    late = cluster._supervisor.explain_death("a:1")
     assert (late.pid, late.signal) == (victim, "SIGSEGV")
 
     begin_exchange(a, b)
@@ -145,7 +145,7 @@ def test_a_second_crash_during_the_recovery_is_not_taken_for_dealt_with(cluster)
     begin_exchange(group)
     second = cluster.deaths()[-1]
     assert (second.name, second.order) == ("a:0", 1)
-    reporter = cluster._inquest.reporter
+    reporter = cluster._supervisor.reporter
     assert cluster.deaths()[0].time < reporter.recovered_at <= second.time
     assert [d.pid for d in new_deaths(group)] == [second.info.pid]
     assert wait_restarted(group) == [0] and new_deaths(group) == []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlinf.scheduler.worker.address import WorkerAddress
+from rlinf.scheduler.address import WorkerAddress
 
 
 @dataclass
@@ -118,9 +118,9 @@ class WorkerSpec:
         return worker_file(self.run.log_dir, self.name, ".log") if self.log_to_file else ""
 
     @property
-    def box_file(self) -> str:
+    def record_file(self) -> str:
         """The worker's black box, on its node."""
-        return worker_file(self.run.log_dir, self.name, ".box")
+        return worker_file(self.run.log_dir, self.name, ".record")
 
     @property
     def trace_file(self) -> str | None:

@@ -7,15 +7,15 @@ import pickle
 import pytest
 
 from rlinf.config.placement import PlacementError, component_world_sizes
-from rlinf.scheduler.cluster.node import NodeInfo
-from rlinf.scheduler.cluster.topology import (
+from rlinf.scheduler.hardware import AcceleratorType, accelerator_resource
+from rlinf.scheduler.topology.node import NodeInfo
+from rlinf.scheduler.topology.topology import (
     ClusterTopology,
     NodeRankError,
     assume_topology,
     hardware_of_nodes,
     rank_nodes,
 )
-from rlinf.scheduler.hardware import AcceleratorType, accelerator_resource
 
 
 def node(

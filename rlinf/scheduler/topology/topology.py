@@ -24,7 +24,6 @@ from rlinf.config.placement.world_size import (
     node_count,
     whole_number,
 )
-from rlinf.scheduler.cluster.node import NodeGroupInfo, NodeInfo
 from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.hardware import (
     AcceleratorType,
@@ -34,6 +33,7 @@ from rlinf.scheduler.hardware import (
     NodeHardwareConfig,
     accelerator_resource,
 )
+from rlinf.scheduler.topology.node import NodeGroupInfo, NodeInfo
 
 NODE_RANK = ClusterEnvVar.NODE_RANK.full_name
 _RESERVED = 2  # parse_node_groups puts the reserved groups first.

@@ -5,96 +5,126 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlinf.scheduler.cluster.node import NodeInfo
+from rlinf.scheduler.address import WorkerInfo
+from rlinf.scheduler.cluster.ray_session import RaySession
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied
-from rlinf.scheduler.failure.autopsy import diagnose
-from rlinf.scheduler.failure.blackbox import (
-    STACK_SIGNAL,
-    Remains,
-    examine,
-    is_stopped,
-    process_state,
-)
+from rlinf.scheduler.events import Death
+from rlinf.scheduler.failure.post_mortem import PostMortem, diagnose, read_post_mortem
+from rlinf.scheduler.failure.process_state import is_stopped, process_state
+from rlinf.scheduler.failure.record import STACK_SIGNAL
 from rlinf.scheduler.failure.reporter import FailureReporter, Frozen
+from rlinf.scheduler.failure.supervisor import Supervisor
+from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.registry.server import RegistryServer
-from rlinf.scheduler.registry.state import Death
-from rlinf.scheduler.worker.spec import RunSpec, worker_file
+from rlinf.scheduler.spec import RunSpec, worker_file
+from rlinf.scheduler.topology.node import NodeInfo
 
 _STATUS_SECONDS = 2.0
 _STACKS_SECONDS = 3.0
 _HEARD_SECONDS = 5.0
 """Within these the registry has noticed the end of a process."""
-_LOOK_SECONDS = 0.02
+_EXAMINE_SECONDS = 20.0
+"""How long another node may take to say what a worker left there."""
 
 
-class Inquest:
-    """The driver's means to explain a failure.
+class DriverSupervisor(Supervisor):
+    """Finds out how workers ended, what the others are doing, and reports what failed first.
 
     Args:
+        name: name of this process.
         run: what all processes share.
-        server: the registry, whose lifelines answer even when a worker's own code is stuck.
+        registry: this process's connection to the registry.
+        server: the registry, whose connections answer even when a worker's own code is stuck.
+        session: the connection to Ray, by which other nodes are looked at.
+        nodes: the nodes of the cluster, by rank.
         node_rank: node of the driver.
-        node_of: the node of a worker, None if it is not known.
-        examine_on: `examine_on(node, *files, pid)` reads what a worker left on another node.
         oom_kills: count of processes killed for memory when the run began, by node rank.
     """
 
     def __init__(
         self,
+        name: str,
         run: RunSpec,
+        registry: RegistryClient,
         server: RegistryServer,
+        session: RaySession,
+        nodes: Sequence[NodeInfo],
         node_rank: int,
-        node_of: Callable[[str], NodeInfo | None],
-        examine_on: Callable[..., Remains],
         oom_kills: dict[int, int],
     ):
-        self._run = run
+        super().__init__(name, run, registry)
         self._server = server
+        self._session = session
+        self._nodes = nodes
         self._node_rank = node_rank
-        self._node_of = node_of
-        self._examine_on = examine_on
         self._oom_kills = oom_kills
         self.folder = Path(run.log_dir)
-        self.reporter = FailureReporter(server.state, self.folder, self.autopsy, self.frozen)
+        self.reporter = FailureReporter(server.state, self.folder, self.explain_death, self.frozen)
 
-    def autopsy(self, name: str, message: str = "") -> WorkerDied:
-        """Finds out how a worker died, or says what is known if its node does not answer."""
-        self._await_registry(name)
+    @property
+    def recovered_at(self) -> float:
+        """The program has recovered from all that failed before this time."""
+        return self.reporter.recovered_at
+
+    def note_told(self, failure: BaseException) -> None:
+        """See `Supervisor.note_told`."""
+        self.reporter.told(failure)
+
+    def note_recovery(self, moment: float) -> None:
+        """See `Supervisor.note_recovery`."""
+        self.reporter.dealt_with(moment)
+
+    # -- deaths -------------------------------------------------------------------------------
+
+    def deaths(self) -> list[Death]:
+        """See `Supervisor.deaths`."""
+        return self._server.deaths()
+
+    def explain_death(self, name: str, message: str = "") -> WorkerDied:
+        """Find out how a worker died, or say what is known if its node does not answer."""
+        self._server.await_end(name, self._is_gone, _HEARD_SECONDS)
         death = self._last_death(name)
         info = death.info if death is not None else self._server.state.workers.get(name)
-        pid = info.pid if info is not None else None
-        node = self._node_of(name)
-        rank, address = (node.node_rank, node.node_ip) if node else (None, "")
+        rank, address, pid = None, "", None
+        if info is not None:
+            rank, address, pid = info.cluster_node_rank, info.node_ip, info.pid
         unclear = functools.partial(WorkerDied, name, node_rank=rank, node_ip=address, pid=pid)
-        if death is None and info is not None and self._may_live(info):
+        if death is None and info is not None and not self._is_gone(info):
             return unclear(cause=f"its connection was lost, but the process still runs; {message}")
-        files = [worker_file(self._run.log_dir, name, suffix) for suffix in (".box", ".log")]
         try:
-            near = rank is None or rank == self._node_rank
-            remains = examine(*files, pid) if near else self._examine_on(node, *files, pid)
+            found = self._read_post_mortem(name, rank, pid)
         except Exception as error:
             seen = message or (death.reason if death is not None else "")
             return unclear(cause=f"its node does not answer ({_gist(error)}); the run saw: {seen}")
         return diagnose(
             name,
-            remains,
+            found,
             node_rank=rank,
             node_ip=address,
             message=message,
-            oom_kills_before=self._oom_kills.get(rank or 0, remains.oom_kills),
+            oom_kills_before=self._oom_kills.get(rank or 0, found.oom_kills),
+        )
+
+    def _read_post_mortem(self, name: str, rank: int | None, pid: int | None) -> PostMortem:
+        """Read what a worker left; one that never registered is looked for on this node."""
+        files = [worker_file(self._run.log_dir, name, suffix) for suffix in (".record", ".log")]
+        if rank is None or rank == self._node_rank:
+            return read_post_mortem(*files, pid)
+        node = self._nodes[rank]
+        return self._session.run_on(
+            node.ray_id, read_post_mortem, *files, pid, timeout=_EXAMINE_SECONDS
         )
 
     def with_facts(self, died: WorkerDied) -> WorkerDied:
-        """A death as a peer saw it, with how it came about if the peer does not know."""
+        """See `Supervisor.with_facts`."""
         if died.explained or type(died) is not WorkerDied:
             return died
-        known = self.autopsy(died.worker, died.cause)
+        known = self.explain_death(died.worker, died.cause)
         known.__cause__ = died.__cause__
         return known
 
@@ -102,31 +132,16 @@ class Inquest:
         deaths = [d for d in self._server.deaths() if d.name == name and d.info is not None]
         return deaths[-1] if deaths else None
 
-    def _await_registry(self, name: str) -> None:
-        """Waits until the registry has heard of a death; whoever asks may be earlier.
-
-        Without it, what an earlier process of this name has left would be taken for what is asked.
-        """
-        deadline = time.monotonic() + _HEARD_SECONDS
-        while time.monotonic() < deadline:
-            info = self._server.state.workers.get(name)
-            if info is None:
-                return
-            if self._last_death(name) is not None and self._may_live(info):
-                # Its next process is there already.
-                return
-            time.sleep(_LOOK_SECONDS)
-
-    def _may_live(self, info: Any) -> bool:
-        """Whether the process of a worker is there, as far as can be seen here."""
+    def _is_gone(self, info: WorkerInfo) -> bool:
+        """Whether the process of a worker has ended, as far as can be seen from here."""
         if info.cluster_node_rank != self._node_rank:
-            return True
-        return process_state(info.pid) not in ("", "gone")
+            return False
+        return process_state(info.pid) in ("", "gone")
 
-    def timeout(
-        self, waiter: str, what: str, names: list[str], seconds: float | None
-    ) -> WaitTimeout:
-        """Says who did not answer and what each was doing; dumps all stacks beside the logs."""
+    # -- workers that do not answer -------------------------------------------------------------
+
+    def describe_timeout(self, what: str, names: list[str], seconds: float | None) -> WaitTimeout:
+        """Say who did not answer and what each was doing; dump all stacks beside the logs."""
         status = self._server.inquire("status", None, self.awake(names), timeout=_STATUS_SECONDS)
         folder = self.dump_stacks()
         holders = []
@@ -135,7 +150,7 @@ class Inquest:
             where = f"node {info.cluster_node_rank}, pid {info.pid}" if info else "no process yet"
             holders.append(f"{name} ({where}): {status.get(name) or self._mute(info)}")
         advice = f"stacks of all workers are in {folder}"
-        return WaitTimeout(what, waiter=waiter, seconds=seconds, holders=holders, advice=advice)
+        return WaitTimeout(what, waiter=self.name, seconds=seconds, holders=holders, advice=advice)
 
     def _mute(self, info: Any) -> str:
         """What can be said of a worker that does not answer its lifeline."""
@@ -143,9 +158,13 @@ class Inquest:
             return "has not registered"
         if info.cluster_node_rank != self._node_rank:
             return "does not answer"
-        doing = examine(worker_file(self._run.log_dir, info.name, ".box"), "").activity
+        doing = self._activity(info.name)
         state = process_state(info.pid) or "gone"
         return f"{doing}; the process is {state} and does not answer"
+
+    def _activity(self, name: str) -> str:
+        """What a worker on this node was doing when it said so last."""
+        return read_post_mortem(worker_file(self._run.log_dir, name, ".record"), "").activity
 
     def awake(self, names: list[str]) -> list[str]:
         """Those workers that may answer: not stopped by a signal, as far as can be seen here."""
@@ -162,7 +181,7 @@ class Inquest:
         for name, info in list(self._server.state.workers.items()):
             if not self._is_frozen(info):
                 continue
-            doing = examine(worker_file(self._run.log_dir, name, ".box"), "").activity
+            doing = self._activity(name)
             where = f"node {info.cluster_node_rank} ({info.node_ip}), pid {info.pid}"
             found.append(Frozen(name, where, info.pid, doing))
         return found

@@ -1,0 +1,178 @@
+"""Connections between processes that know a common secret: listening for them, and making them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rlinf.scheduler.net import auth, forks
+from rlinf.scheduler.net.connection import Connection, OnClose, OnMessage, set_user_timeout
+from rlinf.scheduler.net.doorbell import interruptible
+from rlinf.scheduler.net.loop import IOLoop
+
+HANDSHAKE_SECONDS = 60.0
+LIFELINE_SECONDS = 5.0
+"""How long what is sent on a lifeline may stay unacknowledged.
+
+Connections for data have no such limit: the kernel would also end one whose reader is slow.
+"""
+
+_MAX_HANDSHAKES = 256
+
+Address = tuple[Any, ...]
+"""("unix", name) for an abstract socket of this machine, or ("tcp", host, port)."""
+
+
+class Listener:
+    """Accepts peers that know the secret and hands each to `on_connect` as a connection.
+
+    The handshake blocks, so each runs in a short thread of its own; a stranger is closed after its
+    first wrong proof, or after a deadline if it says nothing.
+    """
+
+    def __init__(
+        self,
+        loop: IOLoop,
+        address: Address,
+        secret: bytes,
+        on_message: OnMessage,
+        on_close: OnClose,
+        on_connect: Callable[[Connection], None] | None = None,
+        lifeline: bool = False,
+    ):
+        self._loop = loop
+        self._lifeline = lifeline
+        self._secret = secret
+        self._on_message = on_message
+        self._on_close = on_close
+        self._on_connect = on_connect
+        self._slots = threading.BoundedSemaphore(_MAX_HANDSHAKES)
+        self.refused = 0
+        if address[0] == "unix":
+            self._sock = forks.close_in_child(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            self._sock.bind("\0" + address[1])
+            self.address: Address = address
+        else:
+            self._sock = forks.close_in_child(
+                socket.socket(_family(address[1]), socket.SOCK_STREAM)
+            )
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._sock.bind((address[1], address[2]))
+            self.address = ("tcp", address[1], self._sock.getsockname()[1])
+        self._sock.listen(1024)
+        self._sock.setblocking(False)
+        loop.add(self)
+
+    def fileno(self) -> int:
+        """File descriptor of the listening socket."""
+        return self._sock.fileno()
+
+    def on_writable(self) -> None:
+        """Listening sockets are never written."""
+
+    def on_readable(self) -> None:
+        """Accepts what waits (I/O thread)."""
+        while True:
+            try:
+                sock, _ = self._sock.accept()
+            except (BlockingIOError, OSError):
+                return
+            forks.close_in_child(sock)
+            if not self._slots.acquire(blocking=False):
+                sock.close()
+                continue
+            threading.Thread(target=self._admit, args=(sock,), daemon=True).start()
+
+    def _admit(self, sock: socket.socket) -> None:
+        try:
+            sock.settimeout(HANDSHAKE_SECONDS)
+            _tune(sock, self._lifeline)
+            identity = auth.admit(sock, self._secret)
+        except (OSError, ValueError):
+            self.refused += 1
+            sock.close()
+            return
+        finally:
+            self._slots.release()
+        connection = Connection(sock, self._loop, self._on_message, self._on_close, identity)
+        if self._on_connect is not None:
+            self._on_connect(connection)
+        connection.start()
+
+    def close_in_child(self, reason: str) -> None:
+        """Does nothing: the socket is closed with all others."""
+
+    def close(self) -> None:
+        """Stops accepting."""
+        self._loop.remove(self)
+        self._sock.close()
+
+
+def connect(
+    loop: IOLoop,
+    address: Address,
+    secret: bytes,
+    identity: dict[str, Any],
+    on_message: OnMessage,
+    on_close: OnClose,
+    timeout: float = HANDSHAKE_SECONDS,
+    prepare: Callable[[Connection], None] | None = None,
+    lifeline: bool = False,
+) -> Connection:
+    """Connects, proves the secret and starts to receive.
+
+    Args:
+        loop: I/O thread that serves the connection.
+        address: where to connect to.
+        secret: secret of the run.
+        identity: what to say of oneself.
+        on_message: takes messages.
+        on_close: is told the end.
+        timeout: deadline of each step of the handshake, in seconds.
+        prepare: called with the connection before it receives anything.
+        lifeline: whether what happens to this connection decides over a peer's life.
+
+    Raises:
+        ConnectionError: nobody listens there, or one of the sides does not know the secret.
+        TimeoutError: no answer within `timeout` seconds.
+    """
+    if address[0] == "unix":
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        target: Any = "\0" + address[1]
+    else:
+        sock = socket.socket(_family(address[1]), socket.SOCK_STREAM)
+        target = (address[1], address[2])
+    forks.close_in_child(sock)
+    try:
+        sock.settimeout(timeout)
+        interruptible(sock.connect, target)
+        _tune(sock, lifeline)
+        interruptible(auth.greet, sock, secret, identity)
+    except BaseException:
+        sock.close()
+        raise
+    connection = Connection(sock, loop, on_message, on_close, {"address": address})
+    if prepare is not None:
+        prepare(connection)
+    connection.start()
+    return connection
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _tune(sock: socket.socket, lifeline: bool) -> None:
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # A node that vanishes without closing its connections is noticed within five seconds.
+        for option, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        if lifeline:
+            set_user_timeout(sock, LIFELINE_SECONDS)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)

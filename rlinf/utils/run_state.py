@@ -1,0 +1,81 @@
+"""How far a run is, and how that is put into words."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+_PACE_STEPS = 20
+"""Steps that the time left is estimated from."""
+
+
+@dataclass
+class RunState:
+    """How far a run is.
+
+    Attributes:
+        total: steps of the run.
+        step: steps that are done; None before the first one.
+        facts: what to tell of the last step, in words, by name.
+        began: when the run began, by `time.monotonic`.
+    """
+
+    total: int
+    step: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    began: float = field(default_factory=lambda: time.monotonic())
+    _ends: deque[tuple[float, int]] = field(
+        default_factory=lambda: deque(maxlen=_PACE_STEPS + 1), repr=False
+    )
+
+    def advance(self, step: int, facts: Mapping[str, str]) -> None:
+        """Notes that a step is done."""
+        now = time.monotonic()
+        if self.step is None:
+            # The run may have been resumed, so what came before the first step was not this run.
+            self._ends.append((self.began, step - 1))
+        self._ends.append((now, step))
+        self.step, self.facts = step, facts
+
+    @property
+    def passed(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds per step of late, with all that happens between steps."""
+        if len(self._ends) < 2:
+            return None
+        (begin, first), (end, last) = self._ends[0], self._ends[-1]
+        return (end - begin) / (last - first) if last > first else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the steps to come will take, at the pace of late."""
+        pace = self.step_seconds
+        if pace is None or self.step is None:
+            return None
+        return max(0.0, pace * (self.total - self.step))
+
+
+def ask(source: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """What a source says; one that fails is shown as such, since the run does not depend on it."""
+    try:
+        return source()
+    except Exception as error:
+        return [f"not known ({type(error).__name__}: {error})"]
+
+
+def span(seconds: float) -> str:
+    """A length of time for people: `7 s`, `2:05 min`, `3:10 h`, `2 d 4 h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    if whole < 86400:
+        return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
