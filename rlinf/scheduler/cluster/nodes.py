@@ -75,8 +75,7 @@ def find_nodes(
     if driver is None:
         raise ClusterError(
             "the node of this process is not among the nodes of the run; start the program on one "
-            "of "
-            f"them: {[node.node_ip for node in ranked]}"
+            f"of them: {[node.node_ip for node in ranked]}"
         )
     _find_hardware(session, ranked, cfg)
     return FoundNodes(

@@ -86,10 +86,8 @@ class RaySession:
             if self.local:
                 raise ClusterError(
                     f"cluster.num_nodes is {count}, but no Ray cluster was named, so this machine "
-                    "is the "
-                    "only node. Start Ray on each node (`ray start`) with RLINF_NODE_RANK "
-                    "exported, and "
-                    "set RAY_ADDRESS or cluster.address; or set cluster.num_nodes: 1."
+                    "is the only node. Start Ray on each node (`ray start`) with RLINF_NODE_RANK "
+                    "exported, and set RAY_ADDRESS or cluster.address; or set cluster.num_nodes: 1."
                 )
             if time.monotonic() > end:
                 raise ClusterError(

@@ -61,10 +61,8 @@ def _check(batch_size: int, world_size: int, side: str) -> None:
     if batch_size <= 0 or batch_size % world_size:
         raise BatchError(
             f"a batch of {batch_size} cannot be shared equally by the {world_size} workers of the "
-            f"{side} "
-            f"group: {batch_size} = {batch_size // world_size} x {world_size} + "
-            f"{batch_size % world_size}; "
-            f"choose a batch that divides by {world_size}"
+            f"{side} group: {batch_size} = {batch_size // world_size} x {world_size} + "
+            f"{batch_size % world_size}; choose a batch that divides by {world_size}"
         )
 
 

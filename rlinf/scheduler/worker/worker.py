@@ -74,8 +74,7 @@ class Worker(CommMixin):
             if not name.startswith("_") and inspect.isasyncgenfunction(member):
                 raise NotImplementedError(
                     f"{cls.__name__}.{name} is an asynchronous generator, which a group call "
-                    "cannot "
-                    "return; put the items into a Channel, or return a list"
+                    "cannot return; put the items into a Channel, or return a list"
                 )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Worker:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlinf.config import validate_cfg
 from rlinf.scheduler import Cluster, FlexiblePlacementStrategy
-from rlinf.scheduler.channel import keeper
+from rlinf.scheduler.cluster import cluster as cluster_module
 from tests.e2e_tests.faults.job import STEPS, Loop
 from tests.e2e_tests.faults.parts import ROLES, SOON, Fault, MortalKeeper, Part
 
@@ -46,7 +46,7 @@ def config(folder: Path) -> Any:
 def main(folder: Path, fault: Fault | None) -> None:
     """Runs the job and leaves `outcome.json`, unless it is killed."""
     if fault is not None and fault.role == "keeper":
-        keeper.ChannelKeeper = MortalKeeper
+        cluster_module.ChannelKeeper = MortalKeeper
     cfg = config(folder)
     outcome: dict[str, Any] = {"error": None}
     try:
