@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -13,12 +15,15 @@ class Groups:
         ids: Int64 `[B]`; episodes with equal numbers are one group. Groups are ordered by number.
 
     Attributes:
+        labels: The number that each group was given by, int64 `[G]`.
         ids: Number of each episode's group, 0 to G - 1, int64 `[B]`.
         sizes: Members of each group, int64 `[G]`.
     """
 
     def __init__(self, ids: Tensor) -> None:
-        _, self.ids, self.sizes = torch.unique(ids, return_inverse=True, return_counts=True)
+        self.labels, self.ids, self.sizes = torch.unique(
+            ids, return_inverse=True, return_counts=True
+        )
         widest = int(self.sizes.max()) if len(self.sizes) else 1
         self._there = torch.arange(widest, device=ids.device) < self.sizes.unsqueeze(1)
         self._places = torch.zeros_like(self._there, dtype=torch.int64)
@@ -40,9 +45,10 @@ class Groups:
             raise ValueError(f"{count} episodes do not divide into groups of group_size {size}")
         return cls(torch.arange(count, device=device) // size)
 
-    def members(self) -> list[Tensor]:
-        """Return the places of the members of each group, int64 `[size]` each."""
-        return list(self._places[self._there].split(self.sizes.tolist()))
+    def members(self, groups: Iterable[int]) -> Tensor:
+        """Return the places of the members of some groups, one group after the other, int64."""
+        parts = self._places[self._there].split(self.sizes.tolist())
+        return torch.cat([self.ids.new_empty(0), *(parts[group] for group in groups)])
 
     def mean(self, scores: Tensor) -> Tensor:
         """Return the mean score of each group, `[G]`, of scores `[B]`."""

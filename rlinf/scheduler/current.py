@@ -18,19 +18,21 @@ class Runtime(Protocol):
         run: what all processes of the run share.
         registry: the connection to the registry.
         channels: this process's side of all channels.
+        supervisor: what is known of workers that fail.
     """
 
     name: str
     run: RunSpec
     registry: RegistryClient
     channels: Any
+    supervisor: Any
 
 
-_current: Any = None
+_current: Runtime | None = None
 
 
-def current_runtime() -> Any:
-    """Return the `Runtime` of this process.
+def current_runtime() -> Runtime:
+    """Return the runtime of this process.
 
     Raises:
         RuntimeError: this process belongs to no run.

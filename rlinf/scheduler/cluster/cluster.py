@@ -129,7 +129,7 @@ class Cluster:
 
     def _attach(self) -> None:
         """Learns of the cluster from inside a worker."""
-        self._runtime: ProcessRuntime = current_runtime()
+        self._runtime: Any = current_runtime()
         self.run = self._runtime.run
         self.topology: ClusterTopology = self._runtime.registry.ask("take", key="topology")
         self.log_dir = Path(self.run.log_dir)

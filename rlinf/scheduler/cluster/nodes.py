@@ -10,6 +10,7 @@ from typing import Any
 
 from rlinf.scheduler.cluster.probe import probe_node
 from rlinf.scheduler.cluster.ray_session import RayNode, RaySession
+from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.hardware import enumerate_hardware
 from rlinf.scheduler.topology.node import NodeInfo
@@ -38,7 +39,7 @@ _PRIVATE_PREFIXES = (
     "TMUX",
     "VSCODE_",
     "LS_COLORS",
-    "RLINF_NODE_RANK",
+    ClusterEnvVar.NODE_RANK.full_name,
 )
 _PROBE_SECONDS = 60.0
 

@@ -6,7 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
-LIMIT_VARIABLE = "RLINF_TRANSFER_MEMORY"
+from rlinf.scheduler.env_vars import ClusterEnvVar
+
+LIMIT_VARIABLE = ClusterEnvVar.TRANSFER_MEMORY.full_name
 """Environment variable that sets the limit, in bytes."""
 
 

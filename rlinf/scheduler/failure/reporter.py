@@ -54,7 +54,7 @@ class FailureReporter:
     Args:
         state: the registry's record of deaths and raised exceptions.
         folder: where the card is saved.
-        autopsy: finds out how a worker died.
+        explain_death: finds out how a worker died.
         frozen: finds the workers whose processes have been stopped by a signal.
 
     Attributes:
@@ -66,12 +66,12 @@ class FailureReporter:
         self,
         state: RegistryState,
         folder: Path,
-        autopsy: Callable[[str, str], WorkerDied],
+        explain_death: Callable[[str, str], WorkerDied],
         frozen: Callable[[], list[Frozen]] = lambda: [],
     ):
         self._state = state
         self._folder = folder
-        self._autopsy = autopsy
+        self._explain_death = explain_death
         self._frozen = frozen
         self._told: list[_Told] = []
         self.recovered_at = 0.0
@@ -166,7 +166,7 @@ class FailureReporter:
         for error in chain:
             if isinstance(error, WorkerDied) and error.worker == death.name and error.explained:
                 return error
-        return self._autopsy(death.name, death.reason)
+        return self._explain_death(death.name, death.reason)
 
     def _event_behind(self, chain: list[BaseException]) -> Death | Raised | None:
         """The record of the failure that an exception speaks of."""

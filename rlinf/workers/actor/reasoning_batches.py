@@ -128,22 +128,24 @@ def deal(
         ValueError: a group that is chosen has not come.
     """
     batch = TokenBatch.join(shares) if len(shares) > 1 else shares[0]
-    groups = Groups(batch.indices).members()
+    groups = Groups(batch.indices)
+    prompts = groups.labels.tolist()
+    dealt = list(range(len(prompts)))
     if chosen is not None:
-        prompts = [int(batch.indices[group[0]]) for group in groups]
         missing = sorted(set(chosen) - set(prompts))
         if missing:
             raise ValueError(f"the groups of prompts {missing} were chosen but have not come")
         wanted = set(chosen)
-        groups = [group for group, p in zip(groups, prompts, strict=True) if p in wanted]
+        dealt = [group for group in dealt if prompts[group] in wanted]
     if len(shares) > 1:
-        sizes = [len(part) for part in torch.arange(len(groups)).tensor_split(len(shares))]
+        sizes = [len(part) for part in torch.arange(len(dealt)).tensor_split(len(shares))]
         if balance:
-            own = _balanced([int(batch.lengths[group].sum()) for group in groups], sizes)[rank]
+            tokens = torch.zeros_like(groups.sizes).index_add(0, groups.ids, batch.lengths)
+            own = _balanced(tokens[dealt].tolist(), sizes)[rank]
         else:
             own = range(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        groups = [groups[i] for i in own]
-    return batch.select(torch.cat([torch.empty(0, dtype=torch.int64), *groups]))
+        dealt = [dealt[place] for place in own]
+    return batch.select(groups.members(dealt))
 
 
 def _balanced(weights: list[int], sizes: list[int]) -> list[list[int]]:

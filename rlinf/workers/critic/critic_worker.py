@@ -119,10 +119,9 @@ class ReasoningCriticWorker(Checkpointed, Worker):
 
     def _share(self, samples: TokenSamples) -> TokenSamples:
         """Whole groups of this rank, in the order of prompts, as the actor deals them."""
-        groups = Groups(samples.batch.indices).members()
-        own = torch.arange(len(groups)).tensor_split(self._world_size)[self._rank]
-        rows = [groups[i] for i in own.tolist()]
-        return samples.select(torch.cat([torch.empty(0, dtype=torch.int64), *rows]))
+        groups = Groups(samples.batch.indices)
+        own = torch.arange(len(groups.sizes)).tensor_split(self._world_size)[self._rank]
+        return samples.select(groups.members(own.tolist()))
 
     # -- checkpoints ----------------------------------------------------------------------------
 

@@ -24,7 +24,9 @@ def test_what_groups_say_is_what_their_members_say(members):
     groups = Groups(ids)
     names = sorted(set(ids.tolist()))
     places = [[i for i, m in enumerate(members) if m[0] == name] for name in names]
-    assert [group.tolist() for group in groups.members()] == places
+    assert [groups.members([n]).tolist() for n in range(len(names))] == places
+    assert groups.members(range(len(names))[::-1]).tolist() == sum(places[::-1], [])
+    assert groups.labels.tolist() == names
     assert groups.sizes.tolist() == [len(own) for own in places]
     own_scores = [[float(scores[i]) for i in own] for own in places]
     means = [statistics.fmean(own) for own in own_scores]

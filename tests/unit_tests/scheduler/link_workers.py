@@ -38,6 +38,16 @@ def large_nest(seed: int) -> dict[str, Any]:
 class Linker(Talker):
     """Sends and receives large tensors."""
 
+    def pass_with_options(self, group: str, options: Any) -> list[Any]:
+        """Rank 0 sends a large tensor with options; what each side's links were set up with."""
+        import torch
+
+        if self._rank == 0:
+            self.send(torch.ones(1 << 16), group, 1, options=options)
+        else:
+            assert bool((self.recv(group, 0) == 1).all())
+        return [link.address.options for link in self._runtime.endpoint.links._all()]
+
     def links(self, count: int | None = None) -> list[str]:
         """Names of the links that are alive; waits up to 20 s until there are `count`."""
         deadline = time.monotonic() + 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +125,13 @@ def test_options_of_groups_are_checked():
         CollectiveGroupOptions(accel_max_ctas=33)
     with pytest.raises(ValueError, match="accel_min_ctas=9 is more than accel_max_ctas=8"):
         CollectiveGroupOptions(accel_min_ctas=9, accel_max_ctas=8)
+
+
+def test_options_become_those_of_nccl():
+    nccl = SimpleNamespace(is_high_priority_stream=False, config=SimpleNamespace(max_ctas=32))
+    CollectiveGroupOptions(accel_min_ctas=2, is_high_priority_stream=True).apply(nccl)
+    assert nccl.is_high_priority_stream
+    assert vars(nccl.config) == {"max_ctas": 32, "min_ctas": 2}, "what is not given stays"
 
 
 def test_the_logger_of_a_driver(monkeypatch, capsys):

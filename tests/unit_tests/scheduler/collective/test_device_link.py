@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rlinf.scheduler import Cluster, FlexiblePlacementStrategy
+from rlinf.scheduler import Cluster, CollectiveGroupOptions, FlexiblePlacementStrategy
 from rlinf.scheduler.collective.links import DeviceLinks
 from tests.unit_tests.scheduler.link_workers import Linker
 from tests.unit_tests.scheduler.waits import PROMPTLY
@@ -42,6 +42,12 @@ def test_nests_arrive_equal_and_in_order_both_ways_at_once(pair: Any) -> None:
     assert pair.swap("pair", 12).wait() == [True, True]
     expected = [[f"rlinf-link {way} pair:{1 - rank}" for way in ("from", "to")] for rank in (0, 1)]
     assert pair.links().wait() == expected
+
+
+def test_both_sides_are_set_up_as_the_sender_says(linked: Cluster) -> None:
+    options = CollectiveGroupOptions(accel_max_ctas=4, is_high_priority_stream=True)
+    group = launch(linked, "options")
+    assert group.pass_with_options("options", options).wait() == [[options], [options]]
 
 
 def test_many_links_at_once_do_not_wait_for_each_other(linked: Cluster) -> None:
