@@ -12,6 +12,7 @@ from rlinf.scheduler.channel.local import LocalClient
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.current import current_runtime, has_runtime
+from rlinf.scheduler.net.interrupts import shielded_methods
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel.client import ChannelClient
@@ -23,6 +24,7 @@ _short = reprlib.Repr()
 _short.maxother = _short.maxstring = 80
 
 
+@shielded_methods
 class Channel:
     """A queue between workers, with as many keys as one likes.
 

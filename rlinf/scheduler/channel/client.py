@@ -20,6 +20,7 @@ from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Work, finished
 from rlinf.scheduler.errors import CallCancelled, PeerLost
 from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.interrupts import shielded
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.payload import Payload
@@ -332,6 +333,7 @@ class ChannelClient:
             unseen.atexit = False
         pending.work.finish(error=error)
 
+    @shielded
     def _note_if_unseen(self, channel: ChannelId, error: Exception) -> None:
         if error.__traceback__ is None:
             self._note_late_error(channel, error)

@@ -27,7 +27,7 @@ from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.process_state import oom_kills
 from rlinf.scheduler.net import forks
 from rlinf.scheduler.net.connection import Connection, Flushed, Numbers
-from rlinf.scheduler.net.doorbell import interruptible
+from rlinf.scheduler.net.interrupts import interruptible, shielded
 from rlinf.scheduler.net.sockets import Address, Listener, connect
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec, memory_domain
@@ -176,6 +176,7 @@ class Endpoint:
         """Runs something that may block outside of the I/O thread."""
         self._helpers.submit(_loudly, function, *args)
 
+    @shielded
     def close(self) -> None:
         """Stops taking data."""
         self._closing = True

@@ -18,6 +18,7 @@ from rlinf.scheduler.collective.shm_segment import SegmentUnavailable
 from rlinf.scheduler.collective.work import Deferred, Work, gather
 from rlinf.scheduler.errors import SchedulerError, WorkerDied
 from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.interrupts import shielded
 from rlinf.scheduler.net.loop import IOLoop
 
 if TYPE_CHECKING:
@@ -350,6 +351,7 @@ class _Release:
         self._unpacker = unpacker
         self._connection = connection
 
+    @shielded
     def __call__(self, block: int) -> None:
         self._unpacker.let_go(self._connection, block, None)
 

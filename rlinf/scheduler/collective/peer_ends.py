@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rlinf.scheduler.errors import ClusterError, WaitTimeout, WorkerDied
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.post_mortem import diagnose, read_post_mortem
-from rlinf.scheduler.net.doorbell import interruptible
+from rlinf.scheduler.net.interrupts import interruptible
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec, worker_file
 

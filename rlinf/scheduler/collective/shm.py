@@ -55,7 +55,7 @@ from rlinf.scheduler.collective.shm_segment import (
 )
 from rlinf.scheduler.errors import WaitTimeout
 from rlinf.scheduler.net import forks
-from rlinf.scheduler.net.doorbell import interruptible
+from rlinf.scheduler.net.interrupts import interruptible
 
 IDLE_SECONDS = 3.0
 """How long memory is kept for its next use."""

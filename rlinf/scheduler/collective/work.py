@@ -10,8 +10,9 @@ from typing import Any
 
 from rlinf.scheduler import trace
 from rlinf.scheduler.errors import CallCancelled, WaitTimeout
-from rlinf.scheduler.net import doorbell
+from rlinf.scheduler.net import waker
 from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.interrupts import interruptible, shielded
 
 # Held for a few instructions only, so one for all is enough.
 _FINISHING = threading.Lock()
@@ -37,7 +38,7 @@ class Work:
         "grace",
         "source",
         "_gate",
-        "_bell",
+        "_waker",
         "_done",
         "_value",
         "_error",
@@ -74,7 +75,7 @@ class Work:
         self.timeout = timeout
         self.grace = grace
         self.source = source
-        self._bell: doorbell.Doorbell | None = None
+        self._waker: waker.Waker | None = None
         # A lock is the cheapest thing that a thread can wait on.
         self._gate = threading.Lock()
         self._gate.acquire()
@@ -87,6 +88,7 @@ class Work:
 
     # -- finishing (by whoever does the work) ---------------------------------------------------
 
+    @shielded
     def finish(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Sets the outcome, once; False if there is one already, and this one is undone."""
         with _FINISHING:
@@ -101,13 +103,14 @@ class Work:
                 self._undo(value)
             return False
         self._open_gate()
-        bell = self._bell
-        if bell is not None and bell.thread != threading.get_ident():
-            bell.ring()
+        waiting = self._waker
+        if waiting is not None and waiting.thread != threading.get_ident():
+            waiting.wake()
         for callback in callbacks:
             callback(self)
         return True
 
+    @shielded
     def on_done(self, callback: Callable[[Work], None]) -> None:
         """Calls `callback(self)` when the work is done; at once if it is."""
         with _FINISHING:
@@ -122,6 +125,7 @@ class Work:
         """Whether there is an outcome."""
         return self._done
 
+    @shielded
     def wait(self, timeout: float | None = None) -> Any:
         """Waits for the outcome and returns it, or raises its error.
 
@@ -155,7 +159,7 @@ class Work:
             limit = self._read_source(limit)
         if not self._done:
             seconds = -1 if limit is None else min(max(0.0, limit), threading.TIMEOUT_MAX)
-            if doorbell.interruptible(self._gate.acquire, True, seconds):
+            if interruptible(self._gate.acquire, True, seconds):
                 self._open_gate()
         return self._done
 
@@ -170,11 +174,11 @@ class Work:
     def _read_source(self, limit: float | None) -> float | None:
         """Reads what comes until this is done; returns what is left of the deadline."""
         begin = time.monotonic()
-        self._bell = doorbell.of_main_thread()
+        self._waker = waker.of_main_thread()
         try:
-            self.source.read_until(self.done, self._bell, limit)  # type: ignore[union-attr]
+            self.source.read_until(self.done, self._waker, limit)  # type: ignore[union-attr]
         finally:
-            self._bell = None
+            self._waker = None
         return None if limit is None else limit - (time.monotonic() - begin)
 
     def _check_in_time(self, limit: float | None) -> None:
@@ -216,6 +220,7 @@ class Work:
     def __await__(self) -> Any:
         return self.async_wait().__await__()
 
+    @shielded
     def result(self) -> Any:
         """The outcome of work that is done."""
         if self._error is not None:
@@ -230,6 +235,7 @@ class Work:
         if not self._done:
             self.abandon()
 
+    @shielded
     def abandon(self) -> None:
         """Nobody will take the outcome: what the work would have taken stays where it is.
 
@@ -256,6 +262,7 @@ class Work:
         if cancel is not None:
             cancel()
 
+    @shielded
     def then(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Work:
         """New work whose outcome is `function(outcome, *args, **kwargs)`."""
         following = Work(
@@ -326,6 +333,7 @@ def finished(
     return work
 
 
+@shielded
 def gather(works: list[Work]) -> Work:
     """Work that is done when all are, with the list of their outcomes.
 

@@ -25,10 +25,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.net.interrupts import shielded
 from rlinf.scheduler.net.loop import READ, IOLoop
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.net.doorbell import Doorbell
+    from rlinf.scheduler.net.waker import Waker
 
 _HEAD = struct.Struct("<QQII")
 _READ_SIZE = 1 << 16
@@ -150,6 +151,7 @@ class Connection:
 
     # -- sending ------------------------------------------------------------------------------
 
+    @shielded
     def send(
         self, meta: bytes, buffers: Sequence[Any] = (), flushed: Flushed | None = None
     ) -> None:
@@ -263,7 +265,8 @@ class Connection:
         if ending is not None:
             self._finish(ending)
 
-    def read_until(self, done: Callable[[], bool], bell: Doorbell, limit: float | None) -> None:
+    @shielded
+    def read_until(self, done: Callable[[], bool], waker: Waker, limit: float | None) -> None:
         """Reads in the calling thread, instead of the I/O thread, until `done()`.
 
         Returns early when the deadline has passed, when the connection ends, or at once if another
@@ -271,7 +274,7 @@ class Connection:
 
         Args:
             done: whether what the caller waits for has come.
-            bell: wakes the caller if that comes from elsewhere.
+            waker: wakes the caller if that comes from elsewhere.
             limit: deadline in seconds.
         """
         if not self._reading.acquire(blocking=False):
@@ -288,7 +291,7 @@ class Connection:
                 if left is not None and left <= 0:
                     return
                 # A signal may raise here, and nowhere else: no byte that was read is lost.
-                if bell.wait(self.sock.fileno(), left):
+                if waker.wait(self.sock.fileno(), left):
                     self._ending = self._read() or self._ending
         finally:
             with self._lock:
@@ -380,6 +383,7 @@ class Connection:
 
     # -- ending -------------------------------------------------------------------------------
 
+    @shielded
     def close(self, reason: str = "closed by this side") -> None:
         """Ends the connection; the I/O thread reports it through `on_close`."""
         self._loop.call_soon(lambda: self._finish(reason))

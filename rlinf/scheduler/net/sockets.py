@@ -9,7 +9,7 @@ from typing import Any
 
 from rlinf.scheduler.net import auth, forks
 from rlinf.scheduler.net.connection import Connection, OnClose, OnMessage, set_user_timeout
-from rlinf.scheduler.net.doorbell import interruptible
+from rlinf.scheduler.net.interrupts import interruptible
 from rlinf.scheduler.net.loop import IOLoop
 
 HANDSHAKE_SECONDS = 60.0

@@ -15,13 +15,14 @@ from rlinf.scheduler.errors import ClusterError, WaitTimeout
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.net.auth import AuthError
 from rlinf.scheduler.net.connection import Connection
-from rlinf.scheduler.net.doorbell import interruptible
+from rlinf.scheduler.net.interrupts import interruptible, shielded_methods
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Address, connect
 
 _RETRY_SECONDS = 0.1
 
 
+@shielded_methods
 class RegistryClient:
     """Asks the registry, answers its questions, and hears of deaths.
 

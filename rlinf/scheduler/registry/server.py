@@ -12,12 +12,13 @@ from typing import Any
 from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.events import Death, Raised
 from rlinf.scheduler.net.connection import Connection
-from rlinf.scheduler.net.doorbell import interruptible
+from rlinf.scheduler.net.interrupts import interruptible, shielded_methods
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Address, Listener
 from rlinf.scheduler.registry.state import WAIT, RegistryState, Waiter
 
 
+@shielded_methods
 class RegistryServer:
     """The registry of one run.
 

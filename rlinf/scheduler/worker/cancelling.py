@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.errors import CallCancelled
-from rlinf.scheduler.net import doorbell
+from rlinf.scheduler.net import interrupts
 
 CANCEL_SIGNAL = signal.SIGUSR1
 _MOST_ASKED = 4096
@@ -134,7 +134,7 @@ class _Thread(_Running):
         if self._struck:
             return
         try:
-            doorbell.of_main_thread().interrupt(CallCancelled("the call was cancelled"))
+            interrupts.interrupt(CallCancelled("the call was cancelled"), CANCEL_SIGNAL)
         except CallCancelled:
             self._struck = True
             raise

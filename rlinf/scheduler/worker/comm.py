@@ -10,6 +10,7 @@ from rlinf.scheduler.address import WorkerAddress
 from rlinf.scheduler.collective.broadcast import Groups, members_of
 from rlinf.scheduler.collective.options import CollectiveGroupOptions
 from rlinf.scheduler.collective.work import Work, gather
+from rlinf.scheduler.net.interrupts import shielded_methods
 from rlinf.scheduler.worker.routing import (
     BatchError,
     CommMapper,
@@ -64,6 +65,7 @@ class _Share:
         return self._merge_fn([part for _, _, part in messages])
 
 
+@shielded_methods
 class CommMixin:
     """Point to point and broadcast, by group name and rank.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rlinf.scheduler.errors import WaitTimeout
+from rlinf.scheduler.net.interrupts import shielded_methods
 from rlinf.scheduler.worker.runtime import ProcessRuntime
 
 
+@shielded_methods
 class DeviceLock:
     """Lock over all devices of a worker, first come first served, freed when its holder dies.
 

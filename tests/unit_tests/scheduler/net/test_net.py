@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from rlinf.scheduler.errors import CallCancelled
-from rlinf.scheduler.net import doorbell
+from rlinf.scheduler.net import interrupts, waker
 from rlinf.scheduler.net.auth import AuthError, new_secret
 from rlinf.scheduler.net.connection import Connection, Flushed
 from rlinf.scheduler.net.loop import IOLoop
@@ -295,7 +295,7 @@ def cancel_signal():
     """A signal that raises in the main thread when that does no harm."""
 
     def cancel(signum, frame):
-        doorbell.of_main_thread().interrupt(CallCancelled("cancelled"), signum)
+        interrupts.interrupt(CallCancelled("cancelled"), signum)
 
     before = signal.signal(signal.SIGUSR1, cancel)
     yield signal.SIGUSR1
@@ -342,7 +342,7 @@ def test_a_signal_while_the_main_thread_reads_loses_no_message(
     sending = threading.Thread(target=send)
     sending.start()
     with pytest.raises(CallCancelled):
-        connection.read_until(lambda: False, doorbell.of_main_thread(), PROMPTLY)
+        connection.read_until(lambda: False, waker.of_main_thread(), PROMPTLY)
     over.set()
     sending.join()
     server.connection.send(b"second")
@@ -356,7 +356,7 @@ def test_a_signal_while_the_main_thread_stops_to_read_leaves_it_to_others(pair, 
     # The second change of what is watched is at the end.
     connection._loop = Signalling(connection._loop, "modify", cancel_signal, skip=1)
     with pytest.raises(CallCancelled):
-        connection.read_until(lambda: True, doorbell.of_main_thread(), PROMPTLY)
+        connection.read_until(lambda: True, waker.of_main_thread(), PROMPTLY)
         threading.Event().wait(PROMPTLY)
     assert not connection._borrowed and not connection._reading.locked()
     server.connection.send(b"first")
@@ -386,9 +386,9 @@ def test_a_signal_in_the_users_code_raises_at_once(cancel_signal):
 def test_the_interrupt_key_takes_the_same_way(monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        monkeypatch.setattr(doorbell, "_bell", None)
-        doorbell.of_main_thread()
-        assert signal.getsignal(signal.SIGINT) is doorbell._on_interrupt_key
+        monkeypatch.setattr(waker, "_waker", None)
+        waker.of_main_thread()
+        assert signal.getsignal(signal.SIGINT) is interrupts._on_interrupt_key
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 from rlinf.scheduler import WaitTimeout
 from rlinf.scheduler.errors import CallCancelled
-from rlinf.scheduler.net import doorbell
+from rlinf.scheduler.net import interrupts
 from tests.unit_tests.scheduler.small_run import in_thread, stalled
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -48,7 +48,7 @@ def test_a_lock_whose_waiter_is_interrupted_is_free(small_run, granted):
     lock.acquire()
 
     def cancel(signum, frame):
-        doorbell.of_main_thread().interrupt(CallCancelled("cancelled"), signum)
+        interrupts.interrupt(CallCancelled("cancelled"), signum)
 
     def interrupt():
         wait_until(lambda: small_run.server._waiters)
