@@ -9,7 +9,13 @@ if TYPE_CHECKING:
 
 
 class SchedulerError(RuntimeError):
-    """Base class of what the scheduler itself reports."""
+    """Base class of what the scheduler itself reports.
+
+    Attributes:
+        may_follow_from_lost_peer: whether the end of another process may be the reason.
+    """
+
+    may_follow_from_lost_peer = False
 
 
 class ClusterError(SchedulerError):
@@ -63,6 +69,8 @@ class WaitTimeout(SchedulerError, TimeoutError):
 class PeerLost(SchedulerError):
     """Another process of the run can no longer be reached: it ended, or the connection broke."""
 
+    may_follow_from_lost_peer = True
+
 
 class ConnectionBroken(PeerLost):
     """A connection between two processes ended although neither of them did.
@@ -82,6 +90,8 @@ class ConnectionBroken(PeerLost):
         self.peer = peer
         self.reason = reason
         self.confirmed = confirmed
+        # Between two processes that live, the network is the reason.
+        self.may_follow_from_lost_peer = not confirmed
         state = "both processes live" if confirmed else "whether the other one lives is not known"
         super().__init__(
             f"the connection between {here} and {peer} broke ({reason}); {state}. Messages that "
@@ -191,46 +201,6 @@ class RemoteTraceback(Exception):
 
 class WorkerException(SchedulerError):
     """Stands in for a worker's exception whose own type cannot be brought to the driver."""
-
-
-_LOST_CONNECTION = (
-    "broken pipe",
-    "connectionbroken",
-    "connection aborted",
-    "connection closed",
-    "connection reset",
-    "connection was closed",
-    "connection was lost",
-    "failed to recv, got 0 bytes",
-    "ncclremoteerror",
-    "peer closed the connection",
-    "remote process exited",
-    "sendbytes failed",
-    "socket closed",
-    "was aborted on rank",
-    "workerdied",
-)
-"""What exceptions say, in lower case, of those whose peer has gone; most come from gloo and NCCL.
-
-Two are types of our own, as the report of a worker names them.
-"""
-_LOST_TYPES = ("BrokenPipeError", "ConnectionAbortedError", "ConnectionError")
-
-
-def tells_of_lost_connection(error: BaseException) -> bool:
-    """Whether an exception speaks of a peer that has gone: then that one may be to blame."""
-    if isinstance(error, ConnectionBroken):
-        return not error.confirmed
-    if isinstance(error, (ConnectionError, WorkerDied)):
-        # One that was never there has not been lost.
-        return not isinstance(error, ConnectionRefusedError)
-    return speaks_of_lost_connection(type(error).__qualname__, str(error))
-
-
-def speaks_of_lost_connection(type_name: str, message: str) -> bool:
-    """As `tells_of_lost_connection`, for an exception of which only words are known."""
-    text = f"{type_name}: {message}".lower()
-    return type_name in _LOST_TYPES or any(words in text for words in _LOST_CONNECTION)
 
 
 def _rebuild(cls: type, first: Any, kwargs: dict[str, Any]) -> Any:

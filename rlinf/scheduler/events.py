@@ -37,6 +37,7 @@ class Raised:
         message: its text.
         traceback: its traceback in the worker.
         time: when it was raised, in seconds since the epoch.
+        may_follow_from_lost_peer: whether the end of another process may be the reason.
     """
 
     name: str
@@ -45,3 +46,4 @@ class Raised:
     message: str
     traceback: str
     time: float
+    may_follow_from_lost_peer: bool = False

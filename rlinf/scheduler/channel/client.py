@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.channel.entries import Lent
-from rlinf.scheduler.channel.errors import ChannelError
+from rlinf.scheduler.channel.errors import KeeperLost
 from rlinf.scheduler.channel.outbox import Outbox
 from rlinf.scheduler.channel.pending import PUT_GRACE, Granted, Pending, copies
 from rlinf.scheduler.channel.spec import ChannelId, ChannelSpec, keeper_of
@@ -439,7 +439,7 @@ class ChannelClient:
                 self._finish_if_complete(pending)
 
 
-def _keeper_ended(spec: ChannelSpec, error: BaseException) -> ChannelError:
-    failure = ChannelError(f"channel {spec.name!r} is gone: its keeper ended ({error})")
+def _keeper_ended(spec: ChannelSpec, error: BaseException) -> KeeperLost:
+    failure = KeeperLost(f"channel {spec.name!r} is gone: its keeper ended ({error})")
     failure.__cause__ = error
     return failure

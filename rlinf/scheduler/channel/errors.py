@@ -38,5 +38,13 @@ class KeeperFailed(ChannelError):
     raised: Raised
 
 
+class KeeperLost(ChannelError):
+    """The process that kept the channel has ended."""
+
+    may_follow_from_lost_peer = True
+
+
 class ItemLost(ChannelError):
     """An item that was in the channel is gone, because a process that held it has died."""
+
+    may_follow_from_lost_peer = True

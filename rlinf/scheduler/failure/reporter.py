@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rlinf.scheduler.errors import WaitTimeout, WorkerDied, speaks_of_lost_connection
+from rlinf.scheduler.errors import WaitTimeout, WorkerDied
 from rlinf.scheduler.events import Death, Raised
 from rlinf.scheduler.failure.card import FailureCard, advice, timestamp
 from rlinf.scheduler.failure.post_mortem import what_to_change
@@ -19,10 +19,8 @@ from rlinf.scheduler.registry.state import RegistryState
 _WINDOW_SECONDS = 60.0
 _NOTICED_SECONDS = 5.0
 """Within these, everybody has noticed a death; those who lose a connection by it may be earlier."""
-_WAITS = ("WaitTimeout", "ChannelError")
+_WAITS = ("WaitTimeout", "KeeperLost")
 """What somebody raises who waits for a process that does not answer."""
-_ECHOES = ("ChannelError", "ItemLost")
-"""What somebody raises whose items were with a process that has died."""
 
 
 class _Told(NamedTuple):
@@ -212,9 +210,7 @@ def _moment(event: Death | Raised) -> float:
 
 
 def _lost_connection(event: Death | Raised) -> bool:
-    return isinstance(event, Raised) and (
-        event.type in _ECHOES or speaks_of_lost_connection(event.type, event.message)
-    )
+    return isinstance(event, Raised) and event.may_follow_from_lost_peer
 
 
 def _raised_card(event: Raised) -> FailureCard:

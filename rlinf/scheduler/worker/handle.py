@@ -9,14 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
 from rlinf.scheduler import trace
-from rlinf.scheduler.errors import (
-    CallCancelled,
-    ConnectionBroken,
-    WaitTimeout,
-    WorkerDied,
-    speaks_of_lost_connection,
-    tells_of_lost_connection,
-)
+from rlinf.scheduler.errors import CallCancelled, WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.supervisor import Supervisor
 from rlinf.scheduler.worker.pending import waiting
 from rlinf.scheduler.worker.remote_error import WorkerRaised
@@ -234,7 +227,7 @@ class WorkerGroupFuncResult:
             failure = first.unpack()
             if isinstance(failure, WorkerDied):
                 return self._group.supervisor.with_facts(failure)
-            if not tells_of_lost_connection(failure):
+            if not first.report.may_follow_from_lost_peer:
                 return failure
             deaths = self._group.supervisor.deaths_behind(first.report)
             own = [death for death in deaths if death.group == self._group.name]
@@ -287,12 +280,7 @@ def _reduce(values: list[float], reduction: str) -> float:
 
 def _blame(envelope: WorkerRaised) -> tuple[bool, float]:
     """Order of exceptions of one call: who lost a connection did so because of somebody else."""
-    report = envelope.report
-    echo = speaks_of_lost_connection(report.type, report.message)
-    if report.type == ConnectionBroken.__name__:
-        # The network is to blame if the other process is known to live.
-        echo = tells_of_lost_connection(envelope.unpack())
-    return echo, report.time
+    return envelope.report.may_follow_from_lost_peer, envelope.report.time
 
 
 def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> list[list[Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf.scheduler.errors import RemoteTraceback, WorkerException
 from rlinf.scheduler.events import Raised
+from rlinf.scheduler.failure.lost_peer import may_follow_from_lost_peer
 
 _LONGEST_MESSAGE = 4000
 _HOST = {("host.py", name) for name in ("_boot", "_guard", "_run", "run_coroutine")} | {
@@ -59,7 +60,8 @@ def pack(error: BaseException, worker: str, method: str) -> WorkerRaised:
 def report_of(error: BaseException, worker: str, method: str, text: str) -> Raised:
     """Who raised an exception, where and when (in the worker)."""
     kind, said = type(error).__qualname__, str(error)[:_LONGEST_MESSAGE]
-    return Raised(worker, method, kind, said, text, time.time())
+    echo = may_follow_from_lost_peer(error)
+    return Raised(worker, method, kind, said, text, time.time(), echo)
 
 
 def _trim(trace: Any) -> Any:

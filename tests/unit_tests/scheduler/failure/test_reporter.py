@@ -8,13 +8,14 @@ import time
 import pytest
 
 from rlinf.scheduler.address import WorkerAddress, WorkerInfo
-from rlinf.scheduler.channel.errors import ChannelError
+from rlinf.scheduler.channel.errors import KeeperLost
 from rlinf.scheduler.errors import RemoteTraceback, WaitTimeout, WorkerDied
-from rlinf.scheduler.events import Death, Raised
+from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.reporter import FailureReporter
 from rlinf.scheduler.registry.state import RegistryState
+from rlinf.scheduler.worker.remote_error import report_of
 
-GLOO = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:20917"
+CLOSED = "Connection closed by peer"
 
 
 class Run:
@@ -40,7 +41,8 @@ class Run:
         return WorkerDied(name, node_rank=0, pid=pid, signal="SIGKILL", cause="found out")
 
     def raises(self, name: str, at: float, error: Exception, heard: bool = True) -> Exception:
-        report = Raised(name, "train", type(error).__name__, str(error), "trace", self.begin + at)
+        report = report_of(error, name, "train", "trace")
+        report.time = self.begin + at
         if heard:
             self.state.raised.append(report)
         error.__cause__ = RemoteTraceback("trace", report)
@@ -65,7 +67,7 @@ def run(monkeypatch, tmp_path):
 @pytest.mark.parametrize("death", [-0.2, 0.3, 2.0])
 def test_a_death_told_while_the_failed_run_is_wound_up_is_the_cause(run, death):
     """Also if the registry notices it only after a peer has lost its connection."""
-    lost = run.told(run.raises("actor:0", 0.0, RuntimeError(GLOO)), at=0.1)
+    lost = run.told(run.raises("actor:0", 0.0, ConnectionResetError(CLOSED)), at=0.1)
     run.told(run.dies("actor:1", at=death), at=2.5)
     card = run.card(lost, at=3.0)
     assert (card["who"], card["what"]) == ("actor:1", "the process was killed by SIGKILL")
@@ -74,7 +76,7 @@ def test_a_death_told_while_the_failed_run_is_wound_up_is_the_cause(run, death):
 
 def test_a_death_told_a_moment_before_the_failure_is_the_cause(run):
     run.told(run.dies("actor:1", at=0.0), at=0.5)
-    lost = run.told(run.raises("actor:0", 0.6, RuntimeError(GLOO)), at=1.0)
+    lost = run.told(run.raises("actor:0", 0.6, ConnectionResetError(CLOSED)), at=1.0)
     assert run.card(lost, at=1.1)["who"] == "actor:1"
 
 
@@ -92,14 +94,14 @@ def test_a_death_that_the_program_went_on_after_is_not_blamed(run):
 def test_a_death_that_was_recovered_from_is_not_blamed(run):
     run.told(run.dies("env:0", at=0.0), at=0.1)
     run.reporter.dealt_with(run.begin + 1.0)
-    lost = run.told(run.raises("actor:0", 2.0, RuntimeError(GLOO)), at=2.1)
+    lost = run.told(run.raises("actor:0", 2.0, ConnectionResetError(CLOSED)), at=2.1)
     assert run.card(lost, at=2.2)["who"] == "actor:0"
 
 
 def test_the_second_death_under_a_name_is_told_apart_from_the_first(run):
     run.told(run.dies("env:0", at=0.0, pid=7), at=0.1)
     run.dies("env:0", at=29.0, pid=8)
-    lost = run.told(run.raises("actor:0", 30.0, RuntimeError(GLOO)), at=30.1)
+    lost = run.told(run.raises("actor:0", 30.0, ConnectionResetError(CLOSED)), at=30.1)
     card = run.card(lost, at=30.2)
     assert card["who"] == "env:0" and "pid 8" in card["where"]
 
@@ -138,7 +140,7 @@ def test_who_lost_a_connection_is_not_blamed_for_a_mistake_of_another(run):
 
 
 def test_a_lost_connection_that_nothing_explains_is_told_as_it_is(run):
-    lost = run.told(run.raises("actor:0", 0.0, RuntimeError(GLOO)), at=0.1)
+    lost = run.told(run.raises("actor:0", 0.0, ConnectionResetError(CLOSED)), at=0.1)
     card = run.card(lost, at=0.2)
     assert card["who"] == "actor:0" and "Connection closed by peer" in card["what"]
 
@@ -157,12 +159,12 @@ def test_a_peer_that_missed_somebody_is_not_blamed_itself(run):
 
 
 def test_a_driver_that_fails_because_a_worker_lost_a_connection_blames_the_worker(run):
-    run.raises("actor:0", 0.0, RuntimeError(GLOO))
+    run.raises("actor:0", 0.0, ConnectionResetError(CLOSED))
     assert run.card(SystemError("no answer"), at=1.0)["who"] == "actor:0"
 
 
 @pytest.mark.parametrize("noticed", [-0.1, 0.1], ids=["at once", "late"])
-@pytest.mark.parametrize("error", [WorkerDied("keeper:0"), ChannelError("its keeper ended")])
+@pytest.mark.parametrize("error", [WorkerDied("keeper:0"), KeeperLost("its keeper ended")])
 def test_a_death_comes_before_what_others_say_of_it(run, error, noticed):
     told = run.told(run.raises("env:0", 0.0, error), at=0.05)
     run.dies("keeper:0", at=noticed)
