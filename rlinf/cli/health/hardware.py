@@ -4,42 +4,32 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+from collections import Counter
 from pathlib import Path
 
 from rlinf.cli.health.finding import Finding, gib
+from rlinf.utils.nvidia import NvidiaDriverError, NvidiaGpu, list_gpus
 
-_QUERY = ["--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def query_gpus(program: str = "nvidia-smi", timeout: float = 20.0) -> tuple[list[str], str]:
-    """Asks the NVIDIA driver for its GPUs.
+def query_gpus(timeout: float = 20.0) -> tuple[list[NvidiaGpu], str]:
+    """Ask the NVIDIA driver for its GPUs.
 
     Args:
-        program: The driver's command.
         timeout: Seconds to wait for it.
 
     Returns:
-        One line per GPU (name, driver, memory), and what went wrong, empty if nothing did.
+        The GPUs, and what went wrong, empty if nothing did.
     """
-    path = shutil.which(program)
-    if path is None:
-        return [], ""
     try:
-        done = subprocess.run(
-            [path, *_QUERY], capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return [], f"{program} did not answer within {timeout:g} s"
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        return [], said[-1] if said else f"{program} left with exit code {done.returncode}"
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()], ""
+        return list_gpus(timeout), ""
+    except NvidiaDriverError as error:
+        return [], str(error)
 
 
-def check_gpu(gpus: list[str], error: str) -> Finding:
-    """Judges what `query_gpus` returned."""
+def check_gpu(gpus: list[NvidiaGpu], error: str) -> Finding:
+    """Judge what `query_gpus` returned."""
     if error:
         return Finding(
             "gpu",
@@ -49,9 +39,8 @@ def check_gpu(gpus: list[str], error: str) -> Finding:
         )
     if not gpus:
         return Finding("gpu", "ok", "none found: everything runs on the CPU")
-    kinds = sorted(set(gpus))
-    text = "; ".join(f"{gpus.count(kind)} x {kind}" for kind in kinds)
-    return Finding("gpu", "ok", text)
+    kinds = Counter(f"{gpu.name}, driver {gpu.driver}, {gib(gpu.memory_bytes)}" for gpu in gpus)
+    return Finding("gpu", "ok", "; ".join(f"{count} x {kind}" for kind, count in kinds.items()))
 
 
 def check_cores(cores: float | None = None) -> Finding:

@@ -8,8 +8,11 @@ import os
 import re
 import shutil
 import subprocess
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from rlinf.utils.nvidia import NvidiaDriverError, list_gpus
 
 NO_ACCELERATOR = "NO_ACCEL"
 
@@ -71,15 +74,14 @@ def _visible(devices: tuple[LocalDevice, ...], selection: str | None) -> tuple[L
 
 
 def _nvidia() -> list[LocalDevice]:
-    query = _run("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
-    devices = []
-    for line in query.splitlines():
-        fields = [field.strip() for field in line.split(",", 2)]
-        if len(fields) == 3 and fields[0].isdecimal():
-            devices.append(LocalDevice(fields[0], fields[2], fields[1]))
+    try:
+        devices = [LocalDevice(str(gpu.index), gpu.name, gpu.uuid) for gpu in list_gpus()]
+    except NvidiaDriverError as error:
+        warnings.warn(f"the NVIDIA driver does not work: {error}", stacklevel=2)
+        devices = []
     if devices:
         return devices
-    # Slim containers have the driver but not its tool.
+    # Slim containers have the devices but not the driver's library.
     for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")):
         with open(path, encoding="utf-8", errors="replace") as file:
             facts = dict(re.findall(r"^([^:\n]+):\s*(.*?)\s*$", file.read(), re.MULTILINE))

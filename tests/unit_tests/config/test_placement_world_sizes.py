@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from rlinf.config.placement import PlacementError, component_world_sizes, machine, world_size
 from rlinf.config.placement.machine import LocalDevice
+from rlinf.utils.nvidia import NvidiaDriverError, NvidiaGpu
 
 SEED = {"actor": "0-7", "env": "0-3", "rollout": "4-7"}
 
@@ -137,24 +138,34 @@ def test_visible_devices(
     assert vendor == ("NV_GPU" if expected else "NO_ACCEL")
 
 
-def test_nvidia_smi_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    listing = "0, GPU-aa, NVIDIA H200\n1, GPU-bb, NVIDIA H200\n"
-    monkeypatch.setattr(machine, "_run", lambda *command: listing)
+def test_gpus_of_the_nvidia_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [NvidiaGpu(i, f"GPU-{i}", "NVIDIA H200", 1 << 30, "580.65.06") for i in range(2)]
+    monkeypatch.setattr(machine, "list_gpus", lambda: gpus)
     found = machine.VENDORS["NV_GPU"][1]()
     assert found == [
-        LocalDevice("0", "NVIDIA H200", "GPU-aa"),
-        LocalDevice("1", "NVIDIA H200", "GPU-bb"),
+        LocalDevice("0", "NVIDIA H200", "GPU-0"),
+        LocalDevice("1", "NVIDIA H200", "GPU-1"),
     ]
+
+
+def test_an_nvidia_driver_that_does_not_work_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise NvidiaDriverError("it did not answer within 20 s")
+
+    monkeypatch.setattr(machine, "list_gpus", fail)
+    monkeypatch.setattr(machine.glob, "glob", lambda pattern: [])
+    with pytest.warns(UserWarning, match="NVIDIA driver does not work: it did not answer"):
+        assert machine.VENDORS["NV_GPU"][1]() == []
 
 
 def test_a_failing_tool_means_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.shutil, "which", lambda name: "/bin/false")
 
     def fail(*args: object, **kwargs: object) -> None:
-        raise subprocess.TimeoutExpired("nvidia-smi", 20)
+        raise subprocess.TimeoutExpired("rocm-smi", 20)
 
     monkeypatch.setattr(machine.subprocess, "run", fail)
-    assert machine._run("nvidia-smi") == ""
+    assert machine._run("rocm-smi") == ""
 
 
 def test_import_is_light() -> None:
