@@ -55,8 +55,6 @@ class RegistryClient:
         self._leave_watchers: list[Callable[[str, WorkerInfo | None], None]] = []
         self._lock = threading.Lock()
         self._calls: dict[int, _Call] = {}
-        # By number of a request that was given up: what to do if it is granted nevertheless.
-        self._given_up: dict[int, Undo] = {}
         self._numbers = itertools.count()
         self._closing = False
         usable = [a for a in addresses if local or a[0] != "unix"]
@@ -106,8 +104,8 @@ class RegistryClient:
             operation: name of the registry's operation.
             timeout: deadline in seconds; `cluster.timeouts.registry` by default.
             what: what is waited for, for the error message.
-            undo: operation and arguments that bring back what the request takes. It is sent if the
-                request is granted when nobody waits for it any more.
+            undo: operation and arguments that bring back what the request takes; for a request
+                that is granted when nobody waits for it any more.
             **kwargs: arguments of the operation.
 
         Raises:
@@ -142,13 +140,9 @@ class RegistryClient:
         with self._lock:
             if self._calls.pop(number, None) is None:
                 return True
-            if undo is not None:
-                self._given_up[number] = undo
-        try:
-            self._connection.send(pickle.dumps(("forget", number)))
-        except ConnectionError:
-            # Nothing is granted any more.
-            pass
+        # A registry that is gone grants nothing any more.
+        with contextlib.suppress(ConnectionError):
+            self._connection.send(pickle.dumps(("forget", number, undo)))
         return False
 
     def notify(self, operation: str, **kwargs: Any) -> None:
@@ -177,9 +171,6 @@ class RegistryClient:
         if kind == "answer":
             self._on_answer(*rest)
             return
-        if kind == "forgotten":
-            self._given_up.pop(rest[0], None)
-            return
         event, payload = rest
         if event == "died":
             self.dead[payload.name] = payload
@@ -200,13 +191,10 @@ class RegistryClient:
     def _on_answer(self, number: int, value: Any, error: Exception | None) -> None:
         with self._lock:
             call = self._calls.pop(number, None)
-            undo = self._given_up.pop(number, None)
             if call is not None:
                 call.value, call.error = value, error
         if call is not None:
             call.done.set()
-        elif undo is not None and error is None:
-            self.notify(undo[0], **undo[1])
 
     def _on_close(self, connection: Connection, reason: str) -> None:
         error = ClusterError(f"{self.name} lost the registry of the run: {reason}")

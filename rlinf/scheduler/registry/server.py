@@ -139,13 +139,7 @@ class RegistryServer:
                     self._inquiries[number].missing(name)
                     self._retry()
             elif kind == "forget":
-                for waiter in [w for w in self._waiters if (w.member, w.request) == (name, number)]:
-                    self._waiters.remove(waiter)
-                    if waiter.undo:
-                        waiter.undo()
-                # An answer that is on the way comes before this: it was granted.
-                _send(connection, pickle.dumps(("forgotten", number)))
-                self._retry()
+                self._forget(connection, name, number, *rest)
 
     def _serve(
         self, connection: Connection, name: str, number: int, operation: str, kwargs: dict[str, Any]
@@ -168,6 +162,20 @@ class RegistryServer:
         answer(value)
         if changed:
             self._retry()
+
+    def _forget(
+        self, connection: Connection, name: str, number: int, undo: tuple[str, Any] | None
+    ) -> None:
+        """Give a request up; one that has been granted is undone, since nobody takes the answer."""
+        waiting = [w for w in self._waiters if (w.member, w.request) == (name, number)]
+        for waiter in waiting:
+            self._waiters.remove(waiter)
+            if waiter.undo:
+                waiter.undo()
+        if waiting:
+            self._retry()
+        elif undo is not None:
+            self._serve(connection, name, number, *undo)
 
     def _retry(self) -> None:
         """Tries all waiters again until a round changes nothing."""
