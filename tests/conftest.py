@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nursery import Nursery, serving_ray
+from tests.fork_server import ForkServer, serving_ray
 
 MODULES = (
     "torch",
@@ -34,8 +34,8 @@ def ray_session() -> Iterator[None]:
     """A Ray of our own on loopback, whose workers are forks."""
     from rlinf.scheduler.cluster.ray_session import RaySession
 
-    with Nursery(MODULES) as nursery:
-        with serving_ray(nursery.address):
+    with ForkServer(MODULES) as fork_server:
+        with serving_ray(fork_server.address):
             session = RaySession(None, dashboard=False, num_cpus=None, namespace="tests")
         yield
         session.close()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlinf.config.suggest import did_you_mean, listed
-from rlinf.utils.processes.pool import Outcome, ProcessPool, Servant
+from rlinf.utils.processes.pool import Outcome, ProcessPool, ProcessSpec
 
 SLOW_SECONDS = 0.005
 """Entries that take longer than this are kept on disk."""
@@ -116,9 +116,9 @@ class EntrySource:
     def _generate(self, key: EntryKey) -> Future[Outcome]:
         if self._num_workers:
             if self._pool is None:
-                servant = Servant("rlinf.data.datasets.gym_entries:make_generator")
+                process = ProcessSpec("rlinf.data.datasets.gym_entries:make_generator")
                 self._pool = ProcessPool(
-                    servant, processes=self._num_workers, timeout=GENERATE_SECONDS
+                    process, processes=self._num_workers, timeout=GENERATE_SECONDS
                 )
             future = self._pool.submit(*key)
         else:

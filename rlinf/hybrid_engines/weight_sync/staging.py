@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlinf.hybrid_engines.weight_sync.packing import Buffer, Layout, Packed
-from rlinf.scheduler.collective.cuda_ipc import Loan
+from rlinf.scheduler.collective.cuda_ipc import MemoryLease
 
 SLOTS = 2
 """Buffers of a sender."""
@@ -83,7 +83,7 @@ class _Slot:
     def __init__(self, nbytes: int, device: torch.device, name: str):
         self.buffer = Buffer(torch.empty(nbytes, dtype=torch.uint8, device=device))
         self.reading: Any = None
-        self._loan = Loan(self.buffer.flat, name)
+        self._lease = MemoryLease(self.buffer.flat, name)
 
     def takes(self, nbytes: int, device: torch.device) -> bool:
         flat = self.buffer.flat

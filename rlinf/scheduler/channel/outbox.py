@@ -66,7 +66,7 @@ class Outbox:
         self._endpoint.later(self._ship, *fields)
 
     def _ship(self, ticket: int, consumer: str, number: int, index: int, peek: bool) -> None:
-        from rlinf.scheduler.collective.payload import Parcel
+        from rlinf.scheduler.collective.payload import PackedMessage
 
         with self._lock:
             entry = self._entries.get(ticket)
@@ -80,16 +80,16 @@ class Outbox:
         pool = self._endpoint.packer.pool
         if peek or not self._endpoint.shares_memory(consumer):
             flushed = Flushed()
-            parcel = Parcel(self._endpoint.read_own(entry.block), None, entry.nbytes)
-            self._endpoint.post(consumer, "q.item", (number, index), parcel, flushed)
+            packed = PackedMessage(self._endpoint.read_own(entry.block), None, entry.nbytes)
+            self._endpoint.post(consumer, "q.item", (number, index), packed, flushed)
             flushed.wait(self._endpoint.run.timeout("recv"))
             return
         if entry.again:
             pool.share(entry.block.id, consumer)
         else:
             pool.hand_over(entry.block.id, _KEPT, consumer)
-        parcel = Parcel([], entry.block.descriptor, entry.nbytes)
-        self._endpoint.post(consumer, "q.item", (number, index), parcel)
+        packed = PackedMessage([], entry.block.descriptor, entry.nbytes)
+        self._endpoint.post(consumer, "q.item", (number, index), packed)
 
     def _on_drop(self, keeper: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
         self.drop(fields[0])

@@ -18,8 +18,8 @@ from rlinf.scheduler.cluster.hooks import ExitHooks
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.ray_session import RaySession, alive_nodes
 from rlinf.scheduler.cluster.shutdown import (
-    GroupEnder,
-    Means,
+    DriverAccess,
+    GroupShutdown,
     attempt,
     leave_ray,
     our_processes,
@@ -133,7 +133,7 @@ class Cluster:
         self.run = self._runtime.run
         self.topology: ClusterTopology = self._runtime.registry.ask("take", key="topology")
         self.log_dir = Path(self.run.log_dir)
-        self._ender = GroupEnder(self._runtime.registry, self.timeout("shutdown") or 20.0)
+        self._shutdown = GroupShutdown(self._runtime.registry, self.timeout("shutdown") or 20.0)
 
     def _create(
         self,
@@ -212,10 +212,12 @@ class Cluster:
             self._driver_node.node_rank,
             found.oom_kills,
         )
-        self._ender = GroupEnder(
+        self._shutdown = GroupShutdown(
             self._runtime.registry,
             self.timeout("shutdown") or 20.0,
-            Means(self._server, self._session, self.topology.nodes, self._driver_node.node_rank),
+            DriverAccess(
+                self._server, self._session, self.topology.nodes, self._driver_node.node_rank
+            ),
             self._supervisor.awake,
         )
         self._hooks = ExitHooks(self.shutdown, self._supervisor.report, old_sigterm)
@@ -354,7 +356,7 @@ class Cluster:
             group.stopped = True
             if group in self._groups:
                 self._groups.remove(group)
-            self._ender.end([group])
+            self._shutdown.end([group])
 
     def _start_keepers(self, distributed: bool, node_rank: int) -> list[str]:
         """Starts the processes that keep channels on some nodes, once; returns their names."""
@@ -434,7 +436,7 @@ class Cluster:
         started = our_processes() if self._session.local else []
         groups, self._groups = self._groups, []
         parts: dict[str, Callable[[], None]] = {
-            "ending the workers": lambda: self._ender.end(groups),
+            "ending the workers": lambda: self._shutdown.end(groups),
             "naming what nobody read": self._report_unread,
             "leaving the run": self._runtime.close,
             "removing the table of shared memory": remove_unused_table,

@@ -17,7 +17,7 @@ from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.post_mortem import PostMortem, diagnose, read_post_mortem
 from rlinf.scheduler.failure.process_state import is_stopped, process_state
 from rlinf.scheduler.failure.record import STACK_SIGNAL
-from rlinf.scheduler.failure.reporter import FailureReporter, Frozen
+from rlinf.scheduler.failure.reporter import FailureReporter, StoppedWorker
 from rlinf.scheduler.failure.supervisor import Supervisor
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.registry.server import RegistryServer
@@ -64,7 +64,7 @@ class DriverSupervisor(Supervisor):
         self._node_rank = node_rank
         self._oom_kills = oom_kills
         self.folder = Path(run.log_dir)
-        self.reporter = FailureReporter(server.state, self.folder, self.explain_death, self.frozen)
+        self.reporter = FailureReporter(server.state, self.folder, self.explain_death, self.stopped)
 
     @property
     def recovered_at(self) -> float:
@@ -175,7 +175,7 @@ class DriverSupervisor(Supervisor):
             return False
         return is_stopped(info.pid)
 
-    def frozen(self) -> list[Frozen]:
+    def stopped(self) -> list[StoppedWorker]:
         """Workers on this node whose processes have been stopped by a signal."""
         found = []
         for name, info in list(self._server.state.workers.items()):
@@ -183,7 +183,7 @@ class DriverSupervisor(Supervisor):
                 continue
             doing = self._activity(name)
             where = f"node {info.cluster_node_rank} ({info.node_ip}), pid {info.pid}"
-            found.append(Frozen(name, where, info.pid, doing))
+            found.append(StoppedWorker(name, where, info.pid, doing))
         return found
 
     def dump_stacks(self) -> Path:

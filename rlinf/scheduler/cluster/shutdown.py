@@ -29,7 +29,7 @@ _LEAVE_SECONDS = 2.0
 """How long workers have to say what they read of the configuration."""
 
 
-class Means(NamedTuple):
+class DriverAccess(NamedTuple):
     """What only the driver has: ways to reach the processes themselves.
 
     Attributes:
@@ -45,13 +45,13 @@ class Means(NamedTuple):
     node_rank: int
 
 
-class GroupEnder:
+class GroupShutdown:
     """Ends groups: asks their workers, then tells Ray, then kills the processes.
 
     Args:
         registry: the lifeline, which knows who has gone.
         seconds: deadline of each part that may take long.
-        means: what only the driver has; None in a worker.
+        driver_access: what only the driver has; None in a worker.
         awake: picks those workers that may answer.
     """
 
@@ -59,12 +59,12 @@ class GroupEnder:
         self,
         registry: RegistryClient,
         seconds: float,
-        means: Means | None = None,
+        driver_access: DriverAccess | None = None,
         awake: Callable[[list[str]], list[str]] = list,
     ):
         self._registry = registry
         self._seconds = seconds
-        self._means = means
+        self._driver_access = driver_access
         self._awake = awake
 
     def end(self, groups: Sequence[LaunchedGroup]) -> None:
@@ -104,16 +104,16 @@ class GroupEnder:
             ray.wait(calls, num_returns=len(calls), timeout=self._seconds)
 
     def _take_leave(self, names: list[str]) -> None:
-        if self._means is not None:
-            server = self._means.server
+        if self._driver_access is not None:
+            server = self._driver_access.server
             for reads in server.inquire("leave", None, names, timeout=_LEAVE_SECONDS).values():
                 server.state.config_reads |= reads
 
     def _kill(self, names: list[str]) -> None:
         """Kills processes, those on other nodes all at the same time."""
-        if self._means is None:
+        if self._driver_access is None:
             return
-        server, session, nodes, here = self._means
+        server, session, nodes, here = self._driver_access
         by_node: dict[int, list[int]] = {}
         for name in names:
             info = server.state.workers.get(name)

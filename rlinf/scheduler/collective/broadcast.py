@@ -22,7 +22,7 @@ from rlinf.scheduler.errors import SchedulerError
 from rlinf.scheduler.net.connection import Connection
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.collective.payload import Parcel, Payload
+    from rlinf.scheduler.collective.payload import PackedMessage, Payload
 
 Groups = Sequence[tuple[str, Any]]
 """[(group name, rank or list of ranks), ...]; a rank may be a tuple, the path of a child."""
@@ -49,7 +49,7 @@ def members_of(groups: Groups) -> list[str]:
     return names
 
 
-class Held(NamedTuple):
+class HeldPayload(NamedTuple):
     """An object that the source may not change yet.
 
     Attributes:
@@ -104,7 +104,7 @@ class Broadcaster:
             self._endpoint.post_soon(root, "arrived", (number,))
 
         if hold:
-            return Held(obj, give_back)
+            return HeldPayload(obj, give_back)
         give_back()
         return obj
 
@@ -142,25 +142,25 @@ class Broadcaster:
         alone = [r for r in near if endpoint.shares_gpu(r)]
         for receiver in alone:
             encoded, _ = endpoint.encode_for(receiver, (number, obj), copy=False)
-            parcel = endpoint.parcel_for(receiver, encoded, limit)
-            self._spread([receiver], (endpoint.name, tag, number, []), parcel)
+            packed = endpoint.pack_for(receiver, encoded, limit)
+            self._spread([receiver], (endpoint.name, tag, number, []), packed)
         rest = [r for r in near if r not in alone]
         if rest or far:
             encoded, _ = endpoint.packer.encode((number, obj))
             if rest:
-                parcel = endpoint.packer.parcel(encoded, rest, True, limit)
-                self._spread(rest, (endpoint.name, tag, number, []), parcel)
+                packed = endpoint.packer.pack(encoded, rest, True, limit)
+                self._spread(rest, (endpoint.name, tag, number, []), packed)
             for first, *others in far.values():
-                parcel = endpoint.packer.parcel(encoded, [first], False, 1.0)
-                self._spread([first], (endpoint.name, tag, number, others), parcel)
+                packed = endpoint.packer.pack(encoded, [first], False, 1.0)
+                self._spread([first], (endpoint.name, tag, number, others), packed)
 
-    def _spread(self, receivers: list[str], fields: tuple[Any, ...], parcel: Parcel) -> None:
-        """Sends one parcel to each receiver; after a failure, none of the others gets it."""
+    def _spread(self, receivers: list[str], fields: tuple[Any, ...], packed: PackedMessage) -> None:
+        """Sends one message to each receiver; after a failure, none of the others gets it."""
         for index, receiver in enumerate(receivers):
             try:
-                self._endpoint.post(receiver, "spread", fields, parcel)
+                self._endpoint.post(receiver, "spread", fields, packed)
             except BaseException:
-                self._endpoint.discard(parcel, receivers[index + 1 :])
+                self._endpoint.discard(packed, receivers[index + 1 :])
                 raise
 
     def _on_spread(
@@ -198,10 +198,10 @@ class Broadcaster:
         root, tag, number, to = fields
         try:
             try:
-                parcel = self._copy(to, payload.parts)
+                packed = self._copy(to, payload.parts)
             finally:
                 copied.finish()
-            self._spread(to, (root, tag, number, []), parcel)
+            self._spread(to, (root, tag, number, []), packed)
         except Exception as error:
             failure = error
             if not isinstance(error, SchedulerError):
@@ -209,7 +209,7 @@ class Broadcaster:
                 failure = SchedulerError(f"{name} could not hand a broadcast on to {to}: {error}")
             self._endpoint.post_soon(root, "undelivered", (number, failure))
 
-    def _copy(self, to: list[str], parts: list[memoryview]) -> Parcel:
+    def _copy(self, to: list[str], parts: list[memoryview]) -> PackedMessage:
         from rlinf.scheduler.collective.codec import Encoded
 
         for receiver in to:
@@ -217,9 +217,9 @@ class Broadcaster:
         shared = all(self._endpoint.shares_memory(receiver) for receiver in to)
         limit = self._endpoint.run.timeout("recv") or 1e9
         encoded = Encoded(bytes(parts[0]), list(parts[1:]))
-        parcel = self._endpoint.packer.parcel(encoded, to, shared, limit)
-        parcel.buffers = [bytes(part) for part in parcel.buffers]
-        return parcel
+        packed = self._endpoint.packer.pack(encoded, to, shared, limit)
+        packed.buffers = [bytes(part) for part in packed.buffers]
+        return packed
 
     def _on_undelivered(self, sender: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
         number, error = fields

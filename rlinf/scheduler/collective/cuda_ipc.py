@@ -18,8 +18,9 @@ thread that made the tensor, and do not write to the tensor before it is release
 Devices are matched by UUID: the same GPU may have another index in the other process. Memory that
 cannot be shared is left to the codec, which sends it through the host.
 
-To open and to close memory takes milliseconds. A :class:`Loan` is memory that readers keep open
-between messages: they get the sender's memory itself, and the sender has to know when it is read.
+To open and to close memory takes milliseconds. A :class:`MemoryLease` is memory that readers keep
+open between messages: they get the sender's memory itself, and the sender has to know when it is
+read.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class CudaToken(NamedTuple):
     """Arguments of torch's ``rebuild_cuda_tensor``."""
 
 
-class LentToken(NamedTuple):
-    """The first elements of a :class:`Loan`; the same memory is opened once."""
+class LeaseToken(NamedTuple):
+    """The first elements of a :class:`MemoryLease`; the same memory is opened once."""
 
-    loan: CudaToken
+    lease: CudaToken
     """The whole of it."""
     slot: str
     count: int
@@ -67,8 +68,8 @@ class LentToken(NamedTuple):
 
     @property
     def id(self) -> int:
-        """Identity of the loan within the exporter."""
-        return self.loan.id
+        """Identity of the lease within the exporter."""
+        return self.lease.id
 
 
 class _Exported(NamedTuple):
@@ -77,25 +78,25 @@ class _Exported(NamedTuple):
     owner: Hashable
 
 
-class Loan:
+class MemoryLease:
     """Memory of this process that its readers keep open, as long as this object lives.
 
-    A message with the tensor, or with a first part of it, has a :class:`LentToken` instead. The
+    A message with the tensor, or with a first part of it, has a :class:`LeaseToken` instead. The
     reader sees the memory as it is when it reads, so the sender must not write before it has read.
 
     Args:
         tensor: One-dimensional, with a storage of its own.
-        slot: What it is for. A reader keeps one loan open for each slot of a sender.
+        slot: What it is for. A reader keeps one lease open for each slot of a sender.
     """
 
     def __init__(self, tensor: torch.Tensor, slot: str) -> None:
         self.tensor = tensor
         self.slot = slot
         # The storage lives as long as this does, so nothing else has its address.
-        _loans[tensor.untyped_storage()._cdata] = self
+        _leases[tensor.untyped_storage()._cdata] = self
 
 
-_loans: weakref.WeakValueDictionary[int, Loan] = weakref.WeakValueDictionary()
+_leases: weakref.WeakValueDictionary[int, MemoryLease] = weakref.WeakValueDictionary()
 
 
 @functools.cache
@@ -113,28 +114,28 @@ class CudaExporter:
         self._lock = threading.Lock()
         self._exported: dict[int, _Exported] = {}
         self._shares: dict[int, tuple[reductions.StorageWeakRef, int]] = {}
-        self._lent: dict[tuple[Hashable, str], tuple[weakref.ref[Loan], CudaToken]] = {}
+        self._leased: dict[tuple[Hashable, str], tuple[weakref.ref[MemoryLease], CudaToken]] = {}
         self._warned = False
 
-    def lend(self, tensor: torch.Tensor, owner: Hashable) -> LentToken | None:
-        """Make a token for a first part of a :class:`Loan`; None for any other tensor.
+    def lend(self, tensor: torch.Tensor, owner: Hashable) -> LeaseToken | None:
+        """Make a token for a first part of a :class:`MemoryLease`; None for any other tensor.
 
         All that the current stream has been asked for is done when it returns: an event of torch's
         is waited for only when the memory is opened.
         """
-        loan = _loans.get(tensor.untyped_storage()._cdata)
-        if loan is None or not _begins(loan.tensor, tensor):
+        lease = _leases.get(tensor.untyped_storage()._cdata)
+        if lease is None or not _begins(lease.tensor, tensor):
             return None
-        key = (owner, loan.slot)
+        key = (owner, lease.slot)
         with self._lock:
-            known, token = self._lent.get(key, (None, None))
-        if token is None or known is None or known() is not loan:
-            token = self._share(loan.tensor)
+            known, token = self._leased.get(key, (None, None))
+        if token is None or known is None or known() is not lease:
+            token = self._share(lease.tensor)
             with self._lock:
-                self._lent[key] = weakref.ref(loan), token
+                self._leased[key] = weakref.ref(lease), token
         with torch.cuda.device(tensor.device):
             torch.cuda.current_stream().synchronize()
-        return LentToken(token, loan.slot, tensor.numel())
+        return LeaseToken(token, lease.slot, tensor.numel())
 
     def export(self, tensor: torch.Tensor, owner: Hashable = None) -> CudaToken:
         """Make a token for one reader and keep the tensor until it is released.
@@ -174,14 +175,14 @@ class CudaExporter:
     @contextlib.contextmanager
     def sending_to(
         self, owner: Hashable
-    ) -> Iterator[Callable[[torch.Tensor], CudaToken | LentToken | None]]:
+    ) -> Iterator[Callable[[torch.Tensor], CudaToken | LeaseToken | None]]:
         """Give the codec's hook for a message to one reader; if that fails, keep nothing of it.
 
         Tensors on other than CUDA devices, and those that cannot be shared, are left to the codec.
         """
         made: list[CudaToken] = []
 
-        def hook(tensor: torch.Tensor) -> CudaToken | LentToken | None:
+        def hook(tensor: torch.Tensor) -> CudaToken | LeaseToken | None:
             if not tensor.is_cuda:
                 return None
             try:
@@ -217,11 +218,11 @@ class CudaExporter:
         """Take back what a reader that died still held; returns the ids."""
         with self._lock:
             ids = [i for i, exported in self._exported.items() if exported.owner == owner]
-            lent = [self._lent.pop(key) for key in list(self._lent) if key[0] == owner]
+            lent = [self._leased.pop(key) for key in list(self._leased) if key[0] == owner]
         for token_id in ids:
             self._abandon(token_id)
         for _, token in lent:
-            # Where the loan has ended and the reader had closed it, torch may have no count of it.
+            # Where the lease has ended and the reader had closed it, torch may have no count of it.
             with contextlib.suppress(RuntimeError):
                 _count_down(token)
         if ids or lent:

@@ -49,7 +49,7 @@ class LinkAddress(NamedTuple):
     options: CollectiveGroupOptions = CollectiveGroupOptions()
 
 
-class Shipment(NamedTuple):
+class TransferSpec(NamedTuple):
     """What a message says of its tensors that come over a link."""
 
     link: LinkAddress
@@ -57,7 +57,7 @@ class Shipment(NamedTuple):
     tensors: tuple[TensorSpec, ...]
 
 
-class Departure(NamedTuple):
+class OutgoingTransfer(NamedTuple):
     """Tensors to send.
 
     Attributes:
@@ -75,7 +75,7 @@ class Departure(NamedTuple):
         group.send(number, self.tensors, self.ready, limit)
 
 
-class Arrival(NamedTuple):
+class IncomingTransfer(NamedTuple):
     """Tensors to receive.
 
     Attributes:
@@ -91,7 +91,7 @@ class Arrival(NamedTuple):
         return group.receive(number, self.tensors, limit)
 
 
-class Home(NamedTuple):
+class LinkContext(NamedTuple):
     """What links know of the process that they belong to.
 
     Attributes:
@@ -118,7 +118,7 @@ class DeviceLink:
 
     def __init__(
         self,
-        home: Home,
+        context: LinkContext,
         peer: str,
         address: LinkAddress,
         rank: int,
@@ -130,13 +130,13 @@ class DeviceLink:
         self.address = address
         self._rank = rank
         self._device = device
-        self._home = home
+        self._context = context
         self._listener = listener
         self._state = threading.Condition()
-        self._posted: dict[int, Departure | Arrival] = {}
+        self._posted: dict[int, OutgoingTransfer | IncomingTransfer] = {}
         self._count = 0
         self._next = 0
-        self._moving: Departure | Arrival | None = None
+        self._moving: OutgoingTransfer | IncomingTransfer | None = None
         self._error: BaseException | None = None
         self._server: pair_group.Server | None = None
         self._group: PairGroup | None = None
@@ -148,7 +148,7 @@ class DeviceLink:
     @classmethod
     def outgoing(
         cls,
-        home: Home,
+        context: LinkContext,
         peer: str,
         link_id: str,
         backend: str,
@@ -159,7 +159,7 @@ class DeviceLink:
         """The sender's side of a new link.
 
         Args:
-            home: this process.
+            context: this process.
             peer: name of the receiver.
             link_id: identity of the link in the whole run.
             backend: `nccl` or `gloo`.
@@ -169,29 +169,31 @@ class DeviceLink:
         """
         listener = pair_group.listen(host)
         address = LinkAddress(link_id, backend, host, listener.getsockname()[1], options)
-        return cls(home, peer, address, SENDER, device, listener)
+        return cls(context, peer, address, SENDER, device, listener)
 
     @classmethod
-    def incoming(cls, home: Home, peer: str, address: LinkAddress, device: int) -> DeviceLink:
+    def incoming(
+        cls, context: LinkContext, peer: str, address: LinkAddress, device: int
+    ) -> DeviceLink:
         """The receiver's side of a link that a peer has made; `device` is where tensors come."""
-        return cls(home, peer, address, RECEIVER, device)
+        return cls(context, peer, address, RECEIVER, device)
 
     # -- any thread ---------------------------------------------------------------------------
 
-    def send(self, departure: Departure) -> Shipment:
-        """Queues tensors; the message that brings the shipment to the receiver must follow."""
+    def send(self, outgoing: OutgoingTransfer) -> TransferSpec:
+        """Queues tensors; the message that brings the transfer to the receiver must follow."""
         with self._state:
             number = self._count
             self._count += 1
-        self._post(number, departure)
-        specs = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in departure.tensors]
-        return Shipment(self.address, number, tuple(specs))
+        self._post(number, outgoing)
+        specs = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in outgoing.tensors]
+        return TransferSpec(self.address, number, tuple(specs))
 
-    def receive(self, shipment: Shipment, work: Work) -> None:
+    def receive(self, transfer: TransferSpec, work: Work) -> None:
         """Receives tensors when it is their turn."""
-        self._post(shipment.number, Arrival(shipment.tensors, work))
+        self._post(transfer.number, IncomingTransfer(transfer.tensors, work))
 
-    def _post(self, number: int, batch: Departure | Arrival) -> None:
+    def _post(self, number: int, batch: OutgoingTransfer | IncomingTransfer) -> None:
         with self._state:
             error = self._error
             if error is None:
@@ -234,7 +236,7 @@ class DeviceLink:
         try:
             group = self._connect()
             while (batch := self._take()) is not None:
-                outcome = batch.move(group, self._next - 1, self._home.limit)
+                outcome = batch.move(group, self._next - 1, self._context.limit)
                 with self._state:
                     self._moving = None
                     error = self._error
@@ -253,7 +255,7 @@ class DeviceLink:
         group = PairGroup(
             address.backend,
             self._rank,
-            self._home.name < self.peer,
+            self._context.name < self.peer,
             self._device,
             (address.host, address.port),
             address.options,
@@ -262,7 +264,7 @@ class DeviceLink:
         self._group = group
         return group
 
-    def _take(self) -> Departure | Arrival | None:
+    def _take(self) -> OutgoingTransfer | IncomingTransfer | None:
         with self._state:
             self._state.wait_for(lambda: self._error is not None or self._next in self._posted)
             if self._error is not None:
@@ -276,7 +278,7 @@ class DeviceLink:
         deadline = time.monotonic() + _GRACE
         error: BaseException | None = None
         while error is None and self._error is None and time.monotonic() < deadline:
-            error = self._home.ended(self.peer)
+            error = self._context.ended(self.peer)
             time.sleep(0.02)
         if self._error is not None:
             # It was ended, and this is how its thread noticed.
@@ -289,4 +291,4 @@ class DeviceLink:
             )
             error.__cause__ = cause
         self.end(error)
-        self._home.on_broken(self, error)
+        self._context.on_broken(self, error)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.address import WorkerInfo, life_at
 from rlinf.scheduler.collective.links import DeviceLinks
-from rlinf.scheduler.collective.peer_ends import End, PeerEnds, PeerLeft, explain
+from rlinf.scheduler.collective.peer_losses import PeerLeft, PeerLoss, PeerLosses, explain
 from rlinf.scheduler.errors import (
     ConnectionBroken,
     PeerLost,
@@ -34,7 +34,7 @@ from rlinf.scheduler.spec import RunSpec, memory_domain
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.codec import Encoded
-    from rlinf.scheduler.collective.payload import Packer, Parcel, Unpacker
+    from rlinf.scheduler.collective.payload import PackedMessage, Packer, Unpacker
     from rlinf.scheduler.collective.shm import Block
     from rlinf.scheduler.collective.work import Work
 
@@ -104,7 +104,7 @@ class Endpoint:
         if run.num_nodes > 1:
             self._listeners.append(Listener(self._loop, ("tcp", node_ip, 0), *args))
         self.links = DeviceLinks(self)
-        self._ends = PeerEnds(registry, self._break)
+        self._losses = PeerLosses(registry, self._break)
         registry.on_inquiry("broken", self._on_broken)
         registry.on_death(self._on_death)
         registry.on_leave(self._on_leave)
@@ -225,9 +225,9 @@ class Endpoint:
         """Encodes an object for one peer; see `Packer.encode`."""
         return self.packer.encode(obj, peer, self.shared_devices(peer), copy)
 
-    def parcel_for(self, peer: str, encoded: Encoded, timeout: float = 60.0) -> Parcel:
+    def pack_for(self, peer: str, encoded: Encoded, timeout: float = 60.0) -> PackedMessage:
         """Prepares an encoded object for one peer."""
-        return self.packer.parcel(encoded, (peer,), self.shares_memory(peer), timeout)
+        return self.packer.pack(encoded, (peer,), self.shares_memory(peer), timeout)
 
     def read_own(self, block: Block) -> list[memoryview]:
         """The buffers of a block of this process, to send them where memory cannot be shared."""
@@ -238,7 +238,7 @@ class Endpoint:
         peer: str,
         kind: str,
         fields: tuple[Any, ...],
-        parcel: Parcel | None = None,
+        packed: PackedMessage | None = None,
         flushed: Flushed | None = None,
     ) -> Connection:
         """Sends a message; connects first if need be, so not for the I/O thread.
@@ -252,30 +252,30 @@ class Endpoint:
         try:
             connection = self.connection_to(peer)
             try:
-                self.answer(connection, kind, fields, parcel, flushed)
+                self.answer(connection, kind, fields, packed, flushed)
             except ConnectionBroken as error:
                 raise self._cause(connection, error) from None
         except BaseException:
-            self.discard(parcel, (peer,))
+            self.discard(packed, (peer,))
             raise
         if isinstance(self.gone(peer), WorkerDied):
             # Its end may have been dealt with before the block was written for it. One that lives
             # reads the block, also after a break.
-            self.discard(parcel, (peer,))
+            self.discard(packed, (peer,))
         return connection
 
-    def discard(self, parcel: Parcel | None, readers: Iterable[str]) -> None:
-        """Release the shared memory of a parcel for readers that do not get it."""
-        if parcel is not None and parcel.descriptor is not None:
+    def discard(self, packed: PackedMessage | None, readers: Iterable[str]) -> None:
+        """Release the shared memory of a message for readers that do not get it."""
+        if packed is not None and packed.descriptor is not None:
             for reader in readers:
-                self.packer.pool.release(parcel.descriptor.block, reader)
+                self.packer.pool.release(packed.descriptor.block, reader)
 
     def answer(
         self,
         connection: Connection,
         kind: str,
         fields: tuple[Any, ...],
-        parcel: Parcel | None = None,
+        packed: PackedMessage | None = None,
         flushed: Flushed | None = None,
     ) -> None:
         """Sends a message on a connection that is there.
@@ -283,14 +283,14 @@ class Endpoint:
         Raises:
             PeerLost: the peer has ended, or the connection to it broke.
         """
-        if parcel is None:
+        if packed is None:
             self.answer_raw(connection, kind, fields, (), flushed)
             return
-        place = (parcel.descriptor, parcel.nbytes)
-        if parcel.shipments:
-            place += (parcel.shipments,)
+        place = (packed.descriptor, packed.nbytes)
+        if packed.transfers:
+            place += (packed.transfers,)
         meta = pickle.dumps((kind, fields, *place))
-        self._write(connection, meta, parcel.buffers, flushed)
+        self._write(connection, meta, packed.buffers, flushed)
 
     def answer_raw(
         self,
@@ -359,7 +359,7 @@ class Endpoint:
                 return connection
             if connection is not None:
                 self._reported(connection)
-            self._ends.settle(peer)
+            self._losses.settle(peer)
             with self._lock:
                 others = self._connecting.get(peer)
                 if others is None:
@@ -378,7 +378,7 @@ class Endpoint:
         """Return why sending failed, once that is known; not for the I/O thread."""
         peer = connection.identity["name"]
         self._reported(connection)
-        self._ends.settle(peer)
+        self._losses.settle(peer)
         return self.gone(peer) or error
 
     def _reported(self, connection: Connection) -> None:
@@ -404,7 +404,7 @@ class Endpoint:
             with self._lock:
                 self._infos[peer] = info
             life = info.life
-            self._ends.revive(peer, life)
+            self._losses.revive(peer, life)
             error = self.gone(peer)
             if error is not None:
                 raise error
@@ -456,7 +456,7 @@ class Endpoint:
         numbers = connection.numbers = self._numbers_of(peer, life, outgoing=False)
         with self._lock:
             self._in.setdefault(peer, []).append(connection)
-        self._ends.revive(peer, life)
+        self._losses.revive(peer, life)
         first = connection.identity.get("sent", 0) + 1
         if isinstance(self.gone(peer), ConnectionBroken):
             connection.shut()
@@ -501,8 +501,8 @@ class Endpoint:
         peer, life = (connection.identity.get(key, "") for key in ("name", "life"))
         # What was never used has lost nothing: a process may have given up the handshake.
         used = connection.sent_bytes or connection.received_bytes
-        if used and not self._ends.knows(peer, life) and not self._closing:
-            self._ends.doubt(peer, life, reason)
+        if used and not self._losses.knows(peer, life) and not self._closing:
+            self._losses.doubt(peer, life, reason)
         with self._lock:
             incoming = self._in.get(peer, [])
             if connection in incoming:
@@ -514,11 +514,11 @@ class Endpoint:
 
     def _on_death(self, death: Death) -> None:
         error = explain(death, self.run, self.node_rank, self._oom_kills)
-        self._end(death.name, End(error, death.info.life if death.info is not None else ""))
+        self._end(death.name, PeerLoss(error, death.info.life if death.info is not None else ""))
 
     def _on_leave(self, name: str, info: WorkerInfo | None) -> None:
         error = PeerLeft(name, exit_code=0, cause="its group was closed")
-        self._end(name, End(error, info.life if info is not None else ""))
+        self._end(name, PeerLoss(error, info.life if info is not None else ""))
 
     def _on_broken(self, fields: tuple[str, str, str, str]) -> None:
         """A peer says, by way of the registry, that the connection to it broke (I/O thread)."""
@@ -532,8 +532,8 @@ class Endpoint:
             connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
         others = {connection.identity.get("life", "") for connection in connections} - {life}
         error = ConnectionBroken(self.name, peer=peer, reason=reason, confirmed=confirmed)
-        end = End(error, life)
-        if self._closing or others or not self._ends.record(peer, end, first=True):
+        end = PeerLoss(error, life)
+        if self._closing or others or not self._losses.record(peer, end, first=True):
             # The peer has died, or been started anew, since.
             return
         self._cut_off(peer, end)
@@ -542,11 +542,11 @@ class Endpoint:
             fields = (self.name, self._life, life, reason)
             self._registry.notify("tell", event="broken", payload=fields, names=[peer])
 
-    def _end(self, peer: str, end: End) -> None:
-        self._ends.record(peer, end)
+    def _end(self, peer: str, end: PeerLoss) -> None:
+        self._losses.record(peer, end)
         self._cut_off(peer, end)
 
-    def _cut_off(self, peer: str, end: End) -> None:
+    def _cut_off(self, peer: str, end: PeerLoss) -> None:
         """Lets go of all that the exchange with a peer needs."""
         lives = isinstance(end.error, ConnectionBroken)
         with self._lock:
@@ -582,7 +582,7 @@ class Endpoint:
     ) -> None:
         """Calls `callback(error)` when it is known why a message was lost with its connection."""
         peer, life = (connection.identity.get(key, "") for key in ("name", "life"))
-        self._ends.when_known(peer, life, reason, callback)
+        self._losses.when_known(peer, life, reason, callback)
 
     def ended(self, peer: str, life: str | None = None) -> BaseException | None:
         """Why a peer cannot be reached; None while it can or still has data on the way.
@@ -591,14 +591,14 @@ class Endpoint:
             peer: its name.
             life: which of those that had the name, if that is known.
         """
-        end = self._ends.get(peer)
+        end = self._losses.get(peer)
         if self._in.get(peer) or end is None or life not in (None, end.life):
             return None
         return end.error
 
     def gone(self, peer: str) -> BaseException | None:
         """Like `ended`, also while data of the peer is still on the way."""
-        end = self._ends.get(peer)
+        end = self._losses.get(peer)
         return None if end is None else end.error
 
     def lost(self, peer: str) -> BaseException | None:
@@ -610,7 +610,7 @@ class Endpoint:
         if info is None:
             # It may have died since, after the connection broke.
             return self.ended(peer) or error
-        self._ends.revive(peer, info.life)
+        self._losses.revive(peer, info.life)
         return self.ended(peer)
 
 

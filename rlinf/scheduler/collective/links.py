@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rlinf.scheduler.collective import pair_group
 from rlinf.scheduler.collective.device_link import (
-    Departure,
     DeviceLink,
     DeviceLinkError,
-    Home,
-    Shipment,
+    LinkContext,
+    OutgoingTransfer,
+    TransferSpec,
 )
 from rlinf.scheduler.collective.options import CollectiveGroupOptions
 from rlinf.scheduler.collective.work import Work, finished
@@ -50,20 +50,20 @@ class LinkToken(NamedTuple):
     """Stands for a tensor in a message.
 
     Attributes:
-        lot: index of the lot, and of the shipment, that it is in.
+        batch: index of the batch, and of the transfer, that it is in.
         index: position there.
     """
 
-    lot: int
+    batch: int
     index: int
 
 
-class Cargo:
-    """The tensors of a message that go by link, in one lot for each GPU that they are on.
+class LinkTensors:
+    """The tensors of a message that go by link, in one batch for each GPU that they are on.
 
     Attributes:
         nbytes: size of all.
-        left: one work for each lot, done when it has left.
+        left: one work for each batch, done when it has left.
     """
 
     def __init__(self, peer: str, copy: bool):
@@ -78,8 +78,8 @@ class Cargo:
         self.left: list[Work] = []
         self._peer = peer
         self._copy = copy
-        self._lots: dict[int, list[torch.Tensor]] = {}
-        self._departures: dict[int, Departure] = {}
+        self._batches: dict[int, list[torch.Tensor]] = {}
+        self._outgoing: dict[int, OutgoingTransfer] = {}
 
     def add(self, tensor: torch.Tensor) -> LinkToken:
         """Takes a tensor; in the thread and stream that made it."""
@@ -89,27 +89,27 @@ class Cargo:
         tensor = tensor.resolve_conj().resolve_neg()
         if self._copy:
             tensor = tensor.clone(memory_format=torch.contiguous_format)
-        lot = self._lots.setdefault(device, [])
-        lot.append(tensor.contiguous())
+        batch = self._batches.setdefault(device, [])
+        batch.append(tensor.contiguous())
         self.nbytes += tensor.nbytes
-        return LinkToken(list(self._lots).index(device), len(lot) - 1)
+        return LinkToken(list(self._batches).index(device), len(batch) - 1)
 
     def close(self) -> None:
         """All are in it; notes when they have their values."""
         import torch
 
-        for device, lot in self._lots.items():
+        for device, batch in self._batches.items():
             ready = None
             if device != HOST:
                 ready = torch.cuda.Event(blocking=True)
                 ready.record(torch.cuda.current_stream(device))
             work = Work(f"{self._peer} to take tensors that were sent to it")
-            self._departures[device] = Departure(lot, ready, work)
+            self._outgoing[device] = OutgoingTransfer(batch, ready, work)
             self.left.append(work)
 
-    def departures(self) -> dict[int, Departure]:
+    def outgoing(self) -> dict[int, OutgoingTransfer]:
         """What to send, by the index of the device."""
-        return self._departures
+        return self._outgoing
 
 
 class LinkHost(Protocol):
@@ -150,7 +150,7 @@ class DeviceLinks:
         if self._mode not in _MODES:
             raise ValueError(f"RLINF_DEVICE_LINK={self._mode!r}; it must be one of {_MODES}")
         limit = endpoint.run.timeout("recv")
-        self._home = Home(endpoint.name, limit, endpoint.lost, self._on_broken)
+        self._context = LinkContext(endpoint.name, limit, endpoint.lost, self._on_broken)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._reach: dict[str, frozenset[int]] = {}
@@ -205,14 +205,14 @@ class DeviceLinks:
         """Whether a tensor on one of these devices is worth a transfer of its own."""
         return tensor.nbytes >= LINK_BYTES and pair_group.available(self._mode)
 
-    def dispatch(self, peer: str, cargo: Cargo) -> tuple[Shipment, ...]:
+    def dispatch(self, peer: str, link_tensors: LinkTensors) -> tuple[TransferSpec, ...]:
         """Sends off what a message has; the message must follow.
 
         Raises:
             WorkerDied: the peer has ended.
         """
-        departures = cargo.departures().items()
-        return tuple(self._link_to(peer, device).send(lot) for device, lot in departures)
+        outgoing = link_tensors.outgoing().items()
+        return tuple(self._link_to(peer, device).send(batch) for device, batch in outgoing)
 
     def _link_to(self, peer: str, device: int) -> DeviceLink:
         endpoint = self._endpoint
@@ -222,7 +222,7 @@ class DeviceLinks:
                 self._close_at_exit()
                 link_id = f"{endpoint.name} {secrets.token_hex(8)}"
                 link = self._out[peer, device] = DeviceLink.outgoing(
-                    self._home,
+                    self._context,
                     peer,
                     link_id,
                     self._mode,
@@ -238,12 +238,12 @@ class DeviceLinks:
 
     # -- receiving ----------------------------------------------------------------------------
 
-    def expect(self, sender: str, shipments: tuple[Shipment, ...]) -> list[Work]:
+    def expect(self, sender: str, transfers: tuple[TransferSpec, ...]) -> list[Work]:
         """Begins to receive what a message says; works whose outcomes are lists of tensors."""
-        return [self._receive(sender, shipment) for shipment in shipments]
+        return [self._receive(sender, transfer) for transfer in transfers]
 
-    def _receive(self, sender: str, shipment: Shipment) -> Work:
-        address = shipment.link
+    def _receive(self, sender: str, transfer: TransferSpec) -> Work:
+        address = transfer.link
         with self._lock:
             if address.id in self._ended:
                 return finished(error=self._ended[address.id])
@@ -251,10 +251,10 @@ class DeviceLinks:
             if link is None:
                 self._close_at_exit()
                 link = self._in[address.id] = DeviceLink.incoming(
-                    self._home, sender, address, _own_device()
+                    self._context, sender, address, _own_device()
                 )
-        work = Work(f"tensors from {sender}", self._home.name, self._home.limit)
-        link.receive(shipment, work)
+        work = Work(f"tensors from {sender}", self._context.name, self._context.limit)
+        link.receive(transfer, work)
         return work
 
     # -- ends ---------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class DeviceLinks:
             return
         atexit.unregister(self.close)
         links = self._all()
-        self._end(links, DeviceLinkError(f"{self._home.name} has ended"))
+        self._end(links, DeviceLinkError(f"{self._context.name} has ended"))
         deadline = time.monotonic() + _CLOSING
         for link in links:
             link.join(deadline)

@@ -16,7 +16,7 @@ from rlinf.scheduler.errors import CallCancelled, PeerLost
 from rlinf.scheduler.net.connection import COPY_LIMIT, Connection, Flushed
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.collective.payload import Parcel, Payload
+    from rlinf.scheduler.collective.payload import PackedMessage, Payload
 
 MAX_ITEMS_ON_THE_WAY = 4096
 MAX_BYTES_ON_THE_WAY = 256 << 20
@@ -99,8 +99,8 @@ class Mailbox:
         work = Work(f"{peer} to take what was sent to it", endpoint.name, limit)
 
         def go() -> None:
-            parcel = endpoint.parcel_for(peer, encoded, limit or 1e9)
-            self._post(peer, tag, parcel, work, [] if keep else tokens)
+            packed = endpoint.pack_for(peer, encoded, limit or 1e9)
+            self._post(peer, tag, packed, work, [] if keep else tokens)
 
         nbytes = encoded.nbytes
         with self._lock:
@@ -128,11 +128,13 @@ class Mailbox:
                 raise
             work.finish(error=error)
 
-    def _post(self, peer: str, tag: str, parcel: Parcel, work: Work, tokens: list[int]) -> None:
+    def _post(
+        self, peer: str, tag: str, packed: PackedMessage, work: Work, tokens: list[int]
+    ) -> None:
         # What fits here is copied by the connection if the kernel does not take it at once.
-        flushed = Flushed() if sum(map(len, parcel.buffers)) > COPY_LIMIT else None
-        connection = self._endpoint.post(peer, "mail", (tag,), parcel, flushed)
-        self._count(self.sent, peer, 1, parcel.nbytes)
+        flushed = Flushed() if sum(map(len, packed.buffers)) > COPY_LIMIT else None
+        connection = self._endpoint.post(peer, "mail", (tag,), packed, flushed)
+        self._count(self.sent, peer, 1, packed.nbytes)
         if tokens:
             self._endpoint.packer.when_released(tokens, work.finish)
         elif flushed is None or flushed.is_set():

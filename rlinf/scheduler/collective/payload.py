@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.codec import Encoded, decode, encode
-from rlinf.scheduler.collective.links import HOST, Cargo, DeviceLinks, LinkToken
+from rlinf.scheduler.collective.links import HOST, DeviceLinks, LinkTensors, LinkToken
 from rlinf.scheduler.collective.pair_group import arrived
 from rlinf.scheduler.collective.shm import Descriptor, SegmentPool, SegmentReader
 from rlinf.scheduler.collective.shm_segment import SegmentUnavailable
@@ -24,39 +24,39 @@ from rlinf.scheduler.net.loop import IOLoop
 if TYPE_CHECKING:
     import torch
 
-    from rlinf.scheduler.collective.cuda_ipc import CudaExporter, CudaToken, LentToken
-    from rlinf.scheduler.collective.device_link import Shipment
+    from rlinf.scheduler.collective.cuda_ipc import CudaExporter, CudaToken, LeaseToken
+    from rlinf.scheduler.collective.device_link import TransferSpec
 
 SHARED_BYTES = 32 * 1024
 """Messages from this size on go through shared memory where both sides have it."""
 
 
 @dataclass
-class Parcel:
+class PackedMessage:
     """What is put on the wire for one receiver.
 
     Attributes:
         buffers: parts that travel inside the message; none if they are in shared memory.
         descriptor: the block in shared memory, if there is one.
         nbytes: size of the object.
-        shipments: its tensors that come by link.
+        transfers: its tensors that come by link.
     """
 
     buffers: list[Any] = field(default_factory=list)
     descriptor: Descriptor | None = None
     nbytes: int = 0
-    shipments: tuple[Shipment, ...] = ()
+    transfers: tuple[TransferSpec, ...] = ()
 
 
-class EncodedWithCargo(Encoded):
+class EncodedWithLinkTensors(Encoded):
     """An encoded object for one receiver, some of whose tensors go by link."""
 
-    cargo: Cargo
+    link_tensors: LinkTensors
 
     @property
     def nbytes(self) -> int:
         """Size of all, the tensors that go by link included."""
-        return super().nbytes + self.cargo.nbytes
+        return super().nbytes + self.link_tensors.nbytes
 
 
 class Packer:
@@ -100,17 +100,17 @@ class Packer:
 
             self._exporter = CudaExporter()
         tokens: list[int | Work] = []
-        cargo = Cargo(reader, copy)
+        link_tensors = LinkTensors(reader, copy)
         exporter = self._exporter
         if exporter is not None:
-            from rlinf.scheduler.collective.cuda_ipc import LentToken
+            from rlinf.scheduler.collective.cuda_ipc import LeaseToken
         with exporter.sending_to(reader) if exporter else nullcontext() as export:
 
             def hook(tensor: Any) -> Any:
                 device = tensor.get_device()
                 if device in devices and tensor.is_cuda:
                     token = export(tensor.clone() if copy else tensor)
-                    if token is None or isinstance(token, LentToken):
+                    if token is None or isinstance(token, LeaseToken):
                         # It goes through the host, or who lends it knows when it has been read.
                         return token
                     tokens.append(token.id)
@@ -119,7 +119,7 @@ class Packer:
                             self._open[token.id] = None
                     return token
                 if device in linked and self._links.takes(tensor):
-                    return cargo.add(tensor)
+                    return link_tensors.add(tensor)
                 return None
 
             try:
@@ -129,11 +129,11 @@ class Packer:
                     for token in tokens:
                         self._open.pop(token, None)
                 raise
-        if cargo.nbytes:
-            cargo.close()
-            encoded = EncodedWithCargo(*encoded)
-            encoded.cargo = cargo
-            tokens += cargo.left
+        if link_tensors.nbytes:
+            link_tensors.close()
+            encoded = EncodedWithLinkTensors(*encoded)
+            encoded.link_tensors = link_tensors
+            tokens += link_tensors.left
         return encoded, tokens
 
     def when_released(self, tokens: list[int | Work], callback: Callable[..., Any]) -> None:
@@ -164,9 +164,9 @@ class Packer:
         elif not waiting.tokens:
             callback()
 
-    def parcel(
+    def pack(
         self, encoded: Encoded, readers: Iterable[str], shared: bool, timeout: float
-    ) -> Parcel:
+    ) -> PackedMessage:
         """Prepares an encoded object for readers that get the same bytes.
 
         Args:
@@ -175,15 +175,15 @@ class Packer:
             shared: whether they share memory with this process.
             timeout: how long to wait for shared memory.
         """
-        parcel = Parcel([encoded.header, *encoded.buffers], None, encoded.nbytes)
-        if shared and sum(map(len, parcel.buffers)) >= SHARED_BYTES:
-            block = self.pool.write(parcel.buffers, owners=tuple(readers), timeout=timeout)
-            parcel.buffers, parcel.descriptor = [], block.descriptor
-        if isinstance(encoded, EncodedWithCargo):
+        packed = PackedMessage([encoded.header, *encoded.buffers], None, encoded.nbytes)
+        if shared and sum(map(len, packed.buffers)) >= SHARED_BYTES:
+            block = self.pool.write(packed.buffers, owners=tuple(readers), timeout=timeout)
+            packed.buffers, packed.descriptor = [], block.descriptor
+        if isinstance(encoded, EncodedWithLinkTensors):
             # Last: a link waits for every transfer that it was told of.
             (reader,) = readers
-            parcel.shipments = self._links.dispatch(reader, encoded.cargo)
-        return parcel
+            packed.transfers = self._links.dispatch(reader, encoded.link_tensors)
+        return packed
 
     def released(self, reader: str, blocks: Iterable[int], tokens: Iterable[int]) -> None:
         """A reader has let go of what it got."""
@@ -244,7 +244,7 @@ class _Waiting:
 
 
 class Unpacker:
-    """The receiving side of a process: opens parcels and tells senders what has been let go."""
+    """The receiving side of a process: opens messages, and tells senders what has been let go."""
 
     def __init__(self, loop: IOLoop, send_release: Any, links: DeviceLinks):
         """Receives.
@@ -280,10 +280,10 @@ class Unpacker:
         buffers: list[memoryview],
         descriptor: Descriptor | None,
         nbytes: int,
-        shipments: tuple[Shipment, ...] = (),
+        transfers: tuple[TransferSpec, ...] = (),
     ) -> Payload:
         """Opens what arrived; the object itself is made when it is first asked for."""
-        arriving = self._links.expect(sender, shipments)
+        arriving = self._links.expect(sender, transfers)
         if descriptor is None:
             return Payload(self, connection, buffers, nbytes, None, arriving)
         self._pools[sender] = descriptor.pool
@@ -320,18 +320,18 @@ class Unpacker:
         for connection, (blocks, tokens) in freed.items():
             self._send_release(connection, blocks, tokens)
 
-    def borrow(self, sender: str, token: LentToken) -> torch.Tensor:
+    def borrow(self, sender: str, token: LeaseToken) -> torch.Tensor:
         """Memory that a sender lends, opened when its slot is new or has changed."""
         slots = self._borrowed.setdefault(sender, {})
         known, tensor = slots.get(token.slot, (None, None))
-        if tensor is None or known != token.loan:
+        if tensor is None or known != token.lease:
             from rlinf.scheduler.collective.cuda_ipc import import_tensor
 
             # Closes what was there before more is opened.
             del tensor
             slots.pop(token.slot, None)
-            tensor = import_tensor(token.loan, clone=False)
-            slots[token.slot] = token.loan, tensor
+            tensor = import_tensor(token.lease, clone=False)
+            slots[token.slot] = token.lease, tensor
         return tensor[: token.count]
 
     def sender_gone(self, sender: str) -> None:
@@ -420,10 +420,10 @@ class Payload(Deferred):
 
     def _import(self, token: Any) -> Any:
         if isinstance(token, LinkToken):
-            return arrived(self._arriving[token.lot].result()[token.index])
-        from rlinf.scheduler.collective.cuda_ipc import LentToken, import_tensor
+            return arrived(self._arriving[token.batch].result()[token.index])
+        from rlinf.scheduler.collective.cuda_ipc import LeaseToken, import_tensor
 
-        if isinstance(token, LentToken):
+        if isinstance(token, LeaseToken):
             return self._unpacker.borrow(self.connection.identity["name"], token)
         tensor = import_tensor(token)
         self._unpacker.let_go(self.connection, None, token.id)

@@ -30,7 +30,7 @@ class _Told(NamedTuple):
     time: float
 
 
-class Frozen(NamedTuple):
+class StoppedWorker(NamedTuple):
     """A worker whose process has been stopped by a signal.
 
     Attributes:
@@ -53,7 +53,7 @@ class FailureReporter:
         state: the registry's record of deaths and raised exceptions.
         folder: where the card is saved.
         explain_death: finds out how a worker died.
-        frozen: finds the workers whose processes have been stopped by a signal.
+        stopped: finds the workers whose processes have been stopped by a signal.
 
     Attributes:
         card: the card of the run; None as long as nothing has ended it.
@@ -65,12 +65,12 @@ class FailureReporter:
         state: RegistryState,
         folder: Path,
         explain_death: Callable[[str, str], WorkerDied],
-        frozen: Callable[[], list[Frozen]] = lambda: [],
+        stopped: Callable[[], list[StoppedWorker]] = lambda: [],
     ):
         self._state = state
         self._folder = folder
         self._explain_death = explain_death
-        self._frozen = frozen
+        self._stopped = stopped
         self._told: list[_Told] = []
         self.recovered_at = 0.0
         self._lock = threading.Lock()
@@ -126,10 +126,10 @@ class FailureReporter:
         )
         waited = isinstance(error, WaitTimeout) and own is None and first is None
         waited_elsewhere = isinstance(first, Raised) and first.type in _WAITS
-        frozen = self._frozen() if waited or waited_elsewhere else []
-        if frozen:
-            card = _frozen_card(frozen[0], error)
-            followers = [name for name in followers if name != frozen[0].name]
+        stopped = self._stopped() if waited or waited_elsewhere else []
+        if stopped:
+            card = _stopped_card(stopped[0], error)
+            followers = [name for name in followers if name != stopped[0].name]
         elif waited:
             card = _timeout_card(error)
         elif isinstance(first, Death):
@@ -241,17 +241,17 @@ def _timeout_card(error: WaitTimeout) -> FailureCard:
     )
 
 
-def _frozen_card(frozen: Frozen, error: BaseException) -> FailureCard:
+def _stopped_card(stopped: StoppedWorker, error: BaseException) -> FailureCard:
     return FailureCard(
-        who=frozen.name,
-        where=frozen.where,
+        who=stopped.name,
+        where=stopped.where,
         when=timestamp(time.time()),
-        doing=frozen.activity,
+        doing=stopped.activity,
         what="the process has been stopped by a signal and does not answer",
         evidence=str(error).splitlines(),
         cause="somebody, a debugger or a batch system sent it SIGSTOP; others waited in vain",
         change="find out who stopped it; while a run still waits, "
-        f"`kill -CONT {frozen.pid}` lets it go on",
+        f"`kill -CONT {stopped.pid}` lets it go on",
     )
 
 

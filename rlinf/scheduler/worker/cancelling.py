@@ -16,7 +16,7 @@ _MOST_ASKED = 4096
 """Requests that are kept for calls which have not begun; those that never do are forgotten."""
 
 
-class CancelDesk:
+class CallCanceller:
     """Calls that were asked to stop, and the running ones that can be.
 
     A call that runs in the main thread is interrupted by a signal, which also ends a blocking

@@ -25,7 +25,7 @@ from rlinf.scheduler.failure.supervisor import Supervisor
 from rlinf.scheduler.net import forks
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec, WorkerSpec
-from rlinf.scheduler.worker.cancelling import CancelDesk
+from rlinf.scheduler.worker.cancelling import CallCanceller
 from rlinf.scheduler.worker.log_folder import prepare_log_dir
 from rlinf.scheduler.worker.ports import free_port
 from rlinf.scheduler.worker.remote_error import report_of
@@ -139,7 +139,7 @@ class WorkerRuntime(ProcessRuntime):
         prepare_log_dir(Path(spec.run.log_dir))
         self.record = PostMortemRecord(Path(spec.record_file), spec.record_crashes)
         trace.start(spec.trace_file)
-        self.cancel = CancelDesk()
+        self.cancel = CallCanceller()
         super().__init__(
             spec.name,
             spec.run,

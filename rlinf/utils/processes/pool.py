@@ -43,7 +43,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Servant:
+class ProcessSpec:
     """What the processes of a pool are.
 
     Attributes:
@@ -69,7 +69,7 @@ class ProcessPool:
     run in the main thread, where signals work.
 
     Args:
-        servant: what the processes are.
+        spec: what the processes are.
         processes: how many.
         timeout: seconds for one job.
         start_timeout: seconds for a process to become ready.
@@ -78,7 +78,7 @@ class ProcessPool:
 
     def __init__(
         self,
-        servant: Servant,
+        spec: ProcessSpec,
         *,
         processes: int = 1,
         timeout: float = 10.0,
@@ -87,12 +87,12 @@ class ProcessPool:
     ):
         self._jobs: queue.SimpleQueue[tuple[Future[Outcome], bytes] | None] = queue.SimpleQueue()
         self._closed = False
-        self._masters = [
-            _Master(servant, self._jobs, timeout, start_timeout, max_output)
+        self._threads = [
+            _ProcessThread(spec, self._jobs, timeout, start_timeout, max_output)
             for _ in range(processes)
         ]
-        for master in self._masters:
-            master.start()
+        for thread in self._threads:
+            thread.start()
 
     def wait_ready(self) -> str:
         """Waits until all processes are ready; returns how they are confined, in words.
@@ -100,7 +100,7 @@ class ProcessPool:
         Raises:
             PoolFailed: one of them could not start; says why.
         """
-        words = [master.ready.result() for master in self._masters]
+        words = [thread.ready.result() for thread in self._threads]
         return words[0]
 
     def submit(self, *args: Any) -> Future[Outcome]:
@@ -123,15 +123,15 @@ class ProcessPool:
     @property
     def pids(self) -> list[int]:
         """Process ids of the processes that are alive now."""
-        return [master.pid for master in self._masters if master.pid]
+        return [thread.pid for thread in self._threads if thread.pid]
 
     def close(self) -> None:
         """Ends all processes; jobs that have not begun are cancelled, running ones are killed."""
         if self._closed:
             return
         self._closed = True
-        for master in self._masters:
-            master.stop()
+        for thread in self._threads:
+            thread.stop()
         try:
             while True:
                 job = self._jobs.get_nowait()
@@ -139,19 +139,19 @@ class ProcessPool:
                     job[0].cancel()
         except queue.Empty:
             pass
-        for _ in self._masters:
+        for _ in self._threads:
             self._jobs.put(None)
         deadline = time.monotonic() + CLOSE_SECONDS
-        for master in self._masters:
-            master.join(max(0.0, deadline - time.monotonic()))
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
-class _Master(threading.Thread):
+class _ProcessThread(threading.Thread):
     """One process and the thread that feeds it; the process dies with the thread."""
 
     def __init__(
         self,
-        servant: Servant,
+        spec: ProcessSpec,
         jobs: queue.SimpleQueue[tuple[Future[Outcome], bytes] | None],
         timeout: float,
         start_timeout: float,
@@ -159,7 +159,7 @@ class _Master(threading.Thread):
     ):
         super().__init__(name="rlinf-pool", daemon=True)
         self.ready: Future[str] = Future()
-        self._servant = servant
+        self._spec = spec
         self._jobs = jobs
         self._timeout, self._start_timeout = timeout, start_timeout
         self._max_output = max_output
@@ -232,13 +232,13 @@ class _Master(threading.Thread):
         env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             env[name] = "1"
-        hello = pickle.dumps(self._servant)
+        hello = pickle.dumps(self._spec)
         with self._ending:
             if self._stopped:
                 # Who stopped us saw no process to end.
                 raise PoolFailed("the pool was closed")
             self._child = ChildProcess(
-                "rlinf.utils.processes.servant", env=env, max_output=self._max_output
+                "rlinf.utils.processes.pooled_process", env=env, max_output=self._max_output
             )
         try:
             told = json.loads(self._child.ask(hello, self._start_timeout))
@@ -251,7 +251,7 @@ class _Master(threading.Thread):
         except Exception as error:
             words = self._child.last_words
             self._drop()
-            raise PoolFailed(f"{self._servant.target}: {_in_words(error)}. {words}") from error
+            raise PoolFailed(f"{self._spec.target}: {_in_words(error)}. {words}") from error
         if not self.ready.done():
             self.ready.set_result(enforced)
 

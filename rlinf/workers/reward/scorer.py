@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rlinf.algorithms.rewards import get_reward_class
 from rlinf.algorithms.rewards.base import Isolation, make_scorer
 from rlinf.data.reasoning import Prompt
-from rlinf.utils.processes.pool import Outcome, PoolFailed, ProcessPool, Servant
+from rlinf.utils.processes.pool import Outcome, PoolFailed, ProcessPool, ProcessSpec
 
 
 class Scorer:
@@ -36,7 +36,7 @@ class Scorer:
             self._score = make_scorer(name, settings)
             return
         self._pool = ProcessPool(
-            Servant(
+            ProcessSpec(
                 "rlinf.algorithms.rewards.base:make_scorer",
                 (name, settings),
                 confined=isolation == "strict",

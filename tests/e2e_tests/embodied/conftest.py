@@ -9,8 +9,8 @@ import pytest
 
 from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.scheduler import Cluster
-from tests.e2e_tests.embodied.cast import Actor, Env, Rollout
-from tests.e2e_tests.troupe import Troupe
+from tests.e2e_tests.embodied.workers import Actor, Env, Rollout
+from tests.e2e_tests.runners import RunnerFactory
 
 CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "embodiment" / "config"
 CAST = {"actor": Actor, "rollout": Rollout, "env": Env}
@@ -18,13 +18,13 @@ KEPT = {("actor", "0"), ("actor", "0-1"), ("rollout", "0"), ("rollout", "2"), ("
 
 
 @pytest.fixture(scope="session")
-def own_troupe(cluster: Cluster) -> Troupe:
+def own_troupe(cluster: Cluster) -> RunnerFactory:
     """The processes, for fixtures that live longer than a test."""
-    return Troupe(cluster, CONFIGS, CAST, EmbodiedRunner, KEPT)
+    return RunnerFactory(cluster, CONFIGS, CAST, EmbodiedRunner, KEPT)
 
 
 @pytest.fixture
-def troupe(own_troupe: Troupe, request: pytest.FixtureRequest) -> Iterator[Troupe]:
+def runners(own_troupe: RunnerFactory, request: pytest.FixtureRequest) -> Iterator[RunnerFactory]:
     """Makes runners; its processes serve one test after the other."""
     failed = request.session.testsfailed
     yield own_troupe

@@ -65,9 +65,9 @@ def other(predict: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.timeout(180)
-def test_a_real_job_agrees_and_what_was_tampered_with_is_named(troupe, tmp_path):
+def test_a_real_job_agrees_and_what_was_tampered_with_is_named(runners, tmp_path):
     tampered = {"rollout": (TamperedRollout, ())}
-    runner = troupe.runner(tmp_path, "gymnasium_ppo_mlp", OVERRIDES, tampered)
+    runner = runners.runner(tmp_path, "gymnasium_ppo_mlp", OVERRIDES, tampered)
     told = {}
     for part in ("weights", "normaliser", "inputs", "dtype", "computation"):
         runner.rollout.tamper(part).wait()

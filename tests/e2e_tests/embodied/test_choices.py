@@ -18,16 +18,16 @@ long = pytest.mark.skipif(
 )
 
 
-def train(troupe, folder, overrides):
-    runner = troupe.runner(folder, "gymnasium_ppo_mlp", overrides)
+def train(runners, folder, overrides):
+    runner = runners.runner(folder, "gymnasium_ppo_mlp", overrides)
     return runner, runner.run()
 
 
 @pytest.mark.timeout(240)
-def test_several_choices_at_a_time_are_learned_and_exported(troupe, tmp_path):
+def test_several_choices_at_a_time_are_learned_and_exported(runners, tmp_path):
     size = ["env.train.max_steps_per_rollout_epoch=40", "actor.global_batch_size=160"]
     last = ["runner.max_epochs=10", "runner.save_interval=10", "runner.eval_episodes=20"]
-    runner, summary = train(troupe, tmp_path, [KEYPAD, *size, *last])
+    runner, summary = train(runners, tmp_path, [KEYPAD, *size, *last])
     lines = (runner.folder / "metrics.jsonl").read_text().splitlines()
     returns = [row["env/return"] for row in map(json.loads, lines) if "env/return" in row]
     assert returns[0] < 0.4 * keypad.STEPS and returns[-1] > 2 * returns[0]
@@ -45,19 +45,19 @@ def test_several_choices_at_a_time_are_learned_and_exported(troupe, tmp_path):
     assert total > 0.95 * keypad.STEPS
 
 
-def batch_of(troupe, folder, overrides):
+def batch_of(runners, folder, overrides):
     short = ["env.train.max_steps_per_rollout_epoch=16", "actor.global_batch_size=64"]
-    runner = troupe.runner(folder, "gymnasium_ppo_mlp", [KEYPAD, *short, *overrides])
+    runner = runners.runner(folder, "gymnasium_ppo_mlp", [KEYPAD, *short, *overrides])
     runner.update_rollout_weights()
     runner.generate_rollouts()
     return runner.actor.batch().wait()[0]
 
 
 @pytest.mark.timeout(180)
-def test_choices_do_not_depend_on_how_envs_are_split(troupe, tmp_path):
+def test_choices_do_not_depend_on_how_envs_are_split(runners, tmp_path):
     chunks = "actor.model.num_action_chunks=2"
-    plain = batch_of(troupe, tmp_path, [chunks, "rollout.pipeline_stage_num=1"])
-    staged = batch_of(troupe, tmp_path, [chunks, "rollout.pipeline_stage_num=2"])
+    plain = batch_of(runners, tmp_path, [chunks, "rollout.pipeline_stage_num=1"])
+    staged = batch_of(runners, tmp_path, [chunks, "rollout.pipeline_stage_num=2"])
     assert plain["action"].dtype == torch.int64 and plain["action"].shape == (8, 16, 2 * 2)
     # With two stages, the first halves of both workers' envs come before the second halves.
     order = [*range(0, 4), *range(8, 12), *range(4, 8), *range(12, 16)]
@@ -67,15 +67,15 @@ def test_choices_do_not_depend_on_how_envs_are_split(troupe, tmp_path):
 
 @long
 @pytest.mark.timeout(900)
-def test_cartpole_is_learned(troupe, tmp_path):
+def test_cartpole_is_learned(runners, tmp_path):
     overrides = ["env.train.id=CartPole-v1", "runner.max_epochs=40"]
-    _, summary = train(troupe, tmp_path, overrides)
+    _, summary = train(runners, tmp_path, overrides)
     assert summary["evaluation"]["eval/return"] >= 400
 
 
 @long
 @pytest.mark.timeout(900)
-def test_acrobot_is_learned(troupe, tmp_path):
+def test_acrobot_is_learned(runners, tmp_path):
     overrides = ["env.train.id=Acrobot-v1", "runner.max_epochs=60"]
-    _, summary = train(troupe, tmp_path, overrides)
+    _, summary = train(runners, tmp_path, overrides)
     assert summary["evaluation"]["eval/return"] > -100

@@ -24,18 +24,18 @@ OVERRIDES = [
 ]
 
 
-def run(troupe, tmp_path: Path, name: str, *overrides: str) -> Path:
+def run(runners, tmp_path: Path, name: str, *overrides: str) -> Path:
     more = [*OVERRIDES, *overrides, f"runner.logger.experiment_name={name}"]
-    runner = troupe.runner(tmp_path, "gymnasium_ppo_mlp", more)
+    runner = runners.runner(tmp_path, "gymnasium_ppo_mlp", more)
     runner.run()
     return runner.folder
 
 
 @pytest.mark.timeout(180)
-def test_two_ranks_and_two_stages_do_the_same_until_something_is_changed(troupe, tmp_path, capsys):
+def test_two_ranks_and_two_stages_do_the_same_until_something_is_changed(runners, tmp_path, capsys):
     # Both rates rise in steps 1 and 2 and are at their height in step 3; then one of them falls.
-    one = run(troupe, tmp_path, "one")
-    two = run(troupe, tmp_path, "two", "actor.optim.lr_scheduler=linear")
+    one = run(runners, tmp_path, "one")
+    two = run(runners, tmp_path, "two", "actor.optim.lr_scheduler=linear")
     first, second = ((folder / FILE).read_text().splitlines() for folder in (one, two))
     assert first[:5] == second[:5] and first[5] != second[5]
     found = read_fingerprints(one)

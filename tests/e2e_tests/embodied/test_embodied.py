@@ -26,10 +26,10 @@ SHORT = [
 
 
 @pytest.mark.timeout(300)
-def test_the_default_job_learns_to_press_the_button(troupe, tmp_path):
+def test_the_default_job_learns_to_press_the_button(runners, tmp_path):
     overrides = ["runner.max_epochs=20", "env.eval.video_cfg.save_video=false", "runner.seed=1"]
     overrides += ["runner.val_check_interval=10"]
-    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", overrides)
+    runner = runners.runner(tmp_path, "metaworld_ppo_mlp", overrides)
     summary = runner.run()
     assert summary["evaluation"]["eval/success_once"] >= 0.8
     assert summary["evaluation"]["eval/episodes"] == 100
@@ -65,8 +65,8 @@ MODES = {
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_trains_with_several_ranks(troupe, tmp_path, mode):
-    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *MODES[mode]])
+def test_every_mode_trains_with_several_ranks(runners, tmp_path, mode):
+    runner = runners.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *MODES[mode]])
     summary = runner.run()
     assert summary["env_steps"] == 2 * 16 * 20
     weights = runner.actor.weights().wait()
@@ -75,22 +75,22 @@ def test_every_mode_trains_with_several_ranks(troupe, tmp_path, mode):
 
 
 @pytest.mark.timeout(180)
-def test_grpo_trains(troupe, tmp_path):
-    summary = troupe.runner(tmp_path, "metaworld_grpo_mlp", SHORT).run()
+def test_grpo_trains(runners, tmp_path):
+    summary = runners.runner(tmp_path, "metaworld_grpo_mlp", SHORT).run()
     assert summary["env_steps"] == 2 * 32 * 20
 
 
-def rollout_of(troupe, tmp_path, overrides: list[str]) -> dict[str, torch.Tensor]:
-    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
+def rollout_of(runners, tmp_path, overrides: list[str]) -> dict[str, torch.Tensor]:
+    runner = runners.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
     runner.update_rollout_weights()
     runner.generate_rollouts()
     return runner.actor.batch().wait()[0]
 
 
 @pytest.mark.timeout(180)
-def test_pipelined_and_unpipelined_rollouts_are_the_same(troupe, tmp_path):
-    plain = rollout_of(troupe, tmp_path, ["rollout.pipeline_stage_num=1"])
-    staged = rollout_of(troupe, tmp_path, ["rollout.pipeline_stage_num=2"])
+def test_pipelined_and_unpipelined_rollouts_are_the_same(runners, tmp_path):
+    plain = rollout_of(runners, tmp_path, ["rollout.pipeline_stage_num=1"])
+    staged = rollout_of(runners, tmp_path, ["rollout.pipeline_stage_num=2"])
     # With two stages, the first halves of both workers' envs come before the second halves.
     order = [*range(0, 4), *range(8, 12), *range(4, 8), *range(12, 16)]
     for name, tensor in plain.items():
@@ -98,7 +98,7 @@ def test_pipelined_and_unpipelined_rollouts_are_the_same(troupe, tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_one_global_batch_gives_the_same_update_for_any_ranks_and_micro_batches(troupe, tmp_path):
+def test_one_global_batch_gives_the_same_update_for_any_ranks_and_micro_batches(runners, tmp_path):
     """Same rollout, one optimiser step: the new weights agree to rounding."""
     results = []
     for actors, micro in (("0", "null"), ("0", "40"), ("0-1", "20")):
@@ -108,7 +108,7 @@ def test_one_global_batch_gives_the_same_update_for_any_ranks_and_micro_batches(
             "actor.global_batch_size=320",
             "algorithm.update_epoch=1",
         ]
-        runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
+        runner = runners.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
         runner.update_rollout_weights()
         runner.generate_rollouts()
         runner.learn()
@@ -139,16 +139,16 @@ def test_env_counts_that_do_not_divide_are_refused_before_anything_starts():
 
 
 @pytest.mark.timeout(120)
-def test_an_unknown_task_lists_the_near_ones(troupe, tmp_path):
+def test_an_unknown_task_lists_the_near_ones(runners, tmp_path):
     with pytest.raises(ValueError, match="button-press-v3"):
-        troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, "env.train.task=buton-press-v3"])
+        runners.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, "env.train.task=buton-press-v3"])
     assert wait_all() == []
 
 
 @pytest.mark.timeout(120)
-def test_only_eval_does_not_train(troupe, tmp_path):
+def test_only_eval_does_not_train(runners, tmp_path):
     overrides = [*SHORT, "runner.only_eval=true"]
-    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", overrides)
+    runner = runners.runner(tmp_path, "metaworld_ppo_mlp", overrides)
     before = runner.actor.weights().wait()[0]
     summary = runner.run()
     assert summary["status"] == "evaluated" and summary["env_steps"] == 0

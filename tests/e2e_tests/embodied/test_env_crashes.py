@@ -21,7 +21,7 @@ from rlinf.scheduler import WorkerDied
 from rlinf.scheduler.cluster.shutdown import runs
 from rlinf.workers.checkpointed import Job
 from rlinf.workers.env.env_worker import EnvWorker
-from tests.e2e_tests.embodied.cast import Rollout
+from tests.e2e_tests.embodied.workers import Rollout
 
 SHORT = [
     "env.train.id=Pendulum-v1",
@@ -73,9 +73,9 @@ class MortalEnv(EnvWorker):
         return [env.seed for env in self._train]
 
 
-def make_runner(troupe, tmp_path, plan: dict[int, list[int]], *overrides: str) -> EmbodiedRunner:
-    cast = {"env": (MortalEnv, (plan,)), "rollout": (Rollout, ())}
-    return troupe.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, *overrides], cast)
+def make_runner(runners, tmp_path, plan: dict[int, list[int]], *overrides: str) -> EmbodiedRunner:
+    workers = {"env": (MortalEnv, (plan,)), "rollout": (Rollout, ())}
+    return runners.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, *overrides], workers)
 
 
 def pids_of(runner: EmbodiedRunner) -> list[int]:
@@ -83,12 +83,12 @@ def pids_of(runner: EmbodiedRunner) -> list[int]:
 
 
 @pytest.mark.timeout(180)
-def test_a_run_survives_the_crash_of_one_of_two_env_processes(troupe, tmp_path):
+def test_a_run_survives_the_crash_of_one_of_two_env_processes(runners, tmp_path):
     placement = "cluster.component_placement={actor:0,rollout:2,env:0-1}"
     more = [placement, "rollout.pipeline_stage_num=2", "runner.max_epochs=3"]
     more += ["runner.save_interval=1"]
     # Each of two stages receives 20 actions in a rollout, so this is in the second.
-    runner = make_runner(troupe, tmp_path, {1: [50]}, *more)
+    runner = make_runner(runners, tmp_path, {1: [50]}, *more)
     seeds, pids = runner.env.seeds().wait(), pids_of(runner)
     summary = runner.run()
     assert summary["status"] == "finished" and summary["env_restarts"] == 1
@@ -106,13 +106,13 @@ def test_a_run_survives_the_crash_of_one_of_two_env_processes(troupe, tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(troupe, tmp_path):
+def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(runners, tmp_path):
     # Rank 0 dies at its start; rank 1 in the first rollout, then in evaluation.
     plan = {0: [0], 1: [10, 65]}
     placement = "cluster.component_placement={actor:0-1,rollout:2-3,env:0-1}"
     # Rank 1 has had 40 to 59 actions when evaluation begins, which has 60.
     more = ["env.train.max_restarts=4", "runner.eval_episodes=12"]
-    runner = make_runner(troupe, tmp_path, plan, placement, *more)
+    runner = make_runner(runners, tmp_path, plan, placement, *more)
     assert runner.retry.restarts == 1
     runner.update_rollout_weights()
     metrics, _ = runner.generate_rollouts()
@@ -131,14 +131,14 @@ def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(tro
 
 
 @pytest.mark.timeout(180)
-def test_a_retried_rollout_is_the_rollout_that_was_interrupted(troupe, tmp_path):
+def test_a_retried_rollout_is_the_rollout_that_was_interrupted(runners, tmp_path):
     """All env processes crash, so that the retry begins as the first attempt did."""
     batches = []
     for plan in ({}, {0: [10], 1: [10]}):
         if plan:
-            runner = make_runner(troupe, tmp_path, plan)
+            runner = make_runner(runners, tmp_path, plan)
         else:
-            runner = troupe.runner(tmp_path, "gymnasium_ppo_mlp", SHORT)
+            runner = runners.runner(tmp_path, "gymnasium_ppo_mlp", SHORT)
         runner.update_rollout_weights()
         metrics, _ = runner.generate_rollouts()
         assert metrics["env/restarts"] == len(plan)

@@ -34,13 +34,13 @@ def read(folder: Path) -> dict:
 
 
 @pytest.mark.timeout(180)
-def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(troupe, tmp_path):
+def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(runners, tmp_path):
     """A run evaluated at its end, and one that is evaluated after each step, in other envs."""
     # With this interval, the second rollout goes on with the weights of the first.
     more = [*SHORT, "runner.max_epochs=3", "runner.weight_sync_interval=2"]
     results = []
     for interval, envs in ((-1, 4), (1, 10)):
-        runner = troupe.runner(
+        runner = runners.runner(
             tmp_path / str(interval),
             "gymnasium_ppo_mlp",
             [
@@ -68,12 +68,12 @@ def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(troupe, tmp_
 
 
 @pytest.mark.timeout(240)
-def test_a_checkpoint_is_evaluated_and_exported_as_the_policy_that_was_trained(troupe, tmp_path):
+def test_a_checkpoint_is_evaluated_and_exported_as_the_policy_that_was_trained(runners, tmp_path):
     """By 1 worker with 4 envs and 1 policy, then by 2 with 3 envs each and 3 policies."""
     saved = ["runner.max_epochs=2", "runner.save_interval=1", "env.eval.total_num_envs=4"]
     # Two ranks write the weights.
     saved += ["cluster.component_placement={actor:0-1,rollout:0,env:0}"]
-    training = troupe.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, *saved])
+    training = runners.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, *saved])
     training.run()
     run = training.folder
     trained, before = read(run), sorted(path.name for path in run.iterdir())
@@ -83,7 +83,7 @@ def test_a_checkpoint_is_evaluated_and_exported_as_the_policy_that_was_trained(t
     config = checkpoint_config.of(str(run))
     assert config == str(run / "eval_global_step_2" / "checkpoint.yaml")
     other = ["cluster.component_placement={actor:0,rollout:0-2,env:0-1}", "runner.only_eval=true"]
-    runner = troupe.runner(tmp_path, config, [*other, "env.eval.total_num_envs=6"])
+    runner = runners.runner(tmp_path, config, [*other, "env.eval.total_num_envs=6"])
     summary = runner.run()
     assert runner.folder == run / "eval_global_step_2"
     assert summary["status"] == "evaluated" and summary["global_step"] == 2
@@ -104,7 +104,7 @@ def test_a_checkpoint_is_evaluated_and_exported_as_the_policy_that_was_trained(t
 
 
 @pytest.mark.timeout(120)
-def test_videos_show_what_was_evaluated(troupe, tmp_path):
+def test_videos_show_what_was_evaluated(runners, tmp_path):
     able, reason = can_render()
     if not able:
         pytest.skip(reason)
@@ -112,7 +112,7 @@ def test_videos_show_what_was_evaluated(troupe, tmp_path):
     video = ["env.eval.total_num_envs=4", "env.eval.video_cfg.max_videos=2"]
     # A process that has simulated before cannot choose any more how to draw.
     fresh = {"env": (EnvWorker, ())}
-    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*short, *video], fresh)
+    runner = runners.runner(tmp_path, "metaworld_ppo_mlp", [*short, *video], fresh)
     summary = runner.run()
     assert summary["video"] == str(runner.folder / "policy.mp4")
     found = read(runner.folder)

@@ -45,10 +45,10 @@ class Memory:
 
 
 @pytest.mark.timeout(180)
-def test_resident_memory_is_flat_over_a_thousand_steps(troupe, tmp_path):
+def test_resident_memory_is_flat_over_a_thousand_steps(runners, tmp_path):
     plain = {"actor": EmbodiedFSDPActor, "rollout": MultiStepRolloutWorker, "env": EnvWorker}
-    cast = {role: (cls, ()) for role, cls in plain.items()}
-    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", SMALL, cast)
+    workers = {role: (cls, ()) for role, cls in plain.items()}
+    runner = runners.runner(tmp_path, "metaworld_ppo_mlp", SMALL, workers)
     memory = Memory(runner)
     summary = runner.run()
     assert summary["global_step"] == STEPS and summary["env_steps"] == STEPS * 2 * 2

@@ -17,7 +17,7 @@ def metrics_of(runner: EmbodiedRunner) -> list[dict[str, float]]:
 
 
 @pytest.mark.timeout(180)
-def test_grpo_with_a_reference_filtered_groups_and_devices_given_up_in_turn(troupe, tmp_path):
+def test_grpo_with_a_reference_filtered_groups_and_devices_given_up_in_turn(runners, tmp_path):
     overrides = [
         "cluster.component_placement={actor:0-1,rollout:0,env:0-1}",
         "actor.enable_offload=true",
@@ -29,7 +29,7 @@ def test_grpo_with_a_reference_filtered_groups_and_devices_given_up_in_turn(trou
         "algorithm.rewards_lower_bound=0.0",
         "runner.max_epochs=1",
     ]
-    runner = troupe.runner(tmp_path, "metaworld_grpo_mlp", [*SHORT, *overrides])
+    runner = runners.runner(tmp_path, "metaworld_grpo_mlp", [*SHORT, *overrides])
     runner.update_rollout_weights()
     runner.generate_rollouts()
     for batch in runner.actor.batch().wait():
@@ -69,8 +69,8 @@ def assert_turns_are_kept(runner: EmbodiedRunner) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_an_observation_that_is_not_finite_stops_the_run(troupe, tmp_path):
-    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", SHORT)
+def test_an_observation_that_is_not_finite_stops_the_run(runners, tmp_path):
+    runner = runners.runner(tmp_path, "metaworld_ppo_mlp", SHORT)
     runner.env.send_nan_after(6).wait()
     # Rank 1 of two has envs 8 to 15.
     with pytest.raises(FloatingPointError, match="'states' of env 9 is nan .* step 6"):
@@ -79,9 +79,9 @@ def test_an_observation_that_is_not_finite_stops_the_run(troupe, tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_an_observation_that_is_not_finite_is_left_out(troupe, tmp_path):
+def test_an_observation_that_is_not_finite_is_left_out(runners, tmp_path):
     overrides = ["runner.on_nan=skip", "runner.val_check_interval=-1"]
-    runner = troupe.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
+    runner = runners.runner(tmp_path, "metaworld_ppo_mlp", [*SHORT, *overrides])
     runner.env.send_nan_after(6).wait()
     runner.run()
     counts = [line["train/nan_skipped"] for line in metrics_of(runner)[:2]]

@@ -8,8 +8,8 @@ import pytest
 
 from rlinf.config import build_config, config_names, validate_cfg
 from rlinf.envs import can_render
-from tests.e2e_tests.embodied.cast import Env
 from tests.e2e_tests.embodied.conftest import CONFIGS
+from tests.e2e_tests.embodied.workers import Env
 
 SHORT = [
     "runner.max_epochs=2",
@@ -32,8 +32,8 @@ def test_another_gymnasium_id_is_one_override_away() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_gymnasium_trains_with_the_step_limit_of_the_id(troupe, tmp_path) -> None:
-    runner = troupe.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, "env.train.id=Pendulum-v1"])
+def test_gymnasium_trains_with_the_step_limit_of_the_id(runners, tmp_path) -> None:
+    runner = runners.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, "env.train.id=Pendulum-v1"])
     summary = runner.run()
     assert summary["env_steps"] == 2 * 16 * 100
     assert summary["evaluation"]["eval/episodes"] == 4
@@ -44,7 +44,7 @@ def test_gymnasium_trains_with_the_step_limit_of_the_id(troupe, tmp_path) -> Non
 
 
 @pytest.mark.timeout(180)
-def test_pictures_train(troupe, tmp_path) -> None:
+def test_pictures_train(runners, tmp_path) -> None:
     able, reason = can_render()
     if not able:
         pytest.skip(reason)
@@ -53,5 +53,5 @@ def test_pictures_train(troupe, tmp_path) -> None:
     more += ["env.train.total_num_envs=8", "env.eval.video_cfg.save_video=false"]
     # MuJoCo draws only if its back-end was chosen before it was first loaded.
     new_env = {"env": (Env, ())}
-    summary = troupe.runner(tmp_path, "metaworld_ppo_cnn", [*short, *more], new_env).run()
+    summary = runners.runner(tmp_path, "metaworld_ppo_cnn", [*short, *more], new_env).run()
     assert summary["status"] == "finished" and summary["env_steps"] == 8 * 10

@@ -37,7 +37,7 @@ SHORT = [
     "algorithm.update_epoch=1",
     "actor.optim.lr_scheduler=cosine",
 ]
-# Places that the troupe keeps processes for, where a mode leaves the choice.
+# Places that the runners keeps processes for, where a mode leaves the choice.
 MODES = {
     "collocated": ({"actor": "0", "rollout": "0", "env": "0-1"}, []),
     "disaggregated": ({"actor": "0-1", "rollout": "2", "env": "3"}, []),
@@ -167,15 +167,15 @@ def undisturbed(own_troupe, tmp_path_factory):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_and_resumed_is_as_if_nothing_had_happened(
-    undisturbed, troupe, ray_address, tmp_path, capsys, mode
+    undisturbed, runners, ray_address, tmp_path, capsys, mode
 ):
     broken = tmp_path / "broken"
-    # Names of groups are part of the configuration, and processes of the troupe have their own.
-    names = troupe.group_names(MODES[mode][0])
+    # Names of groups are part of the configuration, and processes of the runners have their own.
+    names = runners.group_names(MODES[mode][0])
     overrides = overrides_of(mode, f"runner.max_epochs={STEPS}", "runner.resume_dir=auto", *names)
     start_and_kill(broken, ray_address, overrides)
     overrides += [f"runner.logger.experiment_name={broken.name}"]
-    resumed = troupe.runner(tmp_path, RECIPE, overrides)
+    resumed = runners.runner(tmp_path, RECIPE, overrides)
     said = capsys.readouterr().out
     assert "resuming after step" in said and "not restored" not in said
     resumed.run()
@@ -201,16 +201,16 @@ def test_a_run_that_restarts_itself_is_as_if_nothing_had_happened(
 
 
 @pytest.mark.timeout(180)
-def test_another_number_of_ranks_and_another_config(troupe, tmp_path, capsys):
+def test_another_number_of_ranks_and_another_config(runners, tmp_path, capsys):
     first = overrides_of("collocated", "runner.max_epochs=1")
-    troupe.runner(tmp_path, RECIPE, first).run()
+    runners.runner(tmp_path, RECIPE, first).run()
     more = overrides_of("disaggregated", "runner.max_epochs=2", "runner.resume_dir=auto")
     more.append("actor.optim.lr_scheduler=constant")
     with pytest.raises(CheckpointError) as caught:
-        troupe.runner(tmp_path, RECIPE, more)
+        runners.runner(tmp_path, RECIPE, more)
     assert "actor.optim.lr_scheduler: 'cosine' then, 'constant' now" in str(caught.value)
     capsys.readouterr()
-    resumed = troupe.runner(tmp_path, RECIPE, [*more, "runner.resume_force=true"])
+    resumed = runners.runner(tmp_path, RECIPE, [*more, "runner.resume_force=true"])
     said = capsys.readouterr().out
     assert "there were 1 actor ranks and now are 2" in said
     assert "new episodes begin" in said
@@ -219,11 +219,11 @@ def test_another_number_of_ranks_and_another_config(troupe, tmp_path, capsys):
 
 
 @pytest.mark.timeout(180)
-def test_an_env_that_cannot_be_saved_costs_its_episodes_and_nothing_else(troupe, tmp_path, capsys):
+def test_an_env_that_cannot_be_saved_costs_its_episodes_and_nothing_else(runners, tmp_path, capsys):
     robot = "env.train.id=tests.e2e_tests.embodied.robot:Robot-v0"
     overrides = overrides_of("collocated", robot, "runner.resume_dir=auto")
     capsys.readouterr()
-    first = troupe.runner(tmp_path, RECIPE, [*overrides, "runner.max_epochs=2"])
+    first = runners.runner(tmp_path, RECIPE, [*overrides, "runner.max_epochs=2"])
     summary = first.run()
     why = "the episodes in flight, as tests.e2e_tests.embodied.robot:Robot-v0 is nondeterministic"
     assert summary["checkpoint_failures"] == 0
@@ -231,7 +231,7 @@ def test_an_env_that_cannot_be_saved_costs_its_episodes_and_nothing_else(troupe,
     assert capsys.readouterr().err.count(f"checkpoints hold all but {why}") == 1
     before = first.actor.weights().wait()[0]
     longer = ["runner.max_epochs=3", "runner.resume_force=true"]
-    resumed = troupe.runner(tmp_path, RECIPE, [*overrides, *longer])
+    resumed = runners.runner(tmp_path, RECIPE, [*overrides, *longer])
     said = capsys.readouterr().out
     assert "resuming after step 2" in said and f"not restored: {why}" in said
     assert "new episodes begin" in said

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nursery import ROOT, Nursery, leave
+from tests.fork_server import ROOT, ForkServer, leave
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Where processes come from."""
-    with Nursery(("tests.e2e_tests.faults.program",)) as nursery:
-        yield nursery
+    with ForkServer(("tests.e2e_tests.faults.program",)) as fork_server:
+        yield fork_server
 
 
 @pytest.fixture(scope="session")
-def joining_ray(nursery: Nursery) -> Iterator[dict[str, str]]:
+def joining_ray(fork_server: ForkServer) -> Iterator[dict[str, str]]:
     """Variables of those who join that Ray."""
-    command = [sys.executable, "-m", "tests.e2e_tests.faults.ray_host", nursery.address]
+    command = [sys.executable, "-m", "tests.e2e_tests.faults.ray_host", fork_server.address]
     host = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -15,7 +15,7 @@ import psutil
 
 from rlinf.runners.base_runner import BaseRunner
 from rlinf.scheduler import Channel, WorkerGroup
-from tests.e2e_tests.faults.parts import ROLES, Fault, Signs, strike
+from tests.e2e_tests.faults.parts import ROLES, Fault, Milestones, strike
 
 STEPS = 3
 PATIENCE = 4.0
@@ -31,8 +31,8 @@ class Loop(BaseRunner):
         super().__init__(cfg, [team], ())
         self._team = team
         self._fault = fault
-        self._signs = Signs(folder)
-        self._cast = folder / "cast.json"
+        self._signs = Milestones(folder)
+        self._processes = folder / "processes.json"
         self._cluster = team._cluster
         self.totals_seen: list[int] = []
 
@@ -76,7 +76,7 @@ class Loop(BaseRunner):
     def build_workers(self) -> None:
         self._channels = [Channel.create("observations", maxsize=4), Channel.create("halves")]
         known = [(pid, psutil.Process(pid).create_time()) for pid in self._pids().values()]
-        self._cast.write_text(json.dumps(known))
+        self._processes.write_text(json.dumps(known))
         self._in_start()
 
     def _in_start(self) -> None:

@@ -32,7 +32,7 @@ class Fault(NamedTuple):
         return self.phase == phase and (phase == "start" or steps == (2 if phase == "save" else 1))
 
 
-class Signs:
+class Milestones:
     """Files by which the processes of a run tell each other, and the test, how far they are."""
 
     def __init__(self, folder: Path) -> None:
@@ -79,13 +79,13 @@ class Part(Checkpointed, Worker):
 
     Args:
         fault: what happens in this run.
-        folder: where signs are given.
+        folder: where milestones are given.
     """
 
     def __init__(self, fault: Fault | None, folder: Path) -> None:
         super().__init__()
         self._role, self._fault = ROLES[self._rank], fault
-        self._signs = Signs(folder)
+        self._signs = Milestones(folder)
         self._steps = 0
 
     def _reach(self, phase: str) -> None:

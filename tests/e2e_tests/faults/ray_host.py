@@ -1,4 +1,4 @@
-"""A Ray whose workers are forks of a nursery: `ray_host.py NURSERY`, until its input is closed.
+"""A Ray whose workers are forks of a fork_server: `ray_host.py NURSERY`, until its input is closed.
 
 It prints a line of JSON: the variables of those who join it.
 """
@@ -11,7 +11,7 @@ import sys
 import threading
 
 from rlinf.scheduler.cluster.ray_session import RaySession
-from tests.nursery import serving_ray
+from tests.fork_server import serving_ray
 
 
 def _leave_when_closed(started: threading.Event, closed: threading.Event) -> None:

@@ -19,8 +19,8 @@ from rlinf.scheduler.cluster.shutdown import runs
 from rlinf.scheduler.failure.process_state import is_stopped
 from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
 from tests.e2e_tests.faults.job import STEPS
-from tests.e2e_tests.faults.parts import ITEMS, ROLES, SOON, Fault, Signs
-from tests.nursery import Nursery
+from tests.e2e_tests.faults.parts import ITEMS, ROLES, SOON, Fault, Milestones
+from tests.fork_server import ForkServer
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -42,7 +42,7 @@ class Ran:
     """A run, and what it has left behind."""
 
     def __init__(
-        self, nursery: Nursery, joining: dict[str, str], folder: Path, fault: Fault | None
+        self, fork_server: ForkServer, joining: dict[str, str], folder: Path, fault: Fault | None
     ) -> None:
         self.folder = folder
         argv = ["tests.e2e_tests.faults.program", str(folder), *(fault or ())]
@@ -50,18 +50,18 @@ class Ran:
             env = {**os.environ, **joining}
             # It finds its modules already, and its workers should not begin with another one.
             env.pop("PYTHONPATH", None)
-            driver = psutil.Process(nursery.start(argv, env, output.fileno()))
+            driver = psutil.Process(fork_server.start(argv, env, output.fileno()))
         self._wait_for(lambda: is_stopped(driver.pid) or not runs(driver))
         self.was_stopped = is_stopped(driver.pid)
         if self.was_stopped:
             time.sleep(1.0)
             driver.send_signal(signal.SIGCONT)
             self._wait_for(lambda: not runs(driver))
-        cast = self._read("cast.json")
-        assert cast is not None, self.output
-        processes = [process for process in map(_process, cast) if process is not None]
+        known = self._read("processes.json")
+        assert known is not None, self.output
+        processes = [process for process in map(_process, known) if process is not None]
         self._wait_for(lambda: not any(map(runs, processes)))
-        struck = Signs(folder).time_of("struck")
+        struck = Milestones(folder).time_of("struck")
         self.seconds = time.monotonic() - struck if struck else None
         self.outcome = self._read("outcome.json")
         self.card = self._read("logs/failure.json")
@@ -138,13 +138,13 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs_with(
     request: pytest.FixtureRequest,
-    nursery: Nursery,
+    fork_server: ForkServer,
     joining_ray: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Runs]:
     wanted = [i.callspec.params["fault"] for i in request.session.items if i.path == request.path]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        performed = Runs(pool, nursery, joining_ray)
+        performed = Runs(pool, fork_server, joining_ray)
         for fault in wanted:
             performed.begin(tmp_path_factory.mktemp("run"), fault)
         yield performed

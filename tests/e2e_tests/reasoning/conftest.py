@@ -9,7 +9,7 @@ import pytest
 from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.scheduler import Cluster
 from tests.e2e_tests.reasoning.jobs import CONFIGS, Actor, Critic, Inference, Reward, Rollout
-from tests.e2e_tests.troupe import Troupe
+from tests.e2e_tests.runners import RunnerFactory
 
 CAST = {"rollout": Rollout, "reward": Reward, "actor": Actor}
 OPTIONAL = {
@@ -21,13 +21,13 @@ KEPT = {("actor", "0"), ("actor", "0-1"), ("rollout", "0"), ("reward", "0")}
 
 
 @pytest.fixture(scope="session")
-def own_troupe(cluster: Cluster) -> Troupe:
+def own_troupe(cluster: Cluster) -> RunnerFactory:
     """The processes."""
-    return Troupe(cluster, CONFIGS, CAST, ReasoningRunner, KEPT, OPTIONAL)
+    return RunnerFactory(cluster, CONFIGS, CAST, ReasoningRunner, KEPT, OPTIONAL)
 
 
 @pytest.fixture
-def troupe(own_troupe: Troupe, request: pytest.FixtureRequest) -> Iterator[Troupe]:
+def runners(own_troupe: RunnerFactory, request: pytest.FixtureRequest) -> Iterator[RunnerFactory]:
     """Makes runners; its processes serve one test after the other."""
     failed = request.session.testsfailed
     yield own_troupe

@@ -14,7 +14,7 @@ from rlinf.workers.critic.critic_worker import ReasoningCriticWorker
 from rlinf.workers.inference.reasoning_inference import ReasoningInference
 from rlinf.workers.reward.reward_worker import RewardWorker
 from rlinf.workers.rollout.generation_worker import GenerationWorker
-from tests.e2e_tests.troupe import BeginsAgain, Troupe
+from tests.e2e_tests.runners import BeginsAgain, RunnerFactory
 
 CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "reasoning" / "config"
 SHORT = [
@@ -61,10 +61,10 @@ class Critic(BeginsAgain, ReasoningCriticWorker):
 
 
 def make_runner(
-    troupe: Troupe, folder: Path, *overrides: str, recipe: str = "arithmetic_grpo"
+    runners: RunnerFactory, folder: Path, *overrides: str, recipe: str = "arithmetic_grpo"
 ) -> ReasoningRunner:
     """A job whose workers are ready."""
-    return troupe.runner(folder, recipe, list(overrides))
+    return runners.runner(folder, recipe, list(overrides))
 
 
 def metrics_of(runner: ReasoningRunner) -> list[dict[str, Any]]:

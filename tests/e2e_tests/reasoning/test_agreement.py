@@ -52,9 +52,9 @@ class _Changing:
 
 
 @pytest.mark.timeout(180)
-def test_a_real_job_agrees_and_what_was_tampered_with_is_named(troupe, tmp_path):
-    cast = {"rollout": (TamperedRollout, ())}
-    runner = troupe.runner(tmp_path, "arithmetic_grpo", OVERRIDES, cast)
+def test_a_real_job_agrees_and_what_was_tampered_with_is_named(runners, tmp_path):
+    workers = {"rollout": (TamperedRollout, ())}
+    runner = runners.runner(tmp_path, "arithmetic_grpo", OVERRIDES, workers)
     runner._supervise()
     runner._supervise = lambda: None
     before = runner.actor.weights().wait()[0]

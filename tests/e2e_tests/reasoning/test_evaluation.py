@@ -36,9 +36,9 @@ def evaluate(cluster: Any, folder: Path, *overrides: str) -> ReasoningEvalRunner
 
 
 @pytest.mark.timeout(240)
-def test_a_checkpoint_and_its_export_are_evaluated_without_an_actor(troupe, cluster, tmp_path):
+def test_a_checkpoint_and_its_export_are_evaluated_without_an_actor(runners, cluster, tmp_path):
     trained = make_runner(
-        troupe,
+        runners,
         tmp_path / "trained",
         *SHORT,
         "runner.max_steps=2",

@@ -34,12 +34,12 @@ def comparable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(240)
-def test_groups_of_their_own_make_the_same_run_and_resume_exactly(troupe, tmp_path):
-    alone = make_runner(troupe, tmp_path / "alone", *RECIPE, *ALONE)
+def test_groups_of_their_own_make_the_same_run_and_resume_exactly(runners, tmp_path):
+    alone = make_runner(runners, tmp_path / "alone", *RECIPE, *ALONE)
     alone.run()
     expected = alone.actor.weights().wait()[0]
 
-    whole = make_runner(troupe, tmp_path / "whole", *RECIPE, *GROUPS)
+    whole = make_runner(runners, tmp_path / "whole", *RECIPE, *GROUPS)
     start = whole.actor.weights().wait()[0]
     whole.run()
     own = whole.actor.weights().wait()[0]
@@ -58,7 +58,7 @@ def test_groups_of_their_own_make_the_same_run_and_resume_exactly(troupe, tmp_pa
 
     checkpoint = whole.folder / "checkpoints" / "global_step_2"
     resume = f"runner.resume_dir={checkpoint}"
-    resumed = make_runner(troupe, tmp_path / "resumed", *RECIPE, *GROUPS, resume)
+    resumed = make_runner(runners, tmp_path / "resumed", *RECIPE, *GROUPS, resume)
     assert resumed.global_step == 2
     resumed.run()
     found = resumed.actor.weights().wait()[0]

@@ -12,9 +12,9 @@ from tests.e2e_tests.reasoning.jobs import SHORT, make_runner, metrics_of
 
 
 @pytest.mark.timeout(300)
-def test_a_small_model_gets_better_at_problems_it_has_never_seen(troupe, tmp_path):
+def test_a_small_model_gets_better_at_problems_it_has_never_seen(runners, tmp_path):
     runner = make_runner(
-        troupe,
+        runners,
         tmp_path,
         "runner.max_steps=12",
         "runner.val_check_interval=12",
@@ -41,12 +41,12 @@ def of_the_clock(name: str) -> bool:
 
 
 @pytest.mark.timeout(240)
-def test_a_resumed_run_is_as_if_nothing_had_happened(troupe, tmp_path):
+def test_a_resumed_run_is_as_if_nothing_had_happened(runners, tmp_path):
     """By DAPO, where prompts are drawn again, and more groups come than are needed."""
     # Some answers have to be right.
     overrides = [*SHORT, "runner.max_steps=4", "actor.supervised.steps=80"]
     overrides.append("actor.supervised.batch_size=64")
-    make = partial(make_runner, troupe, recipe="arithmetic_dapo")
+    make = partial(make_runner, runners, recipe="arithmetic_dapo")
     whole = make(tmp_path / "a", *overrides)
     whole.run()
     expected = whole.actor.weights().wait()[0]
@@ -71,12 +71,12 @@ def test_a_resumed_run_is_as_if_nothing_had_happened(troupe, tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_evaluations_change_nothing_in_training(troupe, tmp_path):
+def test_evaluations_change_nothing_in_training(runners, tmp_path):
     """Also not between two weight updates, when the engine has older weights than the actor."""
     found = []
     for name, interval in (("never", -1), ("always", 1)):
         runner = make_runner(
-            troupe,
+            runners,
             tmp_path / name,
             *SHORT,
             "runner.save_interval=-1",
@@ -114,8 +114,8 @@ def test_evaluations_change_nothing_in_training(troupe, tmp_path):
     ],
     ids=["asynchronous", "streaming", "asleep and asynchronous", "asleep between updates"],
 )
-def test_other_ways_to_train(troupe, tmp_path, overrides):
-    runner = make_runner(troupe, tmp_path, *SHORT, "runner.max_steps=3", *overrides)
+def test_other_ways_to_train(runners, tmp_path, overrides):
+    runner = make_runner(runners, tmp_path, *SHORT, "runner.max_steps=3", *overrides)
     summary = runner.run()
     assert summary["status"] == "finished" and summary["global_step"] == 3
     lines = [line for line in metrics_of(runner) if "rollout/samples" in line]

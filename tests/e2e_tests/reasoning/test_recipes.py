@@ -42,11 +42,11 @@ def test_recipes_of_one_task_differ_in_the_algorithm_alone() -> None:
         ("arithmetic_ppo", 0, "train/critic/updates"),
     ],
 )
-def test_a_recipe_trains(troupe, tmp_path: Path, name: str, age: int, expected: str) -> None:
+def test_a_recipe_trains(runners, tmp_path: Path, name: str, age: int, expected: str) -> None:
     # With dynamic sampling, some answers have to be right.
     steps = 80 if name == "arithmetic_dapo" else 10
     more = [f"actor.supervised.steps={steps}", f"algorithm.max_policy_age={age}"]
-    runner = make_runner(troupe, tmp_path, *SHORT, *more, recipe=name)
+    runner = make_runner(runners, tmp_path, *SHORT, *more, recipe=name)
     summary = runner.run()
     assert summary["status"] == "finished" and summary["global_step"] == 3
     lines = metrics_of(runner)

@@ -21,7 +21,7 @@ from rlinf.scheduler import (
     Worker,
     WorkerDied,
 )
-from tests.nursery import Nursery, serving_ray
+from tests.fork_server import ForkServer, serving_ray
 
 
 class Where(Worker):
@@ -179,6 +179,6 @@ def two_nodes(log_dir: str) -> dict:
 
 
 if __name__ == "__main__":
-    with Nursery(("torch",)) as nursery, serving_ray(nursery.address):
+    with ForkServer(("torch",)) as fork_server, serving_ray(fork_server.address):
         result = {"four": four_nodes, "two": two_nodes}[sys.argv[1]](sys.argv[2])
     print("RESULT " + json.dumps(result))

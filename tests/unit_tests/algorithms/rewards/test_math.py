@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf.utils.processes.pool import ProcessPool, Servant
+from rlinf.utils.processes.pool import ProcessPool, ProcessSpec
 
 pytest.importorskip("math_verify")
 
@@ -63,8 +63,8 @@ def test_threads_are_refused_instead_of_scoring_zero(rule):
 def test_in_a_pool_a_hang_costs_its_own_sample():
     # A third of it for each step: enough for a busy machine, and what hangs takes as long.
     settings = {"timeout": 12.0, "reward_type": "math"}
-    servant = Servant("rlinf.algorithms.rewards.base:make_scorer", ("math", settings))
-    pool = ProcessPool(servant, timeout=60.0)
+    spec = ProcessSpec("rlinf.algorithms.rewards.base:make_scorer", ("math", settings))
+    pool = ProcessPool(spec, timeout=60.0)
     try:
         assert "NOT" not in pool.wait_ready()
         before = pool.pids

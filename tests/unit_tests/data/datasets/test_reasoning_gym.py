@@ -12,7 +12,7 @@ pytest.importorskip("reasoning_gym")
 
 from rlinf.data.datasets import gym_entries, make_dataset  # noqa: E402
 from rlinf.data.datasets.gym_entries import EntryCache, EntryKey, EntrySource  # noqa: E402
-from rlinf.utils.processes.pool import ProcessPool, Servant  # noqa: E402
+from rlinf.utils.processes.pool import ProcessPool, ProcessSpec  # noqa: E402
 from tests.unit_tests.data.settings import data_section  # noqa: E402
 
 MIX = [
@@ -163,7 +163,7 @@ def test_text_that_a_task_evaluates_can_do_no_harm(tmp_path, confined):
     attacks = [f"__import__('os').system('touch {target}')", f"open('{target}', 'w').write('x')"]
     settings = {"answer_tag": "answer", "timeout": 10.0}
     target_and_args = "rlinf.algorithms.rewards.base:make_scorer", ("reasoning_gym", settings)
-    pool = ProcessPool(Servant(*target_and_args, confined=confined), timeout=10.0)
+    pool = ProcessPool(ProcessSpec(*target_and_args, confined=confined), timeout=10.0)
     try:
         texts = [f"<answer>{text}</answer>" for text in (*attacks, record.answer)]
         outcomes = pool.map([(text, "", "", record.metadata) for text in texts])

@@ -20,8 +20,8 @@ from rlinf.scheduler.collective.codec import decode, encode  # noqa: E402
 from rlinf.scheduler.collective.cuda_ipc import (  # noqa: E402
     CudaExporter,
     CudaImporter,
-    LentToken,
-    Loan,
+    LeaseToken,
+    MemoryLease,
     import_tensor,
     visible_devices,
 )
@@ -236,8 +236,8 @@ def test_memory_that_cannot_be_shared_goes_through_the_host(
         warnings.simplefilter("error")
         (came,), tokens = encode_all(unshareable())
     assert torch.equal(came, HOST_COPY) and tokens == [], "told once, and nothing is waited for"
-    loan = Loan(unshareable(), "slot")
-    (came,), tokens = encode_all(loan.tensor)
+    lease = MemoryLease(unshareable(), "slot")
+    (came,), tokens = encode_all(lease.tensor)
     assert torch.equal(came, HOST_COPY) and tokens == []
 
 
@@ -276,44 +276,44 @@ def test_a_storage_is_not_wrapped_without_end(gpu: FakeGpu) -> None:
 
 def test_a_loan_is_shared_once_with_each_reader(gpu: FakeGpu) -> None:
     exporter, buffer = CudaExporter(), FakeTensor()
-    loan = Loan(buffer, "slot")
+    lease = MemoryLease(buffer, "slot")
     tokens = []
     for reader, count in (("a", 4), ("a", 3), ("b", 4)):
         with exporter.sending_to(reader) as hook:
             tokens.append(hook(FakeTensor(storage=buffer.storage, count=count)))
-    assert all(isinstance(token, LentToken) and token.slot == "slot" for token in tokens)
+    assert all(isinstance(token, LeaseToken) and token.slot == "slot" for token in tokens)
     assert [token.count for token in tokens] == [4, 3, 4]
-    assert tokens[0].loan == tokens[1].loan != tokens[2].loan and gpu.shared == [buffer, buffer]
+    assert tokens[0].lease == tokens[1].lease != tokens[2].lease and gpu.shared == [buffer, buffer]
     assert gpu.log == ["synchronize"] * 3, "what is read must be there: no event says so"
-    assert exporter.held() == {}, "it lives as long as the loan, whoever reads"
+    assert exporter.held() == {}, "it lives as long as the lease, whoever reads"
     other = FakeTensor()
     with exporter.sending_to("a") as hook:
         assert isinstance(hook(other), cuda_ipc.CudaToken)
     buffer.shape = (2, 2)
     assert exporter.lend(buffer, "a") is None, "only first elements of it are lent"
-    del loan
+    del lease
     buffer.shape = (4,)
     assert exporter.lend(buffer, "a") is None
 
 
 def test_who_comes_after_a_dead_reader_of_a_loan_gets_a_handle_of_its_own(gpu: FakeGpu) -> None:
     exporter, buffer = CudaExporter(), FakeTensor()
-    loan = Loan(buffer, "slot")
+    lease = MemoryLease(buffer, "slot")
     first = exporter.lend(buffer, "a")
     exporter.lend(buffer, "b")
     exporter.release_all_for("a")
     assert gpu.counted_down == [(b"counter", 1)], "of the dead one, which does not count down"
-    assert exporter.lend(buffer, "a").loan != first.loan
-    assert loan.tensor is buffer
+    assert exporter.lend(buffer, "a").lease != first.lease
+    assert lease.tensor is buffer
 
 
 def test_another_loan_takes_the_slot(gpu: FakeGpu) -> None:
     exporter, small, large = CudaExporter(), FakeTensor(), FakeTensor(count=8)
-    before = Loan(small, "slot")
+    before = MemoryLease(small, "slot")
     old = exporter.lend(small, "a")
-    after = Loan(large, "slot")
+    after = MemoryLease(large, "slot")
     new = exporter.lend(large, "a")
-    assert new.loan != old.loan and new.slot == old.slot
+    assert new.lease != old.lease and new.slot == old.slot
     assert exporter.lend(large, "a") == new and (before.slot, after.slot) == ("slot", "slot")
 
 
@@ -371,7 +371,7 @@ def test_between_two_processes_on_one_gpu() -> None:
 
 
 def borrow(pipe: Any) -> None:
-    """Answer with what a loan holds, and with the memory that this process has of its own."""
+    """Answer with what a lease holds, and with the memory that this process has of its own."""
     unpacker = Unpacker(None, None, None)
     while (token := pipe.recv()) is not None:
         tensor = unpacker.borrow("sender", token)
@@ -393,13 +393,13 @@ def test_a_loan_between_two_processes_on_one_gpu() -> None:
     handles = set()
     for size in (1 << 22, 1 << 23):
         buffer = torch.zeros(size, device="cuda")
-        loan = Loan(buffer, "slot")
+        lease = MemoryLease(buffer, "slot")
         for turn in range(1, 4):
             torch.cuda._sleep(200_000_000)  # the reader must not see what was there before
             buffer.fill_(turn)
             part = buffer[: size // turn]
             token = exporter.lend(part, "reader")
-            handles.add(token.loan)
+            handles.add(token.lease)
             pipe.send(token)
             assert pipe.poll(60)
             values, memory = pipe.recv()
@@ -411,6 +411,6 @@ def test_a_loan_between_two_processes_on_one_gpu() -> None:
     assert torch.cuda.memory_allocated() - before == buffer.nbytes
     os.kill(reader.pid, signal.SIGKILL)
     exporter.release_all_for("reader")
-    del buffer, loan
+    del buffer, lease
     torch.cuda.ipc_collect()
     assert torch.cuda.memory_allocated() == before

@@ -61,11 +61,11 @@ class Side:
 
     def send(self, obj: Any, copy: bool = True) -> list[Any]:
         encoded, tokens = self.packer.encode(obj, self.peer, frozenset(), copy)
-        parcel = self.packer.parcel(encoded, [self.peer], shared=False, timeout=1.0)
-        assert parcel.shipments, "nothing goes by link"
-        buffers = [bytes(buffer) for buffer in parcel.buffers]
+        packed = self.packer.pack(encoded, [self.peer], shared=False, timeout=1.0)
+        assert packed.transfers, "nothing goes by link"
+        buffers = [bytes(buffer) for buffer in packed.buffers]
         # Like a connection, which does not wait for the reader either.
-        self.outbox.submit(self.pipe.send, (buffers, None, parcel.nbytes, parcel.shipments))
+        self.outbox.submit(self.pipe.send, (buffers, None, packed.nbytes, packed.transfers))
         return tokens
 
     def read(self) -> None:

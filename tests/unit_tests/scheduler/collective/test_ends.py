@@ -113,7 +113,7 @@ def test_a_message_that_could_not_be_sent_leaves_room_for_others(small_run, monk
         raise MemoryError("full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(here.endpoint, "parcel_for", no_memory)
+        patch.setattr(here.endpoint, "pack_for", no_memory)
         with pytest.raises(MemoryError):
             here.mailbox.send("there:0", "lost")
     window = here.mailbox._windows["there:0"]

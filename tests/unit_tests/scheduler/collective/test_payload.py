@@ -89,7 +89,7 @@ def test_tensors_that_were_copied_for_the_reader_are_not_remembered(packer):
 def test_memory_that_is_lent_is_opened_once(monkeypatch):
     torch = pytest.importorskip("torch")
     from rlinf.scheduler.collective import cuda_ipc
-    from rlinf.scheduler.collective.cuda_ipc import CudaToken, LentToken
+    from rlinf.scheduler.collective.cuda_ipc import CudaToken, LeaseToken
 
     opened = []
 
@@ -102,7 +102,7 @@ def test_memory_that_is_lent_is_opened_once(monkeypatch):
     unpacker = Unpacker(None, None, None)
 
     def borrow(sender, number, slot="weights 0", count=4):
-        return unpacker.borrow(sender, LentToken(CudaToken(number, "GPU-a", ()), slot, count))
+        return unpacker.borrow(sender, LeaseToken(CudaToken(number, "GPU-a", ()), slot, count))
 
     first = borrow("actor:0", 1)
     part = borrow("actor:0", 1, count=3)
@@ -126,7 +126,7 @@ class Loop:
 
 
 class Links:
-    def expect(self, sender, shipments):
+    def expect(self, sender, transfers):
         return []
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from rlinf.scheduler import CallCancelled
 from rlinf.scheduler.worker import cancelling
-from rlinf.scheduler.worker.cancelling import CANCEL_SIGNAL, CancelDesk
+from rlinf.scheduler.worker.cancelling import CANCEL_SIGNAL, CallCanceller
 from tests.unit_tests.scheduler.waits import PROMPTLY
 
 
-class Desk(CancelDesk):
+class SlowCanceller(CallCanceller):
     """Lets something happen at the very moment that a call ends."""
 
     def __init__(self, at_end=lambda call: None):
@@ -29,38 +29,40 @@ class Desk(CancelDesk):
 
 @pytest.fixture
 def signals():
-    """Gives the signal to a desk for the time of a test."""
+    """Gives the signal to a canceller for the time of a test."""
     before = signal.getsignal(CANCEL_SIGNAL)
-    yield lambda desk: signal.signal(CANCEL_SIGNAL, desk.on_signal)
+    yield lambda canceller: signal.signal(CANCEL_SIGNAL, canceller.on_signal)
     signal.signal(CANCEL_SIGNAL, before)
 
 
 def test_a_signal_that_comes_while_the_desk_is_locked_does_no_harm(signals):
     """The main thread asks itself, so that the handler runs while it holds the lock."""
-    desk = CancelDesk()
-    signals(desk)
+    canceller = CallCanceller()
+    signals(canceller)
     with pytest.raises(CallCancelled):
-        desk.run("first", "work", lambda: (desk.request("first"), time.sleep(PROMPTLY)))
-    assert desk.run("second", "work", lambda: "done") == "done"
+        canceller.run("first", "work", lambda: (canceller.request("first"), time.sleep(PROMPTLY)))
+    assert canceller.run("second", "work", lambda: "done") == "done"
 
 
 def test_a_signal_that_comes_late_does_not_strike_the_next_call(signals):
-    desk = CancelDesk()
-    signals(desk)
-    assert desk.run("first", "work", lambda: "done") == "done"
-    desk.request("first")
-    assert desk.run("second", "work", lambda: signal.raise_signal(CANCEL_SIGNAL)) is None
+    canceller = CallCanceller()
+    signals(canceller)
+    assert canceller.run("first", "work", lambda: "done") == "done"
+    canceller.request("first")
+    assert canceller.run("second", "work", lambda: signal.raise_signal(CANCEL_SIGNAL)) is None
     signal.raise_signal(CANCEL_SIGNAL)
 
 
 def test_a_signal_that_strikes_at_the_end_of_a_call_leaves_nothing_behind(signals):
-    desk = Desk(lambda call: (desk.request(call), time.sleep(PROMPTLY)))
-    signals(desk)
+    canceller = SlowCanceller(lambda call: (canceller.request(call), time.sleep(PROMPTLY)))
+    signals(canceller)
     with pytest.raises(CallCancelled):
-        desk.run("first", "work", lambda: "done")
+        canceller.run("first", "work", lambda: "done")
     signal.raise_signal(CANCEL_SIGNAL)
-    assert desk.run("second", "work", lambda: "done") == "done"
-    assert not desk.asked("first") and not desk.request("first"), "it does not run any more"
+    assert canceller.run("second", "work", lambda: "done") == "done"
+    assert not canceller.asked("first") and not canceller.request("first"), (
+        "it does not run any more"
+    )
 
 
 def in_thread(function):
@@ -82,18 +84,18 @@ def in_thread(function):
 def test_an_interruption_that_has_not_arrived_is_taken_back(monkeypatch):
     sent = []
     monkeypatch.setattr(cancelling, "_raise_in", lambda thread, error: sent.append(error))
-    desk = CancelDesk()
-    first = in_thread(lambda: desk.run("first", "work", lambda: desk.request("first")))
+    canceller = CallCanceller()
+    first = in_thread(lambda: canceller.run("first", "work", lambda: canceller.request("first")))
     assert isinstance(first, CallCancelled)
     assert sent == [CallCancelled, None]
-    desk.request("first")
-    assert in_thread(lambda: desk.run("second", "work", lambda: "done")) == "done"
+    canceller.request("first")
+    assert in_thread(lambda: canceller.run("second", "work", lambda: "done")) == "done"
     assert sent == [CallCancelled, None], "nothing is sent to a call that has ended"
 
 
 def test_calls_of_a_thread_are_told_apart():
     """Each even call is cancelled while it waits, or as it ends; no odd one is."""
-    desk = CancelDesk()
+    canceller = CallCanceller()
 
     def spin() -> None:
         for _ in range(200):
@@ -103,9 +105,9 @@ def test_calls_of_a_thread_are_told_apart():
         struck = []
         for number in range(400):
             if number % 2 == 0:
-                threading.Thread(target=desk.request, args=(str(number),)).start()
+                threading.Thread(target=canceller.request, args=(str(number),)).start()
             try:
-                desk.run(str(number), "work", spin)
+                canceller.run(str(number), "work", spin)
             except CallCancelled:
                 struck.append(number)
         return struck
@@ -117,13 +119,13 @@ def test_calls_of_a_thread_are_told_apart():
 def test_a_call_that_ends_because_it_was_cancelled_is_cancelled(monkeypatch):
     """The interruption is still on its way when the call looks."""
     monkeypatch.setattr(cancelling, "_raise_in", lambda thread, error: None)
-    desk = CancelDesk()
-    looks = lambda: desk.request("first") and desk.asked("first")  # noqa: E731
-    assert isinstance(in_thread(lambda: desk.run("first", "work", looks)), CallCancelled)
+    canceller = CallCanceller()
+    looks = lambda: canceller.request("first") and canceller.asked("first")  # noqa: E731
+    assert isinstance(in_thread(lambda: canceller.run("first", "work", looks)), CallCancelled)
 
 
 def test_a_call_that_was_cancelled_before_it_began_does_not():
-    desk = CancelDesk()
-    assert desk.request("early") is False
+    canceller = CallCanceller()
+    assert canceller.request("early") is False
     with pytest.raises(CallCancelled, match=r"work\(\) was cancelled before it began"):
-        desk.run("early", "work", lambda: pytest.fail("it began"))
+        canceller.run("early", "work", lambda: pytest.fail("it began"))

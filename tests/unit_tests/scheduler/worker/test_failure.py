@@ -114,14 +114,14 @@ def test_a_hang_in_the_constructor_meets_the_launch_deadline(ray_session, tmp_pa
 
 
 def test_a_stopped_process_is_recognised(cluster):
-    group = Echo.create_group().launch(cluster, slots(2), name="frozen")
+    group = Echo.create_group().launch(cluster, slots(2), name="stopped")
     pid = group.pid().wait()[1]
     call = group.die_on_rank(1, "stop")
     wait_until(lambda: is_stopped(pid))
     with pytest.raises(WaitTimeout) as caught:
         call.wait(timeout=1)
     os.kill(pid, signal.SIGCONT)
-    assert "frozen:1" in str(caught.value) and "stopped by a signal" in str(caught.value)
+    assert "stopped:1" in str(caught.value) and "stopped by a signal" in str(caught.value)
 
 
 def test_a_death_explains_the_errors_of_the_others(cluster):

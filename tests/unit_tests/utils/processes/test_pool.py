@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlinf.utils.processes import child, pool
-from rlinf.utils.processes.pool import PoolFailed, ProcessPool, Servant
+from rlinf.utils.processes.pool import PoolFailed, ProcessPool, ProcessSpec
 from tests.unit_tests.utils.processes.alive import is_alive
 
 JOBS = "tests.unit_tests.utils.processes.jobs"
@@ -21,10 +21,10 @@ JOBS = "tests.unit_tests.utils.processes.jobs"
 
 def pool_of(target: str = "make", *args: str, confined: bool = False, **settings) -> ProcessPool:
     memory = settings.pop("memory_mb", 0)
-    servant = Servant(f"{JOBS}:{target}", args or ("hello",), confined, memory)
+    spec = ProcessSpec(f"{JOBS}:{target}", args or ("hello",), confined, memory)
     if target != "make":
-        servant = Servant(f"{JOBS}:{target}", (), confined, memory)
-    return ProcessPool(servant, **{"timeout": 60.0, **settings})
+        spec = ProcessSpec(f"{JOBS}:{target}", (), confined, memory)
+    return ProcessPool(spec, **{"timeout": 60.0, **settings})
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -107,14 +107,14 @@ def test_an_odd_answer_costs_its_own_job():
 
 def test_what_a_process_says_or_does_after_its_answer_is_not_for_the_next_job():
     pool = pool_of(processes=1)
-    (master,) = pool._masters
+    (thread,) = pool._threads
     try:
         assert pool.map([("say_twice", b'{"status": "ok", "value": "first"}')])[0].value == "first"
-        wait_until(lambda: not master._child.waits)
+        wait_until(lambda: not thread._child.waits)
         assert pool.map([("echo", 1)])[0].value == ["hello", 1]
         pid = pool.map([("pid",)])[0].value
         os.kill(pid, 9)
-        wait_until(lambda: not master._child.waits)
+        wait_until(lambda: not thread._child.waits)
         assert pool.map([("echo", 2)])[0].value == ["hello", 2]
     finally:
         pool.close()
@@ -220,16 +220,16 @@ def test_a_process_that_is_started_while_the_pool_is_closed_ends(monkeypatch):
 
     monkeypatch.setattr(pool.pickle, "dumps", dump_when_closing)
     slow = pool_of("never_ready", start_timeout=600.0)
-    (master,) = slow._masters
-    stop = master.stop
+    (thread,) = slow._threads
+    stop = thread.stop
 
     def stop_first() -> None:
         stop()
         closing.set()
 
-    monkeypatch.setattr(master, "stop", stop_first)
+    monkeypatch.setattr(thread, "stop", stop_first)
     slow.close()
-    assert not master.is_alive()
+    assert not thread.is_alive()
     with pytest.raises(PoolFailed, match="closed"):
         slow.wait_ready()
 
@@ -242,7 +242,7 @@ def test_a_process_that_nobody_can_end_is_not_waited_for_forever(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(child, "kill_family", lambda pid: None)
         patch.setattr(child, "BURY_SECONDS", 0.1)
-        pool._masters[0]._drop()
+        pool._threads[0]._drop()
     assert is_alive(pid)
     assert pool.map([("echo", 1)])[0].value == ["hello", 1]
     os.kill(pid, 9)

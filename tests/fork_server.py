@@ -33,7 +33,7 @@ FIRST = (WORKER, "ray.util.scheduling_strategies", "rlinf.scheduler.worker.host"
 """Modules that are there before the first fork; others follow while nobody asks for one."""
 
 
-class Nursery:
+class ForkServer:
     """Starts Python modules as programs, by fork.
 
     Args:
@@ -41,7 +41,7 @@ class Nursery:
     """
 
     def __init__(self, modules: tuple[str, ...]) -> None:
-        self.address = f"rlinf-nursery-{uuid.uuid4()}"
+        self.address = f"rlinf-fork_server-{uuid.uuid4()}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(place_of(self.address))
             listener.listen(128)
@@ -58,11 +58,11 @@ class Nursery:
         with open(os.devnull) as nothing:
             return start(self.address, argv, env, [nothing.fileno(), output, output])
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the nursery; what it has started goes on."""
+        """Ends the fork_server; what it has started goes on."""
         leave(self._process)
 
 
@@ -77,7 +77,7 @@ def leave(process: subprocess.Popen) -> None:
 
 @contextlib.contextmanager
 def serving_ray(address: str) -> Iterator[None]:
-    """A Ray that is started within this has forks of a nursery as workers."""
+    """A Ray that is started within this has forks of a fork_server as workers."""
     from ray._private.parameter import RayParams
 
     make = RayParams.__init__

@@ -11,7 +11,7 @@ import torch
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
-from tests.e2e_tests.troupe import BeginsAgain
+from tests.e2e_tests.runners import BeginsAgain
 
 
 class Observed(BeginsAgain):

@@ -25,37 +25,37 @@ class BeginsAgain:
         self.__dict__ = type(self)(*args).__dict__
 
 
-class Troupe:
+class RunnerFactory:
     """Makes runners of real worker groups.
 
     Args:
         cluster: where they are launched.
         configs: folder of recipes.
-        cast: by role, worker classes that begin again.
+        workers: by role, worker classes that begin again.
         make_runner: makes a runner of the configuration and the groups by role.
         kept: roles and places that several tests have; others are given up after each test.
         optional: by role, worker classes of groups that only some placements name, and what their
             constructors take besides the configuration.
     """
 
-    _on_stage: ClassVar[Troupe | None] = None
+    _current: ClassVar[RunnerFactory | None] = None
 
     def __init__(
         self,
         cluster: Cluster,
         configs: Path,
-        cast: Mapping[str, type[Worker]],
+        workers: Mapping[str, type[Worker]],
         make_runner: Callable[..., Any],
         kept: set[tuple[str, str]],
         optional: Mapping[str, tuple[type[Worker], tuple[Any, ...]]] = MappingProxyType({}),
     ):
-        if Troupe._on_stage is not None:
+        if RunnerFactory._current is not None:
             # Of other roles: its processes are not needed any more.
-            Troupe._on_stage.end_of_test(sound=False)
-        Troupe._on_stage = self
+            RunnerFactory._current.end_of_test(sound=False)
+        RunnerFactory._current = self
         self._cluster = cluster
         self._configs = configs
-        self._cast = cast
+        self._workers = workers
         self._make_runner = make_runner
         self._kept = kept
         self._optional = optional
@@ -67,7 +67,7 @@ class Troupe:
         folder: Path,
         recipe: str,
         overrides: list[str],
-        cast: Mapping[str, tuple[type[Worker], tuple[Any, ...]]] = MappingProxyType({}),
+        workers: Mapping[str, tuple[type[Worker], tuple[Any, ...]]] = MappingProxyType({}),
     ) -> Any:
         """A runner whose workers are ready.
 
@@ -75,16 +75,16 @@ class Troupe:
             folder: where runs are written.
             recipe: name of the recipe.
             overrides: values to set in it.
-            cast: by role, worker classes whose processes are new, have the names of the recipe and
-                end with the test; with what their constructors take besides the configuration.
+            workers: by role, worker classes whose processes are new, have the names of the recipe
+                and end with the test; with what their constructors take besides the configuration.
         """
         overrides = [*overrides, f"runner.logger.log_path={folder}", "runner.progress=off"]
         cfg = build_config(recipe, overrides=overrides, config_path=self._configs)
         placed = cfg.cluster.component_placement
-        known = {role: (cls, ()) for role, cls in self._cast.items()}
+        known = {role: (cls, ()) for role, cls in self._workers.items()}
         known |= {role: given for role, given in self._optional.items() if role in placed}
         places = {role: str(placed[role]) for role in known}
-        regulars = [role for role in known if role not in cast]
+        regulars = [role for role in known if role not in workers]
         names = self.group_names({role: places[role] for role in regulars})
         cfg = build_config(recipe, overrides=[*overrides, *names], config_path=self._configs)
         cfg = validate_cfg(cfg)
@@ -95,7 +95,7 @@ class Troupe:
             if role in regulars:
                 groups[role] = self._group((role, places[role]), cls, (cfg, *args), strategy)
             else:
-                guest, args = cast[role]
+                guest, args = workers[role]
                 groups[role] = guest.create_group(cfg, *args).launch(
                     self._cluster, strategy, name=cfg[role].group_name
                 )
@@ -107,7 +107,7 @@ class Troupe:
 
     @staticmethod
     def group_names(places: Mapping[str, str]) -> list[str]:
-        """Overrides that name the groups as those of the troupe are named.
+        """Overrides that name the groups as those of the runners are named.
 
         Args:
             places: ranks in the placement, by role.

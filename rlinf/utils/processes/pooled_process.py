@@ -15,7 +15,7 @@ from rlinf.utils.processes.frames import read_frame, write_frame
 from rlinf.utils.processes.lifetime import adopt_orphans, die_with_parent
 
 if TYPE_CHECKING:
-    from rlinf.utils.processes.pool import Servant
+    from rlinf.utils.processes.pool import ProcessSpec
 
 
 def main(read_fd: int, write_fd: int, parent: int) -> None:
@@ -39,18 +39,18 @@ def main(read_fd: int, write_fd: int, parent: int) -> None:
         _tell(write_fd, told)
 
 
-def _make(servant: Servant) -> tuple[Callable[..., Any], str]:
-    module, _, name = servant.target.partition(":")
-    function = getattr(importlib.import_module(module), name)(*servant.args)
+def _make(spec: ProcessSpec) -> tuple[Callable[..., Any], str]:
+    module, _, name = spec.target.partition(":")
+    function = getattr(importlib.import_module(module), name)(*spec.args)
     from rlinf.utils.sandbox.confine import confine, limit_resources
 
     limits = {"CORE": 0}
-    if servant.memory_mb:
-        limits["AS"] = servant.memory_mb << 20
-    if servant.confined:
+    if spec.memory_mb:
+        limits["AS"] = spec.memory_mb << 20
+    if spec.confined:
         limits["FSIZE"] = 0
     limit_resources(limits)
-    enforced = str(confine()) if servant.confined else "not confined"
+    enforced = str(confine()) if spec.confined else "not confined"
     return function, "; ".join(filter(None, [enforced, getattr(function, "about", "")]))
 
 

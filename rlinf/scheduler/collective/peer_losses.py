@@ -25,7 +25,7 @@ _SETTLE_SECONDS = 3 * _ANSWER_SECONDS
 """How long to wait until it is known whether a peer lives."""
 
 
-class End(NamedTuple):
+class PeerLoss(NamedTuple):
     """Why a peer can no longer be reached, and its life; "" if that is not known."""
 
     error: BaseException
@@ -36,7 +36,7 @@ class PeerLeft(WorkerDied):
     """A peer has ended on purpose."""
 
 
-class PeerEnds:
+class PeerLosses:
     """The ends of peers that are known, and those in doubt.
 
     Args:
@@ -51,12 +51,12 @@ class PeerEnds:
         self._registry = registry
         self._on_break = on_break
         self._changed = threading.Condition()
-        self._ended: dict[str, End] = {}
+        self._ended: dict[str, PeerLoss] = {}
         # By peer and life: those that are being examined, and who waits for the outcome.
         self._doubts: set[tuple[str, str]] = set()
         self._waiting: dict[tuple[str, str], list[Callable[[BaseException], None]]] = {}
 
-    def get(self, peer: str) -> End | None:
+    def get(self, peer: str) -> PeerLoss | None:
         """Return why a peer cannot be reached; None while it can, as far as is known."""
         return self._ended.get(peer)
 
@@ -65,7 +65,7 @@ class PeerEnds:
         end = self._ended.get(peer)
         return end is not None and end.life in ("", life)
 
-    def record(self, peer: str, end: End, first: bool = False) -> bool:
+    def record(self, peer: str, end: PeerLoss, first: bool = False) -> bool:
         """Record an end and tell those who wait for the reason of a loss.
 
         Args:
@@ -87,7 +87,7 @@ class PeerEnds:
         return True
 
     @staticmethod
-    def _is_end_of(end: End, peer: str, name: str, life: str) -> bool:
+    def _is_end_of(end: PeerLoss, peer: str, name: str, life: str) -> bool:
         return name == peer and end.life in ("", life)
 
     def revive(self, peer: str, life: str) -> None:

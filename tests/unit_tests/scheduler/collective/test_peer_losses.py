@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from rlinf.scheduler import ChannelError, ConnectionBroken, WorkerDied
-from rlinf.scheduler.collective.peer_ends import End, PeerEnds
+from rlinf.scheduler.collective.peer_losses import PeerLoss, PeerLosses
 from rlinf.scheduler.net.sockets import connect
 from tests.unit_tests.scheduler.small_run import Wire, in_thread, stalled
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
@@ -161,7 +161,7 @@ def test_a_connection_that_leaves_messages_out_is_found_by_their_numbers(far, wi
     here.mailbox.send("there:0", "second").wait()
     wait_until(lambda: wire.passed > before)
     # As if neither had noticed that the connection is another one.
-    monkeypatch.setattr(PeerEnds, "doubt", lambda *_: None)
+    monkeypatch.setattr(PeerLosses, "doubt", lambda *_: None)
     wire.cut()
     wait_until(lambda: not here.endpoint._out)
     with contextlib.suppress(ConnectionBroken):
@@ -295,7 +295,7 @@ def test_a_connection_that_was_given_up_in_the_handshake_breaks_nothing(small_ru
     connection.close()
     assert ended.wait(PROMPTLY)
     wait_until(lambda: len(there.endpoint._in["here:0"]) == 1)
-    there.endpoint._ends.settle("here:0")
+    there.endpoint._losses.settle("here:0")
     exchange()
 
 
@@ -333,8 +333,8 @@ class Registry:
 
 def test_who_waits_for_the_end_of_one_that_was_started_anew_is_told():
     registry, told = Registry(), []
-    ends = PeerEnds(registry, lambda *_: None)
-    ends.record("p:0", End(WorkerDied("p:0"), "first"))
+    ends = PeerLosses(registry, lambda *_: None)
+    ends.record("p:0", PeerLoss(WorkerDied("p:0"), "first"))
     ends.revive("p:0", "second")
     ends.when_known("p:0", "first", "writing failed", told.append)
     ends.doubt("p:0", "first", "the peer closed the connection")
@@ -347,9 +347,9 @@ def test_who_waits_for_the_end_of_one_that_was_started_anew_is_told():
 
 
 def test_a_break_does_not_hide_a_death():
-    ends = PeerEnds(Registry(), lambda *_: None)
-    death = End(WorkerDied("p:0"), "life")
-    broken = End(ConnectionBroken("here:0", peer="p:0", reason="cut"), "life")
+    ends = PeerLosses(Registry(), lambda *_: None)
+    death = PeerLoss(WorkerDied("p:0"), "life")
+    broken = PeerLoss(ConnectionBroken("here:0", peer="p:0", reason="cut"), "life")
     assert ends.record("p:0", broken, first=True)
     assert ends.record("p:0", death)
     assert not ends.record("p:0", broken, first=True)
