@@ -355,7 +355,7 @@ def test_a_dead_keeper_fails_everybody_at_once(shared_cluster, fresh):
     begin = time.monotonic()
     os.kill(shared_cluster._server.state.workers[keeper].pid, signal.SIGKILL)
     for message in waiting.wait(timeout=3 * PROMPTLY):
-        assert message.startswith("ChannelError: channel 'kept' is gone") and keeper in message
+        assert message.startswith("KeeperLost: channel 'kept' is gone") and keeper in message
     assert time.monotonic() - begin < PROMPTLY
     with pytest.raises((ChannelError, WorkerDied)):
         channel.put(1)
