@@ -43,7 +43,7 @@ CHANNEL_SECONDS = 1.0
 
 
 def entries(peer: str | None) -> list[Entry]:
-    """The contestants, the public package among them if its interpreter is given."""
+    """Return the contestants, the public package among them if its interpreter is given."""
     known = [
         Entry(MEMCPY, "communication_memcpy.py"),
         Entry(PIPE, "communication_pipe.py"),
@@ -65,11 +65,11 @@ class Turns:
         self._failed: set[str] = set()
 
     def once(self, action: Callable[[Contestant], None], but: Sequence[str] = ()) -> None:
-        """Lets each contestant do something, one after the other."""
+        """Let each contestant do something, one after the other."""
         self._turn(self._running, action, but)
 
     def sample(self, action: Callable[[Contestant], None], but: Sequence[str] = ()) -> None:
-        """Lets each contestant do something in each round, another one first each time."""
+        """Let each contestant do something in each round, another one first each time."""
         for turn in range(self._rounds):
             self._turn(rotated(self._running, turn), action, but)
 
@@ -150,7 +150,7 @@ class _Flow:
         self._counts = {MEMCPY: ONE_WAY[label]}
 
     def warm_up(self, contestant: Contestant) -> None:
-        """Moves a few items, to learn how many make a sample of the right length."""
+        """Move a few items, to learn how many make a sample of the right length."""
         count = 40 if self._label in SMALL else ONE_WAY[self._label]
         contestant.ask("channel", count=count, **self._layout)
         seconds = contestant.ask("channel", count=count, **self._layout)
@@ -159,7 +159,7 @@ class _Flow:
         self._counts[contestant.name] = count - count % 4
 
     def sample(self, contestant: Contestant) -> None:
-        """Records the rate of a contestant."""
+        """Record the rate of a contestant."""
         count = self._counts[contestant.name]
         if contestant.name == MEMCPY:
             seconds = contestant.ask("one_way", size=self._layout["size"], count=count)

@@ -56,7 +56,7 @@ LONG = 900.0
 
 
 def entries(sb3: str = sys.executable, parts: Sequence[str] = PARTS) -> list[Entry]:
-    """The contestants of some parts.
+    """Return the contestants of some parts.
 
     Args:
         sb3: interpreter that has Stable-Baselines3.
@@ -80,7 +80,7 @@ def entries(sb3: str = sys.executable, parts: Sequence[str] = PARTS) -> list[Ent
 
 
 def check_sb3(python: str) -> None:
-    """Looks for Stable-Baselines3.
+    """Look for Stable-Baselines3.
 
     Raises:
         ValueError: the interpreter does not have it.
@@ -164,7 +164,7 @@ class Slowness:
     envs: int
 
     def overrides(self, amount: float, stages: int) -> list[str]:
-        """What the recipe needs to be so slow."""
+        """Return what the recipe needs to be so slow."""
         placed = f"{{actor:0,rollout:{self.rollout},env:{self.env}}}"
         amount = round(amount) if isinstance(self.first, int) else round(amount, 4)
         return [
@@ -200,21 +200,21 @@ class Pipelining:
         self._rollout = board.row(f"rollout phase, {self._label}", "env steps/s", 0, aims)
 
     def calibrate(self, contestant: Contestant) -> None:
-        """Finds out how slow a policy is that takes as long as the envs do, unpipelined."""
+        """Find out how slow a policy is that takes as long as the envs do, unpipelined."""
         for _ in range(2):
             found = self._train(contestant, min(self._updates, 3), stages=1)
             self._amount *= found["env_step"] / found["predict"]
         _say(f"{self._label}: {self._slowness.key} = {self._amount:.3g}")
 
     def sample(self, contestant: Contestant) -> None:
-        """Records one run of a contestant."""
+        """Record one run of a contestant."""
         stages = 1 if contestant.name == UNPIPELINED else 2
         found = self._train(contestant, self._updates, stages)
         self._rollout.add(contestant.name, found["rollout"])
         self._found.setdefault(stages, []).append(found)
 
     def notes(self) -> list[str]:
-        """How long envs and policy were busy in a rollout: whether they cost the same."""
+        """Return how long envs and policy were busy in a rollout: whether they cost the same."""
         lines = []
         for stages, found in sorted(self._found.items()):
             rollout, env, policy = (
@@ -246,7 +246,7 @@ def measure_pipeline(board: Board, turns: Turns, notes: list[str], updates: int)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the options."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

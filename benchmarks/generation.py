@@ -38,7 +38,7 @@ LONG = 1800.0
 
 
 def entries(vllm: str | None = None, threads: int = 1) -> list[Entry]:
-    """The contestants.
+    """Return the contestants.
 
     Args:
         vllm: interpreter that has vLLM; without one it is left out.
@@ -67,7 +67,7 @@ def prompts(count: int, length: int, seed: int = 0) -> list[list[int]]:
 
 
 def measure(board: Board, turns: Turns, settings: argparse.Namespace, folder: Path) -> list[str]:
-    """Tokens per second; returns notes for the reader."""
+    """Tokens per second; return notes for the reader."""
     model = str(folder / "model")
     notes: list[str] = []
     sizes: dict[str, float] = {}
@@ -135,7 +135,7 @@ def measure(board: Board, turns: Turns, settings: argparse.Namespace, folder: Pa
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the options."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -81,7 +81,7 @@ def train(folder: Path, overrides: list[str]) -> dict:
 
 
 def row(name: str, folder: Path, facts: dict) -> str:
-    """A line of the table; medians over steps, the first left out."""
+    """Return a line of the table; medians over steps, the first left out."""
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [step for step in steps if "time/step" in step][1:]
 
@@ -101,7 +101,7 @@ def row(name: str, folder: Path, facts: dict) -> str:
 
 
 def picture(folder: Path, path: Path) -> None:
-    """Draws the middle of the rollout of the last step."""
+    """Draw the middle of the rollout of the last step."""
     from rlinf.cli.timeline.lanes import load_timeline
     from rlinf.cli.timeline.picture import draw
 

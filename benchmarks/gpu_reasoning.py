@@ -42,7 +42,7 @@ FILE = "gpu_reasoning.jsonl"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the options."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _in_a_process(part: str, given: list[str], limit: float) -> int | str:
-    """A part that fails, or hangs, costs the others nothing, and leaves no memory behind."""
+    """Return a part that fails, or hangs, costs the others nothing, and leaves no memory behind."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     command = [sys.executable, "-m", "benchmarks.gpu_reasoning", *given, "--here", "--parts", part]
     try:
@@ -97,7 +97,7 @@ def _in_a_process(part: str, given: list[str], limit: float) -> int | str:
 
 
 def run_part(part: str, settings: Settings) -> None:
-    """Measures one part; prints its rows as they come, and a table of them at the end."""
+    """Measure one part; print its rows as they come, and a table of them at the end."""
     measure = importlib.import_module(f"benchmarks.gpu_parts.{part}").measure
     rows: list[Row] = []
     for row in measure(settings):

@@ -20,7 +20,7 @@ class Holder(Worker):
     """Has a share of a GPU."""
 
     def facts(self) -> dict[str, str]:
-        """What this worker sees of its devices."""
+        """Return what this worker sees of its devices."""
         import os
 
         import torch
@@ -34,7 +34,7 @@ class Holder(Worker):
         }
 
     def hand_over(self, group: str, megabytes: int, count: int) -> list[float]:
-        """Sends GPU tensors, or receives them; returns GB/s of each as the receiver sees it."""
+        """Send GPU tensors, or receive them; return GB/s of each as the receiver sees it."""
         import torch
 
         speeds = []
@@ -58,7 +58,7 @@ class Holder(Worker):
         return speeds
 
     def locked(self) -> tuple[float, float]:
-        """Holds the device for a moment."""
+        """Hold the device for a moment."""
         with self.device_lock:
             begin = time.time()
             time.sleep(0.3)

@@ -84,7 +84,7 @@ def ours(program: str, **options: dict[str, Any]) -> Entry:
 
 
 def public_package(program: str, python: str, **options: dict[str, Any]) -> Entry:
-    """The public package as a contestant.
+    """Return the public package as a contestant.
 
     Raises:
         ValueError: `python` is not the interpreter of an environment that has it.
@@ -115,7 +115,7 @@ class Contestant:
     """A contestant that runs: a process that answers commands, one at a time."""
 
     def __init__(self, entry: Entry, folder: Path):
-        """Starts the program, with `folder` for its output."""
+        """Start the program, with `folder` for its output."""
         self.entry = entry
         self.name = entry.name
         self._log = folder / f"{entry.name.replace(' ', '_')}-{time.monotonic_ns()}.log"
@@ -180,7 +180,7 @@ class Contestant:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-count:])
 
     def close(self, timeout: float = 30.0) -> None:
-        """Ends the contestant and all that it started."""
+        """End the contestant and all that it started."""
         started = descendants(self.pid)
         assert self._process.stdin is not None
         with suppress(ContestantFailed, BrokenPipeError):
@@ -224,7 +224,7 @@ def _gone_is_fine() -> Iterator[None]:
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """All processes that a process has started, directly or not."""
+    """Return all processes that a process has started, directly or not."""
     with _gone_is_fine():
         return psutil.Process(pid).children(recursive=True)
     return []
@@ -276,7 +276,7 @@ class Row:
     aims: list[Aim] = field(default_factory=list)
 
     def add(self, name: str, value: float) -> None:
-        """Takes a sample of a contestant."""
+        """Take a sample of a contestant."""
         self.samples.setdefault(name, []).append(value)
 
     def median(self, name: str) -> float | None:
@@ -316,7 +316,7 @@ class Aim:
     at_least: bool = False
 
     def verdict(self, row: Row, name: str) -> str:
-        """The aim and whether contestant `name` meets it, as text."""
+        """Return the aim and whether contestant `name` meets it, as text."""
         value = row.median(name) if self.other is None else row.ratio(name, self.other)
         sign = "≥" if self.at_least else "≤"
         text = f"{sign} {self.limit:g}" + (f" x {self.other}" if self.other else f" {row.unit}")
@@ -341,7 +341,7 @@ class Board:
         self._rows: dict[str, Row] = {}
 
     def row(self, label: str, unit: str, digits: int = 0, aims: Sequence[Aim] = ()) -> Row:
-        """The row of a measure; a new one at the first call."""
+        """Return the row of a measure; a new one at the first call."""
         if label not in self._rows:
             aims = [a for a in aims if a.other is None or a.other in self.names]
             self._rows[label] = Row(label, unit, digits, aims=aims)
@@ -357,7 +357,7 @@ class Board:
             print(f"  {failure}", file=sys.stderr, flush=True)
 
     def render(self, ratios: Sequence[tuple[str, str]] = ()) -> str:
-        """The table in Markdown: medians with quartiles.
+        """Return the table in Markdown: medians with quartiles.
 
         Args:
             ratios: pairs (a, b) that get a column with the values of a over those of b.
@@ -375,12 +375,12 @@ class Board:
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
     def samples(self) -> dict[str, Any]:
-        """All samples, for a file."""
+        """Return all samples, for a file."""
         return {r.label: {"unit": r.unit, "samples": r.samples} for r in self._rows.values()}
 
 
 def rotated(items: Sequence[Any], turn: int) -> list[Any]:
-    """The items with another one first each turn, so that nobody always goes after the same one."""
+    """Return the items with another one first each turn, so that order favours nobody."""
     turn %= max(1, len(items))
     return [*items[turn:], *items[:turn]]
 
@@ -389,7 +389,7 @@ def rotated(items: Sequence[Any], turn: int) -> list[Any]:
 
 
 def arguments(doc: str) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+    """Return the options that all benchmarks have."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -402,7 +402,7 @@ def arguments(doc: str) -> argparse.ArgumentParser:
 
 
 def chosen(entries: Sequence[Entry], only: Sequence[str] | None) -> list[Entry]:
-    """The entries that `--only` names; all without it.
+    """Return the entries that `--only` names; all without it.
 
     Raises:
         ValueError: there is no such contestant.
@@ -423,7 +423,7 @@ def run(
     notes: Sequence[str],
     file: Path | None,
 ) -> int:
-    """Measures, prints the table with all that a reader must know, and returns the exit code."""
+    """Measure, prints the table with all that a reader must know, and return the exit code."""
     # Contestants are ended on this way out, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     busy = busy_share()

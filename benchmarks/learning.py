@@ -73,7 +73,7 @@ class Run:
         return any(self.curve.values["success_once"])
 
     def reached(self, within: int | None) -> bool:
-        """Whether the goal was reached, within so many env steps or at all."""
+        """Return whether the goal was reached, within so many env steps or at all."""
         steps = self.steps_to_goal
         return steps is not None and (within is None or steps <= within)
 
@@ -88,7 +88,7 @@ class RunFailed(RuntimeError):
 def evaluation_overrides(
     recipe: str, overrides: Sequence[str], episodes: int = EPISODES
 ) -> list[str]:
-    """What makes a run tell its curve; cheap evaluations, about ten of them."""
+    """Return what makes a run tell its curve; cheap evaluations, about ten of them."""
     from rlinf.config import build_config, validate_cfg
 
     runner = validate_cfg(build_config(recipe, overrides)).runner
@@ -102,7 +102,7 @@ def evaluation_overrides(
 
 
 def train(recipe: str, seed: int, overrides: Sequence[str], folder: Path) -> Run:
-    """Trains with one seed; the run's own progress goes to the terminal.
+    """Train with one seed; the run's own progress goes to the terminal.
 
     Raises:
         RunFailed: the run failed; its output is in `folder`.
@@ -120,7 +120,7 @@ def train(recipe: str, seed: int, overrides: Sequence[str], folder: Path) -> Run
 
 
 def read_run(folder: Path, seed: int, wall_seconds: float) -> Run:
-    """Reads a finished run from its folder."""
+    """Read a finished run from its folder."""
     steps = [line for line in curves.read_metrics(folder) if "time/step" in line]
     return Run(
         seed=seed,
@@ -134,7 +134,7 @@ def read_run(folder: Path, seed: int, wall_seconds: float) -> Run:
 def note_about(
     folder: Path, recipe: str, overrides: Sequence[str], command: Sequence[str]
 ) -> dict[str, Any]:
-    """Leaves beside the runs what `read_runs` has to know of them, and returns it."""
+    """Leave beside the runs what `read_runs` has to know of them, and return it."""
     about = {"recipe": recipe, "overrides": list(overrides), **facts_of(command)}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _ABOUT).write_text(json.dumps(about, indent=1))
@@ -142,7 +142,7 @@ def note_about(
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[dict[str, Any], list[Run]]:
-    """Reads runs that were made before, each seed in a folder of its own or several in one.
+    """Read runs that were made before, each seed in a folder of its own or several in one.
 
     Returns:
         What was noted about the first folder, and the finished runs of all, by seed.
@@ -183,7 +183,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[dict[str, Any], list[Run]]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """The runs in Markdown, one line each; success only where there is any."""
+    """Return the runs in Markdown, one line each; success only where there is any."""
     successes = any(run.succeeded for run in runs)
     head = ["seed", "final return", "env steps", "wall (s)", "env steps/s"]
     if successes:
@@ -202,7 +202,7 @@ def table(runs: Sequence[Run]) -> str:
 
 
 def conclusion(runs: Sequence[Run], asked: int, within: int | None = None) -> str:
-    """How many seeds reached the goal, beside the aim; returns where nothing counts as success.
+    """Return how many seeds reached the goal, or the returns where no episode succeeds.
 
     Args:
         runs: the runs that did not fail.
@@ -226,7 +226,7 @@ def conclusion(runs: Sequence[Run], asked: int, within: int | None = None) -> st
 
 
 def write_curves(about: dict[str, Any], runs: Sequence[Run]) -> str:
-    """Writes the recipe's curve file; says where, and how far its band can be trusted."""
+    """Write the recipe's curve file; say where, and how far its band can be trusted."""
     from rlinf.config.load import find_config
 
     facts = dict(about)
@@ -243,7 +243,7 @@ def write_curves(about: dict[str, Any], runs: Sequence[Run]) -> str:
 
 
 def facts_of(command: Sequence[str]) -> dict[str, Any]:
-    """Who made the curves, where, and with which versions."""
+    """Return who made the curves, where, and with which versions."""
     from rlinf.runners.run_folder import versions
 
     return {
@@ -255,7 +255,7 @@ def facts_of(command: Sequence[str]) -> dict[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the options."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -316,7 +316,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train_all(
     args: argparse.Namespace, argv: Sequence[str]
 ) -> tuple[dict[str, Any], list[Run], list[str]]:
-    """Trains all seeds that the options ask for: what is noted of them, the runs, the failures."""
+    """Train all seeds that the options ask for: what is noted of them, the runs, the failures."""
     given = [*args.overrides, *(["runner.max_epochs=6"] if args.quick else [])]
     # What was given goes last: it may change the evaluations, too.
     overrides = [*evaluation_overrides(args.recipe, given, args.eval_episodes), *given]

@@ -25,5 +25,5 @@ class ParityReward(Reward):
 
 
 def register() -> None:
-    """Makes the reward known; called in the driver and in every worker."""
+    """Make the reward known; called in the driver and in every worker."""
     register_reward("parity", ParityReward)

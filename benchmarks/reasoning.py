@@ -43,7 +43,7 @@ LONG = 900.0
 
 
 def entries(trl: str | None = None) -> list[Entry]:
-    """The contestants.
+    """Return the contestants.
 
     Args:
         trl: interpreter that has TRL; without one it is left out.
@@ -58,7 +58,7 @@ def entries(trl: str | None = None) -> list[Entry]:
 
 
 def check_trl(python: str) -> None:
-    """Looks for TRL.
+    """Look for TRL.
 
     Raises:
         ValueError: the interpreter does not have it.
@@ -72,7 +72,7 @@ def check_trl(python: str) -> None:
 
 
 def measure(board: Board, turns: Turns, updates: int, folder: Path) -> list[str]:
-    """Samples per second; returns notes for the reader."""
+    """Samples per second; return notes for the reader."""
     model = str(folder / "model")
     faster = [Aim(2.0, name, at_least=True) for name in (TRL, ONE_THREAD)]
     speed = board.row("GRPO, all of the loop", "samples/s", 0, faster)
@@ -118,7 +118,7 @@ def measure(board: Board, turns: Turns, updates: int, folder: Path) -> list[str]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the options."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

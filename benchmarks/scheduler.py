@@ -39,7 +39,7 @@ REST = 4.0
 
 
 def entries(peer: str | None) -> list[Entry]:
-    """The contestants, the public package among them if its interpreter is given."""
+    """Return the contestants, the public package among them if its interpreter is given."""
     known = [
         Entry(RAY, "scheduler_ray.py", options={"start": {"dashboard": False}}),
         Entry(RAY_DASHBOARD, "scheduler_ray.py", options={"start": {"dashboard": True}}),

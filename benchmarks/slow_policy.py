@@ -57,12 +57,12 @@ class SlowPolicy(MLPPolicy):
 
 
 def build(cfg: Any, torch_dtype: torch.dtype, env_spec: Any = None) -> SlowPolicy:
-    """Builds the policy from its model section."""
+    """Build the policy from its model section."""
     policy = SlowPolicy(cfg.obs_dim, cfg.action_dim, HeadSettings.of(cfg), env_spec)
     policy.slow_passes, policy.slow_ms = cfg.slow_passes, cfg.slow_ms
     return policy.to(torch_dtype)
 
 
 def register() -> None:
-    """Makes the policy known; called in the driver and in every worker."""
+    """Make the policy known; called in the driver and in every worker."""
     register_model("slow_mlp_policy", build, schema=SlowPolicyKeys)

@@ -23,7 +23,7 @@ class Asker(Worker):
     """Puts and takes under keys that nobody used before."""
 
     def ask(self, channel: Channel, first: int, count: int) -> int:
-        """Number of items that came back as they were."""
+        """Return the number of items that came back as they were."""
         right = 0
         for key in range(first, first + count):
             channel.put(key, key=f"request {key}")

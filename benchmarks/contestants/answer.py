@@ -14,7 +14,7 @@ from typing import Any
 
 
 def serve(contestant: Any) -> None:
-    """Answers commands until stdin ends.
+    """Answer commands until stdin ends.
 
     A command `{"do": "noop", "calls": 100}` calls `contestant.noop(calls=100)`; the answer is
     `{"value": ...}`, or `{"error": ...}` with the traceback. Call this before anything is imported

@@ -11,7 +11,7 @@ from answer import serve
 
 
 def partner(pipe: Connection) -> None:
-    """Takes messages as it is told by `(answers, size, count)`, and answers each if so asked."""
+    """Take messages as it is told by `(answers, size, count)`, and answer each if so asked."""
     while (told := pipe.recv()) is not None:
         answers, size, count = told
         mine, taken = np.full(size, 3, np.uint8), np.empty(size, np.uint8)
@@ -28,7 +28,7 @@ class Pipe:
     """Sends bytes to another process and takes them back."""
 
     def prepare(self) -> None:
-        """Starts the other process."""
+        """Start the other process."""
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=partner, args=(other,), daemon=True)
@@ -60,7 +60,7 @@ class Pipe:
         return time.perf_counter() - begin
 
     def stop(self) -> None:
-        """Ends the other process."""
+        """End the other process."""
         self._pipe.send(None)
         self._process.join()
 

@@ -19,13 +19,13 @@ class Peer:
     """An actor that sends and receives."""
 
     def answer(self, message: np.ndarray) -> np.ndarray:
-        """Takes a message and gives back one of its own of that size."""
+        """Take a message and give back one of its own of that size."""
         if getattr(self, "_mine", None) is None or self._mine.size != message.size:
             self._mine = np.full(message.size, 3, np.float32)
         return self._mine
 
     def take(self, message: np.ndarray) -> float:
-        """Takes a message."""
+        """Take a message."""
         return float(message[-1])
 
     def round_trips(self, other: Any, size: int, count: int) -> list[float]:
@@ -53,7 +53,7 @@ class Peer:
         return time.perf_counter() - begin
 
     def produce(self, queue: Any, size: int, count: int) -> float:
-        """Puts `count` items and returns when the first one was begun."""
+        """Put `count` items and return when the first one was begun."""
         item = np.full(size // 4, 1, np.float32)
         begin = time.monotonic()
         for _ in range(count):
@@ -61,7 +61,7 @@ class Peer:
         return begin
 
     def consume(self, queue: Any, size: int, count: int) -> float:
-        """Takes `count` items and returns when the last one was there."""
+        """Take `count` items and return when the last one was there."""
         for _ in range(count):
             assert queue.get().size == size // 4
         return time.monotonic()
@@ -77,7 +77,7 @@ class RayObjects:
     """Two sets of actors that exchange objects."""
 
     def prepare(self) -> None:
-        """Starts Ray, the actors and the queue."""
+        """Start Ray, the actors and the queue."""
         import ray
         from ray.util.queue import Queue
 
@@ -119,7 +119,7 @@ class RayObjects:
         return max(ray.get(ends)) - min(ray.get(begins))
 
     def stop(self) -> None:
-        """Ends Ray."""
+        """End Ray."""
         import ray
 
         ray.shutdown()

@@ -13,7 +13,7 @@ from answer import serve
 
 
 def worker_class() -> type:
-    """The worker class; a function, so that nothing is imported before `serve`."""
+    """Return the worker class; a function, so that nothing is imported before `serve`."""
     import torch
 
     from rlinf.scheduler import Worker
@@ -41,7 +41,7 @@ def worker_class() -> type:
             return times
 
         def answer(self, other: str, rank: int, size: int, count: int) -> None:
-            """Takes messages and answers each with one of its own."""
+            """Take messages and answer each with one of its own."""
             mine = torch.full((size // 4,), 3.0)
             for step in range(count):
                 message = self.recv(other, rank)
@@ -59,7 +59,7 @@ def worker_class() -> type:
             return time.perf_counter() - begin
 
         def take(self, other: str, rank: int, size: int, count: int) -> None:
-            """Takes messages and says so after the last."""
+            """Take messages and say so after the last."""
             for _ in range(count):
                 message = self.recv(other, rank)
                 assert message[-1] == 1 and message.numel() == size // 4
@@ -67,7 +67,7 @@ def worker_class() -> type:
             self.send(torch.tensor([float(count)]), other, rank)
 
         def produce(self, channel: Any, size: int, count: int) -> float:
-            """Puts `count` items and returns when the first one was begun."""
+            """Put `count` items and return when the first one was begun."""
             item = torch.full((size // 4,), 1.0)
             begin = time.monotonic()
             for _ in range(count):
@@ -75,7 +75,7 @@ def worker_class() -> type:
             return begin
 
         def consume(self, channel: Any, size: int, count: int) -> float:
-            """Takes `count` items and returns when the last one was there."""
+            """Take `count` items and return when the last one was there."""
             for _ in range(count):
                 item = channel.get()
                 assert item[-1] == 1 and item.numel() == size // 4
@@ -89,7 +89,7 @@ class SendRecv:
     """Two groups of workers that exchange tensors."""
 
     def prepare(self) -> None:
-        """Starts the cluster, two groups and a channel."""
+        """Start the cluster, two groups and a channel."""
         from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy
 
         self._cluster = Cluster(num_nodes=1)
@@ -141,7 +141,7 @@ class SendRecv:
         return max(ends.wait()) - min(begins.wait())
 
     def stop(self) -> None:
-        """Ends the cluster."""
+        """End the cluster."""
         # The public package has no shutdown of its own.
         getattr(self._cluster, "shutdown", lambda: None)()
 

@@ -38,7 +38,7 @@ def stock_envs(task: str, envs: int, horizon: int, seed: int) -> Callable[[np.nd
 
 
 def our_envs(task: str, envs: int, horizon: int, seed: int) -> Callable[[np.ndarray], None]:
-    """The vector env of this repository, as an env worker has it."""
+    """Return the vector env of this repository, as an env worker has it."""
     from rlinf.envs import get_env_cls
 
     cfg = {"env_type": "metaworld", "task": task, "max_episode_steps": horizon, "seed": seed}
@@ -59,7 +59,7 @@ KINDS = {"stock": stock_envs, "ours": our_envs}
 
 
 def partner(pipe: Connection, kind: str, task: str, envs: int, horizon: int) -> None:
-    """Makes envs when told `(seed, steps)`, steps them when told "go"."""
+    """Make envs when told `(seed, steps)`, steps them when told "go"."""
     while (told := pipe.recv()) is not None:
         seed, steps = told
         actions = np.random.default_rng(seed).uniform(-1, 1, (steps, envs, 4)).astype(np.float32)
@@ -75,7 +75,7 @@ class Bare:
     """Processes that step envs."""
 
     def prepare(self, kind: str, task: str, envs: int, horizon: int, processes: int) -> None:
-        """Starts the processes.
+        """Start the processes.
 
         Args:
             kind: one of `KINDS`.
@@ -108,7 +108,7 @@ class Bare:
         return self._envs * steps / (time.perf_counter() - begin)
 
     def stop(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         for pipe in self._pipes:
             pipe.send(None)
 

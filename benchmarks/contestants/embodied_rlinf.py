@@ -21,7 +21,7 @@ class Training:
     def train(
         self, recipe: str, overrides: list[str], extension: str | None = None
     ) -> dict[str, float]:
-        """Trains, and reads what the run has written.
+        """Train, and read what the run has written.
 
         Args:
             recipe: its name.

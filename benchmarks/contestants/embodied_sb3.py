@@ -17,7 +17,7 @@ class StableBaselines:
     """Trains with PPO."""
 
     def prepare(self, vec_env: str, task: str, envs: int, horizon: int) -> None:
-        """Makes the envs.
+        """Make the envs.
 
         Args:
             vec_env: "SubprocVecEnv" or "DummyVecEnv".
@@ -38,7 +38,7 @@ class StableBaselines:
         self._envs = env_util.make_vec_env(make, envs, vec_env_cls=getattr(kinds, vec_env))
 
     def train(self, updates: int, rollout_steps: int, batch: int, epochs: int) -> dict[str, float]:
-        """Trains a new policy.
+        """Train a new policy.
 
         Args:
             updates: rollouts, with an update after each.
@@ -98,7 +98,7 @@ class StableBaselines:
         }
 
     def stop(self) -> None:
-        """Ends the envs."""
+        """End the envs."""
         self._envs.close()
 
 

@@ -42,7 +42,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def make(shape: str, folder: str) -> dict[str, float]:
-    """Makes a random model, unless the folder has one.
+    """Make a random model, unless the folder has one.
 
     Args:
         shape: One of `SHAPES`.

@@ -17,7 +17,7 @@ class Ours:
         return generation_model.make(shape, folder)
 
     def prepare(self, folder: str, threads: int, precision: str, length: int, rows: int) -> str:
-        """Builds the engine.
+        """Build the engine.
 
         Returns:
             How it computes.
@@ -36,7 +36,7 @@ class Ours:
     def generate(
         self, prompts: list[list[int]], n: int, tokens: int, ends: bool, seed: int
     ) -> dict[str, float]:
-        """Generates n responses to each prompt.
+        """Generate n responses to each prompt.
 
         Args:
             prompts: Tokens.

@@ -25,7 +25,7 @@ class Transformers:
         rows: int,
         continuous: bool = False,
     ) -> str:
-        """Loads the model.
+        """Load the model.
 
         Args:
             folder: Of the model.

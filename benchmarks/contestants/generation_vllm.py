@@ -12,7 +12,7 @@ class Vllm:
     """Generates with `vllm.LLM`."""
 
     def prepare(self, folder: str, threads: int, precision: str, length: int, rows: int) -> str:
-        """Starts vLLM in this process."""
+        """Start vLLM in this process."""
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         import torch

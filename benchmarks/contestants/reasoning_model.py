@@ -18,7 +18,7 @@ FIRST_CHARACTER = 0x100
 
 
 def make_arithmetic(folder: Path, recipe: str, prompts: int) -> int:
-    """The model of a recipe after its supervised steps, and the first prompts of its run.
+    """Return the model of a recipe after its supervised steps, and the first prompts of its run.
 
     Args:
         folder: made if absent.
@@ -59,7 +59,7 @@ def make_arithmetic(folder: Path, recipe: str, prompts: int) -> int:
 
 
 def make_random(folder: Path, shape: str, prompts: int, length: int) -> int:
-    """A random model with a tokenizer of single characters, and random prompts.
+    """Return a random model with a tokenizer of single characters, and random prompts.
 
     Args:
         folder: made if absent.

@@ -28,7 +28,7 @@ class Training:
         return reasoning_model.make_random(Path(folder), shape, prompts, length)
 
     def prepare(self, folder: str, recipe: str, extension: str | None = None) -> str:
-        """Remembers what to train.
+        """Remember what to train.
 
         Args:
             folder: what `make` made.
@@ -42,7 +42,7 @@ class Training:
         return "rlinf train"
 
     def train(self, updates: int, overrides: list[str]) -> dict[str, float]:
-        """Trains from the model of the folder, and reads what the run has written.
+        """Train from the model of the folder, and read what the run has written.
 
         Args:
             updates: how many count; one more, before them, does not.

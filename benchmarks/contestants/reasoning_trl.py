@@ -19,7 +19,10 @@ def arithmetic(completions: list[str], answer: list[str], **_: Any) -> list[floa
 
 
 def parity(completions: list[str], **_: Any) -> list[float]:
-    """Whether the code points of a text add up to an odd number; as `benchmarks.parity_reward`."""
+    """Return whether the code points of a text add up to an odd number.
+
+    As `benchmarks.parity_reward`.
+    """
     return [float(sum(map(ord, text)) % 2) for text in completions]
 
 
@@ -30,7 +33,7 @@ class Trl:
     """Trains with `trl.GRPOTrainer`, generation by transformers."""
 
     def prepare(self, folder: str, threads: int, precision: str, reward: str) -> str:
-        """Remembers what to train.
+        """Remember what to train.
 
         Args:
             folder: model, tokenizer and prompts; see `reasoning_model`.
@@ -52,7 +55,7 @@ class Trl:
     def train(
         self, updates: int, groups: int, samples: int, tokens: int, micro_batch: int, lr: float
     ) -> dict[str, float]:
-        """Trains from the model of the folder.
+        """Train from the model of the folder.
 
         Args:
             updates: how many count; one more, before them, does not.

@@ -16,14 +16,14 @@ class Plain:
         return os.getpid()
 
     def noop(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class RayActors:
     """Starts Ray, starts actors and calls them."""
 
     def start(self, dashboard: bool) -> dict[str, float]:
-        """Starts Ray; seconds of the import and of the start."""
+        """Start Ray; seconds of the import and of the start."""
         begin = time.perf_counter()
         import ray
 
@@ -33,7 +33,7 @@ class RayActors:
         return {"import": imported - begin, "start": time.perf_counter() - imported}
 
     def launch(self, workers: int) -> dict[str, object]:
-        """Starts actors; seconds until all have answered, and their processes."""
+        """Start actors; seconds until all have answered, and their processes."""
         import ray
 
         begin = time.perf_counter()
@@ -54,7 +54,7 @@ class RayActors:
         return times
 
     def stop(self) -> None:
-        """Ends Ray."""
+        """End Ray."""
         import ray
 
         ray.shutdown()

@@ -15,7 +15,7 @@ class WorkerGroups:
     """Starts a cluster, launches a group of workers and calls it."""
 
     def start(self) -> dict[str, float]:
-        """Starts a cluster; seconds of the import and of the start."""
+        """Start a cluster; seconds of the import and of the start."""
         begin = time.perf_counter()
         from rlinf.scheduler import Cluster
 
@@ -24,7 +24,7 @@ class WorkerGroups:
         return {"import": imported - begin, "start": time.perf_counter() - imported}
 
     def launch(self, workers: int, slots: int) -> dict[str, object]:
-        """Launches a group; seconds until all have answered, and their processes.
+        """Launch a group; seconds until all have answered, and their processes.
 
         Args:
             workers: size of the group.
@@ -61,7 +61,7 @@ class WorkerGroups:
         return times
 
     def stop(self) -> None:
-        """Ends the cluster."""
+        """End the cluster."""
         # The public package has no shutdown of its own.
         getattr(self._cluster, "shutdown", lambda: None)()
 

@@ -74,7 +74,7 @@ def _generate(model: Any, prompts: torch.Tensor, tokens: int, settings: Settings
 def _ours(
     model: Any, prompts: list[list[int]], tokens: int, compiled: bool, settings: Settings
 ) -> tuple[str, float]:
-    """The path of the engine, and the better of two rounds after one that is not counted."""
+    """Return the path of the engine, and the better of two rounds after one that is not counted."""
     from rlinf.hybrid_engines.generation import GenerationRequest, SamplingParams
     from rlinf.hybrid_engines.generation.hf.engine import HFEngine
 

@@ -52,7 +52,7 @@ class Settings:
 
 
 def section_of(shape: str) -> dict[str, Any]:
-    """The model section of a random model of a shape."""
+    """Return the model section of a random model of a shape."""
     keys = dict(SHAPES[shape])
     kind = MODEL_TYPES[keys.pop("family")]
     precision = "fp32" if shape == TINY else "bf16"
@@ -61,7 +61,7 @@ def section_of(shape: str) -> dict[str, Any]:
 
 
 def random_model(shape: str, device: torch.device) -> Any:
-    """A random model of transformers, made where it is used."""
+    """Return a random model of transformers, made where it is used."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     keys = dict(SHAPES[shape])
@@ -74,7 +74,7 @@ def random_model(shape: str, device: torch.device) -> Any:
 
 
 def seconds_of(action: Callable[[], Any], device: torch.device) -> float:
-    """How long something takes until the device is done with it."""
+    """Return how long something takes until the device is done with it."""
     wait_for(device)
     begin = time.perf_counter()
     action()
@@ -83,6 +83,6 @@ def seconds_of(action: Callable[[], Any], device: torch.device) -> float:
 
 
 def wait_for(device: torch.device) -> None:
-    """Waits until the device has done what it was asked."""
+    """Wait until the device has done what it was asked."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -103,7 +103,7 @@ def make_learner(
     settings: Settings,
     compiled: bool = False,
 ) -> Any:
-    """The learner of a run, alone, on packed sequences."""
+    """Return the learner of a run, alone, on packed sequences."""
     from rlinf.config import validate_cfg
     from rlinf.models import get_model
     from rlinf.workers.actor.learner import LearnerPlace

@@ -45,7 +45,10 @@ class _Watch:
         self.spans: list[Span] = []
 
     def around(self, name: str, function: Callable[..., Any], settle: bool = False) -> Any:
-        """The function, with a note of each call; `settle` waits for the device at its end."""
+        """Return the function, with a note of each call.
+
+        `settle` waits for the device at its end.
+        """
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             if not self.on:
@@ -94,7 +97,7 @@ class WatchedActor(ReasoningActor):
         return self._watch.around("call", super().sync_model_to_rollout)()
 
     def spans(self) -> list[Span]:
-        """What was noted since the last call."""
+        """Return what was noted since the last call."""
         return self._watch.take()
 
     def memory(self) -> float:
@@ -128,7 +131,7 @@ class WatchedRollout(GenerationWorker):
         return version
 
     async def spans(self) -> list[Span]:
-        """What was noted since the last call."""
+        """Return what was noted since the last call."""
         return self._watch.take()
 
     async def memory(self) -> float:

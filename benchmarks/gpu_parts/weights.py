@@ -55,7 +55,7 @@ def launched(
 
 
 def update(actor: WorkerGroup, rollout: WorkerGroup) -> tuple[float, float, int]:
-    """Brings the weights over once; when it began, when it ended, and bytes."""
+    """Bring the weights over once; when it began, when it ended, and bytes."""
     begin = time.perf_counter()
     receiving = rollout.sync_model_from_actor()
     (size,), _ = wait_all(actor.sync_model_to_rollout(), receiving)
@@ -63,7 +63,7 @@ def update(actor: WorkerGroup, rollout: WorkerGroup) -> tuple[float, float, int]
 
 
 def config(shape: str) -> Any:
-    """A run with actor and engine on one device."""
+    """Return a run with actor and engine on one device."""
     section = section_of(shape)
     on_the_way = None if section["precision"] == "fp32" else section["precision"]
     return validate_cfg(

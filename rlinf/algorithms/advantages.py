@@ -225,7 +225,7 @@ def compute_reinpp_advantages(
 def compute_raw_advantages(
     *, rewards: Tensor, dones: Tensor | None = None, loss_mask: Tensor | None = None
 ) -> tuple[Tensor, None]:
-    """The return of the first episode in the window, at each of its valid steps.
+    """Return the return of the first episode in the window, at each of its valid steps.
 
     Args:
         rewards: `[n, B]`.
@@ -247,7 +247,7 @@ def normalize_advantages(
     *,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Shifts and scales advantages by mean and deviation of the global batch.
+    """Shift and scales advantages by mean and deviation of the global batch.
 
     Â = (A − mean) / (std + ε) over the valid entries of all ranks, std unbiased, in float64.
 
@@ -279,7 +279,7 @@ def normalize_advantages(
 
 
 def reverse_scan(inputs: Tensor, decay: Tensor, last: Tensor) -> Tensor:
-    """Solves y_t = x_t + c_t y_{t+1} from the end, with y_n = `last`.
+    """Solve y_t = x_t + c_t y_{t+1} from the end, with y_n = `last`.
 
     Args:
         inputs: x, `[n, B]`.
@@ -304,7 +304,7 @@ def _end_values(
     bootstrap_type: str,
     rewards: Tensor,
 ) -> Tensor:
-    """Returns `[n, B]`, the value after the last step of an episode; any number elsewhere."""
+    """Return `[n, B]`, the value after the last step of an episode; any number elsewhere."""
     if bootstrap_type not in ("standard", "always"):
         raise ValueError(f"bootstrap_type is '{bootstrap_type}'; allowed: standard, always")
     terminated = done if terminations is None else terminations.bool()
@@ -333,7 +333,7 @@ def _groups(scores: Tensor, group_size: int, group_ids: Tensor | None) -> Groups
 
 
 def _valid(rewards: Tensor, dones: Tensor | None, loss_mask: Tensor | None) -> Tensor:
-    """Returns `[n, B]`: steps of the first episode that the policy decided."""
+    """Return `[n, B]`: steps of the first episode that the policy decided."""
     valid = torch.ones_like(rewards, dtype=torch.bool)
     if dones is not None:
         valid &= until_first_done(dones)

@@ -43,7 +43,7 @@ class LossNorm:
         loss_mask_sum: Tensor | None = None,
         all_reduce: Callable[[Tensor], Tensor | None] | None = None,
     ) -> LossNorm:
-        """Counts the global batch.
+        """Count the global batch.
 
         Args:
             loss_mask: Mask of this rank's whole share of the batch, `[n, ...]`, with the
@@ -60,7 +60,7 @@ class LossNorm:
         return cls(*counts.tolist())
 
     def factor_to(self, other: LossNorm, loss_agg_func: str) -> float:
-        """Returns what turns a loss over these counts into the loss over other ones."""
+        """Return what turns a loss over these counts into the loss over other ones."""
         if loss_agg_func == "token-mean":
             return self.entries / other.entries
         return self.sequences / other.sequences
@@ -129,7 +129,7 @@ class Aggregator:
             )
 
     def clean(self, tensor: Tensor, name: str) -> Tensor:
-        """Aligns a tensor with the mask and sets its masked entries, whatever they are, to zero.
+        """Align a tensor with the mask and set its masked entries, whatever they are, to zero.
 
         Raises:
             ValueError: The shape does not go with that of the mask.
@@ -156,18 +156,18 @@ class Aggregator:
         return align(_rows(self.mask).any(1), self.mask.ndim)
 
     def loss(self, term: Tensor) -> Tensor:
-        """Returns the share of the micro-batch in the aggregate of a cleaned term."""
+        """Return the share of the micro-batch in the aggregate of a cleaned term."""
         divisor = self._divisor(self if self.norm is None else self.norm, term)
         return self._sum(term, self.weights) / _nonzero(divisor)
 
     def loss_metric(self, term: Tensor) -> MetricSum:
-        """Returns the aggregate of a cleaned term, weighted as in the loss, as a metric."""
+        """Return the aggregate of a cleaned term, weighted as in the loss, as a metric."""
         with torch.no_grad():
             total = self._sum(term.detach(), self.weights)
             return MetricSum.of(total, self._divisor(self, term))
 
     def mean_metric(self, term: Tensor) -> MetricSum:
-        """Returns the plain mean of a term over valid entries, as a metric."""
+        """Return the plain mean of a term over valid entries, as a metric."""
         with torch.no_grad():
             total = self._sum(term.detach(), self.mask)
             return MetricSum.of(total, self._entries(self, term))
@@ -195,23 +195,23 @@ class Aggregator:
         return (term * weights).sum()
 
     def _per_row(self, term: Tensor) -> bool:
-        """Returns whether a term has one entry per row of a mask that has several."""
+        """Return whether a term has one entry per row of a mask that has several."""
         return _size_of_row(term.shape) == 1 and _size_of_row(self.base_shape) > 1
 
     def _finer(self, term: Tensor) -> float:
-        """Returns how many entries of the term lie in one of the mask, at least 1."""
+        """Return how many entries of the term lie in one of the mask, at least 1."""
         # All trailing sizes are equal or 1, so the greater is the common one.
         common = math.prod(map(max, term.shape[1:], self.base_shape[1:]))
         return common / _size_of_row(self.base_shape)
 
 
 def align(tensor: Tensor, ndim: int) -> Tensor:
-    """Appends dimensions of size one until there are `ndim`."""
+    """Append dimensions of size one until there are `ndim`."""
     return tensor.reshape(*tensor.shape, *(1,) * (ndim - tensor.ndim))
 
 
 def _counts(mask: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the valid entries, the sequences they make and the rows they are in, float64."""
+    """Return the valid entries, the sequences they make and the rows they are in, float64."""
     entries, rows = mask.sum().double(), _rows(mask).any(1).sum().double()
     if lengths is None:
         return entries, rows, rows

@@ -36,7 +36,7 @@ class Tolerance:
 
     @classmethod
     def of(cls, mean: float | None, *formats: torch.dtype) -> Tolerance:
-        """Makes a tolerance.
+        """Make a tolerance.
 
         Args:
             mean: of the mean difference; None is what rounding in the formats explains.
@@ -47,7 +47,7 @@ class Tolerance:
         return cls(mean, GREATEST * mean)
 
     def exceeded(self, numbers: Mapping[str, float]) -> list[str]:
-        """Says what is past the tolerance; empty if nothing is.
+        """Say what is past the tolerance; empty if nothing is.
 
         Args:
             numbers: as reduced from `logprob_gap` and `value_gap`.

@@ -63,5 +63,5 @@ def compute_critic_loss(
 
 
 def _single(tensor: Tensor) -> Tensor:
-    """Returns the tensor in single precision at least."""
+    """Return the tensor in single precision at least."""
     return tensor.float() if tensor.dtype.itemsize < 4 else tensor

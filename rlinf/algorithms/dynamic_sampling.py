@@ -19,7 +19,7 @@ Group = TypeVar("Group")
 
 
 def carries_signal(scores: Sequence[float]) -> bool:
-    """Returns whether the scores of a group differ; see `rlinf.algorithms.groups.Groups.unequal`.
+    """Return whether the scores of a group differ; see `rlinf.algorithms.groups.Groups.unequal`.
 
     Args:
         scores: How right the responses of a group are, before a penalty for length or other
@@ -64,7 +64,7 @@ class DynamicSampler(Generic[Group]):
         self._drawn = self._offered = 0
 
     def begin(self, drawn: int = 0) -> None:
-        """Starts a step.
+        """Start a step.
 
         Args:
             drawn: Prompts that were drawn for it already.
@@ -73,7 +73,7 @@ class DynamicSampler(Generic[Group]):
         self._drawn, self._offered = drawn, 0
 
     def wanted(self) -> int:
-        """Returns how many prompts to draw next; 0 when there are enough groups, or no budget.
+        """Return how many prompts to draw next; 0 when there are enough groups, or no budget.
 
         The first draw is what is missing. Later ones ask for as many more as were needed per group
         with a signal so far, and for all of the budget where none had one.
@@ -89,7 +89,7 @@ class DynamicSampler(Generic[Group]):
         return count
 
     def offer(self, groups: Iterable[Group]) -> None:
-        """Adds groups that were generated and scored, in any order and number."""
+        """Add groups that were generated and scored, in any order and number."""
         for group in groups:
             self._offered += 1
             if carries_signal(self._scores(group)):
@@ -101,11 +101,11 @@ class DynamicSampler(Generic[Group]):
         return len(self._kept)
 
     def take(self) -> list[Group]:
-        """Returns the groups to train on, fewer than `target` if the budget did not suffice."""
+        """Return the groups to train on, fewer than `target` if the budget did not suffice."""
         return sorted(self._kept, key=self._index)[: self._target]
 
     def metrics(self) -> dict[str, float]:
-        """Returns counts of the step."""
+        """Return counts of the step."""
         return {
             "groups_drawn": float(self._offered),
             "groups_with_signal": float(len(self._kept)),

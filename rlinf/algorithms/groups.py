@@ -31,7 +31,7 @@ class Groups:
 
     @classmethod
     def of_size(cls, count: int, size: int, device: torch.device | None = None) -> Groups:
-        """Makes groups of neighbours, all of one size.
+        """Make groups of neighbours, all of one size.
 
         Args:
             count: B.

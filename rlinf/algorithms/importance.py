@@ -11,7 +11,7 @@ from rlinf.algorithms.sequences import sequence_mean, sequence_sum
 def interpolate_proximal(
     logprobs: Tensor, old_logprobs: Tensor, versions: Tensor, current_version: int
 ) -> Tensor:
-    """Approximates the proximal log-probabilities without a forward pass.
+    """Approximate the proximal log-probabilities without a forward pass.
 
     With v the version that this update makes, v_b the one that sampled and v − 1 the proximal one,
     log π_prox = log π_b + α (log π − log π_b), α = (v − 1 − v_b) / (v − v_b) in [0, 1]: fresh
@@ -43,7 +43,7 @@ def mismatch_weights(
     mask: Tensor | None = None,
     sequence_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Corrects for samples that were drawn with other probabilities than the trainer's.
+    """Correct for samples that were drawn with other probabilities than the trainer's.
 
     The engine computes otherwise, and its weights may be older. With ρ_t = π_trainer / π_engine:
 

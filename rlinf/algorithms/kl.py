@@ -65,7 +65,7 @@ def kl_penalised_rewards(
     kl_penalty_type: str,
     loss_mask: Tensor | None = None,
 ) -> Tensor:
-    """Takes the divergence from the reference out of the rewards: r_t − β KL_t.
+    """Take the divergence from the reference out of the rewards: r_t − β KL_t.
 
     Args:
         rewards: Of any shape, one per step or token.

@@ -54,7 +54,7 @@ def compute_ppo_actor_loss(
     kl_penalty_type: str = "low_var_kl",
     kl_in: str = "loss",
 ) -> Result:
-    """The clipped surrogate of PPO, GRPO, DAPO and REINFORCE++, or that of GSPO or CISPO.
+    """Return the clipped surrogate of PPO, GRPO, DAPO and REINFORCE++, or that of GSPO or CISPO.
 
     With l as `rlinf.algorithms.surrogates.surrogate` says; for PPO, with ρ = π / π_old,
     l = max(−A ρ, −A clamp(ρ, 1 − ε_low, 1 + ε_high)). With dual clip (Ye et al. 2020), c > 1,
@@ -253,7 +253,7 @@ def compute_ppo_actor_critic_loss(
     critic_warmup: bool = False,
     **actor: Any,
 ) -> Result:
-    """The loss of `actor` plus value_loss_coef times that of the value function.
+    """Return the loss of `actor` plus value_loss_coef times that of the value function.
 
     Args:
         values: V, with gradient, `[n]` or as the advantages.

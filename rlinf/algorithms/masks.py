@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def until_first_done(dones: Tensor) -> Tensor:
-    """Marks the steps of the first episode in the window, its last step included.
+    """Mark the steps of the first episode in the window, its last step included.
 
     Args:
         dones: `[n, ...]`, true where an episode ends after the step.
@@ -20,7 +20,7 @@ def until_first_done(dones: Tensor) -> Tensor:
 
 
 def last_valid(mask: Tensor) -> Tensor:
-    """Marks the last true entry of each column, wherever the valid entries lie.
+    """Mark the last true entry of each column, wherever the valid entries lie.
 
     Args:
         mask: Bool `[n, B]`.
@@ -34,7 +34,7 @@ def last_valid(mask: Tensor) -> Tensor:
 
 
 def until_done_in_chunk(dones: Tensor) -> Tensor:
-    """Marks the actions of each chunk that come before or with the first end of an episode in it.
+    """Mark the actions of each chunk that come before or with the first end of an episode in it.
 
     The others were chosen for an episode that is over, and are not carried out.
 
@@ -48,7 +48,7 @@ def until_done_in_chunk(dones: Tensor) -> Tensor:
 
 
 def episode_lengths(mask: Tensor, dones: Tensor) -> Tensor:
-    """Counts, for every step, the valid steps of the episode it belongs to.
+    """Count, for every step, the valid steps of the episode it belongs to.
 
     This is the `loss_mask_sum` with which `seq-mean-token-mean` weighs all episodes alike.
 
@@ -67,7 +67,7 @@ def episode_lengths(mask: Tensor, dones: Tensor) -> Tensor:
 
 
 def episode_scores(rewards: Tensor, dones: Tensor | None = None) -> Tensor:
-    """Sums the rewards of the first episode in the window, undiscounted.
+    """Sum the rewards of the first episode in the window, undiscounted.
 
     Args:
         rewards: `[n, B]`.

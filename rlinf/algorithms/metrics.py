@@ -22,12 +22,12 @@ class Metric:
     op: ClassVar[str] = "sum"
 
     def merge(self, other: Metric) -> Metric:
-        """Returns the metric of both parts together."""
+        """Return the metric of both parts together."""
         join = torch.add if self.op == "sum" else torch.maximum
         return type(self)(join(self.state, other.state))
 
     def value(self) -> float | None:
-        """Returns the number to show, or None when nothing was seen."""
+        """Return the number to show, or None when nothing was seen."""
         raise NotImplementedError
 
 
@@ -36,13 +36,13 @@ class MetricSum(Metric):
 
     @classmethod
     def of(cls, total: Tensor, weight: Tensor | float) -> MetricSum:
-        """Makes the metric of a sum and of what it is to be divided by."""
+        """Make the metric of a sum and of what it is to be divided by."""
         total = total.detach().double()
         weight = weight if isinstance(weight, Tensor) else torch.full_like(total, weight)
         return cls(torch.stack([total, weight.to(total)]))
 
     def value(self) -> float | None:
-        """Returns the mean."""
+        """Return the mean."""
         total, weight = self.state.tolist()
         return total / weight if weight else None
 
@@ -54,7 +54,7 @@ class MetricMax(Metric):
 
     @classmethod
     def of(cls, values: Tensor, mask: Tensor | None = None) -> MetricMax:
-        """Makes the metric of the valid ones of some values."""
+        """Make the metric of the valid ones of some values."""
         values = values.detach().double()
         if mask is not None:
             values = torch.where(mask, values, -torch.inf)
@@ -63,7 +63,7 @@ class MetricMax(Metric):
         return cls(values.amax().reshape(1))
 
     def value(self) -> float | None:
-        """Returns the greatest value."""
+        """Return the greatest value."""
         greatest = self.state.item()
         return None if greatest == float("-inf") else greatest
 
@@ -73,7 +73,7 @@ class ExplainedVariance(Metric):
 
     @classmethod
     def of(cls, returns: Tensor, values: Tensor, mask: Tensor | None = None) -> ExplainedVariance:
-        """Makes the metric of returns and predicted values of the same shape."""
+        """Make the metric of returns and predicted values of the same shape."""
         returns = returns.detach().double()
         error = returns - values.detach().double()
         if mask is None:
@@ -86,7 +86,7 @@ class ExplainedVariance(Metric):
         return cls(torch.stack([count, *sums]))
 
     def value(self) -> float | None:
-        """Returns the explained share, or None when the returns do not vary."""
+        """Return the explained share, or None when the returns do not vary."""
         count, returns, returns_squared, error, error_squared = self.state.tolist()
         if count < 2:
             return None
@@ -97,7 +97,7 @@ class ExplainedVariance(Metric):
 
 
 def merge_metrics(parts: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
-    """Merges the metrics of several micro-batches, name by name."""
+    """Merge the metrics of several micro-batches, name by name."""
     merged: dict[str, Metric] = {}
     for part in parts:
         for name, metric in part.items():
@@ -110,7 +110,7 @@ def reduce_metrics(
     all_reduce: Callable[[Tensor], Tensor | None] | None = None,
     all_reduce_max: Callable[[Tensor], Tensor | None] | None = None,
 ) -> dict[str, float]:
-    """Returns the numbers to show, over all ranks, with at most two small messages.
+    """Return the numbers to show, over all ranks, with at most two small messages.
 
     Args:
         metrics: Those of this rank; every rank has the same names.

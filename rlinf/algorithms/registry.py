@@ -35,7 +35,7 @@ def register_advantage(
     schema: type[BaseModel] | None = None,
     replaces: bool = False,
 ) -> Callable[[Function], Function]:
-    """Registers an advantage for `algorithm.adv_type`.
+    """Register an advantage for `algorithm.adv_type`.
 
     The function takes any of the keyword arguments that `rlinf.algorithms.advantages` describes,
     on time-major `[n, B]` tensors, and returns `(advantages, returns)`, each `[n, B]`; the returns
@@ -68,7 +68,7 @@ def register_policy_loss(
     schema: type[BaseModel] | None = None,
     replaces: bool = False,
 ) -> Callable[[Function], Function]:
-    """Registers a policy loss for `algorithm.loss_type`.
+    """Register a policy loss for `algorithm.loss_type`.
 
     The function takes any of the keyword arguments that `rlinf.algorithms.losses` describes and
     returns `(loss, metrics)`.
@@ -93,7 +93,7 @@ def register_policy_loss(
 
 
 def get_adv_and_returns(name: str) -> Callable[..., Any]:
-    """Returns the advantage function of this name.
+    """Return the advantage function of this name.
 
     Raises:
         ValueError: Nobody registered the name.
@@ -102,7 +102,7 @@ def get_adv_and_returns(name: str) -> Callable[..., Any]:
 
 
 def get_policy_loss(name: str) -> Callable[..., Any]:
-    """Returns the policy loss of this name.
+    """Return the policy loss of this name.
 
     Raises:
         ValueError: Nobody registered the name.
@@ -111,7 +111,7 @@ def get_policy_loss(name: str) -> Callable[..., Any]:
 
 
 def normalizes(adv_type: str) -> bool:
-    """Returns whether `algorithm.normalize_advantages` applies to this advantage."""
+    """Return whether `algorithm.normalize_advantages` applies to this advantage."""
     get_adv_and_returns(adv_type)
     return adv_type.lower() not in _own_scale
 

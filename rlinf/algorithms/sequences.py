@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def sequence_sum(values: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
-    """Returns, at each entry, the sum over the entries of its sequence.
+    """Return, at each entry, the sum over the entries of its sequence.
 
     Args:
         values: `[B, ...]`, a row per sequence; or `[R]`, the tokens of all sequences end to end.
@@ -34,7 +34,7 @@ def sequence_sum(values: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
 def sequence_mean(
     values: Tensor, mask: Tensor | None = None, sequence_ids: Tensor | None = None
 ) -> Tensor:
-    """Returns, at each entry, the mean over the valid entries of its sequence.
+    """Return, at each entry, the mean over the valid entries of its sequence.
 
     Args:
         values: As for `sequence_sum`; masked entries may hold anything.

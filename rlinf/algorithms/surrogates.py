@@ -31,7 +31,7 @@ class Surrogate(NamedTuple):
 def clip_range(
     policy_loss: str, ratio_clip_eps: float, low: float | None, high: float | None
 ) -> tuple[float, float]:
-    """Returns ε_low and ε_high: those given, or the default of the surrogate.
+    """Return ε_low and ε_high: those given, or the default of the surrogate.
 
     Args:
         policy_loss: `ppo` (default ratio_clip_eps on both sides), `gspo` (3e-4 and 4e-4, as in its
@@ -55,7 +55,7 @@ def surrogate(
     mask: Tensor | None = None,
     sequence_ids: Tensor | None = None,
 ) -> Surrogate:
-    """Computes the loss of each entry.
+    """Compute the loss of each entry.
 
     With ρ = π / π_old and sg the stop-gradient:
 

@@ -14,7 +14,7 @@ LEVELS = ("token_level", "action_level", "chunk_level")
 
 
 def reduce_level(tensor: Tensor, level: str, action_mask: Tensor | None = None) -> Tensor:
-    """Sums log-probabilities or entropies over the unit that `logprob_type` names.
+    """Sum log-probabilities or entropies over the unit that `logprob_type` names.
 
     Args:
         tensor: `[..., C, A]`, per action of a chunk and dimension (or token) of an action.
@@ -38,12 +38,12 @@ def reduce_level(tensor: Tensor, level: str, action_mask: Tensor | None = None) 
 
 
 def flatten_chunks(tensor: Tensor) -> Tensor:
-    """Turns `[T, B, C]` into time-major steps `[T * C, B]`."""
+    """Turn `[T, B, C]` into time-major steps `[T * C, B]`."""
     return tensor.transpose(1, 2).reshape(-1, tensor.shape[1])
 
 
 def unflatten_chunks(steps: Tensor, actions: int) -> Tensor:
-    """Turns time-major steps `[T * C, B]` into `[T, B, C]`, with C = `actions`."""
+    """Turn time-major steps `[T * C, B]` into `[T, B, C]`, with C = `actions`."""
     return steps.reshape(-1, actions, steps.shape[1]).transpose(1, 2).contiguous()
 
 
@@ -62,7 +62,7 @@ def compute_embodied_advantages(
     ref_logprobs: Tensor | None = None,
     **settings: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Computes advantages of T chunks of C actions in B envs.
+    """Compute advantages of T chunks of C actions in B envs.
 
     With `action_level` an action is a step, U = C. With `chunk_level` a chunk is one step, U = 1,
     of the k actions in it that count: its reward is Σ_i γ^i r_i over them, its done and termination
@@ -164,7 +164,7 @@ def compute_token_advantages(
     ref_logprobs: Tensor | None = None,
     **settings: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Computes advantages of B sequences of L tokens.
+    """Compute advantages of B sequences of L tokens.
 
     Args:
         adv_type: A registered advantage.
@@ -208,7 +208,7 @@ def compute_token_advantages(
 
 
 def _per_step(tensor: Tensor | None, counts: Tensor, unit: int) -> Tensor | None:
-    """Sums `[T, B, C, A]` over the actions that count, to one number per step, `[T, B, unit]`."""
+    """Sum `[T, B, C, A]` over the actions that count, to one number per step, `[T, B, unit]`."""
     if tensor is None:
         return None
     if unit > 1:

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command and all its sub-commands."""
+    """Return the parser of the command and all its sub-commands."""
     parser = argparse.ArgumentParser(
         prog="rlinf",
         description="Distributed reinforcement learning for embodied policies, reasoning models "

@@ -55,7 +55,7 @@ class Difference:
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the sub-command."""
+    """Add the sub-command."""
     parser = commands.add_parser(
         "bisect",
         help="name the first step and tensor in which two runs differ",
@@ -69,7 +69,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what differs first."""
+    """Print what differs first."""
     from rlinf.utils.fingerprints import read_fingerprints
 
     try:
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def comparable(one: Fingerprints, two: Fingerprints) -> Iterator[str]:
-    """Says what else the runs have not in common.
+    """Say what else the runs have not in common.
 
     Raises:
         ValueError: they have no step, or not the same tensors.
@@ -124,7 +124,7 @@ def comparable(one: Fingerprints, two: Fingerprints) -> Iterator[str]:
 
 
 def first_difference(one: Fingerprints, two: Fingerprints) -> Difference | None:
-    """What differs first, in causal order; None if nothing does."""
+    """Return what differs first, in causal order; None if nothing does."""
     for step in sorted(one.steps.keys() & two.steps.keys()):
         found = _in_step(one, step, one.steps[step], two.steps[step])
         if found is not None:
@@ -162,7 +162,7 @@ def _in_step(
 
 
 def _in_batch(step: int, a: list[dict[str, str]], b: list[dict[str, str]]) -> Difference | None:
-    """The earliest chunk step of a rollout that differs, and what of it differs first."""
+    """Return the earliest chunk step of a rollout that differs, and what of it differs first."""
     from rlinf.utils.fingerprints import split_hashes
 
     earliest: tuple[int, int, list[str]] | None = None

@@ -17,7 +17,7 @@ _SIZES_HELP = "accelerators on each node; by default what the config says, or th
 
 
 def add_parser(commands: Any) -> None:
-    """Adds `check` to the sub-commands."""
+    """Add `check` to the sub-commands."""
     parser = commands.add_parser(
         "check",
         help="validate a config and print its placement, batch arithmetic and memory",
@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks a config.
+    """Check a config.
 
     Returns:
         0 if it is valid, 1 if it is not, 2 for wrong usage.
@@ -93,7 +93,7 @@ def inspect_config(
     *,
     memory: bool = False,
 ) -> dict[str, Any]:
-    """Validates a config and works out its placement.
+    """Validate a config and works out its placement.
 
     Args:
         name: Name of a recipe, or path to a YAML file.
@@ -155,7 +155,7 @@ def inspect_config(
 
 
 def _unfit_distribution(cfg: Any) -> Problem | None:
-    """Says whether the distribution that a policy is to have does not fit the env's actions."""
+    """Say whether the distribution that a policy is to have does not fit the env's actions."""
     if cfg.runner.task_type != "embodied" or cfg.env.train is None:
         return None
     name = cfg.actor.model.get("distribution", "auto")

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def add_parser(commands: Any) -> None:
-    """Adds `check-env` to the sub-commands."""
+    """Add `check-env` to the sub-commands."""
     parser = commands.add_parser(
         "check-env",
         help="exercise an environment and say what is wrong with it",
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks an env.
+    """Check an env.
 
     Returns:
         0 if it keeps the contract, 1 if it does not, 2 for wrong usage.

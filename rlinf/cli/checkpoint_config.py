@@ -10,7 +10,7 @@ FILE = "checkpoint.yaml"
 
 
 def of(name: str) -> str | None:
-    """Returns the path of a config that evaluates a checkpoint, written into the folder of its run.
+    """Return the path of a config that evaluates a checkpoint, written into the folder of its run.
 
     Args:
         name: Folder of a checkpoint, or of a run, whose newest one is meant.

@@ -126,7 +126,7 @@ class Verdict:
 
 
 def compare(env_steps: Sequence[int], values: Sequence[float], band: Band) -> Verdict:
-    """Compares a curve with a band.
+    """Compare a curve with a band.
 
     Args:
         env_steps: where the curve was measured, rising; need not be where the band's edges are.
@@ -151,7 +151,7 @@ def compare(env_steps: Sequence[int], values: Sequence[float], band: Band) -> Ve
 
 
 def make_band(env_steps: Sequence[int], curves: Iterable[Sequence[float]]) -> Band:
-    """Makes the band of some curves that were measured at the same env steps.
+    """Make the band of some curves that were measured at the same env steps.
 
     An edge is the lowest (highest) value of any curve at this evaluation, the one before and the
     one after it, moved outwards by `MARGIN` times the range of all values. So a run may be one
@@ -173,7 +173,7 @@ def make_band(env_steps: Sequence[int], curves: Iterable[Sequence[float]]) -> Ba
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's `metrics.jsonl`; one that is in the middle of being written is not.
+    """Return the complete lines of a run's `metrics.jsonl`.
 
     Raises:
         NoCurve: the run has none.
@@ -195,7 +195,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_curve(folder: Path) -> Curve:
-    """The curve of a run; of several evaluations of a policy the last one counts.
+    """Return the curve of a run; of several evaluations of a policy the last one counts.
 
     Raises:
         NoCurve: the run was not evaluated.
@@ -248,12 +248,12 @@ class CurveFile:
         return next(iter(self.curves.values())).env_steps
 
     def band(self, without: int | None = None) -> Band:
-        """The band of all seeds, or of all but one."""
+        """Return the band of all seeds, or of all but one."""
         chosen = [curve for seed, curve in self.curves.items() if seed != without]
         return make_band(self.env_steps, (curve.values[self.metric] for curve in chosen))
 
     def seeds_inside(self) -> list[int]:
-        """The seeds that stay inside the band of the others: how far the band can be trusted."""
+        """Return the seeds that stay inside the band of the others; they tell how good it is."""
         return [
             seed
             for seed, curve in self.curves.items()
@@ -267,7 +267,7 @@ def gather(
     curves: Mapping[int, Curve],
     facts: Mapping[str, Any],
 ) -> CurveFile:
-    """Makes the content of a curve file.
+    """Make the content of a curve file.
 
     Raises:
         ValueError: there are fewer than two seeds, or they were not measured at the same env steps.
@@ -286,7 +286,7 @@ def gather(
 
 
 def save(file: CurveFile, path: Path) -> None:
-    """Writes a curve file; the band is written for readers and made anew when it is read."""
+    """Write a curve file; the band is written for readers and made anew when it is read."""
     band = file.band()
     rounded = {
         seed: {
@@ -312,7 +312,7 @@ def save(file: CurveFile, path: Path) -> None:
 
 
 def load(path: Path) -> CurveFile:
-    """Reads a curve file.
+    """Read a curve file.
 
     Raises:
         ValueError: it is not one.
@@ -335,7 +335,7 @@ def load(path: Path) -> CurveFile:
 
 
 def path_for(config_folder: Path, recipe: str) -> Path:
-    """Where the curve file of a recipe is, or would be."""
+    """Return where the curve file of a recipe is, or would be."""
     return config_folder.parent / "curves" / f"{recipe}.json"
 
 

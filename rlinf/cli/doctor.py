@@ -17,7 +17,7 @@ _PLAIN = "\033[0m"
 
 
 def add_parser(commands: Any) -> None:
-    """Adds `doctor` to the sub-commands."""
+    """Add `doctor` to the sub-commands."""
     parser = commands.add_parser(
         "doctor",
         help="look at this machine and say what to mend",
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints all findings.
+    """Print all findings.
 
     Returns:
         0, or 1 if something failed.
@@ -81,7 +81,7 @@ def examine(log_dir: Path) -> Iterable[Finding]:
 
 
 def format_finding(finding: Finding, colour: bool = False) -> str:
-    """Writes a finding as one line, with its fix on a second one.
+    """Write a finding as one line, with its fix on a second one.
 
     Args:
         finding: What was found.

@@ -21,7 +21,7 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    """Adds `export` to the sub-commands."""
+    """Add `export` to the sub-commands."""
     formats = "; ".join(f"{name}: {about}" for name, about in FORMATS.items())
     parser = commands.add_parser(
         "export",
@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exports.
+    """Export.
 
     Returns:
         0; 1 if the checkpoint cannot be exported.

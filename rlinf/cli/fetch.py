@@ -23,7 +23,7 @@ class MissingPackages(ValueError):
 
 
 def add_parser(commands: Any) -> None:
-    """Adds `fetch` to the sub-commands."""
+    """Add `fetch` to the sub-commands."""
     parser = commands.add_parser(
         "fetch",
         help="put a small language model on the disk, without a hub",
@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetches a model.
+    """Fetch a model.
 
     Returns:
         0 if the folder is there, 1 if it could not be made, 2 for wrong usage.
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_gguf() -> Path:
-    """Returns the file that the package brings, without importing the package.
+    """Return the file that the package brings, without importing the package.
 
     Raises:
         MissingPackages: The package, or one that reads the file, is not installed.
@@ -82,7 +82,7 @@ def find_gguf() -> Path:
 
 
 def fetch_smollm2(folder: Path) -> str:
-    """Writes SmolLM2-135M-Instruct as a Hugging Face folder, in bf16, and tries it.
+    """Write SmolLM2-135M-Instruct as a Hugging Face folder, in bf16, and try it.
 
     The folder appears when it is complete.
 
@@ -132,7 +132,7 @@ def fetch_smollm2(folder: Path) -> str:
 
 
 def ask(folder: Path, question: str) -> str:
-    """Loads a model folder as any program would, and returns its likeliest answer."""
+    """Load a model folder as any program would, and return its likeliest answer."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.3
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Adds the sub-command."""
+    """Add the sub-command."""
     parser = commands.add_parser(
         "logs",
         help="show what the workers of a run logged",
@@ -52,7 +52,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the entries."""
+    """Print the entries."""
     try:
         since = parse_since(args.since) if args.since else ""
         files = {n: LogFile(n, p) for n, p in find_logs(args.folder, args.worker).items()}
@@ -73,7 +73,7 @@ def follow(
     selection: Selection,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Shows what is added, also by workers that start later, until the run ends or Ctrl-C.
+    """Show what is added, also by workers that start later, until the run ends or Ctrl-C.
 
     Args:
         folder: of the run.
@@ -97,7 +97,7 @@ def follow(
 
 
 def _has_ended(folder: Path) -> bool:
-    """Whether the run says so itself; one that was killed cannot."""
+    """Return whether the run says so itself; one that was killed cannot."""
     try:
         return json.loads((folder / "summary.json").read_text()).get("status") != "running"
     except OSError:
@@ -105,7 +105,7 @@ def _has_ended(folder: Path) -> bool:
 
 
 def show(entries: Iterable[Entry]) -> None:
-    """Prints entries, coloured on a terminal."""
+    """Print entries, coloured on a terminal."""
     coloured = sys.stdout.isatty()
     for entry in entries:
         colour = _COLOURS.get(entry.level) if coloured else None

@@ -25,7 +25,7 @@ BASE_PROCESS = {"actor": 440 * MIB, "rollout": 360 * MIB, "env": 360 * MIB}
 def predict_memory(
     cfg: Any, placement: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[WorkerMemory]:
-    """Predicts what workers take at their peak: all but those that only compute rewards.
+    """Predict what workers take at their peak: all but those that only compute rewards.
 
     Args:
         cfg: what `validate_cfg` returned.
@@ -184,7 +184,7 @@ def _simulating(rollout: _Rollout, ranks: int, gpu: bool) -> list[Part]:
 
 
 def activation_bytes(model: nn.Module, inputs: Mapping[str, Tensor], rows: int) -> int:
-    """What a forward pass keeps for its backward pass, in fp32.
+    """Return what a forward pass keeps for its backward pass, in fp32.
 
     Args:
         model: on the meta device, or any other.
@@ -204,7 +204,7 @@ def activation_bytes(model: nn.Module, inputs: Mapping[str, Tensor], rows: int) 
 
 
 def _meta_model(cfg: Any, spec: EnvSpec) -> nn.Module:
-    """The model without memory."""
+    """Return the model without memory."""
     from rlinf.models import get_model
 
     section = copy.deepcopy(cfg.actor.model)
@@ -226,7 +226,7 @@ def _meta_model(cfg: Any, spec: EnvSpec) -> nn.Module:
 
 
 def as_data(workers: Sequence[WorkerMemory]) -> dict[str, Any]:
-    """The same for programs: bytes by component and part."""
+    """Return the same for programs: bytes by component and part."""
     return {
         worker.component: {
             "workers": worker.count,
@@ -240,7 +240,7 @@ def as_data(workers: Sequence[WorkerMemory]) -> dict[str, Any]:
 
 
 def as_lines(workers: Sequence[WorkerMemory]) -> list[str]:
-    """A table for people, and what it leaves out."""
+    """Return a table for people, and what it leaves out."""
     lines = []
     width = max(len(_title(worker)) for worker in workers)
     for worker in workers:

@@ -41,7 +41,7 @@ _KINDS = {
 
 
 def missing_files(cfg: dict[str, Any]) -> list[Problem]:
-    """What is named and not there, with what is allowed and what to do.
+    """Return what is named and not there, with what is allowed and what to do.
 
     They may be on the machines that will run the config, so the config is valid all the same.
 

@@ -12,7 +12,7 @@ def add_config_arguments(
     about: str = "name of a recipe, or path to a YAML file",
     optional: bool = False,
 ) -> None:
-    """Adds CONFIG, KEY=VALUE and --config-path to a command.
+    """Add CONFIG, KEY=VALUE and --config-path to a command.
 
     Overrides may stand before, between and after options; argparse by itself takes those that
     stand together.

@@ -29,7 +29,7 @@ _PROBE = 32
 def predict_reasoning(
     cfg: Any, placement: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[WorkerMemory]:
-    """Predicts what actor, rollout and the optional workers take at their peak.
+    """Predict what actor, rollout and the optional workers take at their peak.
 
     Args:
         cfg: what `validate_cfg` returned.
@@ -76,7 +76,10 @@ class _Workers:
     gpu: bool
 
     def format(self, name: str) -> torch.dtype:
-        """The number format of a key; a CPU has no arithmetic of 16 bits and uses fp32 instead."""
+        """Return the number format of a key.
+
+        A CPU has no arithmetic of 16 bits and uses fp32 instead.
+        """
         return FORMATS[name] if self.gpu else torch.float32
 
 
@@ -112,7 +115,7 @@ def _actor(workers: _Workers) -> list[Part]:
 
 
 def _staged_bytes(cfg: Any, model: nn.Module) -> int:
-    """The buffers that rank 0 keeps for the groups it sends its weights to."""
+    """Return the buffers that rank 0 keeps for the groups it sends its weights to."""
     adapters = cfg.weight_syncer.lora == "adapters"
     sent = [p.numel() for n, p in model.named_parameters() if (".lora_" in n) or not adapters]
     name = cfg.weight_syncer.bucket.bucket_dtype
@@ -131,7 +134,7 @@ def _critic(workers: _Workers) -> list[Part]:
 
 
 def _trained(workers: _Workers, model: nn.Module, section: Any) -> list[Part]:
-    """What training a model takes: in fp32, and besides in the format that is computed in."""
+    """Return what training a model takes, in fp32 and in the format that is computed in."""
     own = TrainingBytes.of(model, workers.ranks)
     parts = [
         Part("weights", own.parameters + own.buffers),
@@ -221,7 +224,7 @@ def _micro_batch_tokens(workers: _Workers, sequences: int | None) -> int:
 
 
 def _batch_bytes(cfg: Any, ranks: int) -> int:
-    """The samples of a step on one rank, if all are as long as they can be."""
+    """Return the samples of a step on one rank, if all are as long as they can be."""
     sequences = -(-cfg.data.rollout_batch_size * cfg.algorithm.group_size // ranks)
     # Tokens; log-probabilities of three, versions, mask, advantages, returns and values.
     return sequences * cfg.runner.seq_length * (8 + 3 * 4 + 8 + 1 + 3 * 4)
@@ -246,7 +249,7 @@ def _rollout(workers: _Workers) -> list[Part]:
 
 
 def _note(cfg: Any, gpu: bool) -> str:
-    """What the numbers of a rollout worker leave out, in words."""
+    """Return what the numbers of a rollout worker leave out, in words."""
     if not gpu:
         return ""
     name, part = cfg.rollout.rollout_backend, cfg.rollout.gpu_memory_utilization
@@ -293,7 +296,7 @@ def _reference(workers: _Workers) -> list[Part]:
 
 
 def _frozen(workers: _Workers) -> list[Part]:
-    """A whole copy of the policy that is only asked."""
+    """Return a whole copy of the policy that is only asked."""
     cfg = workers.cfg
     model = _model(cfg.actor.model, plain=True)
     own = TrainingBytes.of(model)
@@ -315,7 +318,7 @@ def _frozen(workers: _Workers) -> list[Part]:
 
 
 def _model(section: Any, *, plain: bool = False, value_head: bool = False) -> nn.Module:
-    """A model without memory.
+    """Return a model without memory.
 
     Args:
         section: its section.
@@ -338,7 +341,7 @@ def _model(section: Any, *, plain: bool = False, value_head: bool = False) -> nn
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
-    """The modules that FSDP shards on their own."""
+    """Return the modules that FSDP shards on their own."""
     names = set(model._no_split_modules)
     return [module for module in model.modules() if type(module).__name__ in names]
 

@@ -54,14 +54,14 @@ class Config:
 
 
 def list_recipes() -> list[Recipe]:
-    """Returns the recipes of the current folder and of the source tree, by folder and name."""
+    """Return the recipes of the current folder and of the source tree, by folder and name."""
     from rlinf.config import config_folders
 
     return list(_recipes(folder for folder in config_folders() if folder.name == "config"))
 
 
 def load(name: str, overrides: Sequence[str] = (), config_path: str | None = None) -> Config:
-    """Finds a config, composes and checks it.
+    """Find a config, compose and check it.
 
     Args:
         name: Name of a recipe, or path to a YAML file.
@@ -81,7 +81,7 @@ def load(name: str, overrides: Sequence[str] = (), config_path: str | None = Non
 
 
 def trains(name: str, overrides: Sequence[str] = (), config_path: str | None = None) -> bool:
-    """Returns whether a config, which need not be valid, is one of training; as `load`."""
+    """Return whether a config, which need not be valid, is one of training; as `load`."""
     from omegaconf import OmegaConf
 
     from rlinf.config import build_config
@@ -93,7 +93,7 @@ def trains(name: str, overrides: Sequence[str] = (), config_path: str | None = N
 
 
 def entry_script(config: Config) -> Path:
-    """Returns the script that runs a config.
+    """Return the script that runs a config.
 
     A script in the tree that the config belongs to goes before the one of this package's source
     tree, so that a copy of an example runs its own code.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Adds the sub-command."""
+    """Add the sub-command."""
     parser = commands.add_parser("trace", help="say where the time of a run went")
     parser.add_argument("folder", help="folder of the run")
     parser.add_argument(
@@ -23,7 +23,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table and the sentence."""
+    """Print the table and the sentence."""
     from rlinf.cli.timeline.chrome import write_chrome_trace
     from rlinf.cli.timeline.lanes import load_timeline
     from rlinf.cli.timeline.summary import summarise

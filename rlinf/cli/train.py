@@ -28,14 +28,14 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    """Adds `train` to the sub-commands."""
+    """Add `train` to the sub-commands."""
     parser = _add(commands, "train", "run a recipe by name", _TRAIN_EXAMPLES)
     add_config_arguments(parser, optional=True)
     parser.set_defaults(evaluate=False)
 
 
 def add_eval_parser(commands: Any) -> None:
-    """Adds `eval` to the sub-commands."""
+    """Add `eval` to the sub-commands."""
     about = "evaluate a checkpoint, or a recipe by name, without training"
     parser = _add(commands, "eval", about, _EVAL_EXAMPLES)
     what = "folder of a checkpoint or of a run, name of a recipe, or path to a YAML file"
@@ -60,7 +60,7 @@ def _add(commands: Any, command: str, about: str, examples: str) -> argparse.Arg
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replaces this process by the entry script of the config.
+    """Replace this process by the entry script of the config.
 
     Returns:
         An exit code if nothing was started: 0 after `--list` and `--dry-run`, 1 if the config is

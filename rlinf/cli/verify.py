@@ -24,7 +24,7 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    """Adds `verify` to the sub-commands."""
+    """Add `verify` to the sub-commands."""
     parser = commands.add_parser(
         "verify",
         help="run a recipe and compare its learning curve with the known ones",
@@ -108,7 +108,7 @@ def run_recipe(arguments: Sequence[str], folder: Path, stdout: IO[str] | None = 
 
 
 def table(verdict: Verdict, metric: str) -> list[str]:
-    """The evaluations beside the band, one line each."""
+    """Return the evaluations beside the band, one line each."""
     heading = {"success_once": "success"}.get(metric, metric)
     lines = [f"{'env steps':>10}  {heading:>8}  {'band':>17}  place"]
     for point in verdict.points:
@@ -118,7 +118,7 @@ def table(verdict: Verdict, metric: str) -> list[str]:
 
 
 def _find(name: str, config_path: str | None, given: Path | None) -> CurveFile:
-    """The curve file of a recipe.
+    """Return the curve file of a recipe.
 
     Raises:
         ValueError: there is none, or it is broken.
@@ -139,7 +139,7 @@ def _find(name: str, config_path: str | None, given: Path | None) -> CurveFile:
 
 
 def _about(known: CurveFile) -> list[str]:
-    """What the run is compared with."""
+    """Return what the run is compared with."""
     from rlinf.runners.run_folder import versions
 
     seeds = ", ".join(map(str, known.curves))

@@ -54,13 +54,13 @@ class Selection:
     since: str = ""
 
     def takes(self, entry: Entry) -> bool:
-        """Whether an entry is wanted; levels that are not known are."""
+        """Return whether an entry is wanted; levels that are not known are."""
         wanted = entry.level not in LEVELS or LEVELS.index(entry.level) >= LEVELS.index(self.level)
         return wanted and entry.time >= self.since
 
 
 def find_logs(folder: str | Path, worker: str | None = None) -> dict[str, Path]:
-    """The log of each worker, by its name.
+    """Return the log of each worker, by its name.
 
     Args:
         folder: of a run, or `cluster.log_dir` of a program.
@@ -120,7 +120,7 @@ class LogFile:
             yield self._entry(lines)
 
     def skip_to_last(self, size: int) -> None:
-        """Leaves out all but the last bytes, to the next whole line."""
+        """Leave out all but the last bytes, to the next whole line."""
         with open(self._path, "rb") as file:
             end = file.seek(0, os.SEEK_END)
             if end > size:
@@ -151,7 +151,7 @@ def merged(logs: Iterable[LogFile], selection: Selection) -> Iterator[Entry]:
 
 
 def parse_since(text: str, now: datetime.datetime | None = None) -> str:
-    """A moment as `Entry.time`.
+    """Return a moment as `Entry.time`.
 
     Args:
         text: how long ago (`90s`, `10m`, `2h`, `1d`), a time of today (`14:05`), or a date with or

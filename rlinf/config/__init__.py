@@ -38,7 +38,7 @@ __all__ = sorted(_MODULE_OF)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    """Imports an exported name on first use."""
+    """Import an exported name on first use."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'rlinf.config' has no attribute '{name}'")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)

@@ -17,7 +17,7 @@ UNKNOWN = object()
 
 @cache
 def any_of(models: tuple[type[BaseModel], ...]) -> type[BaseModel]:
-    """Returns a section that takes the keys of several, for data of which one is not known.
+    """Return a section that takes the keys of several, for data of which one is not known.
 
     A key that all of them describe alike is checked as they say. A key that only some have may be
     absent, and one that they describe differently may have any value.
@@ -37,7 +37,7 @@ def any_of(models: tuple[type[BaseModel], ...]) -> type[BaseModel]:
 
 @cache
 def relaxed(model: type[BaseModel]) -> type[BaseModel]:
-    """Returns the section without any key that must be there; inner sections likewise."""
+    """Return the section without any key that must be there; inner sections likewise."""
     fields: dict[str, Any] = {}
     for key, field in model.model_fields.items():
         section = section_of(field.annotation)
@@ -48,7 +48,7 @@ def relaxed(model: type[BaseModel]) -> type[BaseModel]:
 
 
 def known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns data of such a section without the keys whose value is `UNKNOWN`."""
+    """Return data of such a section without the keys whose value is `UNKNOWN`."""
     return {
         key: known(value) if isinstance(value, Mapping) else value
         for key, value in values.items()

@@ -54,7 +54,7 @@ class EmbodiedBatch:
 
 
 def embodied_batch(cfg: Any) -> EmbodiedBatch:
-    """Collects the numbers of an embodied step from a checked config."""
+    """Collect the numbers of an embodied step from a checked config."""
     train = cfg.env.train
     return EmbodiedBatch(
         envs=train.total_num_envs,
@@ -70,13 +70,13 @@ def embodied_batch(cfg: Any) -> EmbodiedBatch:
 
 
 def reasoning_global_batch(cfg: Any) -> int:
-    """Returns the sequences per optimiser step that follow from prompts, group and minibatches."""
+    """Return the sequences per optimiser step that follow from prompts, group and minibatches."""
     total = cfg.data.rollout_batch_size * cfg.algorithm.group_size
     return total // reasoning_minibatches(cfg)
 
 
 def reasoning_minibatches(cfg: Any) -> int:
-    """Returns the optimiser steps per pass over a rollout of responses."""
+    """Return the optimiser steps per pass over a rollout of responses."""
     given, whole = cfg.algorithm.n_minibatches, cfg.actor.global_batch_size
     if given is not None or whole is None:
         return given or 1
@@ -84,7 +84,7 @@ def reasoning_minibatches(cfg: Any) -> int:
 
 
 def response_limit(cfg: Any) -> int | None:
-    """Returns the most tokens of a training response to the longest prompt; None if unknown."""
+    """Return the most tokens of a training response to the longest prompt; None if unknown."""
     longest = cfg.algorithm.sampling_params.max_new_tokens
     if longest is None and cfg.runner.seq_length is not None:
         longest = cfg.runner.seq_length - cfg.data.max_prompt_length
@@ -92,7 +92,7 @@ def response_limit(cfg: Any) -> int | None:
 
 
 def batch_arithmetic(cfg: Any, world_sizes: Mapping[str, int]) -> list[str]:
-    """Says how samples become updates.
+    """Say how samples become updates.
 
     Args:
         cfg: What `validate_cfg` returned.

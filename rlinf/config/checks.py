@@ -36,7 +36,7 @@ class CheckContext:
     partial: bool = False
 
     def workers(self, component: str) -> int:
-        """Returns the number of workers of a component.
+        """Return the number of workers of a component.
 
         Raises:
             NotKnown: The placement is wrong or does not have it.
@@ -51,7 +51,7 @@ _checks: list[tuple[tuple[str, ...] | None, Check]] = []
 
 
 def cross_check(task_types: Iterable[str] | None = None) -> Callable[[Check], Check]:
-    """Registers a function that yields the problems it sees in a config.
+    """Register a function that yields the problems it sees in a config.
 
     Args:
         task_types: Tasks that it is for; None is all.
@@ -95,7 +95,7 @@ def run_checks(context: CheckContext) -> list[Problem]:
 def divides(
     path: str, value: int, by: int, left: str, right: str, why: str, *, given: Any = ABSENT
 ) -> Iterator[Problem]:
-    """Yields a problem, with the arithmetic, when `by` does not divide `value`.
+    """Yield a problem, with the arithmetic, when `by` does not divide `value`.
 
     Args:
         path: Key to blame.
@@ -121,7 +121,7 @@ def divides(
 
 
 def divisors_near(number: int, size: int, count: int = 3, reach: int = 10_000) -> list[int]:
-    """Returns divisors of `number` near `size`, looking no further than `reach`."""
+    """Return divisors of `number` near `size`, looking no further than `reach`."""
     found: list[int] = []
     for distance in range(1, reach):
         for candidate in (size - distance, size + distance):
@@ -133,7 +133,7 @@ def divisors_near(number: int, size: int, count: int = 3, reach: int = 10_000) -
 
 
 def share_divisor(micro_batch: int | None, workers: int) -> tuple[int, str, str]:
-    """Returns what must divide a minibatch, in numbers and words, and what the quotient counts."""
+    """Return what must divide a minibatch, in numbers and words, and what the quotient counts."""
     if micro_batch is None:
         return workers, f"{workers} actor workers", "samples per worker"
     by = micro_batch * workers

@@ -21,7 +21,7 @@ _VALUE_LOSSES = ("actor_critic", "decoupled_actor_critic")
 
 
 def _trains(context: CheckContext) -> bool:
-    """Whether the sizes of training matter: an evaluation takes the config of a training."""
+    """Return whether the sizes of training matter: an evaluation takes the config of a training."""
     return context.cfg.env.train is not None and not context.cfg.runner.only_eval
 
 

@@ -41,7 +41,7 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        """The block of lines that a user sees."""
+        """Return the block of lines that a user sees."""
         head = self.path or "config"
         if self.value is not ABSENT:
             head += f" = {show(self.value)}"
@@ -59,7 +59,7 @@ class ConfigError(ValueError):
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        """Keeps the problems and writes them into one message."""
+        """Keep the problems and write them into one message."""
         self.problems = list(problems)
         super().__init__(self._message())
 
@@ -69,12 +69,12 @@ class ConfigError(ValueError):
         return "\n\n".join([head, *(str(problem) for problem in self.problems)])
 
     def __reduce__(self) -> tuple:
-        """Keeps the problems when the error is sent to another process."""
+        """Keep the problems when the error is sent to another process."""
         return (type(self), (self.problems,))
 
 
 def show(value: Any, limit: int = 80) -> str:
-    """Writes a config value as YAML would, cut to `limit` characters.
+    """Write a config value as YAML would, cut to `limit` characters.
 
     Args:
         value: Plain data.

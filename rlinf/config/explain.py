@@ -28,7 +28,7 @@ _UNKNOWN = ("extra_forbidden", "invalid_key")
 
 
 def explain(error: Mapping[str, Any], model: type[BaseModel], data: Any) -> Problem:
-    """Turns one error of the schema library into a problem.
+    """Turn one error of the schema library into a problem.
 
     Args:
         error: An item of pydantic's `ValidationError.errors()`.
@@ -56,7 +56,7 @@ def explain(error: Mapping[str, Any], model: type[BaseModel], data: Any) -> Prob
 
 
 def data_keys(error: Mapping[str, Any], data: Any) -> list[Any]:
-    """Returns where in the data an error is: keys and list positions.
+    """Return where in the data an error is: keys and list positions.
 
     The schema library also names the members of unions in its locations; those are left out.
 
@@ -80,7 +80,7 @@ def data_keys(error: Mapping[str, Any], data: Any) -> list[Any]:
 
 
 def path_of(keys: Sequence[Any]) -> str:
-    """Returns keys and list positions as one dotted path."""
+    """Return keys and list positions as one dotted path."""
     path = ""
     for key in keys:
         path = join(path, key)

@@ -21,7 +21,7 @@ _SUFFIXES = (".yaml", ".yml")
 def build_config(
     config_name: str, overrides: Sequence[str] = (), config_path: str | Path | None = None
 ) -> DictConfig:
-    """Composes a config by name.
+    """Compose a config by name.
 
     Args:
         config_name: File name without `.yaml`, or a path to the file.
@@ -53,7 +53,7 @@ def build_config(
 
 
 def hydra_overrides(overrides: Sequence[str], folder: Path, name: str) -> list[str]:
-    """Brings overrides into the form that Hydra takes.
+    """Bring overrides into the form that Hydra takes.
 
     The `defaults` of a config outside of the source tree may name the recipes of the source tree,
     and their parts: an override tells Hydra where they are.
@@ -79,7 +79,7 @@ def _has_defaults(folder: Path, name: str) -> bool:
 
 
 def config_folders() -> list[Path]:
-    """Returns the folders in which configs are looked up by name.
+    """Return the folders in which configs are looked up by name.
 
     These are the current folder, its `config`, and every `config` folder under `examples` of the
     current folder and of the source tree.
@@ -92,12 +92,12 @@ def config_folders() -> list[Path]:
 
 
 def config_names(folder: Path) -> list[str]:
-    """Returns the names of the configs in a folder, sorted."""
+    """Return the names of the configs in a folder, sorted."""
     return sorted(path.stem for path in folder.glob("*.y*ml") if path.suffix in _SUFFIXES)
 
 
 def find_config(config_name: str, config_path: str | Path | None) -> tuple[Path, str]:
-    """Returns the folder and the name of a config; near names if there is none."""
+    """Return the folder and the name of a config; near names if there is none."""
     given = Path(config_name)
     name = given.stem if given.suffix in _SUFFIXES else given.name
     if config_path is not None:
@@ -120,7 +120,7 @@ def find_config(config_name: str, config_path: str | Path | None) -> tuple[Path,
 
 @contextmanager
 def _own_hydra() -> Iterator[None]:
-    """Sets aside the Hydra of a surrounding `@hydra.main` program and puts it back afterwards."""
+    """Set aside the Hydra of a surrounding `@hydra.main` program and put it back afterwards."""
     from hydra.core.global_hydra import GlobalHydra
     from hydra.version import VersionBase
 
@@ -155,7 +155,7 @@ def _check_overrides(overrides: Sequence[str]) -> None:
 
 
 def hydra_override(override: str, folders: Sequence[Path]) -> str:
-    """Lets a plain override set a key that the files do not mention; groups stay as they are."""
+    """Let a plain override set a key that the files do not mention; groups stay as they are."""
     key, equals, _ = override.partition("=")
     plain = re.fullmatch(r"[A-Za-z_][\w.\-]*", key)
     is_group = any((folder / key).is_dir() for folder in folders)

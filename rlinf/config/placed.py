@@ -6,6 +6,6 @@ from typing import Any
 
 
 def is_placed(cfg: Any, component: str) -> bool:
-    """Whether `cluster.component_placement` names a component."""
+    """Return whether `cluster.component_placement` names a component."""
     names = cfg.cluster.component_placement.keys()
     return any(component in (part.strip() for part in str(name).split(",")) for name in names)

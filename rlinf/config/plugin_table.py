@@ -37,7 +37,7 @@ class PluginTable(Mapping[str, Item], Generic[Item]):
         schema: type[BaseModel] | None = None,
         replaces: bool = False,
     ) -> bool:
-        """Adds a plug-in, and its name to those that the config accepts.
+        """Add a plug-in, and its name to those that the config accepts.
 
         Args:
             name: What the user writes in the config.
@@ -69,7 +69,7 @@ class PluginTable(Mapping[str, Item], Generic[Item]):
         return True
 
     def lookup(self, name: str) -> Item:
-        """Returns the plug-in of this name.
+        """Return the plug-in of this name.
 
         Raises:
             ValueError: Nobody registered the name; the message has the near and the known ones.
@@ -86,7 +86,7 @@ class PluginTable(Mapping[str, Item], Generic[Item]):
         return self._items[key]
 
     def load_builtin(self) -> None:
-        """Imports the modules of all built-in plug-ins."""
+        """Import the modules of all built-in plug-ins."""
         for module in dict.fromkeys(self._builtin.values()):
             importlib.import_module(module)
 
@@ -129,14 +129,14 @@ class FunctionTable(PluginTable[Callable[..., Any]]):
         schema: type[BaseModel] | None = None,
         replaces: bool = False,
     ) -> bool:
-        """Adds a function; `forwards` are those that get its `**kwargs`. As `register`."""
+        """Add a function; `forwards` are those that get its `**kwargs`. As `register`."""
         added = self.register(name, function, schema=schema, replaces=replaces)
         if added:
             self._arguments[name.lower()] = named_arguments(function, forwards)
         return added
 
     def arguments(self, name: str) -> frozenset[str]:
-        """Returns the arguments a function names; with a bare `**kwargs`, all that any names."""
+        """Return the arguments a function names; with a bare `**kwargs`, all that any names."""
         self.lookup(name)
         named = self._arguments[str(name).lower()]
         return self._vocabulary() if named is None else named
@@ -169,7 +169,7 @@ class FunctionTable(PluginTable[Callable[..., Any]]):
 def named_arguments(
     function: Callable[..., Any], forwards: Iterable[Callable[..., Any]] = ()
 ) -> frozenset[str] | None:
-    """Returns the keyword arguments of a function and of those that get its `**kwargs`.
+    """Return the keyword arguments of a function and of those that get its `**kwargs`.
 
     Returns:
         Their names, or None when the function takes anything.

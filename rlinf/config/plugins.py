@@ -32,7 +32,7 @@ class UnknownPlugin(ValueError):
     """A name that nobody registered; `hint` holds the near ones."""
 
     def __init__(self, kind: str, name: object) -> None:
-        """Says which names are known and which of them are near."""
+        """Say which names are known and which of them are near."""
         names = known_names(kind)
         self.hint = did_you_mean(name, names)
         super().__init__(f"no {kind} is registered under this name; known: {listed(names)}")
@@ -41,7 +41,7 @@ class UnknownPlugin(ValueError):
 def register_schema(
     kind: str, name: str, model_cls: type[BaseModel] | None, *, replaces: bool = False
 ) -> None:
-    """Registers the keys that a plug-in adds to its section of the config.
+    """Register the keys that a plug-in adds to its section of the config.
 
     Args:
         kind: One of `KINDS`.
@@ -69,7 +69,7 @@ def register_schema(
 
 
 def register_lazy(kind: str, name: str, module: str) -> None:
-    """Says which module registers the schema of `name`; it is imported when the name is used.
+    """Say which module registers the schema of `name`; it is imported when the name is used.
 
     Args:
         kind: One of `KINDS`.
@@ -84,13 +84,13 @@ def register_lazy(kind: str, name: str, module: str) -> None:
 
 
 def known_names(kind: str) -> list[str]:
-    """Returns every registered name of a kind, sorted, without importing anything new."""
+    """Return every registered name of a kind, sorted, without importing anything new."""
     _check_kind(kind)
     return sorted({*_schemas[kind], *_modules[kind]})
 
 
 def get_schema(kind: str, name: str) -> type[BaseModel] | None:
-    """Returns the schema that a plug-in registered, importing its module if need be.
+    """Return the schema that a plug-in registered, importing its module if need be.
 
     Args:
         kind: One of `KINDS`.
@@ -121,7 +121,7 @@ def get_schema(kind: str, name: str) -> type[BaseModel] | None:
 
 
 def load_extension() -> None:
-    """Imports the modules named by RLINF_EXT_MODULE, separated by commas, once per process.
+    """Import the modules named by RLINF_EXT_MODULE, separated by commas, once per process.
 
     What a module registers when it is imported is registered then; a function `register()`, if it
     has one, is called after that. Modules are also looked for in the current folder.

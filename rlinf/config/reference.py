@@ -19,7 +19,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Returns JSON Schema (draft 2020-12) for a resolved config, with all registered plug-ins.
+    """Return JSON Schema (draft 2020-12) for a resolved config, with all registered plug-ins.
 
     The config has one `if`/`then` per task type, a section that plug-ins extend one per name.
     """
@@ -61,7 +61,7 @@ def _has_task(name: str) -> dict[str, Any]:
 
 
 def config_reference_markdown() -> str:
-    """Returns the reference page: a table per section, then the keys of every plug-in."""
+    """Return the reference page: a table per section, then the keys of every plug-in."""
     load_extension()
     lines = [
         "# Configuration reference",
@@ -84,7 +84,7 @@ def config_reference_markdown() -> str:
 
 
 def _plugin_sections() -> list[type[BaseModel]]:
-    """Returns the sections that plug-ins extend, each once."""
+    """Return the sections that plug-ins extend, each once."""
     found: dict[str, type[BaseModel]] = {}
     for task in TASKS:
         for _, field, _ in fields_below(root_model(task)):
@@ -135,7 +135,7 @@ def _task_lines() -> list[str]:
 
 
 def _section_lines(name: str) -> list[str]:
-    """A table of the keys that all tasks of a section have alike, then one per set of tasks."""
+    """Return a table of the keys that all tasks of a section share, then one per set of tasks."""
     rows: dict[str, list[str]] = {}
     tasks = [task for task in TASKS if name in root_model(task).model_fields]
     for task in tasks:
@@ -165,7 +165,7 @@ def _table(model: type[BaseModel]) -> list[str]:
 
 
 def _values(model: type[BaseModel], prefix: str = "") -> Iterable[tuple[str, FieldInfo]]:
-    """Yields path and field of every key that is not a section itself."""
+    """Yield path and field of every key that is not a section itself."""
     for path, field, _ in fields_below(model, prefix):
         if section_of(field.annotation) is None:
             yield path, field

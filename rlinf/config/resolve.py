@@ -38,7 +38,7 @@ class Resolved:
 
 
 def resolve(cfg: Any) -> Resolved:
-    """Resolves a config without changing it.
+    """Resolve a config without changing it.
 
     Args:
         cfg: A `DictConfig` or a plain map.
@@ -68,7 +68,7 @@ def resolve(cfg: Any) -> Resolved:
 
 
 def join(path: str, key: Any) -> str:
-    """Returns the dotted path of `key` in `path`; list positions are written `[i]`."""
+    """Return the dotted path of `key` in `path`; list positions are written `[i]`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else str(key)
@@ -130,7 +130,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _references(raw: Any, path: str = "") -> set[str]:
-    """Returns the paths that interpolations in `raw` refer to."""
+    """Return the paths that interpolations in `raw` refer to."""
     if isinstance(raw, dict):
         return set().union(*(_references(value, join(path, key)) for key, value in raw.items()))
     if isinstance(raw, list):

@@ -17,7 +17,7 @@ _RESOLVERS = {
 
 
 def register_resolvers() -> None:
-    """Registers the resolvers with OmegaConf; calling it again does nothing.
+    """Register the resolvers with OmegaConf; calling it again does nothing.
 
     `add`, `subtract`, `multiply`, `divide` (whole), `min` and `max` take two numbers, `not` takes
     a truth value.

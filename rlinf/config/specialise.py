@@ -20,7 +20,7 @@ from rlinf.config.walk import default_of, nullable, section_of
 def specialise(
     model: type[BaseModel], data: Mapping[str, Any], problems: list[Problem], path: str = ""
 ) -> type[BaseModel]:
-    """Returns a model of the section that also knows the keys of the plug-ins in `data`.
+    """Return a model of the section that also knows the keys of the plug-ins in `data`.
 
     Args:
         model: The section's own schema.
@@ -57,7 +57,7 @@ def specialise(
 def _replace(
     model: type[BaseModel], sections: tuple[tuple[str, type[BaseModel]], ...]
 ) -> type[BaseModel]:
-    """Returns `model` with other classes for some of the sections in it."""
+    """Return `model` with other classes for some of the sections in it."""
     fields: dict[str, Any] = {}
     for name, section in sections:
         old = model.model_fields[name]
@@ -70,7 +70,7 @@ def _replace(
 
 @cache
 def compose(base: type[BaseModel], schema: type[BaseModel]) -> type[BaseModel]:
-    """Returns the section `base` with the keys of `schema` added; its rules stay those of `base`.
+    """Return the section `base` with the keys of `schema` added; its rules stay those of `base`.
 
     Args:
         base: The section that all plug-ins of a kind share.
@@ -85,7 +85,7 @@ def compose(base: type[BaseModel], schema: type[BaseModel]) -> type[BaseModel]:
 
 
 def _with_any(kind: str, model: type[BaseModel]) -> type[BaseModel]:
-    """Returns the section with the keys of all plug-ins: which one is meant is not known."""
+    """Return the section with the keys of all plug-ins: which one is meant is not known."""
     sections = {}
     for name in known_names(kind):
         try:

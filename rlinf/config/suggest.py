@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def near(name: object, known: Iterable[str], count: int = 3) -> list[str]:
-    """Returns the known names that look most like `name`, best first.
+    """Return the known names that look most like `name`, best first.
 
     Args:
         name: What the user wrote.
@@ -33,7 +33,7 @@ def _likeness(one: str, other: str) -> float:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Returns `did you mean 'x'?`, or an empty string when nothing is close."""
+    """Return `did you mean 'x'?`, or an empty string when nothing is close."""
     names = near(name, known)
     if not names:
         return ""
@@ -41,5 +41,5 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Returns the names sorted and joined by commas, or `(none)`."""
+    """Return the names sorted and joined by commas, or `(none)`."""
     return ", ".join(sorted(names)) or "(none)"

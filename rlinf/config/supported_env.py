@@ -70,7 +70,7 @@ class SupportedEnvType(metaclass=_Members):
 
     @classmethod
     def register(cls, value: str) -> SupportedEnvType:
-        """Adds an env type, or returns the one that is there; names are kept in lower case."""
+        """Add an env type, or return the one that is there; names are kept in lower case."""
         value = value.lower()
         present = cls._members.get(value)
         return present or cls._add(re.sub(r"\W+", "_", value).upper(), value)
@@ -80,13 +80,13 @@ class SupportedEnvType(metaclass=_Members):
         return f"<SupportedEnvType.{self.name}: '{self.value}'>"
 
     def __reduce__(self) -> tuple:
-        """Finds, or adds, the same member in another process."""
+        """Find, or adds, the same member in another process."""
         return (SupportedEnvType.register, (self.value,))
 
     def __copy__(self) -> SupportedEnvType:
-        """A member is itself: there is only one."""
+        """Return a member is itself: there is only one."""
         return self
 
     def __deepcopy__(self, memo: dict) -> SupportedEnvType:
-        """A member is itself: there is only one."""
+        """Return a member is itself: there is only one."""
         return self

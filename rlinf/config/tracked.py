@@ -39,7 +39,7 @@ class TrackedConfig(DictConfig):
         return node
 
     def __getattr__(self, key: str) -> Any:
-        """Reads a value; without OmegaConf's machinery, which takes ten times as long."""
+        """Read a value; without OmegaConf's machinery, which takes ten times as long."""
         content = self.__dict__.get("_content")
         node = content.get(key) if type(content) is dict else None
         value = _plain(node) if node is not None else _UNKNOWN
@@ -52,7 +52,7 @@ class TrackedConfig(DictConfig):
         return value
 
     def __deepcopy__(self, memo: dict) -> TrackedConfig:
-        """Copies, and goes on tracking in the copy."""
+        """Copy, and go on tracking in the copy."""
         # DictConfig hard-codes its own class for the copy.
         result = super().__deepcopy__(memo)
         _become_tracked(result)
@@ -63,7 +63,10 @@ class TrackedConfig(DictConfig):
 
 
 def _plain(node: Any) -> Any:
-    """The value of a node if it says all about it; no interpolation, nothing missing or escaped."""
+    """Return the value of a node if it says all about it.
+
+    No interpolation, nothing missing or escaped.
+    """
     value = node.__dict__.get("_val", _UNKNOWN)
     if value is _UNKNOWN:
         return (
@@ -77,7 +80,7 @@ def _plain(node: Any) -> Any:
 
 
 def track(content: Mapping[str, Any], keys: Iterable[str]) -> TrackedConfig:
-    """Makes a read-only tracked config.
+    """Make a read-only tracked config.
 
     Args:
         content: Plain data without interpolations.
@@ -95,18 +98,18 @@ def track(content: Mapping[str, Any], keys: Iterable[str]) -> TrackedConfig:
 
 
 def reads() -> set[str]:
-    """Returns the key paths read in this process so far; unions of such sets are valid too."""
+    """Return the key paths read in this process so far; unions of such sets are valid too."""
     return set(_reads)
 
 
 def reset_reads() -> None:
-    """Forgets what was read in this process."""
+    """Forget what was read in this process."""
     _reads.clear()
 
 
 @contextmanager
 def untracked() -> Iterator[None]:
-    """Reads inside this block do not count; for saving, printing and checking configs."""
+    """Read inside this block do not count; for saving, printing and checking configs."""
     token = _counting.set(False)
     try:
         yield
@@ -115,13 +118,13 @@ def untracked() -> Iterator[None]:
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:
-    """Returns plain, resolved data without counting it as read."""
+    """Return plain, resolved data without counting it as read."""
     with untracked():
         return OmegaConf.to_container(config, resolve=True)
 
 
 def leaf_paths(content: Any, prefix: str = "") -> list[str]:
-    """Returns the dotted paths of all values in nested maps; a list is one value.
+    """Return the dotted paths of all values in nested maps; a list is one value.
 
     Args:
         content: Plain data.
@@ -139,7 +142,7 @@ def leaf_paths(content: Any, prefix: str = "") -> list[str]:
 
 
 def unread_keys(config: DictConfig, reads: Iterable[str]) -> list[str]:
-    """Returns the keys that the user set and that nobody read.
+    """Return the keys that the user set and that nobody read.
 
     Args:
         config: What `validate_cfg` returned, or a part or copy of it.
@@ -152,13 +155,13 @@ def unread_keys(config: DictConfig, reads: Iterable[str]) -> list[str]:
 
 
 def user_keys(config: Any) -> frozenset[str]:
-    """Returns the leaf paths that the user set; empty for a config that is not tracked."""
+    """Return the leaf paths that the user set; empty for a config that is not tracked."""
     root = config._get_root() if isinstance(config, DictConfig) else None
     return root.__dict__.get(_USER_KEYS, frozenset()) if root is not None else frozenset()
 
 
 def format_unread(keys: Iterable[str]) -> str:
-    """Returns the report of unread keys that a user sees at the end of a run.
+    """Return the report of unread keys that a user sees at the end of a run.
 
     Args:
         keys: As returned by `unread_keys`.
@@ -180,7 +183,7 @@ def format_unread(keys: Iterable[str]) -> str:
 
 
 def unread_report(config: Any, reads: Iterable[str]) -> str:
-    """Returns the report for a run that has ended; empty if there is nothing to say.
+    """Return the report for a run that has ended; empty if there is nothing to say.
 
     Args:
         config: What `validate_cfg` returned, or a part of it; anything else has no report.

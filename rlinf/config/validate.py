@@ -33,7 +33,7 @@ _PLACEMENT_KEYS = (
 def validate_cfg(
     cfg: DictConfig | Mapping[str, Any], *, accelerators_per_node: int | None = None
 ) -> TrackedConfig:
-    """Checks a config against the schema and the rules between keys; starts nothing.
+    """Check a config against the schema and the rules between keys; starts nothing.
 
     Args:
         cfg: A composed config; it is not changed.
@@ -68,7 +68,7 @@ def validate_cfg(
 
 
 def _check_schema(resolved: Resolved) -> tuple[dict[str, Any] | None, list[Problem]]:
-    """Applies the schema; returns what is usable of the data, with defaults, and the problems."""
+    """Apply the schema; return what is usable of the data, with defaults, and the problems."""
     data, problems = resolved.data, []
     data = {key: value for key, value in data.items() if value is not None or key not in SECTIONS}
     task = _task_of(data)
@@ -97,7 +97,7 @@ def _within(path: str, others: set[str]) -> bool:
 
 
 def _fill_empty(model: type[BaseModel], data: Any) -> Any:
-    """Reads a section with nothing under its name (YAML says null) as one without keys."""
+    """Read a section with nothing under its name (YAML says null) as one without keys."""
     if not isinstance(data, Mapping):
         return data
     filled = dict(data)
@@ -112,7 +112,7 @@ def _fill_empty(model: type[BaseModel], data: Any) -> Any:
 def _usable(
     model: type[BaseModel], data: dict[str, Any], unusable: set[str]
 ) -> dict[str, Any] | None:
-    """Leaves out what is wrong until the rest is valid; None when nothing useful is left."""
+    """Leave out what is wrong until the rest is valid; None when nothing useful is left."""
     data = copy.deepcopy(data)
     removed: list[list[Any]] = [path.split(".") for path in unusable if "[" not in path]
     while True:
@@ -169,5 +169,5 @@ def _task_of(data: Mapping[str, Any]) -> str | None:
 
 
 def _first_of_each(problems: list[Problem]) -> list[Problem]:
-    """Drops repetitions: the same words about the same key."""
+    """Drop repetitions: the same words about the same key."""
     return list({(problem.path, problem.message): problem for problem in problems}.values())

@@ -17,7 +17,7 @@ _BOUNDS = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at 
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Returns the section class in an annotation such as `X` or `X | None`; None if none is."""
+    """Return the section class in an annotation such as `X` or `X | None`; None if none is."""
     for option in options(annotation):
         if isinstance(option, type) and issubclass(option, BaseModel):
             return option
@@ -25,7 +25,7 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def item_section_of(annotation: Any) -> type[BaseModel] | None:
-    """Returns the section class of the items of a list annotation; None if there is none."""
+    """Return the section class of the items of a list annotation; None if there is none."""
     for option in options(annotation):
         if get_origin(option) is list:
             return section_of(get_args(option)[0])
@@ -33,7 +33,7 @@ def item_section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def options(annotation: Any) -> tuple[Any, ...]:
-    """Returns the members of a union annotation, without their `Annotated` wrapping."""
+    """Return the members of a union annotation, without their `Annotated` wrapping."""
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(option for item in get_args(annotation) for option in options(item))
     if hasattr(annotation, "__metadata__"):
@@ -42,7 +42,7 @@ def options(annotation: Any) -> tuple[Any, ...]:
 
 
 def item_field(field: FieldInfo) -> FieldInfo:
-    """Returns a field that describes the items of a list field."""
+    """Return a field that describes the items of a list field."""
     for option in options(field.annotation):
         if get_origin(option) is list:
             return FieldInfo.from_annotation(get_args(option)[0])
@@ -50,19 +50,19 @@ def item_field(field: FieldInfo) -> FieldInfo:
 
 
 def nullable(field: FieldInfo) -> bool:
-    """Returns whether a key may be null."""
+    """Return whether a key may be null."""
     return type(None) in options(field.annotation) or field.annotation is Any
 
 
 def default_of(field: FieldInfo) -> Any:
-    """Returns the value that an absent key has; `...` when the key is mandatory."""
+    """Return the value that an absent key has; `...` when the key is mandatory."""
     return ... if field.is_required() else field.get_default(call_default_factory=True)
 
 
 def fields_below(
     model: type[BaseModel], prefix: str = ""
 ) -> Iterator[tuple[str, FieldInfo, type[BaseModel]]]:
-    """Yields every key of a section and of the sections in it.
+    """Yield every key of a section and of the sections in it.
 
     Args:
         model: Where to start.
@@ -85,7 +85,7 @@ def fields_below(
 def find(
     model: type[BaseModel], keys: Sequence[Any]
 ) -> tuple[type[BaseModel] | None, FieldInfo | None]:
-    """Finds the section that holds a key, and the key's field.
+    """Find the section that holds a key, and the key's field.
 
     Args:
         model: Where to start.
@@ -108,7 +108,7 @@ def find(
 
 
 def describe(field: FieldInfo) -> str:
-    """Says in plain words which values a key may have."""
+    """Say in plain words which values a key may have."""
     if own := (field.json_schema_extra or {}).get("words"):
         return own
     words = [text for option in options(field.annotation) if (text := _describe_type(option))]

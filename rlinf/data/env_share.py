@@ -6,7 +6,7 @@ from __future__ import annotations
 def env_ids(
     total_envs: int, *, env_workers: int, stages: int, stage: int, ranks: int, rank: int
 ) -> list[int]:
-    """The numbers, in the whole run, of the envs in a rank's share of a stage, in its order.
+    """Return the numbers, in the whole run, of the envs in a rank's share of a stage, in its order.
 
     Env worker w has the envs of stage s from (w · stages + s) · n on, n per worker and stage. The
     batch of a stage is that of worker 0, then of worker 1 and so on, cut into equal shares.

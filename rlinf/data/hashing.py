@@ -12,7 +12,7 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def mixed(numbers: np.ndarray) -> np.ndarray:
-    """Returns splitmix64 of each number: a bijection of 64 bits that scatters them.
+    """Return splitmix64 of each number: a bijection of 64 bits that scatters them.
 
     Args:
         numbers: uint64, any shape.
@@ -25,12 +25,12 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def seed_of(*parts: Any) -> int:
-    """Returns a seed below 2**32 of some plain values, the same in every process."""
+    """Return a seed below 2**32 of some plain values, the same in every process."""
     digest = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(digest[:4], "little")
 
 
 def permutation(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Returns the order of an epoch: int64 `[count]`, a function of its arguments alone."""
+    """Return the order of an epoch: int64 `[count]`, a function of its arguments alone."""
     start = np.uint64(seed_of("order", seed, epoch)) << np.uint64(32)
     return np.argsort(mixed(start + np.arange(count, dtype=np.uint64)), kind="stable")

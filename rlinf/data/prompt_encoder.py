@@ -32,7 +32,7 @@ class PromptEncoder:
             )
 
     def encode(self, prompt: str | list[Message]) -> tuple[str, list[int]]:
-        """Returns the text that the model sees, and its tokens.
+        """Return the text that the model sees, and its tokens.
 
         Raises:
             ValueError: Messages without a chat template, or text that cannot be encoded.
@@ -53,7 +53,7 @@ class PromptEncoder:
         return text, self._ids(text, add_special_tokens=False)
 
     def solution(self, text: str) -> list[int]:
-        """Returns the tokens of a worked solution, with the end token."""
+        """Return the tokens of a worked solution, with the end token."""
         return [*self._ids(text, add_special_tokens=False), self._tokenizer.eos_token_id]
 
     def _plain(self, text: str) -> list[int]:

@@ -84,12 +84,12 @@ class PromptSet:
         return int(self._kept[self._order(epoch)[position]])
 
     def prompt(self, number: int) -> Prompt:
-        """The prompt with a running number."""
+        """Return the prompt with a running number."""
         record, text, ids = self._fitting(self.place(number))
         return Prompt(number, ids, text, record.answer, record.task, record.metadata)
 
     def supervised(self, number: int) -> SupervisedExample:
-        """The prompt with a running number, and its solution.
+        """Return the prompt with a running number, and its solution.
 
         Raises:
             ValueError: It has no solution.
@@ -103,12 +103,12 @@ class PromptSet:
         return SupervisedExample(ids, self._encoder.solution(record.solution))
 
     def prefetch(self, first: int, count: int) -> None:
-        """Says that the prompts from a running number on are needed soon."""
+        """Say that the prompts from a running number on are needed soon."""
         if self.dataset.generated:
             self.dataset.prefetch([self.place(number) for number in range(first, first + count)])
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must be equal for running numbers to mean the same prompts."""
+        """Return what must be equal for running numbers to mean the same prompts."""
         return {
             "prompts": len(self),
             "seed": self._seed,
@@ -178,25 +178,25 @@ class PromptStream:
         return self.next_number // len(self.prompts)
 
     def take(self, count: int) -> list[Prompt]:
-        """Returns the next prompts, from the next epoch when one is through."""
+        """Return the next prompts, from the next epoch when one is through."""
         numbers = self._advance(count)
         return [self.prompts.prompt(number) for number in numbers]
 
     def again(self, first: int, count: int) -> list[Prompt]:
-        """Returns prompts from a running number on, which were taken before; the stream stays."""
+        """Return prompts from a running number on, which were taken before; the stream stays."""
         self.prompts.prefetch(first, count)
         return [self.prompts.prompt(number) for number in range(first, first + count)]
 
     def take_supervised(self, count: int) -> list[SupervisedExample]:
-        """Returns the next prompts with their solutions."""
+        """Return the next prompts with their solutions."""
         return [self.prompts.supervised(number) for number in self._advance(count)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the stream is, plain data for a checkpoint."""
+        """Return where the stream is, plain data for a checkpoint."""
         return {"next_number": self.next_number, **self.prompts.fingerprint()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from where a stream was.
+        """Go on from where a stream was.
 
         Raises:
             ValueError: That stream had other prompts, or another order; says what differs.
@@ -215,7 +215,7 @@ class PromptStream:
         self.next_number = int(state["next_number"])
 
     def close(self) -> None:
-        """Ends what works in the background."""
+        """End what works in the background."""
         self.prompts.dataset.close()
 
     def _advance(self, count: int) -> range:
@@ -226,12 +226,12 @@ class PromptStream:
 
 
 def training_prompts(cfg: Any, tokenizer: PreTrainedTokenizerBase) -> PromptStream:
-    """Makes the stream of training prompts of a config, the whole of it."""
+    """Make the stream of training prompts of a config, the whole of it."""
     return PromptStream(_prompt_set(cfg, tokenizer, "train", cfg.data.shuffle))
 
 
 def validation_prompts(cfg: Any, tokenizer: PreTrainedTokenizerBase) -> PromptSet:
-    """Makes the validation prompts of a config, in the order of the dataset."""
+    """Make the validation prompts of a config, in the order of the dataset."""
     return _prompt_set(cfg, tokenizer, "val", shuffle=False)
 
 

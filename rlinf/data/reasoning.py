@@ -139,7 +139,7 @@ class Verdict:
 
     @classmethod
     def of(cls, group: SampleGroup, response: str) -> Verdict:
-        """Sums a scored group up.
+        """Sum a scored group up.
 
         Args:
             group: its samples have rewards.

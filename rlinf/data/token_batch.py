@@ -73,7 +73,7 @@ class TokenBatch:
 
     @classmethod
     def of(cls, groups: Sequence[SampleGroup]) -> TokenBatch:
-        """Joins groups of samples that have their rewards.
+        """Join groups of samples that have their rewards.
 
         Args:
             groups: what to join, in this order; each has one sample or more.
@@ -113,7 +113,7 @@ class TokenBatch:
 
     @classmethod
     def of_examples(cls, examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> TokenBatch:
-        """Joins prompts with the responses that are to be learnt, which nobody sampled.
+        """Join prompts with the responses that are to be learnt, which nobody sampled.
 
         Args:
             examples: token ids of prompt and response of each.
@@ -144,7 +144,7 @@ class TokenBatch:
         )
 
     def select(self, rows: Tensor) -> TokenBatch:
-        """Returns some of the sequences, in the order of `rows`, int64 `[k]`."""
+        """Return some of the sequences, in the order of `rows`, int64 `[k]`."""
         of_responses = ragged_index(self.responses, rows)
         parts = {name: getattr(self, name)[rows] for name in OF_SEQUENCES}
         for name in OF_RESPONSE_TOKENS:
@@ -154,7 +154,7 @@ class TokenBatch:
 
     @classmethod
     def join(cls, parts: Sequence[TokenBatch]) -> TokenBatch:
-        """Puts batches end to end.
+        """Put batches end to end.
 
         Raises:
             ValueError: something is known of the tokens of some batches only.
@@ -169,11 +169,11 @@ class TokenBatch:
         return cls(**joined)
 
     def sequence_ids(self) -> Tensor:
-        """Number of the sequence of each response token, int64 `[R]`."""
+        """Return the number of the sequence of each response token, int64 `[R]`."""
         return torch.repeat_interleave(torch.arange(self.num_sequences), self.responses)
 
     def count(self, flags: Tensor) -> Tensor:
-        """Counts the response tokens of each sequence that are marked, int64 `[n]`.
+        """Count the response tokens of each sequence that are marked, int64 `[n]`.
 
         Args:
             flags: bool `[R]`.
@@ -199,7 +199,7 @@ def ragged_index(lengths: Tensor, rows: Tensor) -> Tensor:
 
 
 def pad_ragged(flat: Tensor, lengths: Tensor) -> Tensor:
-    """Lays flat entries out as rows with zeros behind them.
+    """Lay flat entries out as rows with zeros behind them.
 
     Args:
         flat: entries of all rows, end to end, `[sum(lengths)]`.
@@ -215,13 +215,13 @@ def pad_ragged(flat: Tensor, lengths: Tensor) -> Tensor:
 
 
 def valid_entries(lengths: Tensor) -> Tensor:
-    """Marks the entries of `pad_ragged` that are not padding, bool `[n, L]`."""
+    """Mark the entries of `pad_ragged` that are not padding, bool `[n, L]`."""
     width = max(1, int(lengths.max())) if len(lengths) else 1
     return torch.arange(width) < lengths.unsqueeze(1)
 
 
 def _check(sample: object, index: int) -> None:
-    """Says what is wrong with a sample to train on."""
+    """Say what is wrong with a sample to train on."""
     what = f"sample {sample.sample_index} of prompt {index}"
     if sample.finish_reason == "abort":
         raise ValueError(
@@ -249,7 +249,7 @@ def _check(sample: object, index: int) -> None:
 
 
 def _given(samples: Sequence[object], name: str) -> Tensor | None:
-    """What somebody has computed for each response token, `[R]`; None if nobody has."""
+    """Return what somebody has computed for each response token, `[R]`; None if nobody has."""
     missing = [sample for sample in samples if getattr(sample, name) is None]
     if len(missing) == len(samples):
         return None

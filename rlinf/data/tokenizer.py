@@ -17,7 +17,7 @@ EOS, PAD = "<eos>", "<pad>"
 
 
 def load_tokenizer(cfg: Any, model_path: str | None = None) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer.
+    """Load a tokenizer.
 
     Args:
         cfg: A `tokenizer` section, or just what its `tokenizer_model` would be: a folder in Hugging
@@ -64,7 +64,7 @@ def load_tokenizer(cfg: Any, model_path: str | None = None) -> PreTrainedTokeniz
 
 
 def tokenizer_of_run(cfg: Any) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of a whole config: the actor's, or that of what the rollout evaluates."""
+    """Load the tokenizer of a whole config: the actor's, or that of what the rollout evaluates."""
     if cfg.actor is not None:
         return load_tokenizer(cfg.actor.tokenizer, cfg.actor.model.model_path)
     from rlinf.models.evaluated import evaluated_model
@@ -77,7 +77,7 @@ def tokenizer_of_run(cfg: Any) -> PreTrainedTokenizerBase:
 
 
 def character_tokenizer(alphabet: str = PRINTABLE) -> PreTrainedTokenizerBase:
-    """Makes a tokenizer with a token per character, an end token and a pad token.
+    """Make a tokenizer with a token per character, an end token and a pad token.
 
     It is an ordinary fast tokenizer: `save_pretrained` writes a folder that `AutoTokenizer` loads.
     A character outside of the alphabet raises when it is encoded.

@@ -60,13 +60,13 @@ class ActionSpec:
 
     @classmethod
     def box(cls, low: Any, high: Any, **kwargs: Any) -> ActionSpec:
-        """Makes a spec of continuous actions from bounds of any shape."""
+        """Make a spec of continuous actions from bounds of any shape."""
         as_row = [np.asarray(bound, dtype=np.float32).reshape(-1) for bound in (low, high)]
         return cls(*as_row, **kwargs)
 
     @classmethod
     def choice(cls, counts: Any, start: Any = 0) -> ActionSpec:
-        """Makes a spec of one choice, or of several at a time.
+        """Make a spec of one choice, or of several at a time.
 
         Args:
             counts: Number of choices; of any shape.
@@ -78,7 +78,7 @@ class ActionSpec:
         return cls(low, (low + counts - 1).astype(np.float32), choices=tuple(counts.tolist()))
 
     def sample(self, rng: np.random.Generator, *shape: int) -> np.ndarray:
-        """Draws actions uniformly, `[*shape, A]` of `dtype`; an infinite bound counts as 1."""
+        """Draw actions uniformly, `[*shape, A]` of `dtype`; an infinite bound counts as 1."""
         if self.choices is not None:
             low, counts = self.low.astype(np.int64), np.array(self.choices)
             return low + rng.integers(counts, size=(*shape, self.dim))
@@ -131,7 +131,7 @@ class ActionConvention:
     gripper: Gripper | None = None
 
     def __post_init__(self) -> None:
-        """Refuses units that nobody defined."""
+        """Refuse units that nobody defined."""
         if self.units not in ("env", "unit"):
             raise ValueError(f"units '{self.units}' are not known; allowed: env, unit")
 
@@ -142,7 +142,7 @@ def prepare_actions(
     convention: ActionConvention | None = None,
     num_action_chunks: int | None = None,
 ) -> np.ndarray:
-    """Converts actions of a policy to those of an env.
+    """Convert actions of a policy to those of an env.
 
     Args:
         raw_chunk_actions: Output of the policy, `[B, C, A']`, or `[B, C * A']` with

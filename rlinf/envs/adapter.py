@@ -67,7 +67,7 @@ class Adapter(abc.ABC):
         return [str(option(self.cfg, "id", self.options.env_type))]
 
     def task_states(self, task: int) -> Sequence[int]:
-        """Returns the reset states of a task; asked only where there is a list of them."""
+        """Return the reset states of a task; asked only where there is a list of them."""
         return range(self.num_reset_states or 0)
 
     def start_list(self, evaluation: bool) -> Hashable | None:
@@ -84,11 +84,11 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def _open(self) -> None:
-        """Makes the simulators; `cfg`, `options` and `num_envs` are set."""
+        """Make the simulators; `cfg`, `options` and `num_envs` are set."""
 
     @abc.abstractmethod
     def _reset_slots(self, slots: list[int], starts: list[Start], obs: dict) -> None:
-        """Begins episodes and writes their first observations into the rows of `obs`."""
+        """Begin episodes and write their first observations into the rows of `obs`."""
 
     @abc.abstractmethod
     def _step_slots(
@@ -107,14 +107,14 @@ class Adapter(abc.ABC):
         """
 
     def _draw_images(self, slots: Sequence[int], images: dict) -> None:  # noqa: B027
-        """Writes the rows of `rendered_keys`."""
+        """Write the rows of `rendered_keys`."""
 
     def _describe(self, slot: int) -> str:
-        """Says in words what is to be done in a slot."""
+        """Say in words what is to be done in a slot."""
         return ""
 
     def _diverged(self, slot: int) -> str:
-        """Says what the physics of an episode that ended did wrong; empty if nothing."""
+        """Say what the physics of an episode that ended did wrong; empty if nothing."""
         return ""
 
     def _get_sim_state(self) -> Any:
@@ -142,7 +142,7 @@ class Adapter(abc.ABC):
         """
 
     def capture_image(self, slots: Sequence[int] | None = None) -> np.ndarray:
-        """Renders slots for people.
+        """Render slots for people.
 
         Args:
             slots: Which; all by default.
@@ -156,10 +156,10 @@ class Adapter(abc.ABC):
         raise EnvError(f"{self.options.env_type} has no pictures of its slots")
 
     def offload(self) -> None:  # noqa: B027
-        """Gives up device memory until `onload`; on CPU there is none."""
+        """Give up device memory until `onload`; on CPU there is none."""
 
     def onload(self) -> None:  # noqa: B027
-        """Takes back what `offload` gave up."""
+        """Take back what `offload` gave up."""
 
     def close(self) -> None:  # noqa: B027
-        """Frees the simulators; may be called twice."""
+        """Free the simulators; may be called twice."""

@@ -70,7 +70,7 @@ class VectorEnv(Adapter):
         total_num_processes: int = 1,
         worker_info: Any = None,
     ) -> None:
-        """Makes the simulators.
+        """Make the simulators.
 
         Args:
             cfg: `env.train` or `env.eval`.
@@ -141,15 +141,15 @@ class VectorEnv(Adapter):
         return self._pack(self._images)
 
     def episode_metrics(self) -> dict[str, torch.Tensor]:
-        """Returns the metrics of the current episodes, ended or not, each float32 `[B]`."""
+        """Return the metrics of the current episodes, ended or not, each float32 `[B]`."""
         return self._totals.metrics()
 
     def update_reset_state_ids(self) -> None:
-        """Draws new reset states for fixed ids; called between rollout epochs."""
+        """Draw new reset states for fixed ids; called between rollout epochs."""
         self._plan.redraw()
 
     def reset(self) -> tuple[Obs, dict[str, Any]]:
-        """Begins an episode in every slot.
+        """Begin an episode in every slot.
 
         Returns:
             Observations and infos; `infos["_valid"]` is false for slots without work.
@@ -159,7 +159,7 @@ class VectorEnv(Adapter):
         return self._begin_all()
 
     def begin_episodes(self, numbers: Iterable[int]) -> tuple[Obs, dict[str, Any]]:
-        """Begins numbered episodes, as many as there are slots.
+        """Begin numbered episodes, as many as there are slots.
 
         A slot whose episode ends begins the next one that nobody plays; when none is left it rests.
         Without `has_work` all of them have been played. An episode whose simulator failed is played
@@ -190,7 +190,7 @@ class VectorEnv(Adapter):
     def step(
         self, actions: Any, auto_reset: bool | None = None
     ) -> tuple[Obs, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """Makes one step; the same as a chunk of one.
+        """Make one step; the same as a chunk of one.
 
         Args:
             actions: `[B, A]`.
@@ -206,7 +206,7 @@ class VectorEnv(Adapter):
     def chunk_step(
         self, actions: Any
     ) -> tuple[list[Obs], torch.Tensor, torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
-        """Makes `C` steps and begins new episodes, at the end, where old ones ended.
+        """Make `C` steps and begins new episodes, at the end, where old ones ended.
 
         Rewards and flags are in the column of their step. The actions that follow the end of an
         episode in the chunk are not carried out: `infos[c]["_valid"]` is false for them. Images
@@ -343,7 +343,7 @@ class VectorEnv(Adapter):
         )
 
     def _advance(self, actions: np.ndarray) -> list[int]:
-        """Makes one step in all live slots; returns those whose episode was dropped."""
+        """Make one step in all live slots; return those whose episode was dropped."""
         result, before = self._result, self._obs
         obs = {key: array.copy() for key, array in before.items()}
         result.clear()
@@ -363,7 +363,7 @@ class VectorEnv(Adapter):
         return dropped + self._end(ended, dropped)
 
     def _shape_reward(self, dropped: list[int]) -> None:
-        """Scales the rewards of a step and, if the config says so, takes their differences."""
+        """Scale the rewards of a step and, if the config says so, takes their differences."""
         reward, last = self._result.reward, self._totals.last_reward
         reward *= self.options.reward_coef
         if self.options.use_rel_reward:
@@ -373,7 +373,7 @@ class VectorEnv(Adapter):
             np.copyto(last, absolute, where=self._live)
 
     def _intervened(self, actions: np.ndarray) -> dict[str, torch.Tensor]:
-        """Returns what was carried out instead of actions, and where."""
+        """Return what was carried out instead of actions, and where."""
         flag, done = np.zeros(self.num_envs, bool), actions.copy()
         for slot, action in self._result.interventions.items():
             flag[slot], done[slot] = True, action
@@ -387,7 +387,7 @@ class VectorEnv(Adapter):
         return np.flatnonzero(self._live).tolist()
 
     def _end(self, slots: list[int], dropped: list[int]) -> list[int]:
-        """Lets slots rest; returns those whose physics turn out to have diverged."""
+        """Let slots rest; return those whose physics turn out to have diverged."""
         self._live[slots] = False
         diverged = []
         for slot in slots:
@@ -398,7 +398,7 @@ class VectorEnv(Adapter):
         return diverged
 
     def _guard(self, before: dict, obs: dict) -> list[int]:
-        """Drops the episodes of slots with a NaN; returns these slots."""
+        """Drop the episodes of slots with a NaN; return these slots."""
         found = find_not_finite(self._live_slots, self._result.reward, obs.get("states"))
         for slot, reason in found:
             self._not_finite(slot, int(self._totals.length[slot]) + 1, reason)
@@ -414,7 +414,7 @@ class VectorEnv(Adapter):
         self._nan_skipped += 1
 
     def _drop(self, slots: list[int], before: dict, obs: dict) -> None:
-        """Ends episodes that cannot go on, as if cut off in their last good observation."""
+        """End episodes that cannot go on, as if cut off in their last good observation."""
         for slot in slots:
             for key, array in obs.items():
                 array[slot] = before[key][slot]
@@ -431,7 +431,7 @@ class VectorEnv(Adapter):
         }
 
     def _begin(self, slots: list[int]) -> Obs:
-        """Begins the next episodes of slots; returns the observations of all."""
+        """Begin the next episodes of slots; return the observations of all."""
         begun = []
         plan = self._plan if self._episodes is None else self._episodes
         for slot in slots:
@@ -456,7 +456,7 @@ class VectorEnv(Adapter):
         return self._pack(self._draw(begun))
 
     def _draw(self, slots: list[int] | None = None) -> dict[str, np.ndarray]:
-        """Renders slots, all by default, into new arrays."""
+        """Render slots, all by default, into new arrays."""
         if self.rendered_keys:
             images = {key: array.copy() for key, array in self._images.items()}
             self._draw_images(range(self.num_envs) if slots is None else slots, images)

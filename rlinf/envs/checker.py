@@ -34,7 +34,7 @@ def check_env(
     steps: int = 200,
     num_envs: int = 4,
 ) -> Iterator[Finding]:
-    """Checks an env, one thing after the other.
+    """Check an env, one thing after the other.
 
     Args:
         env_cls: Class as `get_env_cls` returns it.

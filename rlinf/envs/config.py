@@ -41,7 +41,7 @@ class SimulatorKeys(Section):
 def with_base_keys(
     schema: type[BaseModel] | None, base: type[BaseModel] = VectorEnvKeys
 ) -> type[BaseModel]:
-    """Adds the keys of a base class to the schema of an env.
+    """Add the keys of a base class to the schema of an env.
 
     Args:
         schema: The env's own keys; None when it has none.

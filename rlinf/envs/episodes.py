@@ -25,7 +25,7 @@ class EpisodeTotals:
     _FIELDS = ("length", "returns", "success_once", "success_now", "last_reward")
 
     def __init__(self, num_envs: int) -> None:
-        """Starts with empty episodes."""
+        """Start with empty episodes."""
         self.length = np.zeros(num_envs, dtype=np.int64)
         self.returns = np.zeros(num_envs, dtype=np.float64)
         self.success_once = np.zeros(num_envs, dtype=bool)
@@ -33,12 +33,12 @@ class EpisodeTotals:
         self.last_reward = np.zeros(num_envs, dtype=np.float64)
 
     def begin(self, slots: list[int]) -> None:
-        """Forgets the episodes of some slots."""
+        """Forget the episodes of some slots."""
         for field in self._FIELDS:
             getattr(self, field)[slots] = 0
 
     def add(self, live: np.ndarray, reward: np.ndarray, success: np.ndarray) -> None:
-        """Counts one step.
+        """Count one step.
 
         Args:
             live: Slots that made it, bool `[B]`.
@@ -51,7 +51,7 @@ class EpisodeTotals:
         self.success_once |= success
 
     def metrics(self) -> dict[str, torch.Tensor]:
-        """Returns `METRICS` of the current episodes, each float32 `[B]`."""
+        """Return `METRICS` of the current episodes, each float32 `[B]`."""
         length = self.length
         values = (
             self.success_once,
@@ -66,10 +66,10 @@ class EpisodeTotals:
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Returns copies of the totals."""
+        """Return copies of the totals."""
         return {field: getattr(self, field).copy() for field in self._FIELDS}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from totals that `get_state` returned."""
+        """Go on from totals that `get_state` returned."""
         for field in self._FIELDS:
             getattr(self, field)[:] = state[field]

@@ -20,12 +20,12 @@ class EnvSlotError(EnvError):
     def __init__(
         self, message: str, slot: int = -1, step: int = 0, reset_id: int = -1, seed: int = 0
     ) -> None:
-        """Keeps where it happened."""
+        """Keep where it happened."""
         super().__init__(message)
         self.slot, self.step, self.reset_id, self.seed = slot, step, reset_id, seed
 
     def __reduce__(self) -> tuple:
-        """Keeps the numbers when the error is sent to another process."""
+        """Keep the numbers when the error is sent to another process."""
         return (type(self), (str(self), self.slot, self.step, self.reset_id, self.seed))
 
 

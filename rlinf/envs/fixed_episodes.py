@@ -51,7 +51,7 @@ class EpisodePlan:
         tasks: Sequence[str],
         states_of: Callable[[int], Sequence[int]] | None,
     ) -> None:
-        """Keeps what decides.
+        """Keep what decides.
 
         Args:
             options: Of the env.
@@ -66,7 +66,7 @@ class EpisodePlan:
         self._ordered: dict[int, list[int]] = {}
 
     def episode(self, number: int) -> FixedEpisode:
-        """Returns an episode.
+        """Return an episode.
 
         Args:
             number: From 0.
@@ -133,6 +133,6 @@ class EpisodeQueue:
         self.playing: list[FixedEpisode | None] = [None] * num_envs
 
     def next(self, slot: int) -> Start | None:
-        """Gives a slot the next episode; returns how it begins, None if there is none left."""
+        """Give a slot the next episode; return how it begins, None if there is none left."""
         self.playing[slot] = episode = self._waiting.popleft() if self._waiting else None
         return None if episode is None else episode.start

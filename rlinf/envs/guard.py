@@ -10,7 +10,7 @@ import numpy as np
 def find_not_finite(
     slots: list[int], reward: np.ndarray, states: np.ndarray | None
 ) -> list[tuple[int, str]]:
-    """Finds slots with a NaN or an infinity.
+    """Find slots with a NaN or an infinity.
 
     Args:
         slots: Slots to look at; the others hold finite numbers.
@@ -34,7 +34,7 @@ def find_not_finite(
 
 
 def bad_action(actions: np.ndarray) -> tuple[int, str] | None:
-    """Finds the first slot whose actions `[B, ...]` are not finite, and says which entry."""
+    """Find the first slot whose actions `[B, ...]` are not finite, and say which entry."""
     if math.isfinite(_total(actions)) or np.isfinite(actions).all():
         return None
     slot, *rest = np.argwhere(~np.isfinite(actions))[0].tolist()

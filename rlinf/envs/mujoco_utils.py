@@ -17,6 +17,6 @@ _WARNINGS = (
 
 
 def physics_diverged(data: Any) -> bool:
-    """Tells whether MuJoCo met a NaN since the last reset; by itself it goes on in silence."""
+    """Tell whether MuJoCo met a NaN since the last reset; by itself it goes on in silence."""
     numbers = data.warning.number
     return any(numbers[warning] for warning in _WARNINGS)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def option(cfg: Any, name: str, default: Any = None) -> Any:
-    """Reads a key of an env config; null counts as absent.
+    """Read a key of an env config; null counts as absent.
 
     Args:
         cfg: A map, a `DictConfig` or an object with attributes.
@@ -26,7 +26,7 @@ def option(cfg: Any, name: str, default: Any = None) -> Any:
 
 
 def map_option(cfg: Any, name: str) -> dict[str, Any]:
-    """Reads a key that holds a map, as plain data; absent or null is an empty one."""
+    """Read a key that holds a map, as plain data; absent or null is an empty one."""
     value = option(cfg, name, {})
     if hasattr(value, "_metadata"):
         from omegaconf import OmegaConf
@@ -71,7 +71,7 @@ class VectorEnvOptions:
 
     @classmethod
     def from_cfg(cls, cfg: Any, env_type: str) -> VectorEnvOptions:
-        """Reads the keys of an env section.
+        """Read the keys of an env section.
 
         Args:
             cfg: `env.train` or `env.eval`.

@@ -15,7 +15,7 @@ class Violation(Exception):
     """A check found that the contract is broken; `fix` says what to do."""
 
     def __init__(self, found: str, fix: str = "") -> None:
-        """Keeps both texts."""
+        """Keep both texts."""
         super().__init__(found)
         self.fix = fix
 
@@ -32,7 +32,7 @@ class Probe:
     def __init__(
         self, env_cls: Callable[..., VectorEnv], cfg: dict[str, Any], num_envs: int, steps: int
     ) -> None:
-        """Keeps what is needed to make the env.
+        """Keep what is needed to make the env.
 
         Args:
             env_cls: The class.
@@ -46,7 +46,7 @@ class Probe:
 
     @contextmanager
     def env(self, num_envs: int | None = None, **changes: Any) -> Iterator[VectorEnv]:
-        """Makes an env with some keys changed, and closes it."""
+        """Make an env with some keys changed, and closes it."""
         env = self._env_cls({**self._cfg, **changes}, num_envs or self.num_envs, 0, 1, None)
         try:
             yield env
@@ -54,9 +54,9 @@ class Probe:
             env.close()
 
     def actions(self, env: VectorEnv, *shape: int, seed: int = 0) -> np.ndarray:
-        """Draws actions `[B, *shape, A]`, always the same for a seed."""
+        """Draw actions `[B, *shape, A]`, always the same for a seed."""
         return env.action_spec.sample(np.random.default_rng(seed), env.num_envs, *shape)
 
 
 Check = Callable[[Probe], str]
-"""Returns what it found; raises `Violation` if the contract is broken."""
+"""Returns what it found; raise `Violation` if the contract is broken."""

@@ -34,7 +34,7 @@ def register_env(
     *,
     replaces: bool = False,
 ) -> Callable[[Any], Any] | None:
-    """Registers an environment, as a call or as a decorator.
+    """Register an environment, as a call or as a decorator.
 
     A Gymnasium env, or a function that makes one, is all it takes::
 
@@ -82,7 +82,7 @@ def register_env(
 
 
 def get_env_cls(env_type: str | SupportedEnvType, env_cfg: Any = None) -> type[VectorEnv]:
-    """Returns the vector env class of an env type, importing its simulator's adapter.
+    """Return the vector env class of an env type, importing its simulator's adapter.
 
     Args:
         env_type: As in the config, or a member.

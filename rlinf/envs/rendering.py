@@ -65,7 +65,7 @@ def _loads(backend: str) -> bool:
 
 
 def can_render() -> tuple[bool, str]:
-    """Tells whether MuJoCo can draw pictures here.
+    """Tell whether MuJoCo can draw pictures here.
 
     Draws one in a process of its own, once; takes about a second.
 
@@ -87,7 +87,7 @@ def can_render() -> tuple[bool, str]:
 
 
 def choose_backend() -> None:
-    """Sets MUJOCO_GL to a back-end that draws, if nobody chose one and there is no screen.
+    """Set MUJOCO_GL to a back-end that draws, if nobody chose one and there is no screen.
 
     Has to be called before MuJoCo is imported.
 
@@ -142,7 +142,7 @@ class Camera:
             model.vis.quality.offsamples = quality
 
     def draw(self, data: Any) -> np.ndarray:
-        """Draws the scene of `data`, uint8 `[height, width, 3]`."""
+        """Draw the scene of `data`, uint8 `[height, width, 3]`."""
         self._renderer.update_scene(data, camera=self._name)
         if self._fast:
             for flag in self._off:
@@ -151,5 +151,5 @@ class Camera:
         return picture[::-1, ::-1] if self._turned else picture
 
     def close(self) -> None:
-        """Frees the context."""
+        """Free the context."""
         self._renderer.close()

@@ -40,7 +40,7 @@ NEVER = Start(-1, -1)
 
 
 def derive(seed: int, *key: int) -> tuple[int, int]:
-    """Returns a number below 2**64 and a seed below 2**32, always the same for a seed and a key."""
+    """Return a number below 2**64 and a seed below 2**32, always the same for a seed and a key."""
     words = np.random.SeedSequence(seed, spawn_key=key).generate_state(3)
     return int(words[0]) << 32 | int(words[1]), int(words[2])
 
@@ -115,11 +115,11 @@ class ResetPlan:
         return -(-self.num_reset_states // self._num_groups)
 
     def redraw(self) -> None:
-        """Draws other fixed reset states; for the others there is nothing to do."""
+        """Draw other fixed reset states; for the others there is nothing to do."""
         self._redraws += 1
 
     def begin_pass(self, slots: Sequence[int]) -> None:
-        """Prepares an explicit reset of the slots: an ordered pass that ended starts again.
+        """Prepare an explicit reset of the slots: an ordered pass that ended starts again.
 
         With auto-reset a call of `reset` always starts the pass; without it, each is a round of
         the pass, and the round after the last one is the first.
@@ -131,7 +131,7 @@ class ResetPlan:
                 self._episodes[slot] = 0
 
     def next(self, slot: int) -> Start | None:
-        """Returns how the slot's next episode begins; None if there is no more work for it."""
+        """Return how the slot's next episode begins; None if there is no more work for it."""
         start = self._start(slot, int(self._episodes[slot]))
         self._episodes[slot] += 1
         return start
@@ -158,10 +158,10 @@ class ResetPlan:
         return drawn, seed & ~1
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the counters."""
+        """Return the counters."""
         return {"episodes": self._episodes.copy(), "redraws": self._redraws}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from counters that `get_state` returned."""
+        """Go on from counters that `get_state` returned."""
         self._episodes[:] = state["episodes"]
         self._redraws = int(state["redraws"])

@@ -37,15 +37,15 @@ class SlotVectorEnv(VectorEnv):
 
     @abc.abstractmethod
     def make_slot(self, slot: int) -> None:
-        """Makes the simulator of a slot, in the place of an old one if there is one."""
+        """Make the simulator of a slot, in the place of an old one if there is one."""
 
     @abc.abstractmethod
     def reset_slot(self, slot: int, start: Start) -> SlotObs:
-        """Begins the episode that `start` determines and returns its first observation."""
+        """Begin the episode that `start` determines and return its first observation."""
 
     @abc.abstractmethod
     def step_slot(self, slot: int, action: np.ndarray) -> tuple[SlotObs, float, bool, bool, bool]:
-        """Makes a step with the action `[A]`.
+        """Make a step with the action `[A]`.
 
         Returns:
             Observation, reward, terminated, truncated (by the simulator; the step limit is not its
@@ -53,18 +53,18 @@ class SlotVectorEnv(VectorEnv):
         """
 
     def render_slot(self, slot: int) -> np.ndarray:
-        """Returns a picture of a slot for people, uint8 `[H, W, 3]`."""
+        """Return a picture of a slot for people, uint8 `[H, W, 3]`."""
         raise EnvError(f"{self.options.env_type} has no pictures of its slots")
 
     def close_slot(self, slot: int) -> None:
-        """Frees the simulator of a slot."""
+        """Free the simulator of a slot."""
 
     def get_slot_state(self, slot: int) -> Any:
-        """Returns the state of a simulator; used when `replays` is False."""
+        """Return the state of a simulator; used when `replays` is False."""
         raise StateNotSupported(f"{self.options.env_type} cannot save the state of its simulators")
 
     def set_slot_state(self, slot: int, state: Any) -> None:
-        """Goes on from such a state; used when `replays` is False."""
+        """Go on from such a state; used when `replays` is False."""
         raise StateNotSupported(f"{self.options.env_type} cannot set the state of its simulators")
 
     def _open(self) -> None:
@@ -121,7 +121,7 @@ class SlotVectorEnv(VectorEnv):
             obs["states"][slot] = content
 
     def _remake(self, slot: int, step: int, error: Exception) -> None:
-        """Makes a failed slot anew, or raises if that happened too often."""
+        """Make a failed slot anew, or raise if that happened too often."""
         if self._restarts >= self.options.max_restarts:
             hint = (
                 f"max_restarts {self.options.max_restarts} is used up"
@@ -185,11 +185,11 @@ class SlotVectorEnv(VectorEnv):
                 )
 
     def capture_image(self, slots: Sequence[int] | None = None) -> np.ndarray:
-        """Renders slots for people; see the base class."""
+        """Render slots for people; see the base class."""
         slots = range(self.num_envs) if slots is None else slots
         return np.stack([self.render_slot(slot) for slot in slots])
 
     def close(self) -> None:
-        """Frees the simulators; may be called twice."""
+        """Free the simulators; may be called twice."""
         for slot in range(self.num_envs):
             self.close_slot(slot)

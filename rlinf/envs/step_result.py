@@ -28,7 +28,7 @@ class StepResult:
     """
 
     def __init__(self, num_envs: int) -> None:
-        """Makes the arrays."""
+        """Make the arrays."""
         self.reward = np.zeros(num_envs, np.float64)
         self.terminated = np.zeros(num_envs, bool)
         self.truncated = np.zeros(num_envs, bool)
@@ -36,25 +36,25 @@ class StepResult:
         self.interventions: dict[int, np.ndarray] = {}
 
     def mark(self, slot: int, terminated: bool, truncated: bool, success: bool) -> None:
-        """Sets the flags of one slot."""
+        """Set the flags of one slot."""
         self.terminated[slot], self.truncated[slot] = terminated, truncated
         self.success[slot] = success
 
     def mark_all(
         self, slots: Any, terminated: np.ndarray, truncated: np.ndarray, success: np.ndarray
     ) -> None:
-        """Sets the flags of slots, each `[len(slots)]`."""
+        """Set the flags of slots, each `[len(slots)]`."""
         self.terminated[slots], self.truncated[slots] = terminated, truncated
         self.success[slots] = success
 
     def clear(self) -> None:
-        """Sets rewards to 0 and flags to false, and forgets interventions."""
+        """Set rewards to 0 and flags to false, and forgets interventions."""
         for array in (self.reward, self.terminated, self.truncated, self.success):
             array[:] = 0
         self.interventions = {}
 
     def drop(self, slots: list[int]) -> None:
-        """Cuts off the episodes of slots, without a reward."""
+        """Cut off the episodes of slots, without a reward."""
         self.reward[slots] = 0
         self.terminated[slots] = False
         self.success[slots] = False

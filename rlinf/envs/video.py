@@ -37,7 +37,7 @@ class VideoRecorder:
         captions: bool = True,
         label: str | None = None,
     ) -> None:
-        """Prepares a file; it is opened with the first frame.
+        """Prepare a file; it is opened with the first frame.
 
         Args:
             env: The env.
@@ -62,7 +62,7 @@ class VideoRecorder:
         self._writer: Any = None
 
     def capture(self, infos: dict[str, Any] | None = None) -> None:
-        """Adds a frame that shows the slots as they are now.
+        """Add a frame that shows the slots as they are now.
 
         Args:
             infos: Of the last sub-step; episodes that ended in it are shown as ended.
@@ -100,7 +100,7 @@ class VideoRecorder:
         self.frames += 1
 
     def close(self) -> Path | None:
-        """Finishes the file.
+        """Finish the file.
 
         Returns:
             Its path, or None if nothing was recorded.
@@ -112,16 +112,16 @@ class VideoRecorder:
         return self.path
 
     def __enter__(self) -> VideoRecorder:
-        """Starts recording."""
+        """Start recording."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Finishes the file, also when something failed: what was recorded may show why."""
+        """Finish the file, also when something failed: what was recorded may show why."""
         self.close()
 
 
 def tile(pictures: np.ndarray) -> np.ndarray:
-    """Lays pictures out on a grid that is as square as it can be.
+    """Lay pictures out on a grid that is as square as it can be.
 
     Args:
         pictures: uint8 `[N, H, W, 3]`.
@@ -142,7 +142,7 @@ def tile(pictures: np.ndarray) -> np.ndarray:
 
 
 def caption(picture: np.ndarray, text: str, success: bool) -> np.ndarray:
-    """Adds a strip below a picture, green once the task was solved.
+    """Add a strip below a picture, green once the task was solved.
 
     Args:
         picture: uint8 `[H, W, 3]`.

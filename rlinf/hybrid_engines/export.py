@@ -12,7 +12,7 @@ from rlinf.utils.env_spec import EnvSpec
 
 
 def export_checkpoint(path: str | Path, to: str, out: str | Path | None = None) -> Path:
-    """Writes the policy of a checkpoint into a folder that loads without this package.
+    """Write the policy of a checkpoint into a folder that loads without this package.
 
     Args:
         path: Folder of a checkpoint, or of a run, whose newest one is taken.

@@ -18,7 +18,7 @@ FORMATS = ("hf", "safetensors")
 
 
 def export_causal_lm(checkpoint: Checkpoint, to: str, out: Path) -> Path:
-    """Writes weights, adapters merged, config and tokenizer.
+    """Write weights, adapters merged, config and tokenizer.
 
     Args:
         checkpoint: Of a run of a language model.

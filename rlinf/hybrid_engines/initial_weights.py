@@ -13,7 +13,7 @@ from rlinf.utils.checkpoint import Checkpoint
 
 
 def initial_weights(cfg: Any) -> str | None:
-    """Where the config says that the policy's first weights are; None if they are fresh.
+    """Return where the config says that the policy's first weights are; None if they are fresh.
 
     Raises:
         ValueError: two different places are named.
@@ -28,7 +28,7 @@ def initial_weights(cfg: Any) -> str | None:
 
 
 def load_initial_weights(model: nn.Module, cfg: Any) -> None:
-    """Gives a model the weights that the config names, if it names any.
+    """Give a model the weights that the config names, if it names any.
 
     Args:
         model: whole, not sharded.
@@ -43,7 +43,7 @@ def load_initial_weights(model: nn.Module, cfg: Any) -> None:
 
 
 def load_weights(model: nn.Module, path: str) -> None:
-    """Gives a model the weights of a checkpoint, a run or a file; see `read_weights`.
+    """Give a model the weights of a checkpoint, a run or a file; see `read_weights`.
 
     Args:
         model: whole, not sharded.
@@ -72,7 +72,7 @@ def load_weights(model: nn.Module, path: str) -> None:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Reads weights and buffers of a model; nothing is unpickled but tensors.
+    """Read weights and buffers of a model; nothing is unpickled but tensors.
 
     Args:
         path: folder of a checkpoint or of a run, folder that `rlinf export` wrote, or a file of

@@ -32,7 +32,7 @@ class EvaluatedModel:
 
 
 def evaluated_model(cfg: Any) -> EvaluatedModel:
-    """Reads a configuration of task type `reasoning_eval`.
+    """Read a configuration of task type `reasoning_eval`.
 
     The network is that of `rollout.model`. What it leaves open is as in `actor.model` or, without
     an actor section, as in the checkpoint that `runner.ckpt_path` names. That may also be a folder

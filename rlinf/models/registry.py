@@ -39,7 +39,7 @@ def register_model(
     schema: type[BaseModel] | None = None,
     replaces: bool = False,
 ) -> Any:
-    """Makes a model type known; also a decorator of a builder, or of a policy class.
+    """Make a model type known; also a decorator of a builder, or of a policy class.
 
     Args:
         model_type: What the user writes as `model_type`; case does not matter.
@@ -80,7 +80,7 @@ def get_model(
     env_spec: EnvSpec | None = None,
     dtype: torch.dtype | None = None,
 ) -> nn.Module:
-    """Builds the model that a config section describes.
+    """Build the model that a config section describes.
 
     Args:
         cfg: A model section such as `cfg.actor.model`, or a mapping with some of its keys; it is

@@ -32,7 +32,7 @@ _SIZES = {
 
 
 def complete(cfg: Mapping[str, Any], env_spec: EnvSpec | None) -> DictConfig:
-    """Returns a copy of a model section with defaults and sizes filled in.
+    """Return a copy of a model section with defaults and sizes filled in.
 
     Args:
         cfg: A checked section, which is taken as it is and goes on counting reads; or any other
@@ -71,7 +71,7 @@ def complete(cfg: Mapping[str, Any], env_spec: EnvSpec | None) -> DictConfig:
 
 
 def _choices(own: Sequence[int] | None, env_spec: EnvSpec | None) -> list[int] | None:
-    """Returns the number of choices for each number of an action; None for real numbers."""
+    """Return the number of choices for each number of an action; None for real numbers."""
     if env_spec is None or env_spec.action_dim is None:
         return own
     real = None if env_spec.action_choices is None else list(env_spec.action_choices)
@@ -85,7 +85,7 @@ def _choices(own: Sequence[int] | None, env_spec: EnvSpec | None) -> list[int] |
 
 
 def rollout_section(cfg: Any) -> DictConfig:
-    """Returns `actor.model` as the rollout builds it: what `rollout.model` says goes first.
+    """Return `actor.model` as the rollout builds it: what `rollout.model` says goes first.
 
     Args:
         cfg: The whole checked config, which is not changed.
@@ -118,7 +118,7 @@ def _checked(cfg: Mapping[str, Any]) -> DictConfig:
 
 
 def needed(cfg: DictConfig, name: str) -> int:
-    """Returns a size that a model cannot do without.
+    """Return a size that a model cannot do without.
 
     Args:
         cfg: As returned by `complete`.

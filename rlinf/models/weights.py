@@ -11,7 +11,7 @@ WEIGHTS_FILE = "model.safetensors"
 
 
 def save_weights(model: nn.Module, folder: str | Path) -> Path:
-    """Writes parameters and buffers of a model.
+    """Write parameters and buffers of a model.
 
     Args:
         model: Its tensors must be whole, not sharded.
@@ -30,7 +30,7 @@ def save_weights(model: nn.Module, folder: str | Path) -> Path:
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Reads parameters and buffers into a model.
+    """Read parameters and buffers into a model.
 
     Args:
         model: Receives the values in its own number format.

@@ -80,7 +80,7 @@ class AgreementGate:
         self._waited = 0
 
     def check(self, step: int) -> dict[str, float]:
-        """Lets an update happen, or not.
+        """Let an update happen, or not.
 
         Args:
             step: steps made so far; the actor has their last rollout and has not learned from it.
@@ -110,7 +110,7 @@ class AgreementGate:
         return step % self._interval == 0 if self._interval > 0 else step == 0
 
     def _looks(self, step: int) -> bool:
-        """Whether there is something to compare before the update of a step."""
+        """Return whether there is something to compare before the update of a step."""
         return not self._never and (self._due(step) or self._open)
 
     def _tolerance_for(self, own_format: torch.dtype) -> Tolerance:
@@ -120,7 +120,7 @@ class AgreementGate:
         return self._tolerance
 
     def _compared(self, numbers: dict[str, float]) -> bool:
-        """Whether anything could be compared; if not, the next rollout is looked at."""
+        """Return whether anything could be compared; if not, the next rollout is looked at."""
         if numbers["compared"]:
             self._open, self._waited = False, 0
             return True
@@ -171,7 +171,7 @@ class ReasoningGate(AgreementGate):
             )
 
     def tolerance(self, step: int) -> Tolerance | None:
-        """What the actor is to hold an update to; None if nothing is due.
+        """Return what the actor is to hold an update to; None if nothing is due.
 
         Args:
             step: steps made so far.
@@ -184,7 +184,7 @@ class ReasoningGate(AgreementGate):
         return self._tolerance_for(own)
 
     def passed(self, step: int, metrics: dict[str, float]) -> dict[str, float]:
-        """Takes note of an update that was made.
+        """Take note of an update that was made.
 
         Args:
             step: steps made before it.
@@ -203,7 +203,7 @@ class ReasoningGate(AgreementGate):
         return {name: value for name, value in metrics.items() if name not in numbers}
 
     def disagreement(self, step: int, too_far: list[str]) -> PolicyDisagreement:
-        """Finds out what differs, after the actor has refused an update.
+        """Find out what differs, after the actor has refused an update.
 
         Args:
             step: steps made so far.
@@ -224,7 +224,7 @@ def describe(
     advice: Mapping[str, str] = _ADVICE,
     hidden: Sequence[str] = (),
 ) -> tuple[str, tuple[str, ...]]:
-    """Says what differs and what to do about it; also returns the parts.
+    """Say what differs and what to do about it; also returns the parts.
 
     Args:
         step: steps made so far.

@@ -50,55 +50,55 @@ class BaseRunner(ABC):
 
     @abstractmethod
     def build_workers(self) -> None:
-        """Lets the workers build what they work with."""
+        """Let the workers build what they work with."""
 
     @abstractmethod
     def train_step(self) -> dict[str, float]:
-        """Makes one global step; returns its metrics."""
+        """Make one global step; return its metrics."""
 
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
-        """Evaluates the policy as it is; returns metrics under `eval/`."""
+        """Evaluate the policy as it is; return metrics under `eval/`."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """What the runner itself has to remember besides the global step, plain data."""
+        """Return what the runner itself has to remember besides the global step, plain data."""
 
     @abstractmethod
     def load_state(self, state: dict[str, Any]) -> None:
-        """Goes on from what `state` returned."""
+        """Go on from what `state` returned."""
 
     @abstractmethod
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
-        """What the terminal shows of a step, by name."""
+        """Return what the terminal shows of a step, by name."""
 
     def comes_back(self, death: WorkerDied) -> bool:
-        """Whether a worker that died is started again and the run goes on."""
+        """Return whether a worker that died is started again and the run goes on."""
         return False
 
     def load_policy(self, checkpoint: Checkpoint) -> None:
-        """Takes what an evaluation needs from a checkpoint; unless a task knows better, all."""
+        """Take what an evaluation needs from a checkpoint; unless a task knows better, all."""
         self.checkpoints.restore(checkpoint)
 
     def final_evaluation(self) -> dict[str, float]:
-        """The evaluation at the end; empty if there is none."""
+        """Return the evaluation at the end; empty if there is none."""
         return self.evaluate()
 
     def end_services(self) -> None:  # noqa: B027 - most runners have none
-        """Ends what runs beside the steps, after the last evaluation."""
+        """End what runs beside the steps, after the last evaluation."""
 
     @abstractmethod
     def totals(self, training_seconds: float) -> dict[str, Any]:
-        """What the summary says of the training as a whole."""
+        """Return what the summary says of the training as a whole."""
 
     @abstractmethod
     def farewell(self, final: dict[str, float]) -> None:
-        """Tells the user what came out and what to try next."""
+        """Tell the user what came out and what to try next."""
 
     # -- the loop -------------------------------------------------------------------------------
 
     def init_workers(self) -> None:
-        """Builds the workers and brings them to the checkpoint to go on from, if there is one."""
+        """Build the workers and bring them to the checkpoint to go on from, if there is one."""
         self.build_workers()
         only_eval = self.cfg.runner.only_eval
         if self._resumed is not None:
@@ -121,7 +121,7 @@ class BaseRunner(ABC):
         self.logger.start(self.global_step)
 
     def run(self) -> dict[str, Any]:
-        """Trains, evaluates, and returns the summary; `runner.only_eval` leaves training out."""
+        """Train, evaluate, and return the summary; `runner.only_eval` leaves training out."""
         begin = time.perf_counter()
         try:
             if not self.cfg.runner.only_eval:
@@ -180,7 +180,7 @@ class BaseRunner(ABC):
         progress.show(self.global_step, self.headline(metrics))
 
     def _save_if_due(self) -> None:
-        """Begins a checkpoint, or completes the one that is being written."""
+        """Begin a checkpoint, or complete the one that is being written."""
         interval = self.cfg.runner.save_interval
         last = self.global_step == self.max_steps
         if interval > 0 and (last or self._due(interval)):

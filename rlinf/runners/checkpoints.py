@@ -67,7 +67,7 @@ class RunCheckpoints:
     # -- saving ---------------------------------------------------------------------------------
 
     def save(self, step: int, state: dict[str, Any], score: float | None) -> None:
-        """Begins a checkpoint; workers write it while training goes on.
+        """Begin a checkpoint; workers write it while training goes on.
 
         A disk that is full or closed to us costs this checkpoint, loudly, and nothing else.
 
@@ -108,7 +108,7 @@ class RunCheckpoints:
                 )
 
     def poll(self, wait: bool = False) -> None:
-        """Completes the checkpoint that is being written, if all workers are done with it."""
+        """Complete the checkpoint that is being written, if all workers are done with it."""
         if self._pending is None:
             return
         try:
@@ -123,7 +123,7 @@ class RunCheckpoints:
             self._give_up(error)
 
     def settle(self) -> None:
-        """Completes, when a run fails, the checkpoint that all workers have written already."""
+        """Complete, when a run fails, the checkpoint that all workers have written already."""
         if self._pending is None:
             return
         try:
@@ -142,7 +142,7 @@ class RunCheckpoints:
             )
 
     def _ask(self, begun: _Begun, wait: bool) -> list[Any]:
-        """Asks all workers for this one: a process that was restarted meanwhile knows no other."""
+        """Ask all workers for this one: a process that was restarted meanwhile knows no other."""
         return [group.checkpoint_written(begun.folder, wait) for group in self._groups]
 
     def _begin_commit(self, begun: _Begun) -> _Commit:
@@ -155,7 +155,7 @@ class RunCheckpoints:
         return _Commit(self.store, begun.step, facts, begun.score)
 
     def _give_up(self, error: Exception) -> None:
-        """Does without the checkpoint that is being written; raises what ends the run."""
+        """Do without the checkpoint that is being written; raise what ends the run."""
         ends = isinstance(error, WorkerDied) and not self._comes_back(error)
         if ends or isinstance(error, WaitTimeout):
             raise error
@@ -166,7 +166,7 @@ class RunCheckpoints:
         self._complain(step, error)
 
     def _sweep(self) -> None:
-        """Removes what ranks had yet to write of a checkpoint when it was given up."""
+        """Remove what ranks had yet to write of a checkpoint when it was given up."""
         for step in self._given_up:
             self.store.discard(step)
         self._given_up.clear()
@@ -185,7 +185,7 @@ class RunCheckpoints:
     # -- resuming -------------------------------------------------------------------------------
 
     def find(self) -> Checkpoint | None:
-        """The checkpoint that `runner.resume_dir` names; None if it asks for none.
+        """Return the checkpoint that `runner.resume_dir` names; None if it asks for none.
 
         Raises:
             CheckpointError: it is not there or damaged, or is of another configuration.
@@ -196,7 +196,7 @@ class RunCheckpoints:
         return checkpoint
 
     def set_aside(self, after: int) -> None:
-        """Hides checkpoints of steps that this run has yet to make."""
+        """Hide checkpoints of steps that this run has yet to make."""
         moved = self.store.set_aside(after)
         if moved:
             print(
@@ -228,7 +228,7 @@ class RunCheckpoints:
             print(f"resuming with another configuration:\n{describe(changed)}", flush=True)
 
     def restore(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Brings all workers back to a checkpoint; returns the runner's own state.
+        """Bring all workers back to a checkpoint; return the runner's own state.
 
         What could not be restored is printed, each thing once.
         """
@@ -269,7 +269,7 @@ class _Commit:
             self._error = error
 
     def done(self, wait: bool) -> bool:
-        """Whether it is a checkpoint now; raises what went wrong."""
+        """Return whether it is a checkpoint now; raise what went wrong."""
         if wait:
             self._thread.join()
         if self._thread.is_alive():

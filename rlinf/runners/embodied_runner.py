@@ -47,7 +47,7 @@ class EmbodiedRunner(BaseRunner):
         self._steps_before = 0
 
     def build_workers(self) -> None:
-        """Builds simulators, policies and optimisers."""
+        """Build simulators, policies and optimisers."""
         (env_futures,) = self.retry.play(lambda: (self.env.init_worker(),))
         spec = env_futures.wait()[0]
         if not self.cfg.runner.only_eval:
@@ -59,7 +59,7 @@ class EmbodiedRunner(BaseRunner):
         )
 
     def init_workers(self) -> None:
-        """Builds simulators, policies and optimisers, or brings them back from a checkpoint."""
+        """Build simulators, policies and optimisers, or bring them back from a checkpoint."""
         super().init_workers()
         if self.cfg.runner.only_eval:
             return
@@ -79,7 +79,7 @@ class EmbodiedRunner(BaseRunner):
     # -- a step ---------------------------------------------------------------------------------
 
     def train_step(self) -> dict[str, float]:
-        """Syncs weights, rolls out, computes advantages, updates."""
+        """Sync weights, rolls out, computes advantages, updates."""
         begin, before = time.perf_counter(), self.env_steps
         if self.global_step % self.cfg.runner.weight_sync_interval == 0:
             self.update_rollout_weights()
@@ -93,13 +93,13 @@ class EmbodiedRunner(BaseRunner):
         return metrics
 
     def update_rollout_weights(self) -> None:
-        """Brings the actor's weights to the rollout workers."""
+        """Bring the actor's weights to the rollout workers."""
         rollout_futures = self.rollout.sync_model_from_actor()
         actor_futures = self.actor.sync_model_to_rollout()
         wait_all(actor_futures, rollout_futures)
 
     def generate_rollouts(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Lets env and rollout play while the actor receives; returns metrics and times."""
+        """Let env and rollout play while the actor receives; return metrics and times."""
         begin = time.perf_counter()
         env_futures, rollout_futures, _ = self.retry.play(
             lambda: (
@@ -119,7 +119,7 @@ class EmbodiedRunner(BaseRunner):
         return metrics, times
 
     def learn(self) -> dict[str, float]:
-        """Computes advantages and updates the policy; returns metrics."""
+        """Compute advantages and update the policy; return metrics."""
         begin = time.perf_counter()
         rollout = self.actor.compute_advantages_and_returns().wait()[0]
         middle = time.perf_counter()
@@ -148,7 +148,7 @@ class EmbodiedRunner(BaseRunner):
         return {"env_steps": self.env_steps, "env_restarts": self.retry.restarts}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Goes on counting."""
+        """Go on counting."""
         self.env_steps = self._steps_before = state["env_steps"]
         if not self.cfg.runner.only_eval:
             self.retry.restarts = state["env_restarts"]
@@ -160,16 +160,16 @@ class EmbodiedRunner(BaseRunner):
     # -- evaluation -------------------------------------------------------------------------------
 
     def load_policy(self, checkpoint: Checkpoint) -> None:
-        """Takes the policy, and nothing else."""
+        """Take the policy, and nothing else."""
         self.evaluator.checkpoint = checkpoint.path
         self.actor.load_policy(str(checkpoint.path)).wait()
 
     def evaluate(self) -> dict[str, float]:
-        """Plays the evaluation's episodes without noise; returns metrics."""
+        """Play the evaluation's episodes without noise; return metrics."""
         return self.evaluator.evaluate(self.global_step, self.update_rollout_weights).metrics()
 
     def final_evaluation(self) -> dict[str, float]:
-        """The evaluation's episodes, and videos of some."""
+        """Return the evaluation's episodes, and videos of some."""
         if self.cfg.env.eval is None:
             return {}
         found = self.evaluator.final(self.global_step, self.update_rollout_weights)

@@ -39,7 +39,7 @@ class Evaluator:
         self._env, self._rollout, self._retry = env, rollout, retry
 
     def evaluate(self, step: int, sync_weights: Callable[[], None]) -> Evaluation:
-        """Plays the episodes without noise and without learning, and changes nothing in training.
+        """Play the episodes without noise and without learning, and change nothing in training.
 
         Args:
             step: global step of the policy.
@@ -72,7 +72,7 @@ class Evaluator:
         return self.last
 
     def final(self, step: int, sync_weights: Callable[[], None]) -> Evaluation:
-        """The evaluation of the policy that a run ends with, with videos if they are wanted.
+        """Return the evaluation of the policy that a run ends with, with videos if they are wanted.
 
         A policy that has just been evaluated is not evaluated again: the same episodes would go
         the same way.
@@ -95,7 +95,7 @@ class Evaluator:
     # -- videos ---------------------------------------------------------------------------------
 
     def _record(self, evaluation: Evaluation) -> None:
-        """Plays some episodes again and draws them: the first ones, and the first that failed."""
+        """Play some episodes again and draw them: the first ones, and the first that failed."""
         video = self._cfg.env.eval.video_cfg
         by_number = {record.id: record for record in evaluation.records}
         chosen = list(by_number)[: video.max_videos]
@@ -134,7 +134,7 @@ def _video_note(shown: Any, by_number: dict[int, EpisodeRecord]) -> str:
 
 
 def _protocol(cfg: Any) -> str:
-    """What is asked of the policy, in words."""
+    """Return what is asked of the policy, in words."""
     section = cfg.env.eval
     name = section.get("task") or section.get("id")
     seed = cfg.runner.seed if section.seed is None else section.seed

@@ -24,7 +24,7 @@ class RunFingerprints:
         self._writer = FingerprintWriter(folder) if cfg.runner.deterministic else None
 
     def start(self, step: int) -> None:
-        """Notes the weights that the run begins with, or goes on after a step."""
+        """Note the weights that the run begins with, or go on after a step."""
         if self._writer is None:
             return
         facts, names = self._actor.fingerprint_facts().wait()[0]
@@ -34,7 +34,7 @@ class RunFingerprints:
             self._writer.write(step, {"weights": weights})
 
     def note(self, step: int) -> None:
-        """Writes down what a step did."""
+        """Write down what a step did."""
         if self._writer is None:
             return
         ranks = self._actor.fingerprints().wait()

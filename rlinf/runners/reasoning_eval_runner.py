@@ -35,12 +35,12 @@ class ReasoningEvalRunner(BaseRunner):
         self._validation = validation_prompts(cfg, tokenizer_of_run(cfg))
 
     def build_workers(self) -> None:
-        """Builds engines and rewards, and lets the services begin."""
+        """Build engines and rewards, and let the services begin."""
         wait_all(self.rollout.init_worker(), self.reward.init_worker())
         self.services.start(channel_factory())
 
     def evaluate(self) -> dict[str, float]:
-        """Scores responses to all prompts; the first one to each goes to `samples.jsonl`."""
+        """Score responses to all prompts; the first one to each goes to `samples.jsonl`."""
         verdicts = self.services.validate(self._validation, "validation")
         with open(self.folder / "samples.jsonl", "w") as file:
             for verdict in verdicts:
@@ -53,7 +53,7 @@ class ReasoningEvalRunner(BaseRunner):
         return of_validation(verdicts)
 
     def end_services(self) -> None:
-        """Lets rollout and reward workers come to their end."""
+        """Let rollout and reward workers come to their end."""
         self.services.end()
         self._validation.dataset.close()
 

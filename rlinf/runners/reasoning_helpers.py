@@ -25,7 +25,7 @@ _WORKERS = {
 
 
 def launch_helpers(cfg: Any, cluster: Any, placement: Any) -> dict[str, WorkerGroup]:
-    """Launches those of the optional groups that the placement names; returns them by role.
+    """Launch those of the optional groups that the placement names; return them by role.
 
     Args:
         cfg: checked configuration.
@@ -78,7 +78,7 @@ class Helpers:
         self._calls: dict[str, Any] = {}
 
     def __iter__(self) -> Any:
-        """The groups."""
+        """Return the groups."""
         return iter(self._groups.values())
 
     @property
@@ -87,14 +87,14 @@ class Helpers:
         return [group for role, group in self._groups.items() if role != "inference"]
 
     def init_workers(self, total_steps: int) -> list[Any]:
-        """Lets the workers build their models; returns the calls."""
+        """Let the workers build their models; return the calls."""
         return [
             group.init_worker(total_steps) if role == "critic" else group.init_worker()
             for role, group in self._groups.items()
         ]
 
     def connect(self, create: Callable[[str], Channel]) -> None:
-        """Makes the channels that groups come out of.
+        """Make the channels that groups come out of.
 
         Args:
             create: makes a channel of a name.
@@ -105,12 +105,12 @@ class Helpers:
     # -- weights --------------------------------------------------------------------------------
 
     def sync_inference(self, services: Sequence[Any]) -> None:
-        """Brings the actor's policy to those who recompute log-probabilities, if there are any."""
+        """Bring the actor's policy to those who recompute log-probabilities, if there are any."""
         if "inference" in self._groups:
             self._sync("inference", self._actor.sync_model_to_inference, services)
 
     def sync_reference(self, services: Sequence[Any]) -> None:
-        """Makes the actor's policy the reference of the run, if workers of their own have it."""
+        """Make the actor's policy the reference of the run, if workers of their own have it."""
         if "reference" in self._groups:
             self._sync("reference", self._actor.sync_model_to_reference, services)
 
@@ -122,7 +122,7 @@ class Helpers:
     # -- a step ---------------------------------------------------------------------------------
 
     def begin(self, source: Channel, groups: int, step: int) -> tuple[Channel, dict[str, Any]]:
-        """Lets the groups of a step pass through all stages.
+        """Let the groups of a step pass through all stages.
 
         Args:
             source: rewarded groups.
@@ -153,7 +153,7 @@ class Helpers:
         return list(self._calls.values())
 
     def finish(self, services: Sequence[Any]) -> tuple[dict[str, float], dict[str, float]]:
-        """Waits for all of the step; returns metrics of the update and times of the groups."""
+        """Wait for all of the step; return metrics of the update and times of the groups."""
         metrics: dict[str, float] = {}
         times: dict[str, float] = {}
         for name, call in self._calls.items():

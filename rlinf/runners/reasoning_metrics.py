@@ -77,7 +77,7 @@ def of_validation(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def sentence(metrics: Mapping[str, float]) -> str:
-    """Says what a validation found.
+    """Say what a validation found.
 
     Args:
         metrics: of `of_validation`.

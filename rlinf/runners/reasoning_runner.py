@@ -96,7 +96,7 @@ class ReasoningRunner(BaseRunner):
     # -- setting up -----------------------------------------------------------------------------
 
     def build_workers(self) -> None:
-        """Builds engines, rewards and the policy, and lets the services begin."""
+        """Build engines, rewards and the policy, and let the services begin."""
         algorithm = self.cfg.algorithm
         steps = self.max_steps * algorithm.update_epoch * reasoning_minibatches(self.cfg)
         wait_all(
@@ -110,7 +110,7 @@ class ReasoningRunner(BaseRunner):
         self.services.start(create)
 
     def init_workers(self) -> None:
-        """Builds the workers, or brings them back; drops responses of steps yet to be made."""
+        """Build the workers, or bring them back; drop responses of steps yet to be made."""
         super().init_workers()
         path = self.folder / "samples.jsonl"
         if path.exists() and not self.cfg.runner.only_eval:
@@ -129,7 +129,7 @@ class ReasoningRunner(BaseRunner):
             )
 
     def _supervise(self) -> None:
-        """Learns worked solutions first, if the config says so."""
+        """Learn worked solutions first, if the config says so."""
         settings = self.cfg.actor.supervised
         stream = PromptStream(self.prompts.prompts)
         for first in range(0, settings.steps, _SUPERVISED_STEPS):
@@ -149,7 +149,7 @@ class ReasoningRunner(BaseRunner):
     # -- a step ---------------------------------------------------------------------------------
 
     def train_step(self) -> dict[str, float]:
-        """Syncs weights, asks for responses, trains on those of this step."""
+        """Sync weights, asks for responses, trains on those of this step."""
         if self.global_step == 0:
             self._supervise()
             self.helpers.sync_reference(self.services.calls)
@@ -192,14 +192,14 @@ class ReasoningRunner(BaseRunner):
         return metrics | {f"time/{name}": seconds for name, seconds in times.items()}
 
     def update_rollout_weights(self) -> None:
-        """Brings the actor's weights to the rollout workers, between two of their tokens."""
+        """Bring the actor's weights to the rollout workers, between two of their tokens."""
         rollout = self.rollout.sync_model_from_actor()
         actor = self.actor.sync_model_to_rollout()
         wait_beside(actor, [rollout, *self.services.calls])
         wait_beside(rollout, self.services.calls)
 
     def _start_training(self, groups: int, chosen: list[int] | None = None) -> Any:
-        """Begins the update of a step.
+        """Begin the update of a step.
 
         Args:
             groups: how many wait to be trained on.
@@ -217,7 +217,7 @@ class ReasoningRunner(BaseRunner):
         )
 
     def _finish_training(self, training: Any) -> tuple[dict[str, float], dict[str, float]]:
-        """Waits for the update of a step; returns metrics of its batch and of itself.
+        """Wait for the update of a step; return metrics of its batch and of itself.
 
         Raises:
             PolicyDisagreement: the actor has refused it; names what differs from the engines.
@@ -230,7 +230,7 @@ class ReasoningRunner(BaseRunner):
         return of_batch, self.agreement.passed(self.global_step, of_update)
 
     def _request_steps(self, until: int) -> None:
-        """Asks for the responses of all steps before `until` that were not asked for."""
+        """Ask for the responses of all steps before `until` that were not asked for."""
         self._requested = max(self._requested, self.global_step)
         while self._requested < min(until, self.max_steps):
             step = self._requested
@@ -248,7 +248,7 @@ class ReasoningRunner(BaseRunner):
         self.services.request([GroupRequest(prompt, size, step) for prompt in prompts])
 
     def _await_groups(self, step: int) -> list[Verdict]:
-        """Waits until the groups of a step have their rewards; draws more if the config says so."""
+        """Wait until the groups of a step have their rewards; draws more if the config says so."""
         found: list[Verdict] = []
         missing = self._asked.pop(step)
         if self._sampler is not None:
@@ -264,7 +264,7 @@ class ReasoningRunner(BaseRunner):
         return found
 
     def _groups_of_step(self, generated: int) -> tuple[int, list[int] | None]:
-        """Returns how many groups wait for the actor, and the prompts of those to train on."""
+        """Return how many groups wait for the actor, and the prompts of those to train on."""
         if self._sampler is None:
             return generated, None
         chosen = [verdict.index for verdict in self._sampler.take()]
@@ -291,7 +291,7 @@ class ReasoningRunner(BaseRunner):
     # -- evaluation -----------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, float]:
-        """Scores responses to the validation prompts."""
+        """Score responses to the validation prompts."""
         if self._validation is None:
             return {}
         with self._training_aside():
@@ -301,7 +301,7 @@ class ReasoningRunner(BaseRunner):
 
     @contextmanager
     def _training_aside(self) -> Iterator[None]:
-        """Lets the engines do something else; training goes on with the weights that it had.
+        """Let the engines do something else; training goes on with the weights that it had.
 
         Where the next step brings new weights anyway, those of the evaluation are these.
         """
@@ -314,12 +314,12 @@ class ReasoningRunner(BaseRunner):
     # -- counting -------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Where the data is, and what was asked for ahead, which is asked for again."""
+        """Return where the data is, and what was asked for ahead, which is asked for again."""
         ahead = [[step, first] for step, first in self._began_at.items()]
         return {"data": self.prompts.state_dict(), "ahead": ahead, "samples": self._samples_seen}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Goes on with the data where it was."""
+        """Go on with the data where it was."""
         self.prompts.load_state_dict(state["data"])
         self._began_at = {step: first for step, first in state["ahead"]}
         self._samples_seen = self._samples_before = state["samples"]
@@ -336,7 +336,7 @@ class ReasoningRunner(BaseRunner):
         return facts
 
     def end_services(self) -> None:
-        """Lets rollout and reward workers come to their end."""
+        """Let rollout and reward workers come to their end."""
         self.services.end()
         self.prompts.close()
 

@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 
 def channel_factory() -> Callable[[str], Channel]:
-    """Returns what creates the channels of a runner; those of an earlier one may be closed."""
+    """Return what creates the channels of a runner; those of an earlier one may be closed."""
     number = next(_numbers)
     return lambda name: Channel.create(name if number == 0 else f"{name} {number}")
 
@@ -43,7 +43,7 @@ class ReasoningServices:
         self.rewarding: list[Any] = []
 
     def start(self, create: Callable[[str], Channel]) -> None:
-        """Lets the workers begin; they have been initialised.
+        """Let the workers begin; they have been initialised.
 
         Args:
             create: makes a channel of a name.
@@ -68,14 +68,14 @@ class ReasoningServices:
         return [*self.generating, *self.rewarding]
 
     def request(self, requests: list[GroupRequest]) -> None:
-        """Deals requests to the rollout workers, always in the same way."""
+        """Deal requests to the rollout workers, always in the same way."""
         workers = self._rollout.world_size
         for rank in range(workers):
             if requests[rank::workers]:
                 self._requests.put(requests[rank::workers], key=rank)
 
     def next_verdict(self, key: int | str) -> Verdict:
-        """Returns the next verdict under a key, as long as all workers live."""
+        """Return the next verdict under a key, as long as all workers live."""
         limit = self._cfg.cluster.timeouts.channel
         deadline = time.monotonic() + (1e9 if limit is None else limit)
         while True:
@@ -90,7 +90,7 @@ class ReasoningServices:
                     raise
 
     def validate(self, prompts: PromptSet, key: str) -> list[Verdict]:
-        """Lets the rollout answer all prompts of a set; returns verdicts in their order.
+        """Let the rollout answer all prompts of a set; return verdicts in their order.
 
         Args:
             prompts: the validation set.
@@ -103,7 +103,7 @@ class ReasoningServices:
         return sorted(verdicts, key=lambda verdict: verdict.index)
 
     def end(self) -> None:
-        """Lets the workers come to their end."""
+        """Let the workers come to their end."""
         for channel, calls in (
             (self._requests, self.generating),
             (self._responses, self.rewarding),

@@ -62,7 +62,7 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
 
 
 def _newest(folder: Path, since: float) -> Path | None:
-    """The newest whole checkpoint that this run has made."""
+    """Return the newest whole checkpoint that this run has made."""
     for checkpoint in reversed(CheckpointStore(folder).all()):
         if (checkpoint.path / MANIFEST).stat().st_mtime < since:
             continue
@@ -85,7 +85,7 @@ def _announce(error: Exception, restarts: int, most: int, newest: Path | None) -
 
 
 def _keep_logs(folder: Path, restarts: int) -> None:
-    """Moves logs, timelines and failure card of the failed attempt out of the next one's way."""
+    """Move logs, timelines and failure card of the failed attempt out of the next one's way."""
     logs = folder / WORKERS
     if logs.is_dir():
         target = folder / f"{WORKERS}.failed_{restarts}"

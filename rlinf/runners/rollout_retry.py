@@ -42,7 +42,7 @@ class RolloutRetry:
         self._budget = budget
 
     def play(self, start: Callable[[], Calls]) -> Calls:
-        """Starts calls of all who take part in a rollout and waits for them.
+        """Start calls of all who take part in a rollout and wait for them.
 
         Args:
             start: starts the calls; called again for each attempt.
@@ -70,13 +70,16 @@ class RolloutRetry:
                 crashed = self._crashed(error, calls)
 
     def comes_back(self, death: WorkerDied) -> bool:
-        """Whether `play` will recover from a death that was noticed elsewhere."""
+        """Return whether `play` will recover from a death that was noticed elsewhere."""
         uncounted = max(1, len(new_deaths(self._env)))
         own = death.group == self._env.worker_group_name
         return own and self.restarts + uncounted <= self._budget
 
     def _crashed(self, error: BaseException, calls: Calls) -> list[WorkerDied]:
-        """The env workers whose end explains an error; raises the error if there are none."""
+        """Return the env workers whose end explains an error.
+
+        Raises the error if there are none.
+        """
         own = self._env.worker_group_name
         suspect = isinstance(error, WorkerDied) and error.group == own
         if not isinstance(error, Exception) or not (suspect or new_deaths(self._env)):
@@ -88,7 +91,7 @@ class RolloutRetry:
         return list(died.values())
 
     def _charge(self, crashed: list[WorkerDied]) -> None:
-        """Counts restarts, as long as there is something left of the budget."""
+        """Count restarts, as long as there is something left of the budget."""
         for death in crashed:
             if self.restarts >= self._budget:
                 raise death
@@ -101,7 +104,7 @@ class RolloutRetry:
             )
 
     def _recover(self) -> None:
-        """Waits for the crashed ranks and brings all to the beginning of a rollout."""
+        """Wait for the crashed ranks and bring all to the beginning of a rollout."""
         wait_restarted(self._env)
         # One that crashed once more on its way back has been started more often than noticed.
         lives = sum(info.incarnation for info in self._env.worker_info_list)

@@ -32,7 +32,7 @@ def checkpoint_folder(cfg: Any) -> Path:
 
 
 def run_folder(cfg: Any) -> Path:
-    """Where a run writes: an evaluation does not touch what the training wrote.
+    """Return where a run writes: an evaluation does not touch what the training wrote.
 
     `<log_path>/<experiment_name>` for training, `eval` or `eval_global_step_<N>` below it for an
     evaluation.
@@ -88,7 +88,7 @@ class RunSummary:
         self.write()
 
     def write(self, **facts: Any) -> Path:
-        """Adds facts and writes the file, whole or not at all."""
+        """Add facts and write the file, whole or not at all."""
         self.facts |= facts
         self.facts["wall_seconds"] = round(time.time() - self._begin, 3)
         path = self.folder / "summary.json"

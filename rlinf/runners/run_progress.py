@@ -18,7 +18,7 @@ _MOST_CALLS, _MOST_WORKERS = 4, 4
 
 
 def run_progress(total: int, mode: str) -> Progress:
-    """The display of a run on this process's cluster.
+    """Return the display of a run on this process's cluster.
 
     Args:
         total: steps of the run.
@@ -28,7 +28,7 @@ def run_progress(total: int, mode: str) -> Progress:
 
 
 def waits() -> list[str]:
-    """The calls that the driver waits for; of long waits also what the workers are doing."""
+    """Return the calls that the driver waits for; of long waits also what the workers are doing."""
     calls = pending_calls()
     shown = [_describe(call) for call in calls[:_MOST_CALLS]]
     return shown + ([f"{len(calls) - _MOST_CALLS} more"] if len(calls) > _MOST_CALLS else [])
@@ -43,7 +43,7 @@ def _describe(call: PendingCall) -> str:
 
 
 def _activities(call: PendingCall) -> list[str]:
-    """What the first ranks of a call are doing, as far as their notes are on this machine."""
+    """Return what the first ranks of a call are doing, if their notes are on this machine."""
     folder = Cluster.current().run.log_dir
     names = [f"{call.group}:{rank}" for rank in call.ranks[:_MOST_WORKERS]]
     found = [(name, activity_of(worker_file(folder, name, ".record"))) for name in names]

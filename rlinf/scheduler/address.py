@@ -44,7 +44,7 @@ class WorkerAddress:
         return cls.from_name(parent_name).get_child_address(rank)
 
     def get_name(self) -> str:
-        """The address as text."""
+        """Return the address as text."""
         return ":".join([self.root_group_name, *map(str, self.ranks)])
 
     @property

@@ -9,7 +9,7 @@ Traffic = dict[str, dict[str, Any]]
 
 
 def traffic_metrics(traffic: Traffic, channels: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Flattens counters into metrics.
+    """Flatten counters into metrics.
 
     Args:
         traffic: counters of each worker, as from `Cluster.traffic`.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def copied_to(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device; on a GPU, as soon as that has done what it was asked for before.
+    """Return the tensor on a device; on a GPU, once its stream has reached this point.
 
     From ordinary memory, a copy of more than 64 KB would wait for all that here.
     """

@@ -8,7 +8,7 @@ import random
 
 
 def named_seed(seed: int, *names: str | int) -> int:
-    """The seed of one role's own stream, at least 0 and below 2^63.
+    """Return the seed of one role's own stream, at least 0 and below 2^63.
 
     Args:
         seed: of the run.
@@ -20,7 +20,7 @@ def named_seed(seed: int, *names: str | int) -> int:
 
 
 def be_deterministic(seed: int, *names: str | int) -> None:
-    """Makes this process compute the same whenever it is given the same.
+    """Make this process compute the same whenever it is given the same.
 
     Seeds the generators that belong to the process (Python's, NumPy's, torch's), and lets torch use
     deterministic kernels only; an operation that has none raises. To be called before the first

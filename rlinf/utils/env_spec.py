@@ -36,7 +36,7 @@ class EnvSpec:
     action_choices: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Brings bounds and shapes into tuples and checks that they fit each other."""
+        """Bring bounds and shapes into tuples and check that they fit each other."""
         for name in ("obs_dim", "action_dim"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else int(value))

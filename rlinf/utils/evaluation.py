@@ -41,7 +41,7 @@ class EpisodeRecord:
     video: str | None = None
 
     def outcome(self) -> tuple[bool, bool, float, int]:
-        """What the policy and the env made of it."""
+        """Return what the policy and the env made of it."""
         return self.success_once, self.success_at_end, self.ret, self.length
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Summary:
 
     @classmethod
     def of(cls, records: Sequence[EpisodeRecord]) -> Summary:
-        """Adds episodes up."""
+        """Add episodes up."""
         by_start = _by_start(records)
         samples = [sample for alike in by_start for sample in _samples(alike)]
 
@@ -135,7 +135,7 @@ class Evaluation:
     video_note: str = ""
 
     def __post_init__(self) -> None:
-        """Adds the episodes up, all of them and task by task."""
+        """Add the episodes up, all of them and task by task."""
         self.records = sorted(self.records, key=lambda record: record.id)
         self.overall = Summary.of(self.records)
         names = dict.fromkeys(record.task for record in self.records)
@@ -145,7 +145,7 @@ class Evaluation:
         }
 
     def metrics(self) -> dict[str, float]:
-        """What is logged, under `eval/`."""
+        """Return what is logged, under `eval/`."""
         out = {
             "episodes": float(self.overall.episodes),
             "distinct_starts": float(self.overall.distinct_starts),
@@ -172,7 +172,7 @@ class Evaluation:
         return [record.id for record in self.records if not record.success_once]
 
     def sentence(self) -> str:
-        """The success rate with its number of episodes and its interval."""
+        """Return the success rate with its number of episodes and its interval."""
         if not self.records:
             return "no episode of the evaluation counts: all of them had a NaN"
         rate, count = self.overall.success_once, self.overall.episodes
@@ -183,7 +183,7 @@ class Evaluation:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return all of it as plain data."""
         return {
             "step": self.step,
             "checkpoint": self.checkpoint,
@@ -197,14 +197,14 @@ class Evaluation:
         }
 
     def write(self, path: Path) -> None:
-        """Writes the file, whole or not at all."""
+        """Write the file, whole or not at all."""
         part = path.with_suffix(".part")
         part.write_text(json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
         os.replace(part, path)
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Reads a file that `Evaluation.write` wrote.
+    """Read a file that `Evaluation.write` wrote.
 
     Raises:
         ValueError: It is not one.

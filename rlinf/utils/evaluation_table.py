@@ -14,7 +14,7 @@ _WIDTH = 120
 
 
 def show_evaluation(evaluation: Evaluation, console: Console | None = None) -> None:
-    """Prints the table.
+    """Print the table.
 
     Args:
         evaluation: What to show.

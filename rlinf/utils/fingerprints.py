@@ -53,7 +53,7 @@ class Fingerprints:
 
 
 def read_fingerprints(folder: str | Path) -> Fingerprints:
-    """Reads the fingerprints of a run; a last line that was cut off is left out.
+    """Read the fingerprints of a run; a last line that was cut off is left out.
 
     Args:
         folder: of the run.
@@ -88,7 +88,7 @@ class FingerprintWriter:
         self._file: IO[str] | None = None
 
     def start(self, step: int, facts: dict[str, Any], names: dict[str, list[str]]) -> bool:
-        """Opens the file; what an earlier run wrote of later steps than `step` is dropped.
+        """Open the file; what an earlier run wrote of later steps than `step` is dropped.
 
         Returns:
             Whether it is a new file.
@@ -105,7 +105,7 @@ class FingerprintWriter:
         return len(kept) == 1
 
     def write(self, step: int, record: dict[str, Any]) -> None:
-        """Adds the record of a step."""
+        """Add the record of a step."""
         assert self._file is not None
         self._file.write(json.dumps({"step": step, **record}) + "\n")
         self._file.flush()

@@ -25,7 +25,7 @@ class Interval(NamedTuple):
 
 
 def wilson(rate: float, count: int) -> Interval:
-    """Returns the interval of Wilson (1927) for a rate of successes.
+    """Return the interval of Wilson (1927) for a rate of successes.
 
         center = (p + z^2 / 2n) / (1 + z^2 / n)
         half = z sqrt(p (1 - p) / n + z^2 / 4n^2) / (1 + z^2 / n)
@@ -47,7 +47,7 @@ def wilson(rate: float, count: int) -> Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Returns the mean and its interval by Student's t distribution.
+    """Return the mean and its interval by Student's t distribution.
 
     Args:
         values: Independent ones; of a single one the interval is without bounds.
@@ -64,7 +64,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def student_quantile(freedom: int) -> float:
-    """Returns the 97.5 % quantile of Student's t distribution, to a few parts in a thousand.
+    """Return the 97.5 % quantile of Student's t distribution, to a few parts in a thousand.
 
     Exact for one and two degrees of freedom; beyond, the expansion of Cornish and Fisher in one
     over the degrees of freedom (Abramowitz and Stegun 26.7.5).

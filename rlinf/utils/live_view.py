@@ -54,7 +54,7 @@ class LiveView:
         threading.Thread(target=self._look_at_queues, name="queue depths", daemon=True).start()
 
     def close(self) -> None:
-        """Leaves the last state on the terminal and gives the terminal back."""
+        """Leave the last state on the terminal and give the terminal back."""
         if not self._ended.is_set():
             self._ended.set()
             atexit.unregister(self.close)

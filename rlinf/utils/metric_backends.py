@@ -21,10 +21,10 @@ class Backend(Protocol):
     def __init__(self, folder: Path, cfg: Any, step: int) -> None: ...
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Writes metrics of one step."""
+        """Write metrics of one step."""
 
     def close(self) -> None:
-        """Writes out what is buffered."""
+        """Write out what is buffered."""
 
 
 class TensorBoard:
@@ -36,12 +36,12 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Writes one scalar per metric."""
+        """Write one scalar per metric."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Writes out what is buffered."""
+        """Write out what is buffered."""
         self._writer.close()
 
 
@@ -58,12 +58,12 @@ class JsonLines:
         self._file = open(path, "a")  # noqa: SIM115 - open for the run
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Writes a line."""
+        """Write a line."""
         self._file.write(json.dumps({"step": step, **metrics}) + "\n")
         self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
@@ -88,11 +88,11 @@ class Wandb:
         known.write_text(self._run.id)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Sends metrics of one step."""
+        """Send metrics of one step."""
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Waits until everything has been sent."""
+        """Wait until everything has been sent."""
         self._run.finish()
 
 
@@ -114,7 +114,7 @@ class Swanlab:
 
     @staticmethod
     def _identity(known: Path, mode: str, step: int) -> dict[str, str]:
-        """Lets a resumed run go on in the same experiment, which only the cloud knows again."""
+        """Let a resumed run go on in the same experiment, which only the cloud knows again."""
         if mode != "cloud":
             return {}
         if step == 0 or not known.exists():
@@ -122,11 +122,11 @@ class Swanlab:
         return {"id": known.read_text(), "resume": "allow"}
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Sends metrics of one step."""
+        """Send metrics of one step."""
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Waits until everything has been sent."""
+        """Wait until everything has been sent."""
         self._run.finish()
 
 
@@ -140,7 +140,7 @@ BACKENDS: dict[str, type[Backend]] = {
 
 
 def _import(package: str) -> ModuleType:
-    """A package that not everybody has.
+    """Return a package that not everybody has.
 
     Raises:
         ValueError: it cannot be imported.
@@ -162,7 +162,7 @@ def _whole_lines(path: Path) -> list[str]:
 
 
 def _config_of(folder: Path) -> dict[str, Any] | None:
-    """The run's configuration, as it lies in its folder."""
+    """Return the run's configuration, as it lies in its folder."""
     import yaml
 
     path = folder / "config.yaml"

@@ -27,7 +27,7 @@ class MetricLogger:
         self._backends: dict[str, Backend] | None = None
 
     def start(self, step: int) -> None:
-        """Opens the back-ends; what an earlier run wrote of later steps than `step` is dropped."""
+        """Open the back-ends; what an earlier run wrote of later steps than `step` is dropped."""
         self._backends = {}
         for name in dict.fromkeys(self._cfg.logger_backends):
             try:
@@ -36,7 +36,7 @@ class MetricLogger:
                 self._complain(name, error)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Writes metrics of one step."""
+        """Write metrics of one step."""
         if self._backends is None:
             self.start(0)
         assert self._backends is not None
@@ -48,7 +48,7 @@ class MetricLogger:
                 self._complain(name, error)
 
     def close(self) -> None:
-        """Writes out what is buffered; back-ends that were never opened stay closed."""
+        """Write out what is buffered; back-ends that were never opened stay closed."""
         for name, backend in (self._backends or {}).items():
             try:
                 backend.close()

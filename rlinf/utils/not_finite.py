@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether a tensor holds neither NaN nor infinity."""
+    """Return whether a tensor holds neither NaN nor infinity."""
     if not tensor.is_floating_point():
         return True
     # A NaN or an infinity makes the sum not finite. So may an overflow, which the search clears.
@@ -17,7 +17,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def first_not_finite(tensor: Tensor) -> tuple[list[int], float]:
-    """The index of the first NaN or infinity, and which of them it is.
+    """Return the index of the first NaN or infinity, and which of them it is.
 
     Args:
         tensor: one for which `is_finite` is false.

@@ -46,13 +46,13 @@ class Progress:
             self._view = LiveView(self._state, waiting, queues)
 
     def show(self, step: int, facts: Mapping[str, str]) -> None:
-        """Shows the state after a step."""
+        """Show the state after a step."""
         self._state.advance(step, facts)
         if self._lines is not None:
             self._lines.show()
 
     def close(self) -> None:
-        """Ends the display; a second time does nothing."""
+        """End the display; a second time does nothing."""
         for part in (self._view, self._lines):
             if part is not None:
                 part.close()

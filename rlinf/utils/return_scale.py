@@ -39,7 +39,7 @@ class ReturnScale:
         epochs: int = 1,
         all_reduce: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Adds a rollout to the statistics and returns its rewards, scaled and clipped.
+        """Add a rollout to the statistics and return its rewards, scaled and clipped.
 
         Args:
             rewards: `[T, B, C]`; the B columns are those of E epochs, one after the other, in each
@@ -77,7 +77,7 @@ class ReturnScale:
     def _run(
         self, running: Tensor, rewards: Tensor, dones: Tensor, valid: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Returns G `[B]` after the steps of an epoch, and G of each action carried out, `[m]`."""
+        """Return G `[B]` after the steps of an epoch, and G of each action carried out, `[m]`."""
         seen = []
         for of_chunk in zip(rewards.double(), dones, valid, strict=True):
             discount: float = self._gamma

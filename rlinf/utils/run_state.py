@@ -31,7 +31,7 @@ class RunState:
     )
 
     def advance(self, step: int, facts: Mapping[str, str]) -> None:
-        """Notes that a step is done."""
+        """Note that a step is done."""
         now = time.monotonic()
         if self.step is None:
             # The run may have been resumed, so what came before the first step was not this run.
@@ -62,7 +62,10 @@ class RunState:
 
 
 def ask(source: Callable[[], Sequence[str]]) -> Sequence[str]:
-    """What a source says; one that fails is shown as such, since the run does not depend on it."""
+    """Return what a source says.
+
+    One that fails is shown as such, since the run does not depend on it.
+    """
     try:
         return source()
     except Exception as error:
@@ -70,7 +73,7 @@ def ask(source: Callable[[], Sequence[str]]) -> Sequence[str]:
 
 
 def span(seconds: float) -> str:
-    """A length of time for people: `7 s`, `2:05 min`, `3:10 h`, `2 d 4 h`."""
+    """Return a length of time for people: `7 s`, `2:05 min`, `3:10 h`, `2 d 4 h`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -37,7 +37,7 @@ class Moments(NamedTuple):
 
 
 def moments_of(values: Tensor, mask: Tensor | None = None) -> Moments:
-    """Returns the moments of the rows of a batch.
+    """Return the moments of the rows of a batch.
 
     Args:
         values: Any real type, [n, *shape].
@@ -56,7 +56,7 @@ def moments_of(values: Tensor, mask: Tensor | None = None) -> Moments:
 
 
 def merge(first: Moments, second: Moments) -> Moments:
-    """Returns the moments of the union of two sets."""
+    """Return the moments of the union of two sets."""
     count = first.count + second.count
     share = second.count / count.clamp(min=1.0)
     delta = second.mean - first.mean
@@ -65,7 +65,7 @@ def merge(first: Moments, second: Moments) -> Moments:
 
 
 def merge_over_ranks(moments: Moments, all_reduce: AllReduce) -> Moments:
-    """Returns the moments of the union of all ranks' sets, the same on every rank.
+    """Return the moments of the union of all ranks' sets, the same on every rank.
 
     The global mean is found first and the deviations are summed around it, so that nothing
     cancels: the result does not depend on how the data is split.
@@ -107,7 +107,7 @@ class RunningStats(PreciseBuffers):
     count: Tensor
 
     def __init__(self, shape: int | Sequence[int] = ()) -> None:
-        """Starts empty.
+        """Start empty.
 
         Args:
             shape: Shape of one value.
@@ -127,7 +127,7 @@ class RunningStats(PreciseBuffers):
     def update(
         self, values: Tensor, mask: Tensor | None = None, all_reduce: AllReduce | None = None
     ) -> None:
-        """Adds a batch.
+        """Add a batch.
 
         Args:
             values: [*batch, *shape] with any number of batch dimensions.

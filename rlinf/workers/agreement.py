@@ -27,14 +27,14 @@ _MODULUS = 1 << 64
 
 
 def sampled_steps(count: int) -> list[int]:
-    """The steps of a rollout of `count` chunk steps that are compared: first, last and between."""
+    """Return which of `count` chunk steps are compared: first, last and some between."""
     if count <= _STEPS:
         return list(range(count))
     return sorted({round(i * (count - 1) / (_STEPS - 1)) for i in range(_STEPS)})
 
 
 def name_of_step(place: Place) -> str:
-    """Says in words which sample of a rollout of envs it is."""
+    """Say in words which sample of a rollout of envs it is."""
     epoch, step, env = place
     return f"env {env} in chunk step {step} of epoch {epoch}"
 
@@ -65,7 +65,7 @@ class Evidence:
     def of(
         cls, worker: str, version: int, model: nn.Module, inputs: dict[Place, dict[str, int]]
     ) -> Evidence:
-        """Takes the checksums of a model."""
+        """Take the checksums of a model."""
         tensors = model.state_dict()
         trained = {name for name, _ in model.named_parameters()}
         buffers = frozenset(tensors) - trained
@@ -83,7 +83,7 @@ class Evidence:
 def checksums_of(
     tensors: Iterable[tuple[str, Tensor]],
 ) -> dict[str, tuple[torch.dtype, int]]:
-    """Number format and checksum of each tensor."""
+    """Return the number format and checksum of each tensor."""
     return {name: (tensor.dtype, checksum(tensor)) for name, tensor in tensors}
 
 
@@ -113,7 +113,7 @@ class SeenInputs:
     def note(
         self, epoch: int, step: int, env_ids: Sequence[int], inputs: Mapping[str, Tensor]
     ) -> None:
-        """Keeps the checksums of a step.
+        """Keep the checksums of a step.
 
         Args:
             epoch: of the rollout.
@@ -136,7 +136,7 @@ class SeenInputs:
 def compare_tensors(
     own: Iterable[tuple[str, Tensor]], version: int, others: Sequence[Evidence]
 ) -> list[Finding]:
-    """Holds the learner's weights and buffers beside those of rollout workers.
+    """Hold the learner's weights and buffers beside those of rollout workers.
 
     Args:
         own: all of the learner's tensors, whole; read to the end.
@@ -177,7 +177,7 @@ def compare_inputs(
     others: Sequence[Evidence],
     name: Callable[[Place], str] = name_of_step,
 ) -> list[Finding]:
-    """Holds the inputs that a learner received beside those that the policy saw.
+    """Hold the inputs that a learner received beside those that the policy saw.
 
     Args:
         own: the learner's checksums, as of `SeenInputs.table`; what nobody noted is not compared.
@@ -207,7 +207,7 @@ def compare_inputs(
 
 
 def compare_formats(own: torch.dtype, others: Sequence[Evidence]) -> list[Finding]:
-    """Holds the number format that the learner computes in beside those of rollout workers."""
+    """Hold the number format that the learner computes in beside those of rollout workers."""
     return [
         Finding(
             "dtype",

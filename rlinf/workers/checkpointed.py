@@ -11,7 +11,7 @@ Job = Callable[[], None]
 
 
 def load_rank(folder: Path, rank: int) -> Any:
-    """What a rank has saved as `rank_<n>`; that of rank 0 if there were fewer ranks.
+    """Return what a rank has saved as `rank_<n>`; that of rank 0 if there were fewer ranks.
 
     Args:
         folder: where all ranks of a role have saved.
@@ -53,7 +53,7 @@ class Checkpointed:
         return self._not_saved()
 
     def checkpoint_written(self, folder: str, wait: bool = False) -> bool:
-        """Whether the part of this worker is on the disk.
+        """Return whether the part of this worker is on the disk.
 
         Args:
             folder: the one that `save_checkpoint` was given.
@@ -76,11 +76,11 @@ class Checkpointed:
         return True
 
     def load_checkpoint(self, folder: str) -> list[str]:
-        """Goes on from what was saved; returns, in words, what could not be restored."""
+        """Go on from what was saved; return, in words, what could not be restored."""
         return self._restore(Path(folder))
 
     def _snapshot(self, folder: Path) -> Job:
-        """Copies what must be kept; returns the function that writes the copy."""
+        """Copy what must be kept; return the function that writes the copy."""
         raise NotImplementedError
 
     def _not_saved(self) -> list[str]:

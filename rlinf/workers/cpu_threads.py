@@ -9,7 +9,7 @@ import torch
 
 
 def use_cores(cfg: Any, device: torch.device) -> None:
-    """Gives a worker of a language model its share of the cores of its node.
+    """Give a worker of a language model its share of the cores of its node.
 
     Ray allows one thread to each worker, whatever the machine has. Here the workers of a group
     share all cores. Actor and rollout take turns, so each of them counts on all; unless the config
@@ -30,7 +30,7 @@ def use_cores(cfg: Any, device: torch.device) -> None:
 
 
 def threads(cores: int, workers: int, overlaps: bool) -> int:
-    """A worker's share of the cores of a node.
+    """Return a worker's share of the cores of a node.
 
     Args:
         cores: of the node.

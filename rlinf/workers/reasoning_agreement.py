@@ -36,7 +36,7 @@ class TooFarApart(RuntimeError):
 
 
 def name_of_response(place: Place) -> str:
-    """Says in words which response it is."""
+    """Say in words which response it is."""
     prompt, number = place
     return f"response {number} to prompt {prompt}"
 
@@ -53,7 +53,7 @@ class SeenResponses:
         self._seen: dict[Hashable, dict[Place, dict[str, int]]] = {}
 
     def note(self, group: SampleGroup) -> None:
-        """Keeps the checksums of a group that is complete."""
+        """Keep the checksums of a group that is complete."""
         of_step = self._seen.setdefault(group.key, {})
         while len(self._seen) > self._steps:
             del self._seen[next(iter(self._seen))]
@@ -72,7 +72,7 @@ class SeenResponses:
 
 
 def received_responses(batch: TokenBatch) -> dict[Place, dict[str, int]]:
-    """The same checksums of what a learner has received."""
+    """Return the same checksums of what a learner has received."""
     table = {}
     lengths, responses = batch.lengths.tolist(), batch.responses.tolist()
     tokens, logprobs = batch.tokens.split(lengths), batch.logprobs.split(responses)

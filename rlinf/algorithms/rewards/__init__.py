@@ -25,7 +25,7 @@ def register_reward(
     schema: type[BaseModel] | None = None,
     replaces: bool = False,
 ) -> None:
-    """Registers a reward class for `reward.reward_type`.
+    """Register a reward class for `reward.reward_type`.
 
     Args:
         name: What the user writes; case does not matter.
@@ -40,7 +40,7 @@ def register_reward(
 
 
 def get_reward_class(name: str) -> type:
-    """Returns the reward class of this name.
+    """Return the reward class of this name.
 
     Raises:
         ValueError: Nobody registered the name.

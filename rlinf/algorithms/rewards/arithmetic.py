@@ -17,7 +17,7 @@ class ArithmeticReward(Reward):
     def score(
         self, response: str, answer: Any, *, prompt: str = "", metadata: Mapping[str, Any] = {}
     ) -> tuple[float, Mapping[str, float]]:
-        """Compares the last field of the response with the sum."""
+        """Compare the last field of the response with the sum."""
         found = response.rpartition(";")[2]
         return float(found == str(answer)), {"answered": float(found.isdecimal())}
 

@@ -38,7 +38,7 @@ class Reward:
     def score(
         self, response: str, answer: Any, *, prompt: str = "", metadata: Mapping[str, Any] = {}
     ) -> float | tuple[float, Mapping[str, float]]:
-        """Says how good a response is.
+        """Say how good a response is.
 
         Args:
             response: Text of the response, without special tokens.
@@ -60,7 +60,7 @@ Scorer = Callable[[str, Any, str, Mapping[str, Any]], dict[str, Any]]
 
 
 def make_scorer(reward_type: str, settings: Mapping[str, Any]) -> Scorer:
-    """Makes the function that a reward process calls for each sample.
+    """Make the function that a reward process calls for each sample.
 
     Args:
         reward_type: A registered name.
@@ -90,6 +90,6 @@ def make_scorer(reward_type: str, settings: Mapping[str, Any]) -> Scorer:
 
 
 def tagged(text: str, tag: str) -> list[str]:
-    """Returns what is inside each `<tag>...</tag>`, stripped; of nested ones the innermost."""
+    """Return what is inside each `<tag>...</tag>`, stripped; of nested ones the innermost."""
     pattern = rf"<{re.escape(tag)}>((?:(?!<{re.escape(tag)}>).)*?)</{re.escape(tag)}>"
     return [found.strip() for found in re.findall(pattern, text, re.DOTALL)]

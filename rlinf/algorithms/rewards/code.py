@@ -37,7 +37,7 @@ class Test:
     check: str | None = None
 
     def passed(self, result: RunResult) -> bool:
-        """Whether a run is as it must be."""
+        """Return whether a run is as it must be."""
         if result.status != "ok":
             return False
         if self.check is not None:
@@ -112,7 +112,7 @@ class CodeReward(Reward):
 
 
 def extract_program(response: str) -> str | None:
-    """Returns the last fenced block of Python; None if there is none."""
+    """Return the last fenced block of Python; None if there is none."""
     blocks = [code for language, code in _BLOCK.findall(response) if language in _PYTHON]
     return blocks[-1] if blocks else None
 
@@ -121,7 +121,7 @@ _PYTHON = ("", "python", "python3", "py", "Python")
 
 
 def read_tests(answer: Any) -> Iterator[Test]:
-    """Yields the tests of a record, in any of the forms that `CodeReward.score` names.
+    """Yield the tests of a record, in any of the forms that `CodeReward.score` names.
 
     Raises:
         ValueError: It has another form, or no test.
@@ -150,7 +150,7 @@ def read_tests(answer: Any) -> Iterator[Test]:
 
 
 def same_text(found: str, expected: str) -> bool:
-    """Whether outputs are equal, line by line; numbers may be written in another way."""
+    """Return whether outputs are equal, line by line; numbers may be written in another way."""
     lines, wanted = found.strip().splitlines(), expected.strip().splitlines()
     if len(lines) != len(wanted):
         return False
@@ -158,7 +158,7 @@ def same_text(found: str, expected: str) -> bool:
 
 
 def same_value(found: Any, expected: Any) -> bool:
-    """Whether values are equal as JSON: tuples are lists, and floats may differ a little."""
+    """Return whether values are equal as JSON: tuples are lists, and floats may differ a little."""
     if isinstance(found, bool) or isinstance(expected, bool):
         return found is expected
     if isinstance(found, int | float) and isinstance(expected, int | float):

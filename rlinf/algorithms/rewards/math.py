@@ -38,7 +38,7 @@ class MathReward(Reward):
     def score(
         self, response: str, answer: Any, *, prompt: str = "", metadata: Mapping[str, Any] = {}
     ) -> tuple[float, Mapping[str, float]]:
-        """Parses both sides and compares them.
+        """Parse both sides and compare them.
 
         Args:
             response: Text of the response.
@@ -97,7 +97,7 @@ class MathReward(Reward):
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Returns the last `\boxed{...}` of a text, braces matched; None if there is none."""
+    r"""Return the last `\boxed{...}` of a text, braces matched; None if there is none."""
     begin = text.rfind("\\boxed{")
     depth = 0
     for end in range(begin, len(text)) if begin >= 0 else ():

@@ -31,7 +31,7 @@ class ReasoningGymReward(Reward):
     def score(
         self, response: str, answer: Any, *, prompt: str = "", metadata: Mapping[str, Any] = {}
     ) -> tuple[float, Mapping[str, float]]:
-        """Asks the task.
+        """Ask the task.
 
         Args:
             response: Text with `<answer>...</answer>`, or just an answer if `answer_tag` is null.

@@ -25,7 +25,7 @@ class SearchR1Reward(Reward):
     def score(
         self, response: str, answer: Any, *, prompt: str = "", metadata: Mapping[str, Any] = {}
     ) -> tuple[float, Mapping[str, float]]:
-        """Compares the last answer with all right ones.
+        """Compare the last answer with all right ones.
 
         Args:
             response: Text with `<answer>...</answer>`.
@@ -44,7 +44,7 @@ class SearchR1Reward(Reward):
 
 
 def right_answers(answer: Any) -> list[str]:
-    """Returns the right answers of a record.
+    """Return the right answers of a record.
 
     Raises:
         ValueError: There is none.
@@ -61,7 +61,7 @@ def right_answers(answer: Any) -> list[str]:
 
 
 def normalise(text: str) -> str:
-    """Returns a text in lower case, without punctuation, articles and extra spaces."""
+    """Return a text in lower case, without punctuation, articles and extra spaces."""
     words = _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION))
     return " ".join(words.split())
 

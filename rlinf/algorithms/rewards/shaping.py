@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def scaled(score: float, scale: float, least: float | None, greatest: float | None) -> float:
-    """Returns `scale * score`, not below `least` and not above `greatest`."""
+    """Return `scale * score`, not below `least` and not above `greatest`."""
     reward = scale * score
     if least is not None:
         reward = max(reward, least)
@@ -14,7 +14,7 @@ def scaled(score: float, scale: float, least: float | None, greatest: float | No
 
 
 def overlong_penalty(length: int, limit: int, buffer: int, penalty: float = 1.0) -> float:
-    """Returns the soft punishment of DAPO for long responses, eq. 13 of arXiv:2503.14476.
+    """Return the soft punishment of DAPO for long responses, eq. 13 of arXiv:2503.14476.
 
     With L = `limit`, C = `buffer` and |y| = `length`::
 

@@ -18,7 +18,7 @@ class VQAReward(Reward):
     def score(
         self, response: str, answer: Any, *, prompt: str = "", metadata: Mapping[str, Any] = {}
     ) -> tuple[float, Mapping[str, float]]:
-        """Compares the answer, and looks at the form.
+        """Compare the answer, and look at the form.
 
         Args:
             response: Text such as `<think>...</think><answer>B</answer>`.
@@ -38,7 +38,7 @@ class VQAReward(Reward):
 
 
 def is_right(found: str, answer: Any) -> bool:
-    """Whether a text is one of the right answers: as a number, a choice, or a normalised text."""
+    """Return whether a text is one of the right answers, as a number, a choice or text."""
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         answer = str(answer)
     for right in right_answers(answer):

@@ -27,5 +27,5 @@ class Finding:
 
 
 def gib(size: float) -> str:
-    """Writes a number of bytes in GiB, or in MiB when it is small."""
+    """Write a number of bytes in GiB, or in MiB when it is small."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

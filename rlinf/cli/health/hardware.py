@@ -44,7 +44,7 @@ def check_gpu(gpus: list[NvidiaGpu], error: str) -> Finding:
 
 
 def check_cores(cores: float | None = None) -> Finding:
-    """Checks the number of cores that this process may use."""
+    """Check the number of cores that this process may use."""
     cores = usable_cores() if cores is None else cores
     if cores < 2:
         return Finding(
@@ -54,7 +54,7 @@ def check_cores(cores: float | None = None) -> Finding:
 
 
 def check_memory(total: int | None = None, free: int | None = None) -> Finding:
-    """Checks the memory that this process may use."""
+    """Check the memory that this process may use."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -68,7 +68,7 @@ def check_memory(total: int | None = None, free: int | None = None) -> Finding:
 
 
 def check_shared_memory(total: int | None = None, free: int | None = None) -> Finding:
-    """Checks /dev/shm, where Ray keeps its objects and data loaders keep their batches."""
+    """Check /dev/shm, where Ray keeps its objects and data loaders keep their batches."""
     path = Path("/dev/shm")
     if total is None or free is None:
         if not path.is_dir():
@@ -85,7 +85,7 @@ def check_shared_memory(total: int | None = None, free: int | None = None) -> Fi
 
 
 def check_disk(folder: Path, free: int | None = None) -> Finding:
-    """Checks the room for logs and checkpoints.
+    """Check the room for logs and checkpoints.
 
     Args:
         folder: Where they go; need not exist yet.
@@ -107,7 +107,7 @@ def check_disk(folder: Path, free: int | None = None) -> Finding:
 
 
 def usable_cores() -> float:
-    """Returns the cores that affinity and the container leave to this process."""
+    """Return the cores that affinity and the container leave to this process."""
     cores = float(len(os.sched_getaffinity(0)))
     try:
         quota, period = (_CGROUP / "cpu.max").read_text().split()

@@ -21,7 +21,7 @@ EXTRAS = {
 
 
 def installed_version(name: str) -> str | None:
-    """Returns the version of an installed package, None without it."""
+    """Return the version of an installed package, None without it."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -32,7 +32,7 @@ def check_packages(
     requires: Iterable[str] | None = None,
     version_of: Callable[[str], str | None] = installed_version,
 ) -> list[Finding]:
-    """Compares installed packages with the bounds in the metadata of rlinf.
+    """Compare installed packages with the bounds in the metadata of rlinf.
 
     Args:
         requires: Requirements; those of the installed rlinf by default.
@@ -67,7 +67,7 @@ def check_packages(
 
 
 def check_mujoco(version_of: Callable[[str], str | None] = installed_version) -> list[Finding]:
-    """Finds the MuJoCo that breaks MetaWorld although `pip check` is content."""
+    """Find the MuJoCo that breaks MetaWorld although `pip check` is content."""
     version = version_of("mujoco")
     if version is None or version_of("metaworld") is None or int(version.split(".")[0]) < 4:
         return []
@@ -82,7 +82,7 @@ def check_mujoco(version_of: Callable[[str], str | None] = installed_version) ->
 
 
 def check_torch(torch: Any = None, gpus: int = 0) -> Finding:
-    """Checks that torch loads, and that it can use the GPUs of this machine.
+    """Check that torch loads, and that it can use the GPUs of this machine.
 
     Args:
         torch: The module; imported by default.

@@ -20,7 +20,7 @@ RAY_PORT = 6379
 
 
 def check_ports(bind: Callable[[int], socket.socket] | None = None, count: int = PORTS) -> Finding:
-    """Checks that many ports of the loopback interface can be had at once.
+    """Check that many ports of the loopback interface can be had at once.
 
     Args:
         bind: Opens a listening socket on a port; 0 is any free one.
@@ -54,7 +54,7 @@ def check_ports(bind: Callable[[int], socket.socket] | None = None, count: int =
 
 
 def check_file_limit(limits: tuple[int, int] | None = None) -> Finding:
-    """Checks how many files and sockets a process may have open."""
+    """Check how many files and sockets a process may have open."""
     soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{_limit(soft)} open files, at most {_limit(hard)}"
     if soft != resource.RLIM_INFINITY and soft < 4096:
@@ -66,7 +66,7 @@ def check_ray(
     environ: Mapping[str, str] = os.environ,
     load: Callable[[str], Any] = importlib.import_module,
 ) -> list[Finding]:
-    """Checks that Ray loads, which Ray a run would join, and that strangers cannot join it.
+    """Check that Ray loads, which Ray a run would join, and that strangers cannot join it.
 
     Args:
         environ: Environment variables.
@@ -96,7 +96,7 @@ def check_ray(
 
 
 def has_token(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tells whether there is a token for Ray's authentication on this machine."""
+    """Tell whether there is a token for Ray's authentication on this machine."""
     named = environ.get("RAY_AUTH_TOKEN") or environ.get("RAY_AUTH_TOKEN_PATH")
     return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
 

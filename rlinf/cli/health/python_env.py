@@ -13,7 +13,7 @@ OLDEST, NEWEST = (3, 10), (3, 12)
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """Checks that the interpreter is one of those supported."""
+    """Check that the interpreter is one of those supported."""
     text = ".".join(map(str, version))
     if OLDEST <= tuple(version[:2]) <= NEWEST:
         return Finding("python", "ok", f"{text} ({sys.executable})")
@@ -30,7 +30,7 @@ def check_environment(
     base_prefix: str = sys.base_prefix,
     environ: Mapping[str, str] = os.environ,
 ) -> Finding:
-    """Checks that the shell's active virtual environment is the one that runs."""
+    """Check that the shell's active virtual environment is the one that runs."""
     active = environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX")
     if active and Path(active).resolve() != Path(prefix).resolve():
         return Finding(
@@ -50,7 +50,7 @@ def check_environment(
 
 
 def check_python_path(environ: Mapping[str, str] = os.environ) -> Finding:
-    """Checks that PYTHONPATH puts no other environment's packages before ours."""
+    """Check that PYTHONPATH puts no other environment's packages before ours."""
     entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if not entries:
         return Finding("PYTHONPATH", "ok", "not set")

@@ -36,7 +36,7 @@ print("drawn" if picture.any() else "black")
 
 
 def loads(backend: str, load: Callable[[str], object] = ctypes.CDLL) -> bool:
-    """Tells whether a library of a back-end can be loaded."""
+    """Tell whether a library of a back-end can be loaded."""
     for library in LIBRARIES[backend]:
         try:
             load(library)
@@ -47,7 +47,7 @@ def loads(backend: str, load: Callable[[str], object] = ctypes.CDLL) -> bool:
 
 
 def draws(backend: str, timeout: float = 60.0) -> bool:
-    """Draws one small picture with a back-end, in a process of its own since drivers may crash."""
+    """Draw one small picture with a back-end, in a process of its own since drivers may crash."""
     environ = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
     try:
         done = subprocess.run(
@@ -69,7 +69,7 @@ def check_rendering(
     draws: Callable[[str], bool] = draws,
     has_mujoco: bool | None = None,
 ) -> list[Finding]:
-    """Finds a back-end that draws, and says how to choose it.
+    """Find a back-end that draws, and say how to choose it.
 
     Args:
         environ: Environment variables.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Adds the sub-command."""
+    """Add the sub-command."""
     parser = commands.add_parser(
         "report",
         help="write one HTML page that shows a run",
@@ -29,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page and says where it is."""
+    """Write the page and say where it is."""
     from rlinf.cli.report.page import write_report
 
     try:

@@ -32,7 +32,7 @@ class Video:
 
 
 def find_videos(record: RunRecord, page: Path, most_bytes: int) -> list[Video]:
-    """The videos of a run, put into the page as long as they are small enough together.
+    """Return the videos of a run, put into the page as long as they are small enough together.
 
     Args:
         record: the run.
@@ -60,7 +60,7 @@ def find_videos(record: RunRecord, page: Path, most_bytes: int) -> list[Video]:
 
 
 def episodes(record: RunRecord) -> list[dict[str, Any]]:
-    """The episodes of the last evaluation, each with what is known of it."""
+    """Return the episodes of the last evaluation, each with what is known of it."""
     found = (record.evaluation or {}).get("episodes") or []
     return [episode for episode in found if isinstance(episode, dict)]
 
@@ -76,7 +76,7 @@ def tasks(record: RunRecord) -> dict[str, dict[str, Any]]:
 
 
 def title(episode: dict[str, Any]) -> str:
-    """An episode in a few words."""
+    """Return an episode in a few words."""
     task = episode.get("task")
     name = f"episode {episode.get('id', '?')}"
     return f"{name}, {task}" if task is not None else name
@@ -87,7 +87,7 @@ def _truth(value: Any) -> bool | None:
 
 
 def _locate(folder: Path, text: str) -> Path:
-    """A file of the run, also when the folder has been moved since."""
+    """Return a file of the run, also when the folder has been moved since."""
     path = Path(text)
     if not path.is_absolute():
         return folder / path

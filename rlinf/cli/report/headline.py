@@ -50,7 +50,7 @@ def subtitle(record: RunRecord) -> str:
 
 
 def task_of(config: dict[str, Any]) -> str | None:
-    """What the run learns, in a few words."""
+    """Return what the run learns, in a few words."""
     envs = config.get("env") or {}
     env = envs.get("train") or envs.get("eval") or {}
     for key in ("task", "id", "task_suite_name"):
@@ -60,7 +60,7 @@ def task_of(config: dict[str, Any]) -> str | None:
 
 
 def last_evaluation(record: RunRecord) -> dict[str, float]:
-    """The final evaluation; of a run without one, the last of those on the way."""
+    """Return the final evaluation; of a run without one, the last of those on the way."""
     final = record.summary.get("evaluation")
     if final:
         return final
@@ -71,7 +71,7 @@ def last_evaluation(record: RunRecord) -> dict[str, float]:
 
 
 def tiles(record: RunRecord) -> list[Tile]:
-    """The numbers at the top of the page."""
+    """Return the numbers at the top of the page."""
     return [
         *_evaluation_tiles(record),
         *_steps(record),

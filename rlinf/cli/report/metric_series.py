@@ -13,7 +13,7 @@ Point = tuple[int, float]
 
 
 def metric_series(lines: Sequence[dict[str, Any]]) -> dict[str, list[Point]]:
-    """The points of each metric in the order of the file: (step, value)."""
+    """Return the points of each metric in the order of the file: (step, value)."""
     series: dict[str, list[Point]] = {}
     for line in lines:
         for name, value in line.items():
@@ -23,7 +23,7 @@ def metric_series(lines: Sequence[dict[str, Any]]) -> dict[str, list[Point]]:
 
 
 def thin(points: list[Point], most: int = MOST_POINTS) -> list[Point]:
-    """Leaves points out where there are too many.
+    """Leave points out where there are too many.
 
     Every point that stays is one of the run. The first and the last stay, and of each part between
     them the least and the greatest, so that no peak is lost.
@@ -47,7 +47,7 @@ def thin(points: list[Point], most: int = MOST_POINTS) -> list[Point]:
 
 
 def for_page(lines: Sequence[dict[str, Any]], most: int = MOST_POINTS) -> dict[str, Any]:
-    """What the page gets: series by name, env steps by step, and whether points were left out."""
+    """Return series by name, env steps by step, and whether points were left out."""
     series = metric_series(lines)
     shown = {name: thin(points, most) for name, points in sorted(series.items())}
     return {

@@ -24,7 +24,7 @@ DATA_ID = "run-data"
 
 
 def write_report(folder: Path, out: Path, video_bytes: int = 20_000_000) -> int:
-    """Writes the page of a run, whole or not at all; returns its size in bytes.
+    """Write the page of a run, whole or not at all; return its size in bytes.
 
     Args:
         folder: of the run.
@@ -44,7 +44,7 @@ def write_report(folder: Path, out: Path, video_bytes: int = 20_000_000) -> int:
 
 
 def render(folder: Path, out: Path, video_bytes: int) -> str:
-    """The page of a run as text; `out` is where it will be."""
+    """Return the page of a run as text; `out` is where it will be."""
     record = read_run(folder)
     timeline = timeline_section(folder)
     metrics = for_page(record.metrics)

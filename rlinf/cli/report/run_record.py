@@ -57,7 +57,7 @@ class RunRecord:
         return status
 
     def _is_alive(self) -> bool:
-        """Whether the driver is there; on another machine nobody can tell, so it is."""
+        """Return whether the driver is there; on another machine nobody can tell, so it is."""
         if self.summary.get("host") != socket.gethostname():
             return True
         import psutil
@@ -109,12 +109,12 @@ class RunRecord:
         return found
 
     def latest(self, name: str) -> float | None:
-        """The last value of a metric."""
+        """Return the last value of a metric."""
         return next((line[name] for line in reversed(self.metrics) if name in line), None)
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Reads a run.
+    """Read a run.
 
     Raises:
         ValueError: it is not the folder of a run.
@@ -178,5 +178,5 @@ def _read_log(folder: Path) -> list[tuple[str, str]]:
 
 
 def relative(path: Path, page: Path) -> str:
-    """How a page refers to a file beside it."""
+    """Return how a page refers to a file beside it."""
     return Path(os.path.relpath(path, page.resolve().parent)).as_posix()

@@ -49,7 +49,7 @@ def headline(record: RunRecord) -> str:
 
 
 def failure(record: RunRecord) -> str:
-    """Why the run ended, if it failed; folded, what it recovered from."""
+    """Return why the run ended, if it failed; folded, what it recovered from."""
     out = ""
     if record.failure:
         out = f'<section id="failure"><h2>Failure</h2>{_card(record.failure)}</section>'
@@ -73,7 +73,7 @@ def _card(card: dict[str, Any]) -> str:
 
 
 def bottleneck(section: TimelineSection) -> str:
-    """The sentence of `rlinf trace`, and what each process did."""
+    """Return the sentence of `rlinf trace`, and what each process did."""
     summary = section.summary
     if summary is None:
         return f"<p>{escape(section.note)}</p>"
@@ -156,7 +156,7 @@ def _video(video: Video) -> str:
 
 
 def config_section(record: RunRecord) -> str:
-    """The command, what it set, and every key."""
+    """Return the command, what it set, and every key."""
     overrides = record.overrides
     parts = []
     command = record.summary.get("command")
@@ -188,7 +188,7 @@ def versions_section(record: RunRecord) -> str:
 
 
 def log_section(record: RunRecord) -> str:
-    """The end of the logs."""
+    """Return the end of the logs."""
     if not record.log:
         return "<p>The workers logged nothing.</p>"
     lines = "".join(
@@ -212,7 +212,7 @@ def definition_list(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of texts."""
+    """Return a table of texts."""
     top = "".join(f"<th>{escape(str(cell))}</th>" for cell in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
@@ -225,7 +225,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: Any) -> str:
-    """A number, a word or an interval of a result, for people."""
+    """Return a number, a word or an interval of a result, for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -38,7 +38,7 @@ class TimelineSection:
 
 
 def timeline_section(folder: Path) -> TimelineSection:
-    """Reads the end of a run's traces."""
+    """Read the end of a run's traces."""
     try:
         timeline = load_timeline(folder, last=SUMMARY_STEPS + 1)
         first = 1 if len(timeline.steps) > 1 else 0
@@ -56,7 +56,7 @@ def timeline_section(folder: Path) -> TimelineSection:
 def for_page(
     timeline: Timeline, steps: list[Span], most: int = MOST_PIECES
 ) -> tuple[dict[str, Any], bool]:
-    """A window of the timeline, in microseconds since its begin.
+    """Return a window of the timeline, in microseconds since its begin.
 
     Args:
         timeline: the run.

@@ -10,7 +10,7 @@ from rlinf.scheduler.trace import WAIT
 
 
 def write_chrome_trace(timeline: Timeline, path: str | Path) -> None:
-    """Writes one track per process: what it did, and in another colour what it waited for."""
+    """Write one track per process: what it did, and in another colour what it waited for."""
     begins = [lane.pieces[0].begin for lane in timeline.lanes.values() if lane.pieces]
     zero = min(begins, default=0)
     events = []

@@ -43,7 +43,7 @@ class Link:
 
 
 def critical_path(timeline: Timeline, step: Span) -> list[Link]:
-    """The path of one step, from its begin to its end, without gaps."""
+    """Return the path of one step, from its begin to its end, without gaps."""
     links: list[Link] = []
     lane, now = _cause(timeline, timeline.lanes[DRIVER], step.end), step.end
     while now > step.begin:
@@ -62,17 +62,17 @@ def critical_path(timeline: Timeline, step: Span) -> list[Link]:
 
 
 def _is_active(lane: Lane, piece: Piece) -> bool:
-    """Whether a process moves the run on; the driver does so between its waits."""
+    """Return whether a process moves the run on; the driver does so between its waits."""
     return not is_waiting(piece) if lane.name == DRIVER else is_busy(piece)
 
 
 def _last_active(lane: Lane, now: int) -> Piece | None:
-    """The last thing that a process had begun to do before a moment."""
+    """Return the last thing that a process had begun to do before a moment."""
     return next((p for p in lane.backwards(now) if _is_active(lane, p)), None)
 
 
 def _cause(timeline: Timeline, lane: Lane, now: int) -> Lane:
-    """Who decided when a process could begin what it began at a moment."""
+    """Return who decided when a process could begin what it began at a moment."""
     before = lane.at(now)
     if before is not None and _is_active(lane, before):
         return lane

@@ -58,7 +58,7 @@ class Lane:
         return self.name.partition(":")[0]
 
     def at(self, moment: int) -> Piece | None:
-        """What it did just before a moment."""
+        """Return what it did just before a moment."""
         index = bisect_right(self._begins, moment - 1) - 1
         if index < 0 or self.pieces[index].end < moment:
             return None
@@ -101,7 +101,7 @@ class Timeline:
 
 
 def load_timeline(folder: str | Path, last: int | None = None) -> Timeline:
-    """Reads the traces under a run's folder; of a run that was started again, of its last start.
+    """Read the traces under a run's folder; of a run that was started again, of its last start.
 
     Args:
         folder: of the run.
@@ -138,7 +138,7 @@ def load_timeline(folder: str | Path, last: int | None = None) -> Timeline:
 
 
 def _start_number(path: Path) -> int:
-    """How often a process of this name had been started: `x.trace`, then `x.trace.2`."""
+    """Return how often a process of this name had been started: `x.trace`, then `x.trace.2`."""
     number = path.name.rpartition(".trace")[2].lstrip(".")
     return int(number) if number.isdigit() else 1
 
@@ -151,7 +151,7 @@ def _lane_name(path: Path) -> str:
 
 
 def _lane(name: str, spans: list[Span]) -> Lane:
-    """Lays nested spans flat: the innermost one counts."""
+    """Lay nested spans flat: the innermost one counts."""
     calls = [s for s in spans if s.kind == CALL]
     main = calls[0].thread if calls else (spans[0].thread if spans else 0)
     nested = [s for s in spans if s.thread == main and s.kind != STEP]
@@ -183,10 +183,10 @@ def _lane(name: str, spans: list[Span]) -> Lane:
 
 
 def is_busy(piece: Piece) -> bool:
-    """Whether a process computes, instead of waiting or having nothing to do."""
+    """Return whether a process computes, instead of waiting or having nothing to do."""
     return piece.kind in (CALL, BLOCK)
 
 
 def is_waiting(piece: Piece) -> bool:
-    """Whether a process waits for another in the middle of a call."""
+    """Return whether a process waits for another in the middle of a call."""
     return piece.kind == WAIT

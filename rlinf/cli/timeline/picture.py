@@ -35,12 +35,12 @@ _ROW, _GAP, _LEFT, _TOP = 20, 6, 150, 34
 
 
 def colour_of(name: str) -> str:
-    """The same colour for the same name, in every picture."""
+    """Return the same colour for the same name, in every picture."""
     return _COLOURS.get(name) or _MORE[zlib.crc32(name.encode()) % len(_MORE)]
 
 
 def colours_of(names: Sequence[str]) -> list[str]:
-    """A colour for each name, differing as long as there are enough of them."""
+    """Return a colour for each name, differing as long as there are enough of them."""
     taken = {_COLOURS[name] for name in names if name in _COLOURS}
     out = []
     for name in names:
@@ -54,7 +54,7 @@ def colours_of(names: Sequence[str]) -> list[str]:
 def draw(
     timeline: Timeline, begin: int, end: int, path: str | Path, title: str = "", width: int = 1200
 ) -> None:
-    """Draws a window of time as PNG.
+    """Draw a window of time as PNG.
 
     Args:
         timeline: the run.

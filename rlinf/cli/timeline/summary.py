@@ -57,7 +57,7 @@ class Summary:
 
 
 def summarise(timeline: Timeline, first: int = 0, last: int | None = None) -> Summary:
-    """Adds up some steps; all of them by default.
+    """Add up some steps; all of them by default.
 
     Raises:
         ValueError: the run has no finished step.

@@ -53,7 +53,7 @@ class ComponentSpec:
         return Source(self.path, self.text)
 
     def group_error(self, label: str, problem: str, allowed: str, fix: str = "") -> PlacementError:
-        """An error that points at one of the node groups."""
+        """Return an error that points at one of the node groups."""
         text = self.group_text or label
         found = re.search(rf"(?<![^\s,\[]){re.escape(label)}(?![^\s,\]])", text)
         path = self.path.removesuffix(".placement") + ".node_group"

@@ -67,7 +67,7 @@ class PlacementError(ValueError):
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """The messages of this mistake and the others."""
+        """Return the messages of this mistake and the others."""
         return "\n\n".join(error.message for error in self.errors)
 
 
@@ -81,7 +81,7 @@ class Source:
     def error(
         self, problem: str, span: Span | None = None, allowed: str = "", fix: str = ""
     ) -> PlacementError:
-        """An error at ``span`` of this text."""
+        """Return an error at ``span`` of this text."""
         return PlacementError(self.path, problem, self.text, span, allowed, fix)
 
 
@@ -94,13 +94,13 @@ def raise_all(errors: Iterable[PlacementError]) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A phrase that names the nearest known name, or ``""`` when none is near."""
+    """Return a phrase that names the nearest known name, or ``""`` when none is near."""
     near = difflib.get_close_matches(name, [str(k) for k in known], n=2, cutoff=0.6)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def show_yaml(value: object) -> str:
-    """A value as the user probably wrote it in YAML."""
+    """Return a value as the user probably wrote it in YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):

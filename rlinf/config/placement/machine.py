@@ -30,7 +30,7 @@ class LocalDevice:
 def local_accelerators(
     environ: Mapping[str, str] | None = None,
 ) -> tuple[str, tuple[LocalDevice, ...]]:
-    """The vendor of this machine's accelerators and those that the environment leaves visible.
+    """Return the vendor of this machine's accelerators and those that are visible.
 
     Args:
         environ: Environment whose visible-devices variable counts; this process's by default.
@@ -48,12 +48,12 @@ def local_accelerators(
 
 @functools.cache
 def installed_devices(vendor: str) -> tuple[LocalDevice, ...]:
-    """All devices of a vendor, whatever the environment hides."""
+    """Return all devices of a vendor, whatever the environment hides."""
     return tuple(VENDORS[vendor][1]())
 
 
 def _visible(devices: tuple[LocalDevice, ...], selection: str | None) -> tuple[LocalDevice, ...]:
-    """The devices a visible-devices variable selects, as the vendors' drivers read it.
+    """Return the devices a visible-devices variable selects, as the vendors' drivers read it.
 
     Device ids stay as written, so that they can be written back into the variable of a worker.
     Drivers ignore everything from the first id that does not exist.

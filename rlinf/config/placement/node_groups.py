@@ -285,7 +285,7 @@ def _parse_env_vars(path: str, value: object) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """A config value as dicts and lists, which any process can read."""
+    """Return a config value as dicts and lists, which any process can read."""
     if isinstance(value, Mapping):
         return {str(key): _plain(value.get(key)) for key in value}
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):

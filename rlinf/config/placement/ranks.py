@@ -30,7 +30,7 @@ class RankRange:
     last_span: Span
 
     def __len__(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return self.last - self.first + 1
 
 
@@ -45,7 +45,7 @@ class Segment:
     """``None`` means: one per resource, continuing the count."""
 
     def ranks(self, count: int) -> range:
-        """The resource ranks of this piece, of ``count`` that there are."""
+        """Return the resource ranks of this piece, of ``count`` that there are."""
         if self.resources is None:
             return range(count)
         return range(self.resources.first, self.resources.last + 1)
@@ -64,7 +64,7 @@ class Limit:
     """How the user can get more of them."""
 
     def __str__(self) -> str:
-        """A phrase for messages."""
+        """Return a phrase for messages."""
         detail = f" ({self.detail})" if self.detail else ""
         if self.count == 0:
             return f"{self.owner} has no {self.noun}{detail}"
@@ -163,7 +163,7 @@ def split_commas(text: str, low: int = 0, high: int | None = None) -> Iterator[S
 
 
 def _as_text(path: str, value: object, forms: str) -> tuple[Source, int, int]:
-    """The text of a value, and the part of it that holds the pieces."""
+    """Return the text of a value, and the part of it that holds the pieces."""
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         items = [_shown(item) for item in value]
         source = Source(path, "[" + ", ".join(items) + "]")

@@ -52,12 +52,12 @@ class Resource:
 
 
 def kind_name(kind: str) -> str:
-    """The plural of a kind, for messages."""
+    """Return the plural of a kind, for messages."""
     return _KIND_NAMES.get(kind, kind)
 
 
 def resource_kind(group: GroupLike, count: CountHardware, cpu_slots: int | None) -> str:
-    """What the ranks of a group are: its hardware type, else accelerators, CPU slots, nodes."""
+    """Return what ranks of a group count: its hardware, else accelerators, CPU slots, nodes."""
     if group.ignore_hardware:
         return NODE
     if group.hardware_type:
@@ -74,7 +74,7 @@ def select_resources(
     *,
     as_nodes: bool = False,
 ) -> list[Resource]:
-    """The resources of some groups in rank order.
+    """Return the resources of some groups in rank order.
 
     Args:
         groups: The groups; their resources are numbered one after the other.
@@ -105,7 +105,7 @@ def component_resources(
     count: CountHardware,
     cpu_slots: int | None,
 ) -> list[Resource]:
-    """The resources that the ranks of a component count.
+    """Return the resources that the ranks of a component count.
 
     Raises:
         PlacementError: For an unknown node group, or groups that share a resource.
@@ -136,7 +136,7 @@ def component_resources(
 
 
 def resolve_component(spec: ComponentSpec, resources: Sequence[Resource]) -> list[ProcessPlan]:
-    """The processes of a component on its resources.
+    """Return the processes of a component on its resources.
 
     Raises:
         PlacementError: See :func:`resolve`; also when a process would need two nodes.
@@ -159,7 +159,7 @@ def resolve_component(spec: ComponentSpec, resources: Sequence[Resource]) -> lis
 
 
 def describe_limit(spec: ComponentSpec, resources: Sequence[Resource]) -> Limit:
-    """How many ranks a component can choose from, with words for messages."""
+    """Return how many ranks a component can choose from, with words for messages."""
     labels = spec.node_groups
     owner = "this cluster"
     if spec.group_text:

@@ -23,7 +23,7 @@ DEFAULT_CPU_SLOTS = 8
 def component_world_sizes(
     cluster_cfg: Mapping[str, Any], accelerators_per_node: int | None = None
 ) -> dict[str, int]:
-    """Number of processes of each component; needs no cluster.
+    """Return the number of processes of each component; needs no cluster.
 
     On several nodes whose accelerators nobody has told (no argument, no
     ``cluster.num_gpus_per_node``, no ``cluster.cpu_slots_per_node``), ranks of a group without a
@@ -119,7 +119,7 @@ def configured_hardware(groups: Mapping[str, NodeGroupSpec], accelerators: int) 
 
 
 def whole_number(cluster_cfg: Mapping[str, Any], key: str, minimum: int) -> int | None:
-    """A number of the ``cluster`` section; ``None`` if it is not set."""
+    """Return a number of the ``cluster`` section; ``None`` if it is not set."""
     value = cluster_cfg.get(key)
     if value is None:
         return None

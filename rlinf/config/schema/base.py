@@ -49,7 +49,7 @@ Float = Annotated[float, BeforeValidator(_number)]
 
 
 def free(default: Any, words: str, description: str) -> Any:
-    """Declares a key whose values have a grammar that is checked elsewhere.
+    """Declare a key whose values have a grammar that is checked elsewhere.
 
     Args:
         default: The value when the key is absent; `...` makes the key mandatory.

@@ -62,7 +62,7 @@ class Task:
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def fill(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a config with the task's own defaults where it says nothing."""
+        """Return a config with the task's own defaults where it says nothing."""
         filled = dict(data)
         for name, values in self.defaults.items():
             section = filled.get(name)
@@ -153,7 +153,7 @@ class Config(Section):
 
 @cache
 def root_model(task_type: str | None = None) -> type[Config]:
-    """Returns the model of a whole config for one task type.
+    """Return the model of a whole config for one task type.
 
     Args:
         task_type: A key of `TASKS`; None takes what any of them has.
@@ -181,7 +181,7 @@ def root_model(task_type: str | None = None) -> type[Config]:
 
 
 def tasks_with(keys: Sequence[Any]) -> list[str]:
-    """Returns the task types whose configs have a key.
+    """Return the task types whose configs have a key.
 
     Args:
         keys: Keys and list positions that lead to it.

@@ -27,7 +27,7 @@ dataset_registry: PluginTable[type] = PluginTable(
 def register_dataset(
     name: str, *, schema: type[BaseModel] | None = None, replaces: bool = False
 ) -> Callable[[Dataset], Dataset]:
-    """Registers a dataset for `data.type`.
+    """Register a dataset for `data.type`.
 
     Args:
         name: What the user writes; case does not matter.
@@ -46,7 +46,7 @@ def register_dataset(
 
 
 def make_dataset(cfg: Any, split: Split, seed: int) -> PromptDataset:
-    """Makes the dataset that `data.type` names.
+    """Make the dataset that `data.type` names.
 
     Args:
         cfg: The `data` section.

@@ -15,7 +15,7 @@ ALPHABET = "0123456789+=;"
 
 
 def solution(a: int, b: int) -> str:
-    """Returns the worked solution of `a + b`: a sum per digit, with the carry, then the answer.
+    """Return the worked solution of `a + b`: a sum per digit, with the carry, then the answer.
 
     `47+85=` is solved by `7+5=12;4+8+1=13;132`: digits from the right, each with the carry of the
     one before it, which is left out at the first.
@@ -52,7 +52,7 @@ class ArithmeticDataset(PromptDataset):
         self._pairs = pairs[chosen]
 
     def __len__(self) -> int:
-        """Number of problems."""
+        """Return the number of problems."""
         return len(self._pairs)
 
     def __getitem__(self, index: int) -> Record:
@@ -66,7 +66,7 @@ class ArithmeticDataset(PromptDataset):
 
 
 def _problems(digits: int, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of numbers: which are held out, bool `[N]`, and the pairs, int64 `[N, 2]`."""
+    """Return which pairs of numbers are held out, bool `[N]`, and all pairs, int64 `[N, 2]`."""
     numbers = np.arange(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
     a, b = (side.ravel() for side in np.meshgrid(numbers, numbers, indexing="ij"))
     unordered = np.maximum(a, b).astype(np.uint64) * np.uint64(1 << 20)

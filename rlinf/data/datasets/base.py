@@ -52,7 +52,7 @@ class PromptDataset:
         self.seed = seed
 
     def __len__(self) -> int:
-        """Number of records."""
+        """Return the number of records."""
         raise NotImplementedError
 
     def __getitem__(self, index: int) -> Record:
@@ -69,11 +69,11 @@ class PromptDataset:
         raise NotImplementedError
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Says which records are needed soon, in this order; a dataset that is slow begins now."""
+        """Say which records are needed soon, in this order; a dataset that is slow begins now."""
 
     def fingerprint(self) -> str:
         """Text that differs when the records do, as far as is cheap to tell."""
         return f"{type(self).__name__} {len(self)}"
 
     def close(self) -> None:
-        """Ends what works in the background."""
+        """End what works in the background."""

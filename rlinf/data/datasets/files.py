@@ -33,7 +33,7 @@ class FileDataset(PromptDataset):
             raise ValueError(f"data.{key}: {listed(map(str, paths))} has no records")
 
     def __len__(self) -> int:
-        """Number of records."""
+        """Return the number of records."""
         return len(self._records)
 
     def __getitem__(self, index: int) -> Record:
@@ -41,7 +41,7 @@ class FileDataset(PromptDataset):
         return self._records[index]
 
     def fingerprint(self) -> str:
-        """Number of records, and a hash of all prompts."""
+        """Return the number of records, and a hash of all prompts."""
         digest = hashlib.sha256()
         for record in self._records:
             digest.update(repr(record.prompt).encode())

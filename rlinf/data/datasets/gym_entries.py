@@ -62,7 +62,7 @@ class EntrySource:
         self._pending: dict[EntryKey, Future[Outcome]] = {}
 
     def check_task(self, task: str, config: str) -> None:
-        """Makes sure that a task exists and takes its settings.
+        """Make sure that a task exists and take its settings.
 
         Raises:
             ValueError: It does not; the message has the near and the known names.
@@ -80,7 +80,7 @@ class EntrySource:
             )
 
     def prefetch(self, keys: Iterable[EntryKey]) -> None:
-        """Begins to generate entries, in this order, unless they are there."""
+        """Begin to generate entries, in this order, unless they are there."""
         if not self._num_workers:
             return
         for key in keys:
@@ -88,7 +88,7 @@ class EntrySource:
                 self._pending[key] = self._generate(key)
 
     def get(self, key: EntryKey) -> dict[str, Any] | None:
-        """Returns an entry; None if the task cannot make this one.
+        """Return an entry; None if the task cannot make this one.
 
         Raises:
             RuntimeError: A generating process failed.
@@ -108,7 +108,7 @@ class EntrySource:
         return ast.literal_eval(found["entry"])
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         if self._pool is not None:
             self._pool.close()
         self._cache.close()
@@ -163,16 +163,16 @@ class EntryCache:
         self._broken = False
 
     def get(self, key: EntryKey) -> str | None:
-        """Returns the text of an entry; None if it is not there."""
+        """Return the text of an entry; None if it is not there."""
         rows = self._do("SELECT entry FROM entries WHERE key = ?", repr(tuple(key)))
         return rows[0][0] if rows else None
 
     def put(self, key: EntryKey, entry: str) -> None:
-        """Keeps the text of an entry."""
+        """Keep the text of an entry."""
         self._do("INSERT OR IGNORE INTO entries VALUES (?, ?)", repr(tuple(key)), entry)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         with self._lock:
             self._broken = True
             if self._file is not None:
@@ -206,7 +206,7 @@ class EntryCache:
 
 
 def make_generator() -> Callable[..., dict[str, Any]]:
-    """Makes the function that generates entries; runs in the processes of the pool.
+    """Make the function that generates entries; runs in the processes of the pool.
 
     Raises:
         ValueError: The package is not installed.
@@ -222,7 +222,7 @@ def make_generator() -> Callable[..., dict[str, Any]]:
 
 
 def generate(task: str, config: str, seed: int, size: int, index: int) -> dict[str, Any]:
-    """Generates an entry.
+    """Generate an entry.
 
     Args:
         task: As in `EntryKey`.

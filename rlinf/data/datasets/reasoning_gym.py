@@ -50,7 +50,7 @@ class ReasoningGymDataset(PromptDataset):
             raise
 
     def __len__(self) -> int:
-        """Number of records."""
+        """Return the number of records."""
         return self._size
 
     def __getitem__(self, index: int) -> Record:
@@ -58,7 +58,7 @@ class ReasoningGymDataset(PromptDataset):
         return self.redraw(index, 0)
 
     def redraw(self, index: int, attempt: int) -> Record:
-        """The record in a place after `attempt` others did not fit."""
+        """Return the record in a place after `attempt` others did not fit."""
         record = next(islice(self._candidates(index), attempt, None), None)
         if record is None:
             name = self._names[self._task_of(index)]
@@ -70,16 +70,16 @@ class ReasoningGymDataset(PromptDataset):
         return record
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Begins to generate records."""
+        """Begin to generate records."""
         self._source.prefetch(self._key(index, 0) for index in indices)
 
     def fingerprint(self) -> str:
-        """Everything that the records follow from."""
+        """Return everything that the records follow from."""
         tasks = list(zip(self._names, self._configs, self._ends, strict=True))
         return f"reasoning_gym {self._size} {len(self._held_out)} {self.seed} {tasks}"
 
     def close(self) -> None:
-        """Ends the generating processes."""
+        """End the generating processes."""
         self._source.close()
 
     def _validation_questions(self) -> set[str]:
@@ -90,7 +90,7 @@ class ReasoningGymDataset(PromptDataset):
         return {str(other[index].prompt) for index in range(len(other))}
 
     def _candidates(self, index: int) -> Iterator[Record]:
-        """Yields the questions for a place that may be used there."""
+        """Yield the questions for a place that may be used there."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         for attempt in range(MAX_ATTEMPTS):

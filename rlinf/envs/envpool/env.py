@@ -52,7 +52,7 @@ class EnvPoolEnv(VectorEnv):
         total_num_processes: int = 1,
         worker_info: Any = None,
     ) -> None:
-        """Makes the pool; see the base class."""
+        """Make the pool; see the base class."""
         self._place = (seed_offset, total_num_processes)
         super().__init__(cfg, num_envs, seed_offset, total_num_processes, worker_info)
 
@@ -154,7 +154,7 @@ class EnvPoolEnv(VectorEnv):
         return []
 
     def close(self) -> None:
-        """Stops the threads of the pool."""
+        """Stop the threads of the pool."""
         self._pool.close()
 
     def _join(self, raw: Any) -> np.ndarray:

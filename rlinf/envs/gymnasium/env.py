@@ -96,7 +96,7 @@ class GymnasiumEnv(SlotVectorEnv):
         return getattr(spec, "max_episode_steps", None)
 
     def make_slot(self, slot: int) -> None:
-        """Makes an env."""
+        """Make an env."""
         self.close_slot(slot)
         kwargs = dict(self._kwargs)
         if self._wants_pictures:
@@ -112,17 +112,17 @@ class GymnasiumEnv(SlotVectorEnv):
             )
 
     def reset_slot(self, slot: int, start: Start) -> SlotObs:
-        """Begins the episode of a seed."""
+        """Begin the episode of a seed."""
         obs, _ = self._envs[slot].reset(seed=start.seed)
         return self._read(obs)
 
     def step_slot(self, slot: int, action: np.ndarray) -> tuple[SlotObs, float, bool, bool, bool]:
-        """Makes a step."""
+        """Make a step."""
         obs, reward, terminated, truncated, info = self._envs[slot].step(self._to_action(action))
         return self._read(obs), reward, terminated, truncated, self._success(info)
 
     def render_slot(self, slot: int) -> np.ndarray:
-        """Returns what the env draws."""
+        """Return what the env draws."""
         picture = self._envs[slot].render()
         if picture is None:
             raise EnvError(
@@ -132,7 +132,7 @@ class GymnasiumEnv(SlotVectorEnv):
         return np.asarray(picture)
 
     def close_slot(self, slot: int) -> None:
-        """Closes an env."""
+        """Close an env."""
         if self._envs[slot] is not None:
             self._envs[slot].close()
             self._envs[slot] = None
@@ -197,7 +197,7 @@ def _solved(key: str, info: Mapping[str, Any]) -> bool:
 
 
 def find_spec(env_id: str) -> Any:
-    """Returns what Gymnasium knows of an id, loading gymnasium-robotics for its own.
+    """Return what Gymnasium knows of an id, loading gymnasium-robotics for its own.
 
     Args:
         env_id: As for `gymnasium.make`; `module:id` imports a module first.
@@ -250,7 +250,7 @@ _classes: dict[tuple[str, Any], type[GymnasiumEnv]] = {}
 def env_cls_for(
     name: str, factory: Callable[..., Any], own_keys: tuple[str, ...] = ()
 ) -> type[GymnasiumEnv]:
-    """Returns the vector env class for a Gymnasium env class or a function that makes one.
+    """Return the vector env class for a Gymnasium env class or a function that makes one.
 
     Args:
         name: Env type.

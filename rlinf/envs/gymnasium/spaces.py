@@ -24,7 +24,7 @@ class ObsReader:
     """
 
     def __init__(self, space: spaces.Space) -> None:
-        """Looks at a space.
+        """Look at a space.
 
         Args:
             space: The env's observation space.
@@ -69,7 +69,7 @@ class ObsReader:
 
 
 def action_spec_of(space: spaces.Space) -> ActionSpec:
-    """Returns the spec of an action space.
+    """Return the spec of an action space.
 
     Args:
         space: The env's action space.
@@ -93,7 +93,7 @@ def action_spec_of(space: spaces.Space) -> ActionSpec:
 
 
 def action_writer(space: spaces.Space) -> Callable[[np.ndarray], Any]:
-    """Returns a function that turns a row of the spec's actions into an action of the space."""
+    """Return a function that turns a row of the spec's actions into an action of the space."""
     if isinstance(space, spaces.Discrete):
         return lambda row: int(row[0])
     shape, dtype = space.shape, space.dtype

@@ -100,7 +100,7 @@ class LiberoEnv(SlotVectorEnv):
         return [str(task.name) for task in self.tasks]
 
     def task_states(self, task: int) -> range:
-        """Returns the stored initial states of a task."""
+        """Return the stored initial states of a task."""
         return range(int(self._ends[task]) - len(self._states[task]), int(self._ends[task]))
 
     def start_list(self, evaluation: bool) -> tuple:
@@ -112,7 +112,7 @@ class LiberoEnv(SlotVectorEnv):
         self.close_slot(slot)
 
     def reset_slot(self, slot: int, start: Start) -> dict[str, np.ndarray]:
-        """Sets a stored state and lets objects come to rest."""
+        """Set a stored state and let objects come to rest."""
         task = int(np.searchsorted(self._ends, start.reset_id, side="right"))
         trial = start.reset_id - (int(self._ends[task - 1]) if task else 0)
         if self._task_of[slot] != task:
@@ -136,16 +136,16 @@ class LiberoEnv(SlotVectorEnv):
     def step_slot(
         self, slot: int, action: np.ndarray
     ) -> tuple[dict[str, np.ndarray], float, bool, bool, bool]:
-        """Makes a step."""
+        """Make a step."""
         obs, reward, done, _ = self._envs[slot].step(action)
         return self._read(slot, obs), reward, bool(done), False, bool(done)
 
     def render_slot(self, slot: int) -> np.ndarray:
-        """Returns the main view of the last step."""
+        """Return the main view of the last step."""
         return self._pictures[slot]
 
     def close_slot(self, slot: int) -> None:
-        """Closes an env."""
+        """Close an env."""
         if self._envs[slot] is not None:
             self._envs[slot].close()
             self._envs[slot], self._task_of[slot] = None, -1
@@ -170,7 +170,7 @@ class LiberoEnv(SlotVectorEnv):
 
 
 def rotation_vector(quaternion: np.ndarray) -> np.ndarray:
-    """Turns a unit quaternion (x, y, z, w) into axis times angle, `[3]`.
+    """Turn a unit quaternion (x, y, z, w) into axis times angle, `[3]`.
 
     Args:
         quaternion: `[4]`.

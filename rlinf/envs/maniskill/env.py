@@ -152,12 +152,12 @@ class ManiSkillEnv(VectorEnv):
         self._env.set_state_dict(_map(state, lambda value: torch.as_tensor(value, device=device)))
 
     def capture_image(self, slots: Sequence[int] | None = None) -> np.ndarray:
-        """Renders slots with the cameras meant for people."""
+        """Render slots with the cameras meant for people."""
         pictures = _numpy(self._env.render_rgb_array()).astype(np.uint8)
         return pictures if slots is None else pictures[list(slots)]
 
     def close(self) -> None:
-        """Frees the simulator."""
+        """Free the simulator."""
         if self._env is not None:
             self._env.close()
             self._env = None

@@ -112,7 +112,7 @@ class MetaWorldEnv(SlotVectorEnv):
         return list(self.tasks)
 
     def task_states(self, task: int) -> range:
-        """Returns the 50 trials of a task, or with random goals every so many-th state."""
+        """Return the 50 trials of a task, or with random goals every so many-th state."""
         if self._random_goals:
             return range(task, self.num_reset_states or 0, len(self.tasks))
         return range(TRIALS * task, TRIALS * (task + 1))
@@ -122,13 +122,13 @@ class MetaWorldEnv(SlotVectorEnv):
         return None if self._random_goals else (*self.tasks, self._trials_seed(evaluation))
 
     def make_slot(self, slot: int) -> None:
-        """Makes the simulator of a single task; those of many are made when first needed."""
+        """Make the simulator of a single task; those of many are made when first needed."""
         self._sims[slot], self._task_of[slot] = None, -1
         if len(self.tasks) == 1:
             self._take(slot, 0)
 
     def reset_slot(self, slot: int, start: Start) -> np.ndarray:
-        """Begins a trial; from the second time on, by restoring the state after its reset."""
+        """Begin a trial; from the second time on, by restoring the state after its reset."""
         if self._random_goals:
             rng = np.random.default_rng(start.seed)
             count = len(self.tasks)
@@ -152,7 +152,7 @@ class MetaWorldEnv(SlotVectorEnv):
     def step_slot(
         self, slot: int, action: np.ndarray
     ) -> tuple[np.ndarray, float, bool, bool, bool]:
-        """Makes a step of the simulator."""
+        """Make a step of the simulator."""
         obs, reward, _, truncated, info = self._sims[slot].step(action)
         success = info["success"] > 0
         if self._sparse:
@@ -162,34 +162,34 @@ class MetaWorldEnv(SlotVectorEnv):
         return obs, reward, success and self._terminate, truncated, success
 
     def render_slot(self, slot: int) -> np.ndarray:
-        """Returns a picture from the camera of the config."""
+        """Return a picture from the camera of the config."""
         size = max(self._size, VIDEO_SIZE) if self._obs_mode == "state" else self._size
         return self._camera(slot, size).draw(self._sims[slot].env.data)
 
     def close_slot(self, slot: int) -> None:
-        """Frees the simulator of a slot."""
+        """Free the simulator of a slot."""
         if self._sims[slot] is not None:
             self._sims[slot].close()
 
     def close(self) -> None:
-        """Frees simulators and cameras."""
+        """Free simulators and cameras."""
         super().close()
         self.offload()
 
     def offload(self) -> None:
-        """Frees the OpenGL contexts; they come back when pictures are drawn again."""
+        """Free the OpenGL contexts; they come back when pictures are drawn again."""
         for camera in self._cameras.values():
             camera.close()
         self._cameras.clear()
 
     def get_slot_state(self, slot: int) -> Any:
-        """Returns the task and the full state of its simulation."""
+        """Return the task and the full state of its simulation."""
         sim = self._sims[slot]
         # A plain tuple: whoever reads it needs no MetaWorld to unpickle it.
         return None if sim is None else (self._task_of[slot], *map(_plain, sim.snapshot()))
 
     def set_slot_state(self, slot: int, state: Any) -> None:
-        """Goes on from such a state."""
+        """Go on from such a state."""
         if state is not None:
             task, physics, moved, attributes, warnings = state
             views = {
@@ -203,7 +203,7 @@ class MetaWorldEnv(SlotVectorEnv):
         return int(evaluation) if self._goal_seed is None else self._goal_seed
 
     def _take(self, slot: int, task: int) -> Any:
-        """Puts a simulator of a task into a slot."""
+        """Put a simulator of a task into a slot."""
         if self._task_of[slot] != task:
             if self._sims[slot] is not None:
                 self._pool.setdefault(self._task_of[slot], []).append(self._sims[slot])
@@ -234,7 +234,7 @@ class MetaWorldEnv(SlotVectorEnv):
                 images["main_images"][slot] = self._camera(slot, self._size).draw(data)
 
     def _camera(self, slot: int, size: int) -> Camera:
-        """Returns the camera that all slots with the same task share."""
+        """Return the camera that all slots with the same task share."""
         key = self._task_of[slot], size
         if key not in self._cameras:
             name = str(option(self.cfg, "camera_name", "corner2"))

@@ -28,7 +28,7 @@ _UPRIGHT = np.array([1, 0, 1, 0])
 
 
 def is_known() -> bool:
-    """Whether the installed MetaWorld is the one that this module was written for."""
+    """Return whether the installed MetaWorld is the one that this module was written for."""
     return version("metaworld") == SUPPORTED
 
 
@@ -61,7 +61,7 @@ class QuickMixin:
     bounds: tuple[np.ndarray, np.ndarray] | None = None
 
     def find_handles(self) -> Handles:
-        """Looks names up, once."""
+        """Look names up, once."""
         data = self.data
         if data.mocap_pos.shape != (1, 3):
             raise AssertionError("the quick step knows one hand only")
@@ -71,7 +71,7 @@ class QuickMixin:
         return self.handles
 
     def do_simulation(self, ctrl: Any, n_frames: int) -> None:
-        """Lets time pass with given efforts of the fingers."""
+        """Let time pass with given efforts of the fingers."""
         handles = self.handles or self.find_handles()
         handles.ctrl[:] = ctrl
         mujoco.mj_step(self.model, self.data, nstep=n_frames)
@@ -92,7 +92,7 @@ class QuickMixin:
         return obs
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Makes a step; the same as MetaWorld's."""
+        """Make a step; the same as MetaWorld's."""
         if self.curr_path_length >= self.max_path_length:
             raise ValueError("the episode is over: reset the env")
         handles = self.handles or self.find_handles()
@@ -121,7 +121,7 @@ def _clip(values: np.ndarray, low: Any, high: Any) -> np.ndarray:
 
 @cache
 def quick_class(task: str) -> type[SawyerXYZEnv]:
-    """Returns the class of a task, made quick if the version of MetaWorld is known.
+    """Return the class of a task, made quick if the version of MetaWorld is known.
 
     Args:
         task: Name of the task.

@@ -83,7 +83,7 @@ class Simulator:
     """
 
     def __init__(self, task: str, horizon: int | None = None, reward_version: str = "v2") -> None:
-        """Makes the env.
+        """Make the env.
 
         Args:
             task: Name of the task.
@@ -101,7 +101,7 @@ class Simulator:
         self.step = env.step
 
     def trial_goals(self, seed: int) -> list[np.ndarray]:
-        """Returns the random vectors of the task's 50 trials: those of `metaworld.MT1(task, seed)`.
+        """Return the random vectors of the task's 50 trials: those of `metaworld.MT1(task, seed)`.
 
         Args:
             seed: Seed of the benchmark.
@@ -125,7 +125,7 @@ class Simulator:
         return goals
 
     def random_goal(self, rng: np.random.Generator) -> np.ndarray:
-        """Draws a random vector as MetaWorld would, with its rejections.
+        """Draw a random vector as MetaWorld would, with its rejections.
 
         Args:
             rng: Where randomness comes from.
@@ -143,7 +143,7 @@ class Simulator:
         return env._last_rand_vec.copy()
 
     def reset(self, goal: np.ndarray) -> np.ndarray:
-        """Begins an episode.
+        """Begin an episode.
 
         Args:
             goal: Random vector.
@@ -166,7 +166,7 @@ class Simulator:
         return obs
 
     def snapshot(self) -> Snapshot:
-        """Returns the state of the simulation."""
+        """Return the state of the simulation."""
         env = self.env
         physics = np.empty(mujoco.mj_stateSize(env.model, _STATE))
         mujoco.mj_getState(env.model, env.data, physics, _STATE)
@@ -175,7 +175,7 @@ class Simulator:
         return Snapshot(physics, moved, attributes, env.data.warning.number.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Goes on from a state, of this or another simulator of the task."""
+        """Go on from a state, of this or another simulator of the task."""
         env = self.env
         for field, content in zip(_MOVED, snapshot.moved, strict=True):
             getattr(env.model, field)[:] = content
@@ -201,11 +201,11 @@ class Simulator:
             attributes[name] = value
 
     def diverged(self) -> bool:
-        """Whether MuJoCo met a NaN in this episode and quietly began anew, as it does."""
+        """Return whether MuJoCo met a NaN in this episode and quietly began anew, as it does."""
         return physics_diverged(self.env.data)
 
     def close(self) -> None:
-        """Frees the env."""
+        """Free the env."""
         self.env.close()
 
     def _attributes(self) -> list[str]:

@@ -63,7 +63,7 @@ SETS = ("MT10", "MT25", "MT50")
 
 
 def known_task(name: str) -> str:
-    """Returns the name of a task or of one of `SETS` as it is.
+    """Return the name of a task or of one of `SETS` as it is.
 
     Raises:
         ValueError: There is no such task; the message lists the near ones.
@@ -78,7 +78,7 @@ def known_task(name: str) -> str:
 
 
 def tasks_of(name: str) -> list[str]:
-    """Returns the tasks that a name stands for.
+    """Return the tasks that a name stands for.
 
     Args:
         name: A task, or one of `SETS`.

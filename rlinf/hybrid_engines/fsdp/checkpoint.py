@@ -25,7 +25,7 @@ MODEL = "model."
 
 
 def read_model(folder: Path) -> dict[str, Tensor]:
-    """Reads weights and buffers of the model, whole, whatever number of ranks wrote them.
+    """Read weights and buffers of the model, whole, whatever number of ranks wrote them.
 
     Args:
         folder: what `EngineCheckpoint.write` was given.
@@ -64,11 +64,11 @@ class EngineCheckpoint:
         self._group = dist.new_group(backend="gloo") if engine.world_size > 1 else None
 
     def snapshot(self) -> dict[str, Tensor]:
-        """A copy of this rank's shards on the host, which training no longer changes."""
+        """Return a copy of this rank's shards on the host, which training no longer changes."""
         return {name: _copy(tensor) for name, tensor in self._tensors().items()}
 
     def write(self, snapshot: dict[str, Tensor], folder: Path) -> None:
-        """Writes a snapshot; may run in a thread of its own."""
+        """Write a snapshot; may run in a thread of its own."""
         # Imported here: it takes most of a second, and many runs never save.
         import torch.distributed.checkpoint as dcp
 
@@ -81,7 +81,7 @@ class EngineCheckpoint:
         )
 
     def read(self, folder: Path, only_model: bool = False) -> None:
-        """Brings weights, buffers and optimiser back to what they were.
+        """Bring weights, buffers and optimiser back to what they were.
 
         Args:
             folder: what `write` was given.
@@ -110,7 +110,7 @@ class EngineCheckpoint:
         return {f"{MODEL}{name}": t for name, t in self._engine.model.state_dict().items()}
 
     def _tensors(self) -> dict[str, Tensor]:
-        """All tensors by name: `model.`, `reference.<name>` and `optim.<parameter>.<what>`."""
+        """Return all tensors: `model.`, `reference.<name>` and `optim.<parameter>.<what>`."""
         out = self._model_tensors()
         for optimizer in self._engine.optimizers.values():
             out |= {f"optim.{name}": tensor for name, tensor in optimizer.state_tensors().items()}
@@ -130,13 +130,13 @@ def _first_line(error: BaseException) -> str:
 
 
 def counters(engine: TrainEngine) -> dict[str, Any]:
-    """What else has to be kept of an engine: plain data."""
+    """Return what else has to be kept of an engine: plain data."""
     of_each = {name: optimizer.counters() for name, optimizer in engine.optimizers.items()}
     return {"skipped": engine.skipped, "optimizers": of_each}
 
 
 def set_counters(engine: TrainEngine, state: dict[str, Any]) -> None:
-    """Goes on from counters that `counters` returned."""
+    """Go on from counters that `counters` returned."""
     engine.skipped = state["skipped"]
     for name, optimizer in engine.optimizers.items():
         optimizer.set_counters(state["optimizers"][name])

@@ -111,15 +111,15 @@ class TrainEngine:
         return self._main.progress
 
     def set_progress(self, steps: int) -> None:
-        """Puts the schedule of the first optimiser where it is after so many planned steps."""
+        """Put the schedule of the first optimiser where it is after so many planned steps."""
         self._main.set_progress(steps)
 
     def advance(self, steps: int = 1) -> None:
-        """Moves that schedule on by planned optimiser steps, whether they were made or not."""
+        """Move that schedule on by planned optimiser steps, whether they were made or not."""
         self.set_progress(self.progress + steps)
 
     def begin_phase(self, optim: Any, total_steps: int, *, forget: bool = True) -> None:
-        """Goes on with the same weights as another training, of the first optimiser.
+        """Go on with the same weights as another training, of the first optimiser.
 
         Args:
             optim: its `optim` section.
@@ -139,11 +139,11 @@ class TrainEngine:
     # -- ranks ----------------------------------------------------------------------------------
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Sums a tensor over ranks, in place."""
+        """Sum a tensor over ranks, in place."""
         return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def all_reduce_max(self, tensor: Tensor) -> Tensor:
-        """Takes the greatest over ranks, in place."""
+        """Take the greatest over ranks, in place."""
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def _reduce(self, tensor: Tensor, op: Any) -> Tensor:
@@ -156,13 +156,13 @@ class TrainEngine:
         return tensor
 
     def agree(self, number: int) -> int:
-        """The greatest of the numbers that ranks pass; all ranks call it."""
+        """Return the greatest of the numbers that ranks pass; all ranks call it."""
         if self.world_size == 1:
             return number
         return int(self.all_reduce_max(torch.tensor([number], dtype=torch.int64)))
 
     def gather_objects(self, item: Any) -> list[Any]:
-        """What each rank has, in the order of ranks; all ranks call it."""
+        """Return what each rank has, in the order of ranks; all ranks call it."""
         if self.world_size == 1:
             return [item]
         items: list[Any] = [None] * self.world_size
@@ -189,7 +189,7 @@ class TrainEngine:
 
     @contextlib.contextmanager
     def reference_at_hand(self) -> Iterator[None]:
-        """Holds the frozen copy on the device, if the config keeps it on the host otherwise."""
+        """Hold the frozen copy on the device, if the config keeps it on the host otherwise."""
         if self._reference_waits:
             self.reference.to(self.device)
         try:
@@ -204,7 +204,7 @@ class TrainEngine:
         return torch.autocast(self.device.type, self.precision.autocast)
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Adds the gradient of one micro-batch.
+        """Add the gradient of one micro-batch.
 
         Args:
             loss: this micro-batch's share of the global loss.
@@ -217,17 +217,17 @@ class TrainEngine:
         loss.backward()
 
     def scale_gradients(self, factor: float) -> None:
-        """Multiplies the gradient that has been added up."""
+        """Multiply the gradient that has been added up."""
         for parameter in self.model.parameters():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
     def drop_gradients(self) -> None:
-        """Forgets the gradient that has been added up."""
+        """Forget the gradient that has been added up."""
         self.model.zero_grad(set_to_none=True)
 
     def step(self, name: str | None = None) -> dict[str, float] | None:
-        """Clips the gradient and makes an optimiser step; `advance` moves schedules on.
+        """Clip the gradient and make an optimiser step; `advance` moves schedules on.
 
         The gradients of all parameters are forgotten: those that another optimiser trains have no
         part in its norm, and none is left over for the next step.
@@ -267,7 +267,7 @@ class TrainEngine:
     # -- device memory --------------------------------------------------------------------------
 
     def offload(self) -> None:
-        """Moves weights and optimiser to the host, until `onload`; all ranks call it."""
+        """Move weights and optimiser to the host, until `onload`; all ranks call it."""
         self.offloads += 1
         for model in filter(None, (self.model, self.reference)):
             model.to("cpu")
@@ -278,7 +278,7 @@ class TrainEngine:
             torch.get_device_module(self.device).empty_cache()
 
     def onload(self, optimizer: bool = True) -> None:
-        """Brings back what `offload` moved away; does nothing if it is there.
+        """Bring back what `offload` moved away; does nothing if it is there.
 
         Args:
             optimizer: whether the optimisers are needed too, or only the weights.

@@ -15,7 +15,7 @@ _MODULUS = 1 << 64
 
 
 def whole_checksums(engine: TrainEngine, tensors: Sequence[Tensor | None]) -> list[int]:
-    """The checksums of the whole tensors, on each rank; all ranks call it.
+    """Return the checksums of the whole tensors, on each rank; all ranks call it.
 
     A checksum is a sum over places, so each rank adds what its shard has: one small message for all
     tensors, and the same result for any number of ranks.

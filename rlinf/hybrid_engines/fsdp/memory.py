@@ -31,7 +31,7 @@ class TrainingBytes:
 
     @classmethod
     def of(cls, model: nn.Module, ranks: int = 1) -> TrainingBytes:
-        """Counts the tensors of a model as `TrainEngine` keeps them.
+        """Count the tensors of a model as `TrainEngine` keeps them.
 
         Args:
             model: whole, not sharded; may be on the meta device.

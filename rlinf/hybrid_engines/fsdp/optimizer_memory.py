@@ -22,11 +22,11 @@ class OptimizerMemory:
         self._counts_on_device = bool(settings.get("fused") or settings.get("capturable"))
 
     def offload(self) -> None:
-        """Moves all state to the host."""
+        """Move all state to the host."""
         self._move(torch.device("cpu"))
 
     def onload(self, device: torch.device) -> None:
-        """Moves the state to the device of the weights, wherever it came from."""
+        """Move the state to the device of the weights, wherever it came from."""
         self._move(device)
 
     def _move(self, device: torch.device) -> None:

@@ -36,7 +36,7 @@ class ComputePrecision:
 def training_precision(
     cfg: Any, device: torch.device, world_size: int, casts_alone: bool = False
 ) -> ComputePrecision:
-    """Decides how to compute.
+    """Decide how to compute.
 
     Args:
         cfg: the `actor` section.
@@ -67,7 +67,7 @@ def training_precision(
 
 
 def usable_format(name: str, device: torch.device, key: str) -> tuple[torch.dtype, str]:
-    """The number format of a config value, or float32 where the device has no bf16.
+    """Return the number format of a config value, or float32 where the device has no bf16.
 
     Args:
         name: `fp32`, `bf16` or `fp16`.
@@ -85,7 +85,7 @@ def usable_format(name: str, device: torch.device, key: str) -> tuple[torch.dtyp
 
 
 def computes_in_16_bits(device: torch.device) -> bool:
-    """Whether a device has arithmetic for numbers of 16 bits, bf16 among them."""
+    """Return whether a device has arithmetic for numbers of 16 bits, bf16 among them."""
     if device.type == "cpu":
         return False
     if device.type == "cuda":

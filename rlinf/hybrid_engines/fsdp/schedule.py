@@ -8,7 +8,7 @@ from typing import Any
 
 
 def learning_rate_factor(cfg: Any, total_steps: int) -> Callable[[int], float]:
-    """Returns the factor on the learning rate by planned optimiser step.
+    """Return the factor on the learning rate by planned optimiser step.
 
     A linear warm-up, then the chosen course down to the least learning rate.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def shard(model: nn.Module, cfg: Any, precision: ComputePrecision) -> nn.Module:
-    """Shards a model in place, its layers one by one.
+    """Shard a model in place, its layers one by one.
 
     Args:
         model: equal on each rank.
@@ -77,7 +77,7 @@ def _mesh(strategy: str, device: str) -> DeviceMesh | None:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor that the shards of all ranks make; itself if it is not sharded."""
+    """Return the tensor that the shards of all ranks make; itself if it is not sharded."""
     if not hasattr(tensor, "full_tensor"):
         return tensor
     if tensor.device_mesh.size() > 1:

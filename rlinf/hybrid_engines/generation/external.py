@@ -51,7 +51,7 @@ class ExternalEngine(GenerationEngine):
 
     @abstractmethod
     def _begin(self, key: str, tokens: list[int], response: Response, most: int, seed: int) -> None:
-        """Starts one of their requests.
+        """Start one of their requests.
 
         Args:
             key: Its name.
@@ -67,11 +67,11 @@ class ExternalEngine(GenerationEngine):
 
     @abstractmethod
     def _halt(self, keys: list[str]) -> Iterable[Made]:
-        """Ends requests; returns what was made of them and not returned yet."""
+        """End requests; return what was made of them and not returned yet."""
 
     @abstractmethod
     def _load(self, named: NamedTensors) -> None:
-        """Loads weights; nothing runs meanwhile."""
+        """Load weights; nothing runs meanwhile."""
 
     # -- shared ------------------------------------------------------------------------------------
 

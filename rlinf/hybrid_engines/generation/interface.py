@@ -42,7 +42,7 @@ class GenerationEngine(ABC):
     @classmethod
     @abstractmethod
     def from_settings(cls, settings: EngineSettings) -> GenerationEngine:
-        """Builds the engine.
+        """Build the engine.
 
         Raises:
             ValueError: A setting is not for this engine.
@@ -61,7 +61,7 @@ class GenerationEngine(ABC):
         return self._unfinished
 
     def submit(self, requests: Iterable[GenerationRequest]) -> None:
-        """Takes requests; their responses come out of `step`.
+        """Take requests; their responses come out of `step`.
 
         Raises:
             ValueError: A request cannot be served; none of them is taken then.
@@ -83,7 +83,7 @@ class GenerationEngine(ABC):
         return self._returned(self._step())
 
     def generate(self, requests: Iterable[GenerationRequest]) -> list[GenerationResult]:
-        """Serves requests to the end.
+        """Serve requests to the end.
 
         Returns:
             Responses in the order of the requests and of their samples.
@@ -105,7 +105,7 @@ class GenerationEngine(ABC):
         return sorted(results, key=lambda r: (order[r.request_id], r.sample_index))
 
     def abort(self, request_ids: Iterable[Hashable] | None = None) -> list[GenerationResult]:
-        """Ends requests and returns what there is of their responses.
+        """End requests and return what there is of their responses.
 
         Args:
             request_ids: Which; None is all.
@@ -124,7 +124,7 @@ class GenerationEngine(ABC):
         return self._returned(self._abort(request_ids)) if self._known else []
 
     def update_weights(self, named: NamedTensors, version: int, recompute: bool = False) -> None:
-        """Copies new weights over the old ones, in place; the very next token comes from them.
+        """Copy new weights over the old ones, in place; the very next token comes from them.
 
         Args:
             named: All weights under the names of the model's state dict; may be an iterator.
@@ -141,7 +141,7 @@ class GenerationEngine(ABC):
             self._update_weights(named)
 
     def sleep(self, weights: KeptWeights = "keep") -> None:
-        """Frees the memory of keys and values, and that of the weights.
+        """Free the memory of keys and values, and that of the weights.
 
         Args:
             weights: `keep` them on the device, `offload` them to the host, or `discard` them, in
@@ -160,7 +160,7 @@ class GenerationEngine(ABC):
         self._weights_lost = self._weights_lost or weights == "discard"
 
     def wake(self) -> None:
-        """Takes the memory back that `sleep` gave away.
+        """Take the memory back that `sleep` gave away.
 
         Raises:
             ValueError: The engine does not sleep.
@@ -174,13 +174,13 @@ class GenerationEngine(ABC):
         """Counters since the start and what is going on; see the page on engines."""
 
     def close(self) -> None:  # noqa: B027 - most engines hold nothing that outlives them
-        """Ends what the engine started."""
+        """End what the engine started."""
 
     # -- what an engine is made of -----------------------------------------------------------------
 
     @abstractmethod
     def _submit(self, requests: list[GenerationRequest]) -> None:
-        """Takes checked requests, whose params have a seed."""
+        """Take checked requests, whose params have a seed."""
 
     @abstractmethod
     def _step(self) -> list[GenerationResult]:
@@ -188,23 +188,23 @@ class GenerationEngine(ABC):
 
     @abstractmethod
     def _abort(self, request_ids: set[Hashable] | None) -> list[GenerationResult]:
-        """Ends known requests."""
+        """End known requests."""
 
     @abstractmethod
     def _update_weights(self, named: NamedTensors) -> None:
-        """Loads weights; responses in the making are recomputed."""
+        """Load weights; responses in the making are recomputed."""
 
     @abstractmethod
     def _sleep(self, weights: KeptWeights) -> None:
-        """Gives memory away; the engine is idle."""
+        """Give memory away; the engine is idle."""
 
     @abstractmethod
     def _wake(self) -> None:
-        """Takes memory back."""
+        """Take memory back."""
 
     @contextmanager
     def _updating(self, version: int, recompute: bool) -> Iterator[None]:
-        """Checks that weights can be replaced; counts them as lost until the block is through."""
+        """Check that weights can be replaced; counts them as lost until the block is through."""
         require(not self._asleep, "update_weights: the engine sleeps; wake() it first")
         require(
             recompute or not self.unfinished,

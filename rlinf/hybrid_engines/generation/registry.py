@@ -22,7 +22,7 @@ _engines: dict[str, str | type[GenerationEngine]] = {
 def register_engine(
     name: str, engine: type[GenerationEngine], *, replaces: bool = False
 ) -> type[GenerationEngine]:
-    """Makes an engine known.
+    """Make an engine known.
 
     Args:
         name: Case does not matter.
@@ -44,7 +44,7 @@ def register_engine(
 
 
 def get_engine(name: str) -> type[GenerationEngine]:
-    """Returns the class of an engine.
+    """Return the class of an engine.
 
     Raises:
         ValueError: There is no such engine; near ones are named.
@@ -64,7 +64,7 @@ def get_engine(name: str) -> type[GenerationEngine]:
 
 
 def build_engine(name: str, settings: EngineSettings) -> GenerationEngine:
-    """Builds an engine.
+    """Build an engine.
 
     Args:
         name: Such as `cfg.rollout.rollout_backend`.

@@ -60,7 +60,7 @@ class SamplingParams:
 
     @classmethod
     def from_config(cls, section: Any, **further: Any) -> SamplingParams:
-        """Reads `algorithm.sampling_params`.
+        """Read `algorithm.sampling_params`.
 
         Args:
             section: The section; `stop` texts are the caller's to turn into tokens.
@@ -127,7 +127,7 @@ class GenerationRequest:
     partials: tuple[GenerationResult, ...] = ()
 
     def carry_on(self, results: Iterable[GenerationResult]) -> GenerationRequest | None:
-        """Makes the request that carries on what was aborted of this one.
+        """Make the request that carries on what was aborted of this one.
 
         Args:
             results: What `abort` returned; other requests' results are left alone.
@@ -144,6 +144,6 @@ class GenerationRequest:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises a ValueError with the message unless the condition holds."""
+    """Raise a ValueError with the message unless the condition holds."""
     if not condition:
         raise ValueError(message)

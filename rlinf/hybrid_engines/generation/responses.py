@@ -38,7 +38,7 @@ class Response:
     lane: int = -1
 
     def result(self, reason: FinishReason) -> GenerationResult:
-        """What is returned to the caller."""
+        """Return what is returned to the caller."""
         return GenerationResult(
             self.request.request_id,
             self.sample_index,
@@ -52,7 +52,7 @@ class Response:
 def responses_of(
     request: GenerationRequest, limit: int, stops: tuple[int, ...] = ()
 ) -> list[Response]:
-    """What a request asks for: all samples, or the partial ones to be carried on.
+    """Return what a request asks for: all samples, or the partial ones to be carried on.
 
     Args:
         request: It has a seed.

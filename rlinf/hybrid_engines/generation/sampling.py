@@ -20,7 +20,7 @@ def sample(
     top_p: Tensor | None = None,
     greedy: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Draws one token per row by inverting the distribution function.
+    """Draw one token per row by inverting the distribution function.
 
     A row is drawn with p = softmax(logits / temperature), cut by top-k and then by top-p: the
     first token whose cumulated probability is above the uniform number of the row.
@@ -50,7 +50,7 @@ def sample(
 
 
 def draw(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws one token per row in proportion to its weight, in two stages: a block, then a token.
+    """Draw one token per row in proportion to its weight, in two stages: a block, then a token.
 
     Args:
         weights: `[B, V]` float32, at least 0 and not all 0.
@@ -80,7 +80,7 @@ def draw(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cut(weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Sets the weight of tokens outside of top-k, and of top-p within it, to 0.
+    """Set the weight of tokens outside of top-k, and of top-p within it, to 0.
 
     Args:
         weights: `[B, V]` float32.

@@ -64,7 +64,7 @@ class EngineSettings:
     def from_config(
         cls, cfg: Any, model: nn.Module | None = None, network: Any = None
     ) -> EngineSettings:
-        """Reads a reasoning config.
+        """Read a reasoning config.
 
         Args:
             cfg: The checked config.

@@ -116,7 +116,7 @@ class SglangEngine(ExternalEngine):
         self._released = None
 
     def close(self) -> None:
-        """Ends SGLang."""
+        """End SGLang."""
         self._engine.shutdown()
 
 

@@ -117,7 +117,7 @@ class VllmEngine(ExternalEngine):
         self._llm.reset_prefix_cache()
 
     def _updates_in_place(self, tensors: dict[str, Tensor]) -> bool:
-        """Whether weights of each kind have an effect when they are reloaded."""
+        """Return whether weights of each kind have an effect when they are reloaded."""
         _check_names(tensors, self._settings.model_path)
         tied = _tied(self._settings.model_path)
         self._reload(tensors.items())
@@ -145,7 +145,7 @@ class VllmEngine(ExternalEngine):
         return True
 
     def _probe(self) -> float:
-        """A log-probability that depends on all weights."""
+        """Return a log-probability that depends on all weights."""
         from vllm import SamplingParams
 
         params = SamplingParams(temperature=0, max_tokens=1, logprobs=0, detokenize=False)
@@ -154,7 +154,7 @@ class VllmEngine(ExternalEngine):
         return next(iter(entry.values())).logprob
 
     def _restart(self, tensors: dict[str, Tensor]) -> None:
-        """Starts vLLM anew from a folder with the weights."""
+        """Start vLLM anew from a folder with the weights."""
         from safetensors.torch import save_file
 
         logger.error("vLLM is started anew for new weights")
@@ -187,7 +187,7 @@ class VllmEngine(ExternalEngine):
         return torch.cuda.is_available()
 
     def close(self) -> None:
-        """Ends vLLM."""
+        """End vLLM."""
         self._llm.llm_engine.engine_core.shutdown()
         del self._llm
         if self._folder is not None:
@@ -237,7 +237,7 @@ def _tied(folder: str) -> bool:
 
 
 def _check_names(tensors: dict[str, Tensor], folder: str) -> None:
-    """Compares names and shapes with those of the folder.
+    """Compare names and shapes with those of the folder.
 
     Raises:
         WeightMismatch: A tensor is unknown, missing or of another shape.

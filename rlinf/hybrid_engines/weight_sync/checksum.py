@@ -26,12 +26,12 @@ _MODULUS = 1 << 64
 
 
 def checksum(tensor: Tensor) -> int:
-    """Returns a number of 64 bits over the bytes of a tensor, whatever device it is on."""
+    """Return a number of 64 bits over the bytes of a tensor, whatever device it is on."""
     return (int(share_of_checksum(tensor)) + tensor.nbytes) % _MODULUS
 
 
 def share_of_checksum(tensor: Tensor, first: int = 0) -> Tensor:
-    """What a contiguous part of a tensor adds to the checksum of the whole, int64 `[]`.
+    """Return what a contiguous part of a tensor adds to the checksum of the whole, int64 `[]`.
 
     The shares of all parts and the number of bytes of the whole add up to its checksum, modulo
     2^64.
@@ -55,7 +55,7 @@ def share_of_checksum(tensor: Tensor, first: int = 0) -> Tensor:
 
 
 def checksums_of_rows(tensor: Tensor) -> Tensor:
-    """Returns the checksum of each `tensor[i]` of a tensor `[n, ...]`, int64 `[n]` on the host.
+    """Return the checksum of each `tensor[i]` of a tensor `[n, ...]`, int64 `[n]` on the host.
 
     They are those of `checksum`, read as signed numbers.
     """
@@ -75,7 +75,7 @@ def checksums_of_rows(tensor: Tensor) -> Tensor:
 
 
 def checksums_by_row(flat: Tensor, rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the checksums of tensors that lie end to end, in one pass and with one wait.
+    """Return the checksums of tensors that lie end to end, in one pass and with one wait.
 
     Args:
         flat: their bytes, each tensor filled up with zeros to whole rows, uint8
@@ -116,7 +116,7 @@ def _row_sums(rows: Tensor, weights: Tensor) -> Iterator[Tensor]:
 
 
 def _words(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor as int32, the last word filled up with zeros."""
+    """Return the bytes of a tensor as int32, the last word filled up with zeros."""
     data = tensor.contiguous().flatten().view(torch.uint8)
     if data.storage_offset() % 4:
         data = data.clone()
@@ -132,7 +132,7 @@ def _has_triton() -> bool:
 
 @cache
 def _weights(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The factors of a weight by place in the row and by row, int64 `[_ROW]` each.
+    """Return the factors of a weight by place in the row and by row, int64 `[_ROW]` each.
 
     They are the finaliser of SplitMix64 (Steele et al. 2014) over the numbers from 1, made odd.
     """

@@ -22,7 +22,7 @@ def _row_sums(rows, weights, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):  # n
 
 
 def row_sums(rows: Tensor, weights: Tensor) -> Tensor:
-    """Sums of words times weights, modulo 2^64.
+    """Sum of words times weights, modulo 2^64.
 
     Args:
         rows: int32 `[n, size]`, contiguous; size is a multiple of 4,096.

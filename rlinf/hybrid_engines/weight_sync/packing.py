@@ -74,7 +74,7 @@ class Layout:
         self._sizes = tuple(place.nbytes for place in places)
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """The tensors, as views of their bytes, uint8 `[nbytes]`."""
+        """Return the tensors, as views of their bytes, uint8 `[nbytes]`."""
         typed: dict[torch.dtype, tuple[Tensor, int]] = {}
         for dtype in {place.dtype for place in self.places}:
             whole = flat.view(dtype)
@@ -86,7 +86,7 @@ class Layout:
         return views
 
     def checksums(self, flat: Tensor) -> tuple[int, ...]:
-        """The checksum of each tensor."""
+        """Return the checksum of each tensor."""
         return checksums_by_row(flat[: self.nbytes], self._rows, self._sizes)
 
     @cached_property
@@ -100,7 +100,7 @@ class Layout:
 
 @lru_cache(maxsize=64)
 def layout_of(specs: tuple[Spec, ...]) -> Layout:
-    """The layout of some tensors, made once."""
+    """Return the layout of some tensors, made once."""
     return Layout(specs)
 
 
@@ -127,7 +127,7 @@ class Packed(NamedTuple):
     lent: bool = False
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, as views."""
+        """Return the tensors by name, as views."""
         views = self.layout.views(self.flat)
         return {p.name: view for p, view in zip(self.layout.places, views, strict=True)}
 
@@ -154,7 +154,7 @@ class Buffer:
 
     @torch.no_grad()
     def pack(self, tensors: Mapping[str, Tensor], layout: Layout, verify: bool) -> Packed:
-        """Copies tensors in; what was packed before is gone."""
+        """Copy tensors in; what was packed before is gone."""
         if layout is not self._layout:
             # What lies between tensors counts in their checksums.
             self.flat.zero_()
@@ -165,12 +165,12 @@ class Buffer:
 
 
 def format_of(tensor: Tensor, rounded_to: torch.dtype | None) -> torch.dtype:
-    """The number format of a tensor in a message: only floating point is rounded."""
+    """Return the number format of a tensor in a message: only floating point is rounded."""
     return rounded_to if rounded_to is not None and tensor.is_floating_point() else tensor.dtype
 
 
 def layout_for(tensors: Mapping[str, Tensor], rounded_to: torch.dtype | None = None) -> Layout:
-    """The layout of tensors by name; see `pack`."""
+    """Return the layout of tensors by name; see `pack`."""
     return layout_of(
         tuple((n, tuple(t.shape), format_of(t, rounded_to)) for n, t in tensors.items())
     )
@@ -179,7 +179,7 @@ def layout_for(tensors: Mapping[str, Tensor], rounded_to: torch.dtype | None = N
 def pack(
     tensors: Mapping[str, Tensor], verify: bool, rounded_to: torch.dtype | None = None
 ) -> Packed:
-    """Puts tensors of one device end to end.
+    """Put tensors of one device end to end.
 
     Args:
         tensors: by name.
@@ -194,7 +194,7 @@ def pack(
 
 @torch.no_grad()
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copies tensors into others of their shapes, with few kernels for each pair of formats."""
+    """Copy tensors into others of their shapes, with few kernels for each pair of formats."""
     pairs: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
         into, out_of = pairs.setdefault((target.dtype, source.dtype), ([], []))

@@ -32,7 +32,7 @@ class PolicyReceiver:
             self._store = AdapterStore(model, cfg.actor.model)
 
     def receive(self) -> int:
-        """Brings the model to the next version; returns its number."""
+        """Bring the model to the next version; return its number."""
         if self._store is None:
             return self._receiver.receive(self._model)
         version = self._receiver.receive(self._store)

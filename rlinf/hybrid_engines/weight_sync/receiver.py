@@ -30,7 +30,7 @@ class WeightReceiver:
         self._actor = cfg.actor.group_name
 
     def receive(self, model: nn.Module) -> int:
-        """Loads the next version of the weights into a model and returns its number.
+        """Load the next version of the weights into a model and return its number.
 
         Raises:
             WeightMismatch: a tensor is unknown, missing, of another shape, or arrived changed.
@@ -54,7 +54,7 @@ class WeightReceiver:
         return version
 
     def collect(self) -> tuple[dict[str, Tensor], int]:
-        """Receives the next version of the weights for somebody else to load.
+        """Receive the next version of the weights for somebody else to load.
 
         Returns:
             The weights by name, and their number.
@@ -110,7 +110,7 @@ def _by_memory(tensors: dict[str, Tensor]) -> dict[int, set[str]]:
 
 
 def load_packed(own: dict[str, Tensor], packed: Packed) -> list[str]:
-    """Copies tensors that came as one into their places; returns their names.
+    """Copy tensors that came as one into their places; return their names.
 
     Raises:
         WeightMismatch: a tensor is unknown, of another shape, or arrived changed.
@@ -123,7 +123,7 @@ def load_packed(own: dict[str, Tensor], packed: Packed) -> list[str]:
 
 
 def load_tensor(own: dict[str, Tensor], name: str, tensor: Tensor, expected: int | None) -> None:
-    """Copies one tensor into its place and compares its checksum there."""
+    """Copy one tensor into its place and compare its checksum there."""
     target = _target(own, name, tensor)
     target.data.copy_(tensor)
     # Weights that are cast cannot be compared after it: then what arrived is.
@@ -133,7 +133,7 @@ def load_tensor(own: dict[str, Tensor], name: str, tensor: Tensor, expected: int
 
 
 def _target(own: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
-    """The place of a tensor that arrived."""
+    """Return the place of a tensor that arrived."""
     target = own.get(name)
     if target is None:
         raise WeightMismatch(f"the actor sent {name!r}, which this model does not have")

@@ -68,7 +68,7 @@ class WeightSender:
         version: int,
         rounded_to: torch.dtype | None = None,
     ) -> int:
-        """Broadcasts all tensors; returns the number of bytes.
+        """Broadcast all tensors; return the number of bytes.
 
         Args:
             tensors: with their names.
@@ -134,11 +134,14 @@ class WeightSender:
 
 
 def on_gpu(bucket: Mapping[str, Tensor]) -> bool:
-    """Whether tensors go as one."""
+    """Return whether tensors go as one."""
     return all(tensor.is_cuda for tensor in bucket.values())
 
 
 def keeps_buffers(cfg: Any) -> bool:
-    """Whether buffers on a GPU stay between updates; not where the actor leaves the device."""
+    """Return whether buffers on a GPU stay between updates.
+
+    Not where the actor leaves the device.
+    """
     wanted = cfg.weight_syncer.bucket.keep_buffers
     return not cfg.actor.enable_offload if wanted is None else wanted

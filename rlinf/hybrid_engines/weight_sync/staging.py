@@ -36,11 +36,11 @@ class Staging:
         return sum(slot.buffer.flat.nbytes for slot in self._slots if slot is not None)
 
     def begin(self) -> None:
-        """Starts over with the first buffer: buckets of each version then meet the same one."""
+        """Start over with the first buffer: buckets of each version then meet the same one."""
         self._turn = 0
 
     def pack(self, tensors: Mapping[str, Tensor], layout: Layout, verify: bool) -> Packed:
-        """Puts tensors of one device end to end into the next buffer, once that has been read.
+        """Put tensors of one device end to end into the next buffer, once that has been read.
 
         `sent` has to follow.
         """
@@ -56,20 +56,20 @@ class Staging:
         return slot.buffer.pack(tensors, layout, verify)._replace(lent=True)
 
     def sent(self, reading: Any) -> None:
-        """Notes the work that is done when all receivers have read what was packed last."""
+        """Note the work that is done when all receivers have read what was packed last."""
         slot = self._slots[self._turn % SLOTS]
         assert slot is not None
         slot.reading = reading
         self._turn += 1
 
     def wait(self) -> None:
-        """Waits until everything has been read."""
+        """Wait until everything has been read."""
         for slot in self._slots:
             if slot is not None:
                 slot.wait()
 
     def drop(self) -> None:
-        """Gives the memory back, as soon as readers close it: when they open another, or end."""
+        """Give the memory back, as soon as readers close it: when they open another, or end."""
         self._slots = [None] * SLOTS
 
 

@@ -24,7 +24,7 @@ _NOT_COMPUTED = ("softcap", "s_aux", "position_bias")
 
 
 def register() -> str:
-    """Makes the attention known to transformers; returns its name there."""
+    """Make the attention known to transformers; return its name there."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, packed_attention)
@@ -43,7 +43,7 @@ def packed_attention(
     packed: PackedRow | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function as transformers wants it.
+    """Return an attention function as transformers wants it.
 
     Args:
         module: the attention layer.
@@ -102,7 +102,7 @@ def packed_attention(
 
 
 def _varlen_kernel(query: Tensor) -> Any:
-    """The kernel of torch for sequences of various lengths; None if it has none for this."""
+    """Return the kernel of torch for sequences of various lengths; None if it has none for this."""
     if not query.is_cuda or query.dtype not in (torch.bfloat16, torch.float16):
         return None
     try:
@@ -126,7 +126,7 @@ def _on_padded_rows(
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
-    """Computes `[N, heads, D]` from the same by way of `[n, heads, longest, D]`."""
+    """Compute `[N, heads, D]` from the same by way of `[n, heads, longest, D]`."""
 
     def rows(x: Tensor) -> Tensor:
         x = x if packed.to_rows is None else x.index_select(0, packed.to_rows)

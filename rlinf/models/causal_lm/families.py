@@ -10,7 +10,7 @@ _FIXED_ROPE = ("default", "linear", "llama3", "yarn")
 
 
 def why_not_plain(module: nn.Module) -> str | None:
-    """Says why a causal language model of transformers is no plain decoder, or returns None."""
+    """Say why a causal language model of transformers is no plain decoder, or return None."""
     config = module.config
     if config.model_type not in FAMILIES:
         return f"model_type is {config.model_type!r}, not one of {', '.join(FAMILIES)}"

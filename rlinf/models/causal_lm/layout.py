@@ -11,7 +11,7 @@ from rlinf.utils.copies import copied_to
 
 
 def layout_on(device: torch.device, sequence_layout: str, attn_implementation: str) -> str:
-    """Which layout a model of transformers uses.
+    """Return which layout a model of transformers uses.
 
     Sequences of like length go through the model together, so that rows have little padding; on a
     CPU that costs less than to move tokens to rows and back for each attention.
@@ -89,7 +89,7 @@ class ModelInput:
 
 
 def model_input(sequences: Sequences, layout: str, device: torch.device) -> ModelInput:
-    """Lays sequences out.
+    """Lay sequences out.
 
     The last token of a sequence predicts nothing and is left out. Nothing stands between the
     sequences of a packed row; padding is on the right, where causal attention does not see it.

@@ -18,7 +18,7 @@ _CHANGES_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 def load_causal_lm(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
-    """Builds the network that a model section describes, as transformers knows it.
+    """Build the network that a model section describes, as transformers knows it.
 
     Args:
         cfg: a model section, complete.
@@ -37,7 +37,7 @@ def load_causal_lm(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def shape_of_causal_lm(cfg: Any) -> PreTrainedModel:
-    """The same network without weights, on the meta device: of a folder only the config is read.
+    """Return the same network without weights, on the meta device; reads only its config.
 
     Args:
         cfg: a model section, complete.
@@ -61,7 +61,7 @@ def shape_of_causal_lm(cfg: Any) -> PreTrainedModel:
 
 
 def check_logits(config: PreTrainedConfig) -> None:
-    """Refuses architectures whose logits are not the output of their last layer.
+    """Refuse architectures whose logits are not the output of their last layer.
 
     Raises:
         ValueError: names what the architecture does to its logits.
@@ -76,7 +76,7 @@ def check_logits(config: PreTrainedConfig) -> None:
 
 
 def without_dropout(model: nn.Module) -> None:
-    """Turns dropout off: log-probabilities must be those of the model that generates."""
+    """Turn dropout off: log-probabilities must be those of the model that generates."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -86,7 +86,7 @@ def without_dropout(model: nn.Module) -> None:
 
 
 def transformers_module() -> Any:
-    """Imports transformers, or says which extra it is part of."""
+    """Import transformers, or say which extra it is part of."""
     try:
         import transformers
     except ImportError as error:

@@ -21,7 +21,7 @@ _BLOCK = 4096
 
 
 def kernels_for(logits: Tensor) -> LogitKernels | None:
-    """The kernels for some logits; None where torch has to do."""
+    """Return the kernels for some logits; None where torch has to do."""
     if not logits.is_cuda or logits.dtype is not torch.float32:
         return None
     return _kernels_on(logits.device)
@@ -87,7 +87,7 @@ class LogitKernels:
         return out
 
     def check(self, device: torch.device) -> None:
-        """Compares with torch.
+        """Compare with torch.
 
         Raises:
             RuntimeError: the results differ.

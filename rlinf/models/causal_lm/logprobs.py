@@ -139,7 +139,7 @@ def _gradients(
     of_entropy: Tensor | None,
     entropy: Tensor,
 ) -> Tensor:
-    """The gradient in the logits, `[R, V]`; overwrites `logp`."""
+    """Return the gradient in the logits, `[R, V]`; overwrites `logp`."""
     if of_entropy is None:
         if of_logprobs is None:
             return logp.zero_()
@@ -179,7 +179,7 @@ def _logits(
 
 
 def _matmul(one: Tensor, other: Tensor) -> Tensor:
-    """Multiplies in the format of the factors and returns float32, or float64 for float64."""
+    """Multiply in the format of the factors and return float32, or float64 for float64."""
     with torch.autocast(one.device.type, enabled=False):
         if _WIDE_RESULTS and one.is_cuda and one.dtype in (torch.bfloat16, torch.float16):
             # Logits of 20 have steps of an eighth in bf16: sums must not be rounded to that.

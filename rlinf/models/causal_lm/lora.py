@@ -24,7 +24,7 @@ Whole = Callable[[Tensor], Tensor]
 
 
 def add_adapters(lm: nn.Module, cfg: Any) -> PeftModel:
-    """Freezes a language model and gives it adapters to train.
+    """Freeze a language model and give it adapters to train.
 
     Args:
         lm: the model.
@@ -138,7 +138,7 @@ class AdapterStore(nn.Module):
         }
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """The adapters by name."""
+        """Return the adapters by name."""
         return dict(self._tensors)
 
     def merged(self, device: torch.device | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -155,7 +155,7 @@ class AdapterStore(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Brings the model to the adapters that were received, on whatever device it is now."""
+        """Bring the model to the adapters that were received, on whatever device it is now."""
         model = self._model[0]
         for name, tensor in self.merged(next(model.parameters()).device):
             model.get_parameter(name).copy_(tensor)

@@ -55,7 +55,7 @@ class CausalLM(nn.Module):
             self.add_value_head()
 
     def add_value_head(self) -> None:
-        """Adds a value function that begins as zero, if there is none yet."""
+        """Add a value function that begins as zero, if there is none yet."""
         if self.value_head is None:
             self.value_head = nn.Linear(self.plain.config.hidden_size, 1, dtype=torch.float32)
             nn.init.zeros_(self.value_head.weight)
@@ -68,18 +68,18 @@ class CausalLM(nn.Module):
 
     @staticmethod
     def is_value_parameter(name: str) -> bool:
-        """Whether a parameter of this name belongs to the value head."""
+        """Return whether a parameter of this name belongs to the value head."""
         return name.startswith("value_head.")
 
     def enable_gradient_checkpointing(self, use_reentrant: bool = False) -> None:
-        """Lets layers recompute their activations in the backward pass."""
+        """Let layers recompute their activations in the backward pass."""
         self.plain.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         if self.has_adapters and use_reentrant:
             # That form passes gradients on only if the input of a layer has one.
             self.plain.enable_input_require_grads()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compiles the layers, which share their code, and leaves what is around them.
+        """Compile the layers, which share their code, and leave what is around them.
 
         Args:
             *args: passed on to `torch.compile`.
@@ -101,7 +101,7 @@ class CausalLM(nn.Module):
         compute_values: bool = False,
         use_adapters: bool = True,
     ) -> dict[str, Tensor]:
-        """Computes what is asked for each of the R response tokens of n sequences.
+        """Compute what is asked for each of the R response tokens of n sequences.
 
         Args:
             sequences: what to read.
@@ -144,7 +144,7 @@ class CausalLM(nn.Module):
         return out
 
     def layout_on(self, device: torch.device) -> str:
-        """How sequences are laid out on a device: `packed` or `padded`.
+        """Return how sequences are laid out on a device: `packed` or `padded`.
 
         Args:
             device: where the model is, or is to be.
@@ -152,13 +152,13 @@ class CausalLM(nn.Module):
         return layout_on(device, self._layout, self._attention)
 
     def _set_attention(self, plain: nn.Module, layout: str) -> None:
-        """Chooses the attention that goes with a layout."""
+        """Choose the attention that goes with a layout."""
         name = attention.NAME if layout == "packed" else self._attention
         if plain.config._attn_implementation != name:
             plain.set_attn_implementation(name)
 
     def _hidden(self, plain: nn.Module, inputs: ModelInput) -> Tensor:
-        """The last hidden states before each response token, `[R, H]`."""
+        """Return the last hidden states before each response token, `[R, H]`."""
         packed = {} if inputs.packed is None else {"packed": inputs.packed}
         out = plain.base_model(
             input_ids=inputs.input_ids,
@@ -189,7 +189,7 @@ class CausalLM(nn.Module):
         return merged_tensors(self.lm, whole, use_adapters=False)
 
     def save_folder(self, folder: str | Path, tensors: dict[str, Tensor]) -> None:
-        """Writes a model folder of Hugging Face layout.
+        """Write a model folder of Hugging Face layout.
 
         Args:
             folder: made if absent.
@@ -207,7 +207,7 @@ class CausalLM(nn.Module):
 
 
 def build_causal_lm(cfg: Any, torch_dtype: torch.dtype) -> CausalLM:
-    """Builds the model that a section describes.
+    """Build the model that a section describes.
 
     Args:
         cfg: the model section, complete.

@@ -40,7 +40,7 @@ class _Quick:
     """Mixed into the class of a norm: computes the same quicker."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Normalises the last dimension."""
+        """Normalise the last dimension."""
         if hidden_states.dtype is self.weight.dtype:
             if hidden_states.is_cuda:
                 shape = self.weight.shape
@@ -57,7 +57,7 @@ def _autocasts() -> bool:
 
 
 def quicken_norms(model: nn.Module) -> int:
-    """Lets the RMS norms of a model compute quicker; returns how many did.
+    """Let the RMS norms of a model compute quicker; return how many did.
 
     A norm is taken for one by what it computes, not by its name: architectures differ in it.
     """

@@ -45,7 +45,7 @@ class ActorCriticPolicy(BasePolicy):
         settings: HeadSettings,
         env_spec: EnvSpec | None = None,
     ) -> None:
-        """Makes heads and normaliser.
+        """Make heads and normaliser.
 
         Args:
             feature_dim: F, numbers in the features.
@@ -94,7 +94,7 @@ class ActorCriticPolicy(BasePolicy):
 
     @abstractmethod
     def policy_inputs(self, env_obs: Mapping[str, Any], augment: bool) -> dict[str, Tensor]:
-        """Returns what of the observations is needed to recompute, on the policy's device.
+        """Return what of the observations is needed to recompute, on the policy's device.
 
         Args:
             env_obs: As in `predict_action_batch`.
@@ -103,7 +103,7 @@ class ActorCriticPolicy(BasePolicy):
 
     @abstractmethod
     def features(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Returns the features [n, F] of inputs as `policy_inputs` returns them."""
+        """Return the features [n, F] of inputs as `policy_inputs` returns them."""
 
     def distribution(self, features: Tensor) -> Distribution:
         """Return the distribution of chunks of actions.
@@ -196,7 +196,7 @@ class ActorCriticPolicy(BasePolicy):
             self.normalizer.commit()
 
     def _states(self, env_obs: Mapping[str, Any], obs_dim: int) -> Tensor:
-        """Returns `states` as [B, S] float32 on the policy's device."""
+        """Return `states` as [B, S] float32 on the policy's device."""
         states = env_obs.get("states")
         if states is None:
             raise ValueError(

@@ -80,7 +80,7 @@ class BasePolicy(nn.Module, ABC):
     """Names of submodule classes that FSDP wraps as a unit."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Checks that every declared forward type has its method."""
+        """Check that every declared forward type has its method."""
         super().__init_subclass__(**kwargs)
         for kind in cls.forward_types:
             if not hasattr(cls, f"{kind.value}_forward"):
@@ -95,7 +95,7 @@ class BasePolicy(nn.Module, ABC):
         num_action_chunks: int = 1,
         action_range: ActionRange | None = None,
     ) -> None:
-        """Keeps what every policy declares about its actions.
+        """Keep what every policy declares about its actions.
 
         Args:
             action_dim: A, numbers in one action.
@@ -142,7 +142,7 @@ class BasePolicy(nn.Module, ABC):
         compute_entropy: bool = False,
         compute_values: bool = False,
     ) -> dict[str, Tensor | None]:
-        """Recomputes, with gradients, what `predict_action_batch` computed.
+        """Recompute, with gradients, what `predict_action_batch` computed.
 
         Args:
             forward_inputs: As returned by `predict_action_batch`, any number n of samples.
@@ -159,7 +159,7 @@ class BasePolicy(nn.Module, ABC):
     def predict_action_batch(
         self, env_obs: Mapping[str, Any], mode: Mode = "train", **sampling: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Acts on a batch of observations, without gradients.
+        """Act on a batch of observations, without gradients.
 
         Args:
             env_obs: Batch-first observations: `states` [B, S], `main_images` [B, H, W, 3] uint8,
@@ -176,7 +176,7 @@ class BasePolicy(nn.Module, ABC):
         """
 
     def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:
-        """Returns values of observations, without gradients; for bootstrapping.
+        """Return values of observations, without gradients; for bootstrapping.
 
         Args:
             env_obs: As in `predict_action_batch`.
@@ -187,7 +187,7 @@ class BasePolicy(nn.Module, ABC):
         return self.predict_action_batch(env_obs, mode="eval")[1]["prev_values"]
 
     def enable_gradient_checkpointing(self) -> None:
-        """Lets the modules of `_no_split_modules` recompute their activations in backward passes.
+        """Let the modules of `_no_split_modules` recompute their activations in backward passes.
 
         Raises:
             ValueError: The policy names no such modules.
@@ -204,7 +204,7 @@ class BasePolicy(nn.Module, ABC):
 
     @classmethod
     def is_value_parameter(cls, name: str) -> bool:
-        """Returns whether a parameter belongs to the value function alone.
+        """Return whether a parameter belongs to the value function alone.
 
         Args:
             name: As in `named_parameters`.
@@ -218,7 +218,7 @@ class BasePolicy(nn.Module, ABC):
         all_reduce: AllReduce | None = None,
         commit: bool = True,
     ) -> None:
-        """Adds a batch to the running statistics of observations; no-op without any.
+        """Add a batch to the running statistics of observations; no-op without any.
 
         Statistics that change between acting and training would make the recomputed
         log-probabilities differ from the rollout's. So either call this after the last update
@@ -233,10 +233,10 @@ class BasePolicy(nn.Module, ABC):
         """
 
     def commit_normalizer(self) -> None:
-        """Lets the policy use the statistics collected so far; no-op without any."""
+        """Let the policy use the statistics collected so far; no-op without any."""
 
     def set_generator(self, generator: torch.Generator | None) -> None:
-        """Says where sampling noise comes from.
+        """Say where sampling noise comes from.
 
         Args:
             generator: On the device of the policy; None is torch's global generator.
@@ -244,7 +244,7 @@ class BasePolicy(nn.Module, ABC):
         self.generator = generator
 
     def _check_call(self, mode: str, sampling: Mapping[str, Any]) -> None:
-        """Refuses a mode or sampling parameters that would have no effect."""
+        """Refuse a mode or sampling parameters that would have no effect."""
         if mode not in ("train", "eval"):
             raise ValueError(f"mode must be 'train' or 'eval', not '{mode}'")
         unknown = sorted(sampling.keys() - self.sampling_keys)
@@ -256,5 +256,5 @@ class BasePolicy(nn.Module, ABC):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy starts without a generator: two policies must not share one by accident."""
+        """Return a copy starts without a generator: two policies must not share one by accident."""
         return {**self.__dict__, "generator": None}

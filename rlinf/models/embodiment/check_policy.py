@@ -14,7 +14,7 @@ from rlinf.models.embodiment.base_policy import BasePolicy
 def check_policy(
     policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float = 1e-5
 ) -> list[str]:
-    """Acts on a batch of observations and recomputes what was done.
+    """Act on a batch of observations and recompute what was done.
 
     Args:
         policy: The policy; its generator and gradients are used up.

@@ -43,14 +43,14 @@ class HeadSettings:
 
     @classmethod
     def of(cls, cfg: DictConfig) -> HeadSettings:
-        """Reads the settings from a model section."""
+        """Read the settings from a model section."""
         own = {field.name: cfg[field.name] for field in fields(cls)}
         choices = own["action_choices"]
         own["action_choices"] = None if choices is None else tuple(choices)
         return cls(**{**own, "hidden_sizes": tuple(own["hidden_sizes"])})
 
     def __post_init__(self) -> None:
-        """Checks the settings against each other."""
+        """Check the settings against each other."""
         if not self.log_std_min <= self.init_log_std <= self.log_std_max:
             raise ValueError(
                 f"init_log_std {self.init_log_std} is outside of log_std_min {self.log_std_min} "

@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """Returns an activation function, which may overwrite its argument.
+    """Return an activation function, which may overwrite its argument.
 
     Args:
         name: tanh, relu, elu or silu.
@@ -53,7 +53,7 @@ class MLP(nn.Module):
         act: str = "tanh",
         out_gain: float | None = None,
     ) -> None:
-        """Makes the layers.
+        """Make the layers.
 
         Args:
             in_dim: Numbers in an input.
@@ -76,7 +76,7 @@ class MLP(nn.Module):
                 orthogonal_(self.head, out_gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns [n, out_dim] for x [n, in_dim], in the number format of the weights."""
+        """Return [n, out_dim] for x [n, in_dim], in the number format of the weights."""
         # Looked up in the plain dicts: with a handful of rows, attribute access and module calls
         # take about as long as the arithmetic.
         modules, act = self._modules, self.act
@@ -87,7 +87,7 @@ class MLP(nn.Module):
 
 
 def _linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """Returns `layer(x)`, by a shorter way if the layer is a plain one that nobody hooks."""
+    """Return `layer(x)`, by a shorter way if the layer is a plain one that nobody hooks."""
     if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
         return layer(x.to(layer.weight.dtype))
     parameters = layer._parameters
@@ -99,7 +99,7 @@ def _linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def orthogonal_(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
-    """Initialises a layer with an orthogonal weight of the given gain and zero bias."""
+    """Initialise a layer with an orthogonal weight of the given gain and zero bias."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         layer.bias.zero_()

@@ -34,7 +34,7 @@ class EnvNoise:
         self._block = torch.empty(0)
 
     def at(self, step: int) -> Tensor:
-        """Returns the noise of one step, [B, width] float32.
+        """Return the noise of one step, [B, width] float32.
 
         Args:
             step: Number of the step since the start of the run, at least 0.

@@ -26,7 +26,7 @@ class ObsNormalizer(RunningStats):
     scale: Tensor
 
     def __init__(self, dim: int, clip: float = 10.0) -> None:
-        """Starts as the identity, but for the clipping.
+        """Start as the identity, but for the clipping.
 
         Args:
             dim: Numbers in an observation.
@@ -44,7 +44,7 @@ class ObsNormalizer(RunningStats):
         all_reduce: AllReduce | None = None,
         commit: bool = True,
     ) -> None:
-        """Adds a batch, as `RunningStats.update`.
+        """Add a batch, as `RunningStats.update`.
 
         Args:
             values: [*batch, dim].
@@ -58,12 +58,12 @@ class ObsNormalizer(RunningStats):
 
     @torch.no_grad()
     def commit(self) -> None:
-        """Applies the statistics collected so far from now on."""
+        """Apply the statistics collected so far from now on."""
         self.shift.copy_(self.mean)
         self.scale.copy_((self.var + EPSILON).rsqrt())
 
     def forward(self, values: Tensor) -> Tensor:
-        """Returns the normalised values, [*batch, dim] float32.
+        """Return the normalised values, [*batch, dim] float32.
 
         Args:
             values: [*batch, dim] float32.

@@ -11,13 +11,13 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_activations(module: nn.Module) -> None:
-    """Lets a module compute its activations again in backward passes; results are the same."""
+    """Let a module compute its activations again in backward passes; results are the same."""
     module.__class__ = _recomputing(type(module))
 
 
 @cache
 def _recomputing(cls: type[nn.Module]) -> type[nn.Module]:
-    """Returns a class of the same name; copies of its modules do the same."""
+    """Return a class of the same name; copies of its modules do the same."""
 
     def forward(self: nn.Module, *args: Any) -> Any:
         if not torch.is_grad_enabled():

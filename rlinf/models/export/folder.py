@@ -46,7 +46,7 @@ class PolicyExport:
         return str(self.settings["model_type"]).lower()
 
     def config(self) -> dict[str, Any]:
-        """What `config.json` says in every format."""
+        """Return what `config.json` says in every format."""
         spec, own = self.env_spec, self.settings
         shape, choices = spec.image_shape, spec.action_choices
         return {
@@ -80,7 +80,7 @@ class PolicyExport:
 
 
 def write_export(policy: PolicyExport, to: str, out: Path) -> Path:
-    """Writes a folder, whole or not at all.
+    """Write a folder, whole or not at all.
 
     Args:
         policy: What to write.
@@ -100,7 +100,7 @@ def write_export(policy: PolicyExport, to: str, out: Path) -> Path:
 
 
 def write_whole(out: Path, write: Callable[[Path], None]) -> Path:
-    """Writes a folder, whole or not at all.
+    """Write a folder, whole or not at all.
 
     Args:
         out: Absent, or an empty folder.
@@ -162,7 +162,7 @@ FORMATS: dict[str, Callable[[PolicyExport, Path], None]] = {
 
 
 def _write_policy(policy: PolicyExport, folder: Path, more: dict[str, Any]) -> None:
-    """Writes `config.json` and the weights, and sees to it that they fit each other."""
+    """Write `config.json` and the weights, and see to it that they fit each other."""
     from safetensors.torch import save_file
 
     config = {**policy.config(), **more}
@@ -188,7 +188,7 @@ def _misfits(own: dict[str, Tensor], given: dict[str, Tensor]) -> list[str]:
 
 
 def _bounds(bounds: tuple[float, ...] | None) -> list[float | None] | None:
-    """Bounds that JSON can hold: None where there is none."""
+    """Bound that JSON can hold: None where there is none."""
     if bounds is None:
         return None
     return [bound if math.isfinite(bound) else None for bound in bounds]

@@ -25,7 +25,7 @@ class RLinfPolicyConfig(PretrainedConfig):
     model_type = "rlinf_policy"
 
     def __init__(self, architecture="mlp_policy", settings=None, **kwargs):
-        """Keeps the architecture and its settings; sizes and ranges are among the others."""
+        """Keep the architecture and its settings; sizes and ranges are among the others."""
         self.architecture = architecture
         self.settings = settings or {}
         for name in SIZES:
@@ -41,7 +41,7 @@ class RLinfPolicyModel(PolicyLayers, PreTrainedModel):
     main_input_name = "states"
 
     def __init__(self, config):
-        """Makes the layers that the config describes."""
+        """Make the layers that the config describes."""
         super().__init__(config)
         self.build(config.to_dict())
         self.post_init()

@@ -68,7 +68,7 @@ set `actor.model.model_path` to this folder.
 
 
 def readme(config: dict[str, Any], to: str) -> str:
-    """Returns the text.
+    """Return the text.
 
     Args:
         config: What `config.json` says.

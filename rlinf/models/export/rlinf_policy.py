@@ -24,7 +24,7 @@ class MLP(nn.Module):
     """Linear layers with activations between them."""
 
     def __init__(self, in_dim, hidden_sizes, out_dim, activation):
-        """Makes the layers; without `out_dim` the last one is activated, too."""
+        """Make the layers; without `out_dim` the last one is activated, too."""
         super().__init__()
         sizes = [in_dim, *hidden_sizes]
         self.activation = ACTIVATIONS[activation]
@@ -32,7 +32,7 @@ class MLP(nn.Module):
         self.head = None if out_dim is None else nn.Linear(sizes[-1], out_dim)
 
     def forward(self, x):
-        """Returns [B, out_dim] for x [B, in_dim]."""
+        """Return [B, out_dim] for x [B, in_dim]."""
         for layer in self.hidden:
             x = self.activation(layer(x))
         return x if self.head is None else self.head(x)
@@ -42,7 +42,7 @@ class Normalizer(nn.Module):
     """Shifts and scales states by the mean and deviation that were seen in training."""
 
     def __init__(self, dim, clip):
-        """Makes the buffers; `mean`, `var` and `count` are kept for training to go on."""
+        """Make the buffers; `mean`, `var` and `count` are kept for training to go on."""
         super().__init__()
         self.clip = clip
         self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
@@ -52,7 +52,7 @@ class Normalizer(nn.Module):
         self.register_buffer("scale", torch.ones(dim))
 
     def forward(self, states):
-        """Returns states in units of their deviation, clipped, [B, S]."""
+        """Return states in units of their deviation, clipped, [B, S]."""
         return ((states - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
 
@@ -60,12 +60,12 @@ class SpatialSoftmax(nn.Module):
     """Where each channel of a feature map is strongest, as coordinates in [-1, 1]."""
 
     def __init__(self):
-        """Makes the temperature."""
+        """Make the temperature."""
         super().__init__()
         self.log_temperature = nn.Parameter(torch.zeros(1))
 
     def forward(self, x):
-        """Returns [B, 2*K] for a feature map [B, K, H, W]."""
+        """Return [B, 2*K] for a feature map [B, K, H, W]."""
         height, width = x.shape[-2:]
         rows, columns = torch.meshgrid(
             torch.linspace(-1, 1, height, device=x.device),
@@ -80,7 +80,7 @@ class Encoder(nn.Module):
     """Convolutions, then a projection to a few numbers."""
 
     def __init__(self, in_channels, settings):
-        """Makes the layers."""
+        """Make the layers."""
         super().__init__()
         layers, size, before = [], settings["image_size"], in_channels
         for index, width in enumerate(settings["channels"]):
@@ -101,7 +101,7 @@ class Encoder(nn.Module):
         self.activation = ACTIVATIONS[settings["activation"]]
 
     def forward(self, images):
-        """Returns [B, F] for images [B, H, W, channels] uint8."""
+        """Return [B, F] for images [B, H, W, channels] uint8."""
         pixels = images.permute(0, 3, 1, 2).to(self.projection.weight.dtype)
         x = self.convolutions(pixels * (2.0 / 255.0) - 1.0)
         return self.activation(self.norm(self.projection(self.pool(x))))
@@ -111,7 +111,7 @@ class PolicyLayers:
     """The layers of a policy and what they compute; to be mixed with a module class."""
 
     def build(self, config):
-        """Makes the layers that `config.json` describes."""
+        """Make the layers that `config.json` describes."""
         own = config["settings"]
         self.settings, self.action_dim = own, config["action_dim"]
         self.chunk = own["num_action_chunks"]
@@ -150,7 +150,7 @@ class PolicyLayers:
             self.log_std = nn.Parameter(torch.zeros(numbers))
 
     def forward(self, states=None, **images):
-        """Returns the most likely actions, in the units of the env, [B, C, A]; choices are int64.
+        """Return the most likely actions, in the units of the env, [B, C, A]; choices are int64.
 
         Args:
             states: [B, S], as the env gives them; None if the policy does not use them.
@@ -165,13 +165,13 @@ class PolicyLayers:
         return self._in_range(mean.view(-1, self.chunk, self.action_dim))
 
     def values(self, states=None, **images):
-        """Returns the values of observations, [B, 1] or [B, C]; None without a value function."""
+        """Return the values of observations, [B, 1] or [B, C]; None without a value function."""
         if self.value_head is None:
             return None
         return self.value_head(self.features(states, **images)).float()
 
     def features(self, states=None, **images):
-        """Returns what the heads see, [B, F]."""
+        """Return what the heads see, [B, F]."""
         parts = []
         for key, views in self.views.items():
             if images.get(key) is None:
@@ -213,13 +213,13 @@ class RLinfPolicy(PolicyLayers, nn.Module):
     """A policy."""
 
     def __init__(self, config):
-        """Makes the layers that `config.json` describes."""
+        """Make the layers that `config.json` describes."""
         super().__init__()
         self.build(config)
 
 
 def load_policy(folder="."):
-    """Returns the policy of a folder with `config.json` and `model.safetensors`."""
+    """Return the policy of a folder with `config.json` and `model.safetensors`."""
     from safetensors.torch import load_file
 
     policy = RLinfPolicy(json.loads((Path(folder) / "config.json").read_text()))

@@ -53,7 +53,7 @@ class Channel:
         maxbytes: int = 0,
         redeliver: bool = False,
     ) -> Channel:
-        """Makes a channel, or connects to the one of that name with the same settings.
+        """Make a channel, or connect to the one of that name with the same settings.
 
         A name whose channel is closed is free: a new channel takes it, and whoever uses the old
         one still sees that it is closed.
@@ -105,7 +105,7 @@ class Channel:
     def connect(
         cls, name: str, current_worker: Any = None, timeout: float | None = None
     ) -> Channel:
-        """Finds a channel by its name, waiting for it to be made.
+        """Find a channel by its name, waiting for it to be made.
 
         Args:
             name: its name.
@@ -141,7 +141,7 @@ class Channel:
         async_op: bool = False,
         timeout: float | None = None,
     ) -> Work | None:
-        """Puts an item, waiting for room if the channel is full.
+        """Put an item, waiting for room if the channel is full.
 
         In a channel without bounds the item is on its way when this returns. The item may be
         changed afterwards.
@@ -154,7 +154,7 @@ class Channel:
         return work if async_op else work.wait()
 
     def put_nowait(self, item: Any, weight: float = 0, key: Hashable = DEFAULT_KEY) -> None:
-        """Puts an item, or raises `ChannelFull`."""
+        """Put an item, or raise `ChannelFull`."""
         self._client().put(self._spec, key, item, weight, False, None).wait()
 
     def put_batch(
@@ -165,7 +165,7 @@ class Channel:
         async_op: bool = False,
         timeout: float | None = None,
     ) -> list[Work] | None:
-        """Puts several items in their order."""
+        """Put several items in their order."""
         items = list(items)
         weights = [0.0] * len(items) if weights is None else weights
         if len(weights) != len(items):
@@ -190,7 +190,7 @@ class Channel:
     def get(
         self, key: Hashable = DEFAULT_KEY, async_op: bool = False, timeout: float | None = None
     ) -> Any:
-        """Takes the next item, waiting for one.
+        """Take the next item, waiting for one.
 
         Raises:
             ChannelClosed: the channel is closed and empty.
@@ -200,7 +200,7 @@ class Channel:
         return work if async_op else work.wait()
 
     def get_nowait(self, key: Hashable = DEFAULT_KEY) -> Any:
-        """Takes the next item, or raises `ChannelEmpty`."""
+        """Take the next item, or raise `ChannelEmpty`."""
         return self._client().get(self._spec, key, None, False, None).wait()
 
     def get_batch(
@@ -210,7 +210,7 @@ class Channel:
         async_op: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """Takes items until their weights reach `target_weight`.
+        """Take items until their weights reach `target_weight`.
 
         Stops before an item that would exceed the target; an item that is heavier than the target
         comes alone, so a batch is never empty. Waits for more items while the batch is too light,
@@ -220,7 +220,7 @@ class Channel:
         return work if async_op else work.wait()
 
     def task_done(self) -> None:
-        """Says that this process is done with the items that it has taken."""
+        """Say that this process is done with the items that it has taken."""
         self._client().acknowledge(self._spec)
 
     def __iter__(self) -> Any:
@@ -234,19 +234,19 @@ class Channel:
     # -- asking ---------------------------------------------------------------------------------
 
     def peek_all(self, key: Hashable = DEFAULT_KEY) -> list[Any]:
-        """Copies of all items of a key, which stay in the channel."""
+        """Copy of all items of a key, which stay in the channel."""
         return self._client().ask(self._spec, "peek", key).wait()
 
     def qsize(self, key: Hashable = DEFAULT_KEY) -> int:
-        """Number of items of a key."""
+        """Return the number of items of a key."""
         return self._client().ask(self._spec, "qsize", key).wait()
 
     def empty(self, key: Hashable = DEFAULT_KEY) -> bool:
-        """Whether a key has no items."""
+        """Return whether a key has no items."""
         return self.qsize(key) == 0
 
     def full(self, key: Hashable = DEFAULT_KEY) -> bool:
-        """Whether a key has no room."""
+        """Return whether a key has no room."""
         return self._client().ask(self._spec, "full", key).wait()
 
     def keys(self) -> list[Hashable]:
@@ -260,7 +260,7 @@ class Channel:
     # -- ending ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes the channel: readers get what is left, then `ChannelClosed`.
+        """Close the channel: readers get what is left, then `ChannelClosed`.
 
         Raises:
             ChannelError: an item that this process had put was refused.
@@ -286,7 +286,7 @@ class Channel:
         return f"<Channel {self.name}>"
 
     def __str__(self) -> str:
-        """The items of the default key, shortened; they stay in the channel."""
+        """Return the items of the default key, shortened; they stay in the channel."""
         items = self.peek_all()
         shown = [_short.repr(item) for item in items[:_SHOWN_ITEMS]]
         if len(items) > _SHOWN_ITEMS:

@@ -72,7 +72,7 @@ class ChannelClient:
         wait: bool,
         timeout: float | None,
     ) -> Work:
-        """Starts to put an item."""
+        """Start to put an item."""
         keeper = keeper_of(spec, key)
         self.raise_late_error(spec.id)
         encoded, _ = self.endpoint.packer.encode(obj)
@@ -115,7 +115,7 @@ class ChannelClient:
         wait: bool,
         timeout: float | None,
     ) -> Work:
-        """Starts to get an item, or a batch if there is a target weight."""
+        """Start to get an item, or a batch if there is a target weight."""
         keeper = keeper_of(spec, key)
         self.raise_late_error(spec.id)
         if self._reading.get(spec.name) is not spec:
@@ -160,7 +160,7 @@ class ChannelClient:
                 self.endpoint.post_soon(keeper, "q.ack", fields)
 
     def _take_ahead(self, spec: ChannelSpec, key: Hashable) -> Work | None:
-        """Takes the next item that was lent, and tells the keeper; None if there is none."""
+        """Take the next item that was lent, and tell the keeper; None if there is none."""
         channel = spec.id
         with self._lock:
             connection, lent = self._ahead.get((channel, key), (None, None))
@@ -180,7 +180,7 @@ class ChannelClient:
         return finished(payload, undo=partial(self._restore, connection, (0, channel, key, *rest)))
 
     def _restore(self, connection: Connection, fields: tuple[Any, ...], payload: Payload) -> None:
-        """Returns an item that was lent and taken, but is used by nobody."""
+        """Return an item that was lent and taken, but is used by nobody."""
         try:
             self.endpoint.answer_raw(connection, "q.restore", fields, copies(payload))
         except PeerLost:
@@ -202,7 +202,7 @@ class ChannelClient:
             pass
 
     def ask(self, spec: ChannelSpec, question: str, key: Hashable = None) -> Work:
-        """Starts a question to the keeper of a key."""
+        """Start a question to the keeper of a key."""
         keeper = keeper_of(spec, key)
         self.raise_late_error(spec.id)
         what = f"the answer of channel {spec.name!r} to {question}"
@@ -213,7 +213,7 @@ class ChannelClient:
         return pending.work
 
     def ask_all(self, spec: ChannelSpec, kind: str, *fields: Any) -> list[Work]:
-        """Starts a request to each keeper of a channel."""
+        """Start a request to each keeper of a channel."""
         works = []
         for keeper in spec.keepers:
             what = f"{keeper} to answer for channel {spec.name!r}"
@@ -246,7 +246,7 @@ class ChannelClient:
         self.raise_late_error(spec.id)
 
     def acknowledge(self, spec: ChannelSpec) -> None:
-        """Says that this process is done with all items that it has taken."""
+        """Say that this process is done with all items that it has taken."""
         for keeper in spec.keepers:
             fields = (0, spec.id, self._pop_taken(spec.id, keeper))
             self.endpoint.submit(self.endpoint.connection_to(keeper), "q.ack", fields)
@@ -265,7 +265,7 @@ class ChannelClient:
             raise
 
     def cancel(self, pending: Pending) -> None:
-        """Asks the keeper to forget a request; an answer that is on the way still counts."""
+        """Ask the keeper to forget a request; an answer that is on the way still counts."""
         fields = (pending.number, pending.spec.id, pending.key)
         self.endpoint.post_soon(pending.keeper, "q.cancel", fields)
 
@@ -279,7 +279,7 @@ class ChannelClient:
             return self._taken.pop((channel, keeper), [])
 
     def give_back(self, pending: Pending, payloads: list[Payload | None]) -> None:
-        """Returns items that nobody will take here; they go to where they were in the queue."""
+        """Return items that nobody will take here; they go to where they were in the queue."""
         sizes: list[int | None] = []
         parts: list[bytes] = []
         for index, payload in enumerate(payloads):
@@ -297,7 +297,7 @@ class ChannelClient:
         self._return_ahead(channel, pending.key)
 
     def number(self) -> int:
-        """A number for a new request."""
+        """Return a number for a new request."""
         return next(self._numbers)
 
     def _limit(self, timeout: float | None) -> float | None:
@@ -308,7 +308,7 @@ class ChannelClient:
             return self._pending.pop(number, None)
 
     def raise_late_error(self, channel: ChannelId) -> None:
-        """Raises what became of an earlier put, if it was refused and nobody was told."""
+        """Raise what became of an earlier put, if it was refused and nobody was told."""
         error = self._late_errors.pop(channel, None) if self._late_errors else None
         if error is not None:
             raise error
@@ -374,7 +374,7 @@ class ChannelClient:
         loans: list[Lent],
         body: list[Any],
     ) -> None:
-        """Keeps the items that came along, the last ones of the body, for the next requests."""
+        """Keep the items that came along, the last ones of the body, for the next requests."""
         lent: deque[_Loan] = deque()
         position = len(body) - sum(count for count, _, _ in loans)
         for count, weight, order in loans:

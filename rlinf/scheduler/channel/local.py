@@ -41,7 +41,7 @@ class LocalClient:
         wait: bool,
         timeout: float | None,
     ) -> Work:
-        """Starts to put an item."""
+        """Start to put an item."""
         work = self._work(f"room in channel {spec.name!r}", key, timeout)
         with self._lock:
             self.queues.put(Put(work, Item(obj, weight, _size_of(obj), "", key)), wait)
@@ -55,7 +55,7 @@ class LocalClient:
         wait: bool,
         timeout: float | None,
     ) -> Work:
-        """Starts to get an item or a batch."""
+        """Start to get an item or a batch."""
         what = f"an item of channel {spec.name!r}, key {key!r}"
         work = self._work(what, key, timeout, self._put_back)
         with self._lock:
@@ -65,7 +65,7 @@ class LocalClient:
         return work.then(lambda items: [item.body for item in items])
 
     def ask(self, spec: ChannelSpec, question: str, key: Hashable = None) -> Work:
-        """Answers a question about a key."""
+        """Answer a question about a key."""
         work = self._work(question, key, None)
         with self._lock:
             answers = {

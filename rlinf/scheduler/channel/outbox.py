@@ -44,7 +44,7 @@ class Outbox:
         endpoint.on_end(self._on_end)
 
     def add(self, encoded: Encoded, keeper: str, again: bool, timeout: float) -> int:
-        """Keeps an item and returns its ticket.
+        """Keep an item and return its ticket.
 
         Args:
             encoded: the item.
@@ -95,7 +95,7 @@ class Outbox:
         self.drop(fields[0])
 
     def drop(self, ticket: int) -> None:
-        """Lets go of an item."""
+        """Let go of an item."""
         with self._lock:
             entry = self._entries.pop(ticket, None)
         if entry is not None:
@@ -104,7 +104,7 @@ class Outbox:
             pool.release(entry.block.id, _AGAIN)
 
     def _on_end(self, peer: str, error: BaseException) -> None:
-        """Drops the items that a keeper will never name a consumer for."""
+        """Drop the items that a keeper will never name a consumer for."""
         with self._lock:
             tickets = [ticket for ticket, entry in self._entries.items() if entry.keeper == peer]
         for ticket in tickets:

@@ -89,7 +89,7 @@ class Pending:
         )
 
     def expect(self, entries: list[Entry]) -> None:
-        """Notes who sends what."""
+        """Note who sends what."""
         self._items = [None] * len(entries)
         self.missing = {
             index: ("", "") if isinstance(entry, int) else entry
@@ -97,7 +97,7 @@ class Pending:
         }
 
     def fill(self, index: int, payload: Payload) -> None:
-        """Takes an item."""
+        """Take an item."""
         assert self.missing is not None
         self._items[index] = payload
         self.missing.pop(index, None)
@@ -136,7 +136,7 @@ class Batch(Deferred):
         self._values: list[Any] | None = None
 
     def load(self) -> list[Any]:
-        """The items."""
+        """Return the items."""
         if self._values is None:
             self._values = [payload.load() for payload in self.payloads]
         return self._values
@@ -152,7 +152,7 @@ class Granted(Batch):
         self._is_batch = batch
 
     def load(self) -> Any:
-        """The items, or the one item."""
+        """Return the items, or the one item."""
         pending, self._pending = self._pending, None
         if pending is not None:
             self._client.note_taken(pending.spec.id, pending.keeper, pending.number)
@@ -166,7 +166,7 @@ class Granted(Batch):
 
 
 def copies(payload: Payload | None) -> list[bytes]:
-    """The parts of an item, to send it back; none if it is lost or could not be opened."""
+    """Return the parts of an item, to send it back; none if it is lost or could not be opened."""
     try:
         return [bytes(part) for part in payload.parts] if payload is not None else []
     except SchedulerError:

@@ -91,7 +91,7 @@ class Queues:
     # -- requests -------------------------------------------------------------------------------
 
     def put(self, put: Put, wait: bool = True) -> None:
-        """Enqueues an item, or lets the request wait for room, or refuses it."""
+        """Enqueue an item, or let the request wait for room, or refuse it."""
         error = self._refusal()
         if error is None and self.closed:
             error = ChannelClosed(f"channel {self.name!r} is closed; nothing can be put into it")
@@ -116,7 +116,7 @@ class Queues:
             self._forget_if_unused(put.item.key)
 
     def take_back(self, consumer: str, request: Any, bodies: list[Any]) -> None:
-        """Puts items that were granted but never taken in front of their queue.
+        """Put items that were granted but never taken in front of their queue.
 
         Args:
             consumer: who returns them.
@@ -148,7 +148,7 @@ class Queues:
         self.put_back(there)
 
     def restore(self, consumer: str, item: Item) -> None:
-        """Puts an item where it was that a consumer had been lent, took and did not use after all.
+        """Put an item where it was that a consumer had been lent, took and did not use after all.
 
         It may have said since that it is done with it.
         """
@@ -160,7 +160,7 @@ class Queues:
         self.put_back([item])
 
     def put_back(self, items: list[Item]) -> None:
-        """Puts items into their queues again, where they were."""
+        """Put items into their queues again, where they were."""
         for key in dict.fromkeys(item.key for item in items):
             line = self._line(key)
             returned = [item for item in items if item.key == key]
@@ -170,7 +170,7 @@ class Queues:
             self._serve(key, line)
 
     def get(self, key: Hashable, get: Get, wait: bool = True) -> None:
-        """Grants items, or lets the request wait for them, or refuses it."""
+        """Grant items, or let the request wait for them, or refuse it."""
         self.acknowledge(get.consumer, get.done)
         error = self._refusal()
         if error is not None:
@@ -182,7 +182,7 @@ class Queues:
         self._serve(key, line)
 
     def cancel(self, key: Hashable, request: Any) -> bool:
-        """Takes a request that still waits out of its line; False if it has been served."""
+        """Take a request that still waits out of its line; False if it has been served."""
         line = self._lines.get(key)
         if line is None:
             return False
@@ -197,7 +197,7 @@ class Queues:
         return False
 
     def close(self) -> None:
-        """Refuses further items; readers get what is left and then `ChannelClosed`."""
+        """Refuse further items; readers get what is left and then `ChannelClosed`."""
         self.closed = True
         for key, line in list(self._lines.items()):
             while line.puts:
@@ -230,7 +230,7 @@ class Queues:
             self._serve(key, line)
 
     def _lend(self, line: _Line, consumer: str) -> list[Item]:
-        """Lends the next items to a consumer that has just got one, if it has come before."""
+        """Lend the next items to a consumer that has just got one, if it has come before."""
         known = consumer in line.readers
         line.readers.add(consumer)
         if not known or len(line.readers) > 1 or line.gets:
@@ -259,7 +259,7 @@ class Queues:
     # -- questions --------------------------------------------------------------------------------
 
     def peek(self, key: Hashable) -> list[Item]:
-        """The items of a key, which stay where they are."""
+        """Return the items of a key, which stay where they are."""
         line = self._lines.get(key)
         if line is None:
             return []
@@ -267,12 +267,12 @@ class Queues:
         return sorted((i for i in items if i.lost is None), key=lambda item: item.order)
 
     def size(self, key: Hashable) -> int:
-        """Number of items of a key."""
+        """Return the number of items of a key."""
         line = self._lines.get(key)
         return len(line) if line is not None else 0
 
     def full(self, key: Hashable) -> bool:
-        """Whether a key has no room for another item."""
+        """Return whether a key has no room for another item."""
         if self.maxbytes and self.stats.bytes >= self.maxbytes:
             return True
         return bool(self.maxsize) and self.size(key) >= self.maxsize
@@ -310,7 +310,7 @@ class Queues:
             self._held[consumer] = kept
 
     def consumer_gone(self, consumer: str, broken: bool = False) -> None:
-        """Deals with the items that a consumer had taken, and with its requests.
+        """Deal with the items that a consumer had taken, and with its requests.
 
         Args:
             consumer: who died or cannot be reached any more.
@@ -339,7 +339,7 @@ class Queues:
             )
 
     def producer_gone(self, producer: str, broken: bool = False) -> None:
-        """Deals with items that are with a producer.
+        """Deal with items that are with a producer.
 
         Args:
             producer: who died or cannot be reached any more.
@@ -392,7 +392,7 @@ class Queues:
     # -- serving ----------------------------------------------------------------------------------
 
     def _serve(self, key: Hashable, line: _Line) -> None:
-        """Serves the requests of a key, first come first served, as far as the items go."""
+        """Serve the requests of a key, first come first served, as far as the items go."""
         if self.broken:
             self._discard_items(line)
         while line.gets:
@@ -420,7 +420,7 @@ class Queues:
             self._sink.failed(get.request, error)
 
     def _match(self, line: _Line, get: Get) -> int | None:
-        """How many items from the front serve a request; None if it has to wait."""
+        """Return how many items from the front serve a request; None if it has to wait."""
         if not line.items:
             return None
         if get.target is None or line.items[0].lost:
@@ -463,7 +463,7 @@ class Queues:
         self._sink.granted(get.request, items, ahead)
 
     def _admit(self, key: Hashable, line: _Line) -> None:
-        """Lets puts in that wait for the room which a grant has made."""
+        """Let puts in that wait for the room which a grant has made."""
         while line.puts and self._has_room(line, line.puts[0].item):
             self._enqueue(line, line.puts.popleft())
         if self.maxbytes:

@@ -71,7 +71,7 @@ class Cluster:
     _current: ClassVar[Cluster | None] = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Cluster:
-        """Gives the existing cluster when nothing is asked for."""
+        """Give the existing cluster when nothing is asked for."""
         asked = any(value is not None for value in [*args, *kwargs.values()])
         if cls._current is not None:
             if asked:
@@ -91,7 +91,7 @@ class Cluster:
         distributed_log_dir: str | None = None,
         trace: bool = True,
     ):
-        """Starts or joins Ray, waits for the nodes and looks at them.
+        """Start or join Ray, wait for the nodes and look at them.
 
         Args:
             num_nodes: number of nodes; 0 for all that Ray has.
@@ -128,7 +128,7 @@ class Cluster:
     # -- making -------------------------------------------------------------------------------
 
     def _attach(self) -> None:
-        """Learns of the cluster from inside a worker."""
+        """Learn of the cluster from inside a worker."""
         self._runtime: Any = current_runtime()
         self.run = self._runtime.run
         self.topology: ClusterTopology = self._runtime.registry.ask("take", key="topology")
@@ -226,7 +226,7 @@ class Cluster:
 
     @classmethod
     def current(cls) -> Cluster:
-        """The cluster of this process.
+        """Return the cluster of this process.
 
         Raises:
             RuntimeError: there is none.
@@ -239,7 +239,7 @@ class Cluster:
 
     @classmethod
     def has_initialized(cls) -> bool:
-        """Whether this process has a cluster."""
+        """Return whether this process has a cluster."""
         return cls._current is not None
 
     @property
@@ -258,7 +258,7 @@ class Cluster:
         return self.topology.accelerator_ranks
 
     def get_node_info(self, node_rank: int) -> NodeInfo:
-        """A node by its rank."""
+        """Return a node by its rank."""
         return self.topology.get_node_info(node_rank)
 
     def get_node_ip(self, node_rank: int) -> str:
@@ -266,7 +266,7 @@ class Cluster:
         return self.get_node_info(node_rank).node_ip
 
     def get_node_group(self, label: str = "cluster") -> Any:
-        """A node group by its label, None if there is none."""
+        """Return a node group by its label, None if there is none."""
         return self.topology.get_node_group(label)
 
     def get_alive_nodes(self) -> list[NodeInfo]:
@@ -308,7 +308,7 @@ class Cluster:
         strategy: Any,
         options: LaunchOptions,
     ) -> LaunchedGroup:
-        """Starts the workers of a group and waits until all have registered; see `launch`."""
+        """Start the workers of a group and wait until all have registered; see `launch`."""
         if self._closed:
             raise ClusterError(f"group {name!r} cannot be started: the cluster has been shut down")
         if name in self._runtime.registry.ask("groups"):
@@ -350,7 +350,7 @@ class Cluster:
         return group
 
     def stop_group(self, group: LaunchedGroup) -> None:
-        """Ends the workers of a group and waits until they are gone; once."""
+        """End the workers of a group and wait until they are gone; once."""
         # A later group may have the same name, and its workers are not to be touched.
         if not group.stopped:
             group.stopped = True
@@ -359,7 +359,7 @@ class Cluster:
             self._shutdown.end([group])
 
     def _start_keepers(self, distributed: bool, node_rank: int) -> list[str]:
-        """Starts the processes that keep channels on some nodes, once; returns their names."""
+        """Start the processes that keep channels on some nodes, once; return their names."""
         nodes = tuple(range(self.num_nodes)) if distributed else (node_rank,)
         self.get_node_info(nodes[-1])
         with self._lock:
@@ -379,11 +379,11 @@ class Cluster:
     # -- failure ------------------------------------------------------------------------------
 
     def deaths(self) -> list[Death]:
-        """All deaths of the run so far, in the order of time."""
+        """Return all deaths of the run so far, in the order of time."""
         return self._runtime.supervisor.deaths()
 
     def dump_stacks(self) -> Path:
-        """Writes the Python stacks of all workers to files and returns their folder."""
+        """Write the Python stacks of all workers to files and return their folder."""
         return self._on_driver().dump_stacks()
 
     def _on_driver(self) -> DriverSupervisor:
@@ -394,7 +394,7 @@ class Cluster:
     # -- traffic ------------------------------------------------------------------------------
 
     def traffic(self) -> Traffic:
-        """What each worker has sent and received so far, by peer: items, bytes, seconds waited."""
+        """Return items, bytes and seconds waited of each worker and peer so far."""
         self._on_driver()
         assert self._server is not None
         return self._server.inquire("traffic", None, None, timeout=5.0)
@@ -422,7 +422,7 @@ class Cluster:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Ends all workers and, if this cluster started it, Ray; returns when they are gone."""
+        """End all workers and, if this cluster started it, Ray; return when they are gone."""
         with self._lock:
             if self._closed:
                 return

@@ -133,7 +133,7 @@ class DriverSupervisor(Supervisor):
         return deaths[-1] if deaths else None
 
     def _is_gone(self, info: WorkerInfo) -> bool:
-        """Whether the process of a worker has ended, as far as can be seen from here."""
+        """Return whether the process of a worker has ended, as far as can be seen from here."""
         if info.cluster_node_rank != self._node_rank:
             return False
         return process_state(info.pid) in ("", "gone")
@@ -153,7 +153,7 @@ class DriverSupervisor(Supervisor):
         return WaitTimeout(what, waiter=self.name, seconds=seconds, holders=holders, advice=advice)
 
     def _mute(self, info: Any) -> str:
-        """What can be said of a worker that does not answer its lifeline."""
+        """Return what can be said of a worker that does not answer its lifeline."""
         if info is None:
             return "has not registered"
         if info.cluster_node_rank != self._node_rank:
@@ -163,11 +163,11 @@ class DriverSupervisor(Supervisor):
         return f"{doing}; the process is {state} and does not answer"
 
     def _activity(self, name: str) -> str:
-        """What a worker on this node was doing when it said so last."""
+        """Return what a worker on this node was doing when it said so last."""
         return read_post_mortem(worker_file(self._run.log_dir, name, ".record"), "").activity
 
     def awake(self, names: list[str]) -> list[str]:
-        """Those workers that may answer: not stopped by a signal, as far as can be seen here."""
+        """Return the workers that are not stopped by a signal, as far as can be seen here."""
         return [name for name in names if not self._is_frozen(self._server.state.workers.get(name))]
 
     def _is_frozen(self, info: Any) -> bool:
@@ -187,7 +187,7 @@ class DriverSupervisor(Supervisor):
         return found
 
     def dump_stacks(self) -> Path:
-        """Writes the Python stacks of all workers to files and returns their folder."""
+        """Write the Python stacks of all workers to files and return their folder."""
         folder = self.folder / "stacks"
         folder.mkdir(parents=True, exist_ok=True)
         everybody = self.awake(list(self._server.state.workers))
@@ -202,7 +202,7 @@ class DriverSupervisor(Supervisor):
         return folder
 
     def report(self, error: BaseException) -> None:
-        """Prints and saves the failure card, once, for the error that ends the run.
+        """Print and save the failure card, once, for the error that ends the run.
 
         Whatever goes wrong with the card, the error stays the one that is raised.
         """

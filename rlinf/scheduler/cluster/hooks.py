@@ -45,7 +45,7 @@ class ExitHooks:
             signal.signal(signal.SIGTERM, _leave_on_sigterm)
 
     def remove(self) -> None:
-        """Puts everything back."""
+        """Put everything back."""
         atexit.unregister(self._at_exit)
         if sys.excepthook is self._excepthook:
             sys.excepthook = self._old_excepthook

@@ -171,7 +171,7 @@ def start_actors(
     interpreters: list[str | None],
     options: LaunchOptions,
 ) -> list[Any]:
-    """Starts one actor per spec, without waiting for them."""
+    """Start one actor per spec, without waiting for them."""
     import cloudpickle
     import ray
 
@@ -198,7 +198,7 @@ def start_actors(
 
 
 def process_environment(env: Mapping[str, str], interpreter: str | None) -> dict[str, Any]:
-    """The part of the environment that must be there before the process starts.
+    """Return the part of the environment that must be there before the process starts.
 
     Everything else is set inside the process, before anything of the user's is imported: a process
     that needs nothing special can be one that Ray has ready.

@@ -64,7 +64,7 @@ class FoundNodes:
 def find_nodes(
     session: RaySession, count: int, cfg: Mapping[str, Any], deadline: float
 ) -> FoundNodes:
-    """Waits for `count` nodes (0: those that are there) and describes them."""
+    """Wait for `count` nodes (0: those that are there) and describe them."""
     here = _this_node()
     alive = session.wait_for_nodes(count, deadline, lambda nodes: _missing(session, nodes, count))
     facts = _ask(session, alive)
@@ -88,7 +88,7 @@ def find_nodes(
 
 
 def _find_hardware(session: RaySession, nodes: list[NodeInfo], cfg: Mapping[str, Any]) -> None:
-    """Looks for the robots and other hardware that the configuration names, on their nodes."""
+    """Look for the robots and other hardware that the configuration names, on their nodes."""
     wanted = hardware_of_nodes(cfg, len(nodes))
     for node in nodes:
         if wanted[node.node_rank]:
@@ -119,7 +119,7 @@ def _describe(node: RayNode, facts: dict[str, Any]) -> NodeInfo:
 
 
 def _missing(session: RaySession, nodes: list[RayNode], count: int) -> str:
-    """Which ranks have not come, as far as the ones that did can tell."""
+    """Return which ranks have not come, as far as the ones that did can tell."""
     try:
         facts = _ask(session, nodes)
     except Exception as error:
@@ -138,7 +138,7 @@ def _this_node() -> str:
 
 
 def _changed_env(of_node: Mapping[str, str]) -> dict[str, str]:
-    """What was set or changed for the driver since Ray was started on its node."""
+    """Return what was set or changed for the driver since Ray was started on its node."""
     return {
         key: value
         for key, value in os.environ.items()

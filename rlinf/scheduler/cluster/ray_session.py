@@ -67,7 +67,7 @@ class RaySession:
     def wait_for_nodes(
         self, count: int, deadline: float, missing: Callable[[list[RayNode]], str]
     ) -> list[RayNode]:
-        """Waits until `count` nodes are alive.
+        """Wait until `count` nodes are alive.
 
         Args:
             count: number of nodes; 0 for those that are there.
@@ -108,7 +108,7 @@ class RaySession:
     def start_on(
         self, ray_id: str, function: Callable[..., Any], *args: Any
     ) -> Callable[[float], Any]:
-        """Starts a function on a node; call what it returns, with a deadline, for the value."""
+        """Start a function on a node; call what it returns, with a deadline, for the value."""
         import ray
 
         remote = ray.remote(num_cpus=0, max_retries=0)(function)
@@ -116,7 +116,7 @@ class RaySession:
         return lambda timeout: ray.get(reference, timeout=timeout)
 
     def close(self) -> None:
-        """Leaves Ray if this session entered it; ends it if this session started it."""
+        """Leave Ray if this session entered it; end it if this session started it."""
         import ray
 
         if self.owned and ray.is_initialized():
@@ -139,7 +139,7 @@ def alive_nodes() -> list[RayNode]:
 
 
 def _start(options: dict[str, Any]) -> None:
-    """Starts a Ray of one's own, again if the machine is too busy for the time that Ray allows.
+    """Start a Ray of one's own, again if the machine is too busy for the time that Ray allows.
 
     Raises:
         ClusterError: it did not come up in any attempt.
@@ -193,7 +193,7 @@ def _no_ray(address: str | None, error: Exception) -> ClusterError:
 
 @contextlib.contextmanager
 def _importable_by_workers() -> Iterator[None]:
-    """Lets processes of a Ray that is started here find this package where this one did."""
+    """Let processes of a Ray that is started here find this package where this one did."""
     root = str(Path(__file__).resolve().parents[3])
     before = os.environ.get("PYTHONPATH")
     entries = [root, *(before.split(os.pathsep) if before else [])]

@@ -68,7 +68,7 @@ class GroupShutdown:
         self._awake = awake
 
     def end(self, groups: Sequence[LaunchedGroup]) -> None:
-        """Ends the workers of some groups and waits until they are gone.
+        """End the workers of some groups and wait until they are gone.
 
         Raises:
             WaitTimeout: some are still there, although they were killed.
@@ -110,7 +110,7 @@ class GroupShutdown:
                 server.state.config_reads |= reads
 
     def _kill(self, names: list[str]) -> None:
-        """Kills processes, those on other nodes all at the same time."""
+        """Kill processes, those on other nodes all at the same time."""
         if self._driver_access is None:
             return
         server, session, nodes, here = self._driver_access
@@ -139,7 +139,7 @@ def _end_actors(actors: Any) -> None:
 
 @contextlib.contextmanager
 def attempt(what: str) -> Iterator[None]:
-    """Goes on when a part of the shutdown fails, and says so."""
+    """Go on when a part of the shutdown fails, and say so."""
     try:
         yield
     except Exception as error:
@@ -172,7 +172,7 @@ def in_time(seconds: float, what: str, function: Callable[[], None]) -> None:
 
 
 def leave_ray(session: RaySession, started: list[Any], seconds: float) -> None:
-    """Leaves Ray, and ends what is left of one's own.
+    """Leave Ray, and end what is left of one's own.
 
     Args:
         session: the connection to Ray.
@@ -206,7 +206,7 @@ def our_processes() -> list[Any]:
 
 
 def end_leftovers(processes: list[Any], timeout: float) -> None:
-    """Waits for processes to end, then ends those that did not."""
+    """Wait for processes to end, then ends those that did not."""
     import psutil
 
     deadline = time.monotonic() + timeout
@@ -222,14 +222,14 @@ def end_leftovers(processes: list[Any], timeout: float) -> None:
 
 
 def kill_processes(pids: list[int]) -> None:
-    """Kills processes of this machine; one that has ended meanwhile is left alone."""
+    """Kill processes of this machine; one that has ended meanwhile is left alone."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def runs(process: Any) -> bool:
-    """Whether a process runs; a zombie only waits for somebody else to reap it."""
+    """Return whether a process runs; a zombie only waits for somebody else to reap it."""
     import psutil
 
     try:

@@ -80,7 +80,7 @@ class Broadcaster:
     def broadcast(
         self, obj: Any, groups: Groups, source: tuple[str, Any] | None, hold: bool = False
     ) -> Work:
-        """Starts a broadcast in which this process is the source or a receiver.
+        """Start a broadcast in which this process is the source or a receiver.
 
         The source's work is done when every receiver has taken the object, or, if it holds it, has
         given it back.
@@ -155,7 +155,7 @@ class Broadcaster:
                 self._spread([first], (endpoint.name, tag, number, others), packed)
 
     def _spread(self, receivers: list[str], fields: tuple[Any, ...], packed: PackedMessage) -> None:
-        """Sends one message to each receiver; after a failure, none of the others gets it."""
+        """Send one message to each receiver; after a failure, none of the others gets it."""
         for index, receiver in enumerate(receivers):
             try:
                 self._endpoint.post(receiver, "spread", fields, packed)

@@ -215,7 +215,7 @@ class CudaExporter:
             self._exported.pop(token_id, None)
 
     def release_all_for(self, owner: Hashable) -> list[int]:
-        """Take back what a reader that died still held; returns the ids."""
+        """Take back what a reader that died still held; return the ids."""
         with self._lock:
             ids = [i for i, exported in self._exported.items() if exported.owner == owner]
             lent = [self._leased.pop(key) for key in list(self._leased) if key[0] == owner]
@@ -315,7 +315,7 @@ class CudaImporter:
 
 
 def _begins(whole: torch.Tensor, part: torch.Tensor) -> bool:
-    """Whether a tensor is made of the first elements of another."""
+    """Return whether a tensor is made of the first elements of another."""
     return (
         part.data_ptr() == whole.data_ptr()
         and part.dtype == whole.dtype

@@ -71,7 +71,7 @@ class OutgoingTransfer(NamedTuple):
     work: Work
 
     def move(self, group: PairGroup, number: int, limit: float | None) -> Any:
-        """Sends them."""
+        """Send them."""
         group.send(number, self.tensors, self.ready, limit)
 
 
@@ -87,7 +87,7 @@ class IncomingTransfer(NamedTuple):
     work: Work
 
     def move(self, group: PairGroup, number: int, limit: float | None) -> Any:
-        """Receives them."""
+        """Receive them."""
         return group.receive(number, self.tensors, limit)
 
 
@@ -156,7 +156,7 @@ class DeviceLink:
         device: int,
         options: CollectiveGroupOptions,
     ) -> DeviceLink:
-        """The sender's side of a new link.
+        """Return the sender's side of a new link.
 
         Args:
             context: this process.
@@ -175,13 +175,16 @@ class DeviceLink:
     def incoming(
         cls, context: LinkContext, peer: str, address: LinkAddress, device: int
     ) -> DeviceLink:
-        """The receiver's side of a link that a peer has made; `device` is where tensors come."""
+        """Return the receiver's side of a link that a peer has made.
+
+        `device` is where tensors come.
+        """
         return cls(context, peer, address, RECEIVER, device)
 
     # -- any thread ---------------------------------------------------------------------------
 
     def send(self, outgoing: OutgoingTransfer) -> TransferSpec:
-        """Queues tensors; the message that brings the transfer to the receiver must follow."""
+        """Queue tensors; the message that brings the transfer to the receiver must follow."""
         with self._state:
             number = self._count
             self._count += 1
@@ -190,7 +193,7 @@ class DeviceLink:
         return TransferSpec(self.address, number, tuple(specs))
 
     def receive(self, transfer: TransferSpec, work: Work) -> None:
-        """Receives tensors when it is their turn."""
+        """Receive tensors when it is their turn."""
         self._post(transfer.number, IncomingTransfer(transfer.tensors, work))
 
     def _post(self, number: int, batch: OutgoingTransfer | IncomingTransfer) -> None:
@@ -203,7 +206,7 @@ class DeviceLink:
             batch.work.finish(error=error)
 
     def end(self, error: BaseException) -> None:
-        """Fails what is under way, and what comes later, and ends the thread."""
+        """Fail what is under way, and what comes later, and end the thread."""
         with self._state:
             if self._error is not None:
                 return

@@ -135,7 +135,7 @@ class Endpoint:
             return self.__dict__["_unpacker"]
 
     def warm_up(self) -> None:
-        """Loads what moving data needs, soon, so that the first message is quick.
+        """Load what moving data needs, soon, so that the first message is quick.
 
         Not at once: whoever has launched this process is about to call it.
         """
@@ -149,7 +149,7 @@ class Endpoint:
         return [listener.address for listener in self._listeners]
 
     def on(self, kind: str, handler: Handler) -> None:
-        """Handles messages of a kind."""
+        """Handle messages of a kind."""
         self._handlers[kind] = handler
 
     def on_end(self, watcher: Callable[[str, BaseException], None]) -> None:
@@ -169,7 +169,7 @@ class Endpoint:
             raise SchedulerError(f"{self.name}: {self._forked}")
 
     def close_in_child(self, reason: str) -> None:
-        """Refuses all use in a forked child."""
+        """Refuse all use in a forked child."""
         self._forked = reason
 
     def later(self, function: Callable[..., Any], *args: Any) -> None:
@@ -178,7 +178,7 @@ class Endpoint:
 
     @shielded
     def close(self) -> None:
-        """Stops taking data."""
+        """Stop taking data."""
         self._closing = True
         for listener in self._listeners:
             self._loop.call_soon(listener.close)
@@ -193,7 +193,7 @@ class Endpoint:
     # -- sending ------------------------------------------------------------------------------
 
     def shares_memory(self, peer: str) -> bool:
-        """Whether a peer can read this process's shared memory."""
+        """Return whether a peer can read this process's shared memory."""
         info = self._infos.get(peer)
         return (
             info is not None
@@ -202,7 +202,7 @@ class Endpoint:
         )
 
     def shares_gpu(self, peer: str) -> bool:
-        """Whether a peer has an accelerator that this process sees."""
+        """Return whether a peer has an accelerator that this process sees."""
         return bool(self.shared_devices(peer))
 
     def shared_devices(self, peer: str) -> frozenset[int]:
@@ -212,7 +212,7 @@ class Endpoint:
         return frozenset(i for i, device in enumerate(self.visible) if device in theirs)
 
     def info(self, peer: str) -> WorkerInfo | None:
-        """What the registry says of a peer that has been reached before."""
+        """Return what the registry says of a peer that has been reached before."""
         return self._infos.get(peer)
 
     def node_of(self, peer: str) -> int:
@@ -222,15 +222,15 @@ class Endpoint:
     def encode_for(
         self, peer: str, obj: Any, copy: bool = True
     ) -> tuple[Encoded, list[int | Work]]:
-        """Encodes an object for one peer; see `Packer.encode`."""
+        """Encode an object for one peer; see `Packer.encode`."""
         return self.packer.encode(obj, peer, self.shared_devices(peer), copy)
 
     def pack_for(self, peer: str, encoded: Encoded, timeout: float = 60.0) -> PackedMessage:
-        """Prepares an encoded object for one peer."""
+        """Prepare an encoded object for one peer."""
         return self.packer.pack(encoded, (peer,), self.shares_memory(peer), timeout)
 
     def read_own(self, block: Block) -> list[memoryview]:
-        """The buffers of a block of this process, to send them where memory cannot be shared."""
+        """Return the buffers of a block of this process, for a peer that shares no memory."""
         return self._unpacker.read(block.descriptor)
 
     def post(
@@ -241,7 +241,7 @@ class Endpoint:
         packed: PackedMessage | None = None,
         flushed: Flushed | None = None,
     ) -> Connection:
-        """Sends a message; connects first if need be, so not for the I/O thread.
+        """Send a message; connects first if need be, so not for the I/O thread.
 
         Returns:
             The connection that it was sent on.
@@ -278,7 +278,7 @@ class Endpoint:
         packed: PackedMessage | None = None,
         flushed: Flushed | None = None,
     ) -> None:
-        """Sends a message on a connection that is there.
+        """Send a message on a connection that is there.
 
         Raises:
             PeerLost: the peer has ended, or the connection to it broke.
@@ -300,7 +300,7 @@ class Endpoint:
         buffers: Any = (),
         flushed: Flushed | None = None,
     ) -> None:
-        """Sends a message whose buffers are not an encoded object, or none at all."""
+        """Send a message whose buffers are not an encoded object, or none at all."""
         self._write(connection, pickle.dumps((kind, fields)), buffers, flushed)
 
     def submit(
@@ -323,11 +323,11 @@ class Endpoint:
             raise self.gone(peer) or broken from error
 
     def _why(self, peer: str, error: BaseException) -> BaseException:
-        """What to say of a peer that the registry says has ended."""
+        """Return what to say of a peer that the registry says has ended."""
         return self.gone(peer) or WorkerDied(peer, cause=str(error))
 
     def post_soon(self, peer: str, kind: str, fields: tuple[Any, ...]) -> None:
-        """Sends a small message from any thread; one to a peer that has ended is dropped."""
+        """Send a small message from any thread; one to a peer that has ended is dropped."""
         connection = self._out.get(peer)
         if connection is not None and connection.closed is None:
             self._drop_if_ended(connection, kind, fields)
@@ -342,7 +342,7 @@ class Endpoint:
             pass
 
     def connection_to(self, peer: str) -> Connection:
-        """The connection to a peer, made at first use; waits for a peer that has not registered.
+        """Return the connection to a peer; make it, and wait for the peer, at first use.
 
         Raises:
             PeerLost: the peer has ended, or the connection to it broke.
@@ -382,7 +382,7 @@ class Endpoint:
         return self.gone(peer) or error
 
     def _reported(self, connection: Connection) -> None:
-        """Waits until the end of a connection has been dealt with; not for the I/O thread."""
+        """Wait until the end of a connection has been dealt with; not for the I/O thread."""
         limit = self.run.timeout("recv")
         if not interruptible(connection.over.wait, limit):
             what = f"the end of a connection to {connection.identity['name']} to be dealt with"
@@ -423,7 +423,7 @@ class Endpoint:
                 info = self._look_again(peer, failure, deadline)
 
     def _look_again(self, peer: str, failure: OSError, deadline: float | None) -> WorkerInfo:
-        """Where a peer is that could not be reached: it may be slow, or started anew."""
+        """Return where a peer is that could not be reached: it may be slow, or started anew."""
         info = self._registry.ask("lives", worker=peer)
         if info is None:
             raise self._why(peer, failure) from failure
@@ -440,14 +440,17 @@ class Endpoint:
             self._out[peer] = connection
 
     def _numbers_of(self, peer: str, life: str, outgoing: bool) -> Numbers:
-        """The numbers of the messages on connections that one of the two has made."""
+        """Return the numbers of the messages on connections that one of the two has made."""
         with self._lock:
             return self._numbers.setdefault((peer, life, outgoing), Numbers())
 
     # -- receiving (one message at a time) ------------------------------------------------------
 
     def incoming(self, peer: str) -> Connection | None:
-        """The connection on which a peer sends to this process; None if it has not made one."""
+        """Return the connection on which a peer sends to this process.
+
+        None if it has not made one.
+        """
         connections = self._in.get(peer)
         return connections[-1] if connections else None
 
@@ -527,7 +530,7 @@ class Endpoint:
             self._break(peer, life, reason, confirmed=True, tell=False)
 
     def _break(self, peer: str, life: str, reason: str, confirmed: bool, tell: bool = True) -> None:
-        """Ends all exchange with a peer that lives, since messages between the two are lost."""
+        """End all exchange with a peer that lives, since messages between the two are lost."""
         with self._lock:
             connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
         others = {connection.identity.get("life", "") for connection in connections} - {life}
@@ -547,7 +550,7 @@ class Endpoint:
         self._cut_off(peer, end)
 
     def _cut_off(self, peer: str, end: PeerLoss) -> None:
-        """Lets go of all that the exchange with a peer needs."""
+        """Let go of all that the exchange with a peer needs."""
         lives = isinstance(end.error, ConnectionBroken)
         with self._lock:
             connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
@@ -568,7 +571,7 @@ class Endpoint:
         self._tell_end(peer)
 
     def _tell_end(self, peer: str) -> None:
-        """Tells of an end once everything that the peer had sent has been read."""
+        """Tell of an end once everything that the peer had sent has been read."""
         with self._lock:
             drained = not self._in.get(peer) and peer not in self._out
         error = self.gone(peer)
@@ -585,7 +588,7 @@ class Endpoint:
         self._losses.when_known(peer, life, reason, callback)
 
     def ended(self, peer: str, life: str | None = None) -> BaseException | None:
-        """Why a peer cannot be reached; None while it can or still has data on the way.
+        """Return why a peer cannot be reached; None while it can or still has data on the way.
 
         Args:
             peer: its name.

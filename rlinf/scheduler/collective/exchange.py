@@ -30,13 +30,13 @@ class Exchange:
         return f"{_prefix(self.number)}{tag} {route_key}"
 
     def give_up(self, number: int) -> None:
-        """Ends all exchanges up to this one, from any thread: those who wait get CallCancelled."""
+        """End all exchanges up to this one, from any thread: those who wait get CallCancelled."""
         for old in range(self._given_up, number + 1):
             self._mailbox.abandon(_prefix(old))
         self._given_up = max(self._given_up, number + 1)
 
     def begin(self, number: int) -> None:
-        """Gives up all before this one and takes part in it from now on."""
+        """Give up all before this one and take part in it from now on."""
         self.give_up(number - 1)
         self.number = number
 

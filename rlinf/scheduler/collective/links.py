@@ -67,7 +67,7 @@ class LinkTensors:
     """
 
     def __init__(self, peer: str, copy: bool):
-        """Begins empty.
+        """Begin empty.
 
         Args:
             peer: name of the receiver.
@@ -82,7 +82,7 @@ class LinkTensors:
         self._outgoing: dict[int, OutgoingTransfer] = {}
 
     def add(self, tensor: torch.Tensor) -> LinkToken:
-        """Takes a tensor; in the thread and stream that made it."""
+        """Take a tensor; in the thread and stream that made it."""
         import torch
 
         device = tensor.get_device()
@@ -108,7 +108,7 @@ class LinkTensors:
             self.left.append(work)
 
     def outgoing(self) -> dict[int, OutgoingTransfer]:
-        """What to send, by the index of the device."""
+        """Return what to send, by the index of the device."""
         return self._outgoing
 
 
@@ -140,7 +140,7 @@ class DeviceLinks:
     """The links of a process, in both directions."""
 
     def __init__(self, endpoint: LinkHost):
-        """Makes no link yet.
+        """Make no link yet.
 
         Raises:
             ValueError: RLINF_DEVICE_LINK is none of `nccl`, `gloo` and `off`.
@@ -202,11 +202,11 @@ class DeviceLinks:
         return frozenset(i for i, device in enumerate(seen) if device not in theirs)
 
     def takes(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor on one of these devices is worth a transfer of its own."""
+        """Return whether a tensor on one of these devices is worth a transfer of its own."""
         return tensor.nbytes >= LINK_BYTES and pair_group.available(self._mode)
 
     def dispatch(self, peer: str, link_tensors: LinkTensors) -> tuple[TransferSpec, ...]:
-        """Sends off what a message has; the message must follow.
+        """Send off what a message has; the message must follow.
 
         Raises:
             WorkerDied: the peer has ended.
@@ -239,7 +239,7 @@ class DeviceLinks:
     # -- receiving ----------------------------------------------------------------------------
 
     def expect(self, sender: str, transfers: tuple[TransferSpec, ...]) -> list[Work]:
-        """Begins to receive what a message says; works whose outcomes are lists of tensors."""
+        """Begin to receive what a message says; works whose outcomes are lists of tensors."""
         return [self._receive(sender, transfer) for transfer in transfers]
 
     def _receive(self, sender: str, transfer: TransferSpec) -> Work:
@@ -271,7 +271,7 @@ class DeviceLinks:
         self._end([link for link in self._all() if link.peer == peer], error)
 
     def close(self) -> None:
-        """Ends all links, and waits a moment for that; in a forked child they are the parent's."""
+        """End all links, and wait a moment for that; in a forked child they are the parent's."""
         if os.getpid() != self._pid:
             return
         atexit.unregister(self.close)

@@ -80,7 +80,7 @@ class Mailbox:
     # -- sending ------------------------------------------------------------------------------
 
     def send(self, peer: str, obj: Any, tag: str = "", keep: bool = True) -> Work:
-        """Starts to send an object.
+        """Start to send an object.
 
         Args:
             peer: name of the receiver.
@@ -119,7 +119,7 @@ class Mailbox:
         return work
 
     def _go(self, peer: str, nbytes: int, go: Callable[[], None], work: Work) -> None:
-        """Sends what has its place in the window; the place is free again if that fails."""
+        """Send what has its place in the window; the place is free again if that fails."""
         try:
             go()
         except BaseException as error:
@@ -165,7 +165,7 @@ class Mailbox:
             self._endpoint.later(self._drain, peer)
 
     def _drain(self, peer: str) -> None:
-        """Sends what waited, in order; one thread at a time, and before anything newer."""
+        """Send what waited, in order; one thread at a time, and before anything newer."""
         while True:
             with self._lock:
                 window = self._windows.get(peer)
@@ -190,7 +190,7 @@ class Mailbox:
     # -- receiving ----------------------------------------------------------------------------
 
     def recv(self, peer: str, tag: str = "", timeout: float | None = None) -> Work:
-        """Starts to receive the next object of a peer.
+        """Start to receive the next object of a peer.
 
         Raises:
             SchedulerError: this is a forked child.
@@ -252,7 +252,7 @@ class Mailbox:
     def deliver(
         self, sender: str, tag: str, payload: Payload, charged: bool = True, first: bool = False
     ) -> None:
-        """Puts a message into its box.
+        """Put a message into its box.
 
         Args:
             sender: who sent it.
@@ -278,7 +278,7 @@ class Mailbox:
             work.finish(payload)
 
     def abandon(self, prefix: str) -> None:
-        """Gives up all streams whose tag begins so, for ever.
+        """Give up all streams whose tag begins so, for ever.
 
         Who waits in one is told that it was cancelled, and so is who asks later. What was sent in
         one is dropped, also what has yet to come.
@@ -316,7 +316,7 @@ class Mailbox:
             self._pay(sender, payload.connection)
 
     def _pay(self, sender: str, connection: Connection) -> None:
-        """Tells a sender what has been consumed since it was told last."""
+        """Tell a sender what has been consumed since it was told last."""
         with self._lock:
             owed = self._owed.pop(sender, None)
         if owed is not None:
@@ -334,7 +334,7 @@ class Mailbox:
     # -- ends and counts ----------------------------------------------------------------------
 
     def _on_end(self, peer: str, error: BaseException) -> None:
-        """Fails what waits for a peer that has ended; what it had sent can still be received."""
+        """Fail what waits for a peer that has ended; what it had sent can still be received."""
         with self._lock:
             lost = [w for box, q in self._queues.items() if box[0] == peer for w in q.askers]
             for box in [b for b in self._queues if b[0] == peer]:
@@ -356,14 +356,14 @@ class Mailbox:
         counter.bytes += nbytes
 
     def traffic(self) -> dict[str, dict[str, dict[str, float]]]:
-        """What was sent and received so far, by peer."""
+        """Return what was sent and received so far, by peer."""
         return {
             "sent": {peer: asdict(counter) for peer, counter in list(self.sent.items())},
             "received": {peer: asdict(counter) for peer, counter in list(self.received.items())},
         }
 
     def waited(self, peer: str, begin: float) -> None:
-        """Adds the time since `begin` to what was waited for a peer."""
+        """Add the time since `begin` to what was waited for a peer."""
         counter = self.received.setdefault(peer, Counter())
         counter.wait_seconds += time.perf_counter() - begin
 

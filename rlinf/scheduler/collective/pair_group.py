@@ -63,7 +63,7 @@ _environment = threading.Lock()
 
 @functools.cache
 def available(backend: str) -> bool:
-    """Whether this process can take part in groups of a back-end."""
+    """Return whether this process can take part in groups of a back-end."""
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -72,7 +72,7 @@ def available(backend: str) -> bool:
 
 
 def listen(host: str) -> socket.socket:
-    """A free port of an address, on which the sender's side of a group is found."""
+    """Return a free port of an address, on which the sender's side of a group is found."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, 0), family=family)
 
@@ -89,12 +89,12 @@ class Server:
         )
 
     def close(self) -> None:
-        """Ends the store; whoever waits in it gets an error."""
+        """End the store; whoever waits in it gets an error."""
         self._store = None
 
 
 def _join_store(place: tuple[str, int]) -> Any:
-    """Connects to a store.
+    """Connect to a store.
 
     Raises:
         OSError: nobody listens there any more.
@@ -122,13 +122,13 @@ class _Turn:
         self._owner: Any = None
 
     def take(self, group: PairGroup) -> None:
-        """Waits for it."""
+        """Wait for it."""
         with self._changed:
             self._changed.wait_for(lambda: self._owner is None)
             self._owner = group
 
     def give_back(self, group: PairGroup) -> None:
-        """Gives it back if the group has it; from any thread."""
+        """Give it back if the group has it; from any thread."""
         with self._changed:
             if self._owner is group:
                 self._owner = None
@@ -151,7 +151,7 @@ class PairGroup:
         options: CollectiveGroupOptions,
         given_up: Callable[[], bool],
     ):
-        """Joins the other side and waits for it.
+        """Join the other side and wait for it.
 
         Args:
             backend: `nccl` or `gloo`.
@@ -199,7 +199,7 @@ class PairGroup:
     def send(
         self, number: int, tensors: Sequence[torch.Tensor], ready: Any, limit: float | None
     ) -> None:
-        """Sends contiguous tensors; returns when they have left.
+        """Send contiguous tensors; return when they have left.
 
         Args:
             number: of the transfer, from 0 on; the same on both sides.
@@ -217,7 +217,7 @@ class PairGroup:
     def receive(
         self, number: int, specs: Sequence[TensorSpec], limit: float | None
     ) -> list[torch.Tensor]:
-        """Receives tensors; returns when they have come."""
+        """Receive tensors; return when they have come."""
         torch = self._torch
         device = self._device or "cpu"
         with self._on_stream():
@@ -231,7 +231,7 @@ class PairGroup:
         return tensors
 
     def abort(self) -> None:
-        """Ends the group and what is under way in it; a transfer that ends so may be incomplete."""
+        """End the group and what is under way in it; a transfer that ends so may be incomplete."""
         _turn.give_back(self)
         self._group.abort()
 
@@ -288,7 +288,7 @@ class PairGroup:
 
 
 def arrived(tensor: torch.Tensor) -> torch.Tensor:
-    """Hands a received tensor to the current thread: on its device, in its stream."""
+    """Hand a received tensor to the current thread: on its device, in its stream."""
     if not tensor.is_cuda:
         return tensor
     import torch
@@ -306,7 +306,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _unwatched() -> Iterator[None]:
-    """Sets what torch reads when a group is made, and from the environment only."""
+    """Set what torch reads when a group is made, and from the environment only."""
     with _environment:
         before = {name: os.environ.get(name) for name in _UNWATCHED}
         os.environ.update(_UNWATCHED)

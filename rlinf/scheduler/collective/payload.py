@@ -78,7 +78,7 @@ class Packer:
         devices: frozenset[int] = frozenset(),
         copy: bool = True,
     ) -> tuple[Encoded, list[int | Work]]:
-        """Encodes an object.
+        """Encode an object.
 
         Args:
             obj: the object.
@@ -167,7 +167,7 @@ class Packer:
     def pack(
         self, encoded: Encoded, readers: Iterable[str], shared: bool, timeout: float
     ) -> PackedMessage:
-        """Prepares an encoded object for readers that get the same bytes.
+        """Prepare an encoded object for readers that get the same bytes.
 
         Args:
             encoded: the object.
@@ -247,7 +247,7 @@ class Unpacker:
     """The receiving side of a process: opens messages, and tells senders what has been let go."""
 
     def __init__(self, loop: IOLoop, send_release: Any, links: DeviceLinks):
-        """Receives.
+        """Receive.
 
         Args:
             loop: I/O thread, which sends the releases.
@@ -265,7 +265,7 @@ class Unpacker:
     def take(
         self, connection: Connection, sender: str, buffers: list[memoryview], *place: Any
     ) -> Payload:
-        """Opens what arrived; one that cannot be opened keeps its turn, and its taker is told."""
+        """Open what arrived; one that cannot be opened keeps its turn, and its taker is told."""
         try:
             return self.open(connection, sender, buffers, *place)
         except Exception as error:
@@ -282,7 +282,7 @@ class Unpacker:
         nbytes: int,
         transfers: tuple[TransferSpec, ...] = (),
     ) -> Payload:
-        """Opens what arrived; the object itself is made when it is first asked for."""
+        """Open what arrived; the object itself is made when it is first asked for."""
         arriving = self._links.expect(sender, transfers)
         if descriptor is None:
             return Payload(self, connection, buffers, nbytes, None, arriving)
@@ -304,7 +304,7 @@ class Unpacker:
         return self._reader.open(descriptor, lambda _: None)
 
     def let_go(self, connection: Connection, block: int | None, token: int | None) -> None:
-        """Notes that a block or GPU handle is free; safe inside the garbage collector."""
+        """Note that a block or GPU handle is free; safe inside the garbage collector."""
         self._let_go.append((connection, block, token))
         self._loop.defer(self._flush)
 
@@ -405,7 +405,7 @@ class Payload(Deferred):
         self._arriving.append(work)
 
     def load(self) -> Any:
-        """Decodes the object."""
+        """Decode the object."""
         if self._error is not None:
             raise self._error
         with self._lock:

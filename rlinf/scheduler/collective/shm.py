@@ -287,7 +287,7 @@ class SegmentPool:
                 self._wait(wait, size, shortage)
 
     def _make_room(self, size: int) -> bool:
-        """Take the bytes of a fresh slot from the budget; gives up idle memory if need be."""
+        """Take the bytes of a fresh slot from the budget; give up idle memory if need be."""
         while not self.budget.take(size):
             if not self._idle:
                 return False
@@ -311,7 +311,10 @@ class SegmentPool:
             self._waiting -= 1
 
     def _pop_warm(self, size: int) -> Slot | None:
-        """The memory used last; up to twice too large, since fresh pages cost more than those."""
+        """Return the memory used last.
+
+        Up to twice too large, since fresh pages cost more than those.
+        """
         sizes = [s for s, slots in self._warm.items() if slots and size <= s <= 2 * size]
         if not sizes:
             return None

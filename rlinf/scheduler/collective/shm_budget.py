@@ -268,7 +268,7 @@ def _paths_of_node() -> list[str]:
 
 
 def _open_first(paths: list[str]) -> tuple[int, str]:
-    """Open the table at the first place that has room; returns it locked, and where it is."""
+    """Open the table at the first place that has room; return it locked, and where it is."""
     *others, last = paths
     for path in others:
         try:

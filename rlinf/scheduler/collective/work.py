@@ -58,7 +58,7 @@ class Work:
         source: Connection | None = None,
         undo: Callable[[Any], None] | None = None,
     ):
-        """Describes work that somebody else finishes.
+        """Describe work that somebody else finishes.
 
         Args:
             what: what is waited for, or a function that says it.
@@ -90,7 +90,7 @@ class Work:
 
     @shielded
     def finish(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Sets the outcome, once; False if there is one already, and this one is undone."""
+        """Set the outcome, once; False if there is one already, and this one is undone."""
         with _FINISHING:
             late = self._done
             if not late:
@@ -122,12 +122,12 @@ class Work:
     # -- waiting --------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether there is an outcome."""
+        """Return whether there is an outcome."""
         return self._done
 
     @shielded
     def wait(self, timeout: float | None = None) -> Any:
-        """Waits for the outcome and returns it, or raises its error.
+        """Wait for the outcome and return it, or raise its error.
 
         Raises:
             WaitTimeout: the deadline passed.
@@ -164,7 +164,7 @@ class Work:
         return self._done
 
     def _open_gate(self) -> None:
-        """Lets the next one through who waits; also after a wait that was interrupted."""
+        """Let the next one through who waits; also after a wait that was interrupted."""
         try:
             self._gate.release()
         except RuntimeError:
@@ -172,7 +172,7 @@ class Work:
             pass
 
     def _read_source(self, limit: float | None) -> float | None:
-        """Reads what comes until this is done; returns what is left of the deadline."""
+        """Read what comes until this is done; return what is left of the deadline."""
         begin = time.monotonic()
         self._waker = waker.of_main_thread()
         try:
@@ -222,7 +222,7 @@ class Work:
 
     @shielded
     def result(self) -> Any:
-        """The outcome of work that is done."""
+        """Return the outcome of work that is done."""
         if self._error is not None:
             raise self._error
         # It belongs to the caller now.
@@ -231,7 +231,7 @@ class Work:
         return value.load() if isinstance(value, Deferred) else value
 
     def cancel(self) -> None:
-        """Gives the work up; `wait` then raises `CallCancelled`, unless it came before that."""
+        """Give the work up; `wait` then raises `CallCancelled`, unless it came before that."""
         if not self._done:
             self.abandon()
 
@@ -296,7 +296,7 @@ class Deferred:
     """An outcome that is made when it is first asked for, in the thread that asks."""
 
     def load(self) -> Any:
-        """Makes the outcome; the same one each time."""
+        """Make the outcome; the same one each time."""
         raise NotImplementedError
 
 

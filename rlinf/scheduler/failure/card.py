@@ -38,7 +38,7 @@ class FailureCard:
     logs: str = ""
 
     def save(self, folder: Path) -> Path:
-        """Writes the card as `failure.json` and returns its path."""
+        """Write the card as `failure.json` and return its path."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "failure.json"
         part = path.with_suffix(".part")
@@ -47,7 +47,7 @@ class FailureCard:
         return path
 
     def render(self, width: int = 100) -> str:
-        """The card as text in a frame."""
+        """Return the card as text in a frame."""
         rows = [
             ("failed first", self.who),
             ("where", self.where),

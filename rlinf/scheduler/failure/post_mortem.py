@@ -59,7 +59,7 @@ _FATAL = (
 def read_post_mortem(
     path: str, log_file: str, pid: int | None = None, lines: int = 20
 ) -> PostMortem:
-    """Reads what a worker left; runs on the worker's node, and needs nothing but files.
+    """Read what a worker left; runs on the worker's node, and needs nothing but files.
 
     Args:
         path: its record.
@@ -79,7 +79,10 @@ def read_post_mortem(
 
 
 def activity_of(path: str) -> str:
-    """What a worker is doing now, with its age; empty if its record is not on this machine."""
+    """Return what a worker is doing now, with its age.
+
+    Empty if its record is not on this machine.
+    """
     try:
         data = Path(path).read_bytes()
         _, since, size = HEAD.unpack_from(data)
@@ -106,7 +109,7 @@ def _read(path: Path) -> PostMortem:
 
 
 def tail(log_file: str, lines: int) -> list[str]:
-    """The last lines of a file; empty if it cannot be read."""
+    """Return the last lines of a file; empty if it cannot be read."""
     try:
         with open(log_file, "rb") as file:
             file.seek(0, os.SEEK_END)
@@ -125,7 +128,7 @@ def diagnose(
     message: str = "",
     oom_kills_before: int = 0,
 ) -> WorkerDied:
-    """Builds the error for a dead worker.
+    """Build the error for a dead worker.
 
     Args:
         name: its address.
@@ -161,7 +164,7 @@ def diagnose(
 
 
 def _gist(message: str, lines: int = 6) -> str:
-    """The end of Ray's message, where the reason stands."""
+    """Return the end of Ray's message, where the reason stands."""
     return "\n".join([line for line in message.splitlines() if line.strip()][-lines:])
 
 

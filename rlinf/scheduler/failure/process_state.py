@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, here and in the machine."""
+    """Return how many processes the kernel has killed for lack of memory."""
     total = 0
     for path, key in (("/sys/fs/cgroup/memory.events", "oom_kill"), ("/proc/vmstat", "oom_kill")):
         try:
@@ -20,7 +20,7 @@ def oom_kills() -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process has been stopped by a signal."""
+    """Return whether a process has been stopped by a signal."""
     return _state_letter(pid) == "T"
 
 

@@ -59,7 +59,7 @@ class PostMortemRecord:
         self._write()
 
     def close_in_child(self, reason: str) -> None:
-        """Leaves record and crash file to the parent; a forked child reports to its terminal."""
+        """Leave record and crash file to the parent; a forked child reports to its terminal."""
         faulthandler.unregister(STACK_SIGNAL)
         try:
             faulthandler.enable(sys.__stderr__, all_threads=True)
@@ -68,19 +68,19 @@ class PostMortemRecord:
             faulthandler.disable()
 
     def enter(self, activity: str) -> int:
-        """Notes that something begins; activities may overlap, the latest is shown."""
+        """Note that something begins; activities may overlap, the latest is shown."""
         token = next(self._tokens)
         self._active[token] = (time.time(), activity)
         self._write()
         return token
 
     def leave(self, token: int) -> None:
-        """Notes that an activity has ended."""
+        """Note that an activity has ended."""
         self._active.pop(token, None)
         self._write()
 
     def rest(self, state: str) -> None:
-        """Notes what the worker is doing when it does nothing else."""
+        """Note what the worker is doing when it does nothing else."""
         self._base = (time.time(), state)
         self._write()
 
@@ -106,7 +106,7 @@ class PostMortemRecord:
             self._map[: len(record)] = record
 
     def note_exit(self, **facts: Any) -> None:
-        """Notes how the process is about to end; a forked child notes nothing."""
+        """Note how the process is about to end; a forked child notes nothing."""
         if os.getpid() != self._pid:
             return
         data = json.dumps(facts).encode()[: _SIZE - EXIT_AT - 4]
@@ -123,22 +123,22 @@ class PostMortemRecord:
 
 
 def earlier_file(path: Path) -> Path:
-    """Where the file of the process is that had this worker's name before."""
+    """Return where the file of the process is that had this worker's name before."""
     return path.with_name(f"{path.stem}_before{path.suffix}")
 
 
 def _keep_earlier(path: Path) -> None:
-    """Puts the record of a process that had this worker's name aside: somebody may still ask."""
+    """Put the record of a process that had this worker's name aside: somebody may still ask."""
     for old in (path, crash_file(path)):
         if old.exists():
             os.replace(old, earlier_file(old))
 
 
 def describe(activity: str, since: float) -> str:
-    """An activity with its age."""
+    """Return an activity with its age."""
     return f"{activity} (for {max(0.0, time.time() - since):.1f} s)"
 
 
 def crash_file(path: Path) -> Path:
-    """Where the interpreter reports fatal signals and stacks."""
+    """Return where the interpreter reports fatal signals and stacks."""
     return path.with_suffix(".stacks")

@@ -77,7 +77,7 @@ class FailureReporter:
         self.card: FailureCard | None = None
 
     def report(self, error: BaseException) -> FailureCard | None:
-        """Makes, saves and returns the card for the error that ends the run; None the second time.
+        """Make, save and return the card for the error that ends the run; None the second time.
 
         Args:
             error: the exception that nobody caught.
@@ -144,7 +144,7 @@ class FailureReporter:
         return card
 
     def _handled(self, chain: list[BaseException]) -> list[Death | Raised]:
-        """What failed and did not keep the program from going on.
+        """Return what failed and did not keep the program from going on.
 
         The program did not go on after the failure that ends it, nor, so shortly before, after a
         death: those who depend on the dead had yet to notice.
@@ -160,14 +160,14 @@ class FailureReporter:
         return handled
 
     def _facts(self, death: Death, chain: list[BaseException]) -> WorkerDied:
-        """How a worker died; a peer that only knows that it has gone does not count."""
+        """Return how a worker died; a peer that only knows that it has gone does not count."""
         for error in chain:
             if isinstance(error, WorkerDied) and error.worker == death.name and error.explained:
                 return error
         return self._explain_death(death.name, death.reason)
 
     def _event_behind(self, chain: list[BaseException]) -> Death | Raised | None:
-        """The record of the failure that an exception speaks of."""
+        """Return the record of the failure that an exception speaks of."""
         return next(filter(None, map(self._event_of, chain)), None)
 
     def _event_of(self, error: BaseException) -> Death | Raised | None:
@@ -194,7 +194,7 @@ class FailureReporter:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An exception and those that it was raised from, down to a death."""
+    """Return an exception and those that it was raised from, down to a death."""
     chain = [error]
     while not isinstance(chain[-1], WorkerDied):
         cause = chain[-1].__cause__
@@ -205,7 +205,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _moment(event: Death | Raised) -> float:
-    """When a failure counts: a lost connection after the deaths that may be the reason."""
+    """Return when a failure counts: a lost connection after the deaths that may be the reason."""
     return event.time + (_NOTICED_SECONDS if _lost_connection(event) else 0.0)
 
 

@@ -94,7 +94,7 @@ class Accelerator(Hardware):
 def accelerator_resource(
     vendor: AcceleratorType, devices: Sequence[tuple[str, str]]
 ) -> HardwareResource | None:
-    """A resource of ``(device_id, model)`` accelerators; ``None`` without any."""
+    """Return a resource of ``(device_id, model)`` accelerators; ``None`` without any."""
     infos: list[HardwareInfo] = [
         AcceleratorInfo(model=model, accelerator_type=vendor, device_id=device_id)
         for device_id, model in devices
@@ -107,7 +107,7 @@ class AcceleratorUtil:
 
     @staticmethod
     def get_accelerator_type(environ: Mapping[str, str] | None = None) -> AcceleratorType:
-        """The vendor of this machine's visible accelerators."""
+        """Return the vendor of this machine's visible accelerators."""
         return AcceleratorType(local_accelerators(environ)[0])
 
     @staticmethod
@@ -122,7 +122,7 @@ class AcceleratorUtil:
 
     @staticmethod
     def get_visible_devices_variable(vendor: AcceleratorType) -> str | None:
-        """The variable that selects devices; ``None`` without accelerators."""
+        """Return the variable that selects devices; ``None`` without accelerators."""
         return TRAITS[vendor].visible_devices if vendor in TRAITS else None
 
     @staticmethod

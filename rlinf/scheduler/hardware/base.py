@@ -104,7 +104,7 @@ class Hardware:
 
     @staticmethod
     def get(hardware_type: str, path: str = "hardware.type") -> type[Hardware]:
-        """The class of a type.
+        """Return the class of a type.
 
         Raises:
             PlacementError: (a ``ValueError``) For an unknown type, with the known ones.
@@ -138,7 +138,7 @@ class Hardware:
 def enumerate_hardware(
     node_rank: int, hardware: Sequence[Mapping[str, Any]] = ()
 ) -> list[HardwareResource]:
-    """Everything on this node: the default types, and those that the config names for it.
+    """Return everything on this node: the default types, and those that the config names for it.
 
     Args:
         node_rank: Rank of the node that this runs on.

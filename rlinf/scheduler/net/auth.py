@@ -27,7 +27,7 @@ class AuthError(ConnectionError):
 
 
 def new_secret() -> bytes:
-    """Makes the secret of a run."""
+    """Make the secret of a run."""
     return os.urandom(32)
 
 
@@ -36,7 +36,7 @@ def _mac(secret: bytes, role: bytes, *parts: bytes) -> bytes:
 
 
 def read_exactly(sock: socket.socket, size: int) -> bytes:
-    """Reads `size` bytes from a blocking socket."""
+    """Read `size` bytes from a blocking socket."""
     chunks = bytearray()
     while len(chunks) < size:
         chunk = sock.recv(size - len(chunks))
@@ -62,7 +62,7 @@ def greet(sock: socket.socket, secret: bytes, identity: dict[str, Any]) -> None:
 
 
 def admit(sock: socket.socket, secret: bytes) -> dict[str, Any]:
-    """Server side of the handshake on a blocking socket; returns the client's identity."""
+    """Server side of the handshake on a blocking socket; return the client's identity."""
     mine = os.urandom(NONCE)
     sock.sendall(MAGIC + mine)
     head = read_exactly(sock, NONCE + MAC + _LEN.size)

@@ -51,7 +51,7 @@ class Flushed:
         self._lock = threading.Lock()
 
     def set(self, error: str | None = None) -> None:
-        """Marks the message as written, or as lost with `error`."""
+        """Mark the message as written, or as lost with `error`."""
         with self._lock:
             self._error = error
             self._done.set()
@@ -60,7 +60,7 @@ class Flushed:
             callback(error)
 
     def is_set(self) -> bool:
-        """Whether the message has been written."""
+        """Return whether the message has been written."""
         return self._done.is_set() and self._error is None
 
     def then(self, callback: Callable[[str | None], None]) -> None:
@@ -139,7 +139,7 @@ class Connection:
         sock.setblocking(False)
 
     def start(self) -> None:
-        """Begins to receive; one that a waiting thread has read to its end already does not."""
+        """Begin to receive; one that a waiting thread has read to its end already does not."""
         with self._lock:
             if self.closed is None:
                 # It may have been given something to write already.
@@ -155,7 +155,7 @@ class Connection:
     def send(
         self, meta: bytes, buffers: Sequence[Any] = (), flushed: Flushed | None = None
     ) -> None:
-        """Sends one message; never blocks.
+        """Send one message; never blocks.
 
         What the kernel does not take at once is written later by the I/O thread. Small remainders
         are copied. Large buffers are referenced: their owner must not change them before `flushed`.
@@ -195,7 +195,7 @@ class Connection:
             flushed.set()
 
     def _write(self, parts: list[Any]) -> list[Any]:
-        """Writes what the kernel takes; returns what is left."""
+        """Write what the kernel takes; return what is left."""
         first = 0
         while first < len(parts):
             sent = self._give(parts[first : first + _IOV])
@@ -209,7 +209,7 @@ class Connection:
         return parts[first:]
 
     def _give(self, parts: list[Any]) -> int | None:
-        """Gives bytes to the kernel; None if it takes none now, or never will again."""
+        """Give bytes to the kernel; None if it takes none now, or never will again."""
         try:
             return self.sock.sendmsg(parts)
         except BlockingIOError:
@@ -222,7 +222,7 @@ class Connection:
             return None
 
     def on_writable(self) -> None:
-        """Goes on with what could not be written at once (I/O thread)."""
+        """Go on with what could not be written at once (I/O thread)."""
         done: list[Flushed] = []
         pending = self._pending
         with self._lock:
@@ -244,7 +244,7 @@ class Connection:
             flushed.set()
 
     def _watch(self) -> None:
-        """Tells the I/O thread what to look for; with the lock held."""
+        """Tell the I/O thread what to look for; with the lock held."""
         self._loop.modify(self, self._events())
 
     def _events(self) -> int:
@@ -255,7 +255,7 @@ class Connection:
     # -- receiving ----------------------------------------------------------------------------
 
     def on_readable(self) -> None:
-        """Reads what is there and hands complete messages to the owner (I/O thread)."""
+        """Read what is there and hands complete messages to the owner (I/O thread)."""
         if not self._reading.acquire(blocking=False):
             return
         try:
@@ -267,7 +267,7 @@ class Connection:
 
     @shielded
     def read_until(self, done: Callable[[], bool], waker: Waker, limit: float | None) -> None:
-        """Reads in the calling thread, instead of the I/O thread, until `done()`.
+        """Read in the calling thread, instead of the I/O thread, until `done()`.
 
         Returns early when the deadline has passed, when the connection ends, or at once if another
         thread reads it already.
@@ -302,7 +302,7 @@ class Connection:
                 self.close(self._ending)
 
     def _read(self) -> str | None:
-        """Reads what is there; returns why the connection ended, if it did."""
+        """Read what is there; return why the connection ended, if it did."""
         try:
             while True:
                 if self._body is not None:
@@ -385,11 +385,11 @@ class Connection:
 
     @shielded
     def close(self, reason: str = "closed by this side") -> None:
-        """Ends the connection; the I/O thread reports it through `on_close`."""
+        """End the connection; the I/O thread reports it through `on_close`."""
         self._loop.call_soon(lambda: self._finish(reason))
 
     def shut(self) -> None:
-        """Ends the connection once all that has arrived here has been read."""
+        """End the connection once all that has arrived here has been read."""
         with self._lock:
             if self.closed is None:
                 with contextlib.suppress(OSError):
@@ -402,7 +402,7 @@ class Connection:
                 set_user_timeout(self.sock, _EXPIRY_SECONDS)
 
     def close_in_child(self, reason: str) -> None:
-        """Marks the connection as closed in a forked child; the parent's goes on."""
+        """Mark the connection as closed in a forked child; the parent's goes on."""
         self.closed = self.closed or reason
         # A new one: another thread may have held the lock of the old one.
         self.over = threading.Event()

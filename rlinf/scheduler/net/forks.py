@@ -32,7 +32,7 @@ class Owner(Protocol):
 
 
 def close_in_child(sock: S) -> S:
-    """Close a socket in forked children of this process; returns it."""
+    """Close a socket in forked children of this process; return it."""
     _sockets.add(sock)
     return sock
 

@@ -49,7 +49,7 @@ class IOLoop:
             os.eventfd_write(self._wake, 1)
 
     def close_in_child(self, reason: str) -> None:
-        """Lets go of everything in a forked child, where the I/O thread does not run."""
+        """Let go of everything in a forked child, where the I/O thread does not run."""
         self._stopping = True
         wake, self._wake = self._wake, -1
         os.close(wake)
@@ -60,25 +60,25 @@ class IOLoop:
         self._members = {}
 
     def add(self, member: Any, events: int = READ) -> None:
-        """Watches a member: an object with fileno, on_readable and on_writable."""
+        """Watch a member: an object with fileno, on_readable and on_writable."""
         self._members[member.fileno()] = member
         self._epoll.register(member.fileno(), events)
 
     def modify(self, member: Any, events: int) -> None:
-        """Changes what is watched; a member that has just been removed is left alone."""
+        """Change what is watched; a member that has just been removed is left alone."""
         try:
             self._epoll.modify(member.fileno(), events)
         except (OSError, ValueError):
             pass
 
     def remove(self, member: Any) -> None:
-        """Stops watching a member that is still open."""
+        """Stop watching a member that is still open."""
         descriptor = member.fileno()
         if self._members.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
     def stop(self) -> None:
-        """Ends the thread; sockets are left to their owners."""
+        """End the thread; sockets are left to their owners."""
         self._stopping = True
         self._wake_up()
         if threading.current_thread() is not self._thread:

@@ -73,7 +73,7 @@ class Listener:
         """Listening sockets are never written."""
 
     def on_readable(self) -> None:
-        """Accepts what waits (I/O thread)."""
+        """Accept what waits (I/O thread)."""
         while True:
             try:
                 sock, _ = self._sock.accept()
@@ -102,10 +102,10 @@ class Listener:
         connection.start()
 
     def close_in_child(self, reason: str) -> None:
-        """Does nothing: the socket is closed with all others."""
+        """Do nothing: the socket is closed with all others."""
 
     def close(self) -> None:
-        """Stops accepting."""
+        """Stop accepting."""
         self._loop.remove(self)
         self._sock.close()
 
@@ -121,7 +121,7 @@ def connect(
     prepare: Callable[[Connection], None] | None = None,
     lifeline: bool = False,
 ) -> Connection:
-    """Connects, proves the secret and starts to receive.
+    """Connect, prove the secret and start to receive.
 
     Args:
         loop: I/O thread that serves the connection.

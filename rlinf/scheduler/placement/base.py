@@ -65,7 +65,7 @@ class PlacementStrategy:
         self.node_groups: tuple[str, ...] = tuple(labels) or (CLUSTER_GROUP,)
 
     def get_placement(self, cluster: Any, isolate_accelerator: bool = True) -> list[Placement]:
-        """The placements of all processes in rank order.
+        """Return the placements of all processes in rank order.
 
         Args:
             cluster: A ``ClusterTopology``, or an object that has one as ``topology``.
@@ -107,11 +107,11 @@ class PlacementStrategy:
         raise NotImplementedError
 
     def resources(self, topology: ClusterTopology) -> list[Resource]:
-        """The resources that ranks count."""
+        """Return the resources that ranks count."""
         return topology.resources(self.node_groups)
 
     def error(self, problem: str, allowed: str = "", fix: str = "") -> PlacementError:
-        """An error of this strategy."""
+        """Return an error of this strategy."""
         return PlacementError(str(self), problem, allowed=allowed, fix=fix)
 
 

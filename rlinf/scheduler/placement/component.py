@@ -92,7 +92,7 @@ class ComponentPlacement:
         return PlacementMode.HYBRID
 
     def get_strategy(self, name: str) -> PlacementStrategy:
-        """The strategy that places a component."""
+        """Return the strategy that places a component."""
         spec = self.get_spec(name)
         ranks = [list(plan.resources) for plan in self._plans[name]]
         if self._resources[name][0].kind == NODE:
@@ -100,7 +100,7 @@ class ComponentPlacement:
         return FlexiblePlacementStrategy(ranks, spec.node_groups)
 
     def get_world_size(self, name: str) -> int:
-        """Number of processes of a component."""
+        """Return the number of processes of a component."""
         return len(self.get_strategy(name).ranks_of_processes())
 
     def get_hardware_ranks(self, name: str) -> list[int]:
@@ -109,11 +109,11 @@ class ComponentPlacement:
         return sorted({rank for plan in self._plans[name] for rank in plan.resources})
 
     def get_placement(self, name: str) -> list[Placement]:
-        """The placements of a component's processes."""
+        """Return the placements of a component's processes."""
         return self.get_strategy(name).get_placement(self.topology)
 
     def get_spec(self, name: str) -> ComponentSpec:
-        """What the user wrote for a component."""
+        """Return what the user wrote for a component."""
         if name not in self._specs:
             raise Source(PATH, name).error(
                 f"component {name!r} has no placement",
@@ -123,7 +123,7 @@ class ComponentPlacement:
         return self._specs[name]
 
     def devices(self, name: str) -> set[tuple[str, int, int]]:
-        """What a component uses: ``(kind, node_rank, local_rank)``, the same in every group."""
+        """Return what a component uses, as ``(kind, node_rank, local_rank)`` whatever the group."""
         ranks = self.get_hardware_ranks(name)
         used = [self._resources[name][rank] for rank in ranks]
         return {(r.kind, r.node_rank, r.local_rank) for r in used}

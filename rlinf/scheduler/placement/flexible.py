@@ -42,5 +42,5 @@ class FlexiblePlacementStrategy(PlacementStrategy):
         return self.hardware_ranks_list
 
     def __str__(self) -> str:
-        """The call that makes this strategy."""
+        """Return the call that makes this strategy."""
         return f"FlexiblePlacementStrategy({self.hardware_ranks_list})"

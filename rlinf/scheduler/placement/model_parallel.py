@@ -143,7 +143,7 @@ class ModelParallelComponentPlacement(ComponentPlacement):
         return "critic_inference" in self._specs
 
     def get_strategy(self, name: str) -> PlacementStrategy:
-        """The strategy that places a component."""
+        """Return the strategy that places a component."""
         return self._strategies.get(name) or super().get_strategy(name)
 
     def get_sizes(self, name: str) -> ParallelSizes:

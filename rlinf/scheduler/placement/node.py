@@ -33,11 +33,11 @@ class NodePlacementStrategy(PlacementStrategy):
             raise self.error("there are no processes", "at least one node rank")
 
     def ranks_of_processes(self) -> list[list[int]]:
-        """The node of each process, in process order."""
+        """Return the node of each process, in process order."""
         return [[rank] for rank in self.node_ranks]
 
     def resources(self, topology: ClusterTopology) -> list[Resource]:
-        """The nodes of the groups."""
+        """Return the nodes of the groups."""
         nodes = topology.resources(self.node_groups, as_nodes=True)
         ranks = [node.node_rank for node in nodes]
         twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
@@ -49,5 +49,5 @@ class NodePlacementStrategy(PlacementStrategy):
         return nodes
 
     def __str__(self) -> str:
-        """The call that makes this strategy."""
+        """Return the call that makes this strategy."""
         return f"NodePlacementStrategy({self.node_ranks})"

@@ -66,7 +66,7 @@ class PackedPlacementStrategy(PlacementStrategy):
         ]
 
     def __str__(self) -> str:
-        """The call that makes this strategy."""
+        """Return the call that makes this strategy."""
         return (
             f"PackedPlacementStrategy({self.start_hardware_rank}, {self.end_hardware_rank},"
             f" num_hardware_per_process={self.num_hardware_per_process}, stride={self.stride})"

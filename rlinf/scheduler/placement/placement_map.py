@@ -18,7 +18,7 @@ _DEVICE_NAMES = {ACCELERATOR: "gpu", CPU: "cpu slot"}
 
 
 def format_placement_map(component_placement: ComponentPlacement) -> str:
-    """A table of component, process rank, node and devices, and what components share.
+    """Return a table of component, process rank, node and devices, and what components share.
 
     Args:
         component_placement: A resolved placement.

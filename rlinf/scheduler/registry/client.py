@@ -98,7 +98,7 @@ class RegistryClient:
         undo: Undo | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Sends a request and waits for its answer.
+        """Send a request and wait for its answer.
 
         Args:
             operation: name of the registry's operation.
@@ -136,7 +136,7 @@ class RegistryClient:
         return call.value
 
     def _give_up(self, number: int, undo: Undo | None) -> bool:
-        """Tells the registry to forget a request; True if it has been answered just now."""
+        """Tell the registry to forget a request; True if it has been answered just now."""
         with self._lock:
             if self._calls.pop(number, None) is None:
                 return True
@@ -146,7 +146,7 @@ class RegistryClient:
         return False
 
     def notify(self, operation: str, **kwargs: Any) -> None:
-        """Sends a request whose answer nobody needs; a lost registry is ignored."""
+        """Send a request whose answer nobody needs; a lost registry is ignored."""
         try:
             self._connection.send(pickle.dumps(("ask", next(self._numbers), operation, kwargs)))
         except ConnectionError:
@@ -155,7 +155,7 @@ class RegistryClient:
     # -- hearing ------------------------------------------------------------------------------
 
     def on_inquiry(self, event: str, handler: Callable[[Any], Any]) -> None:
-        """Answers an inquiry of the registry with `handler(payload)`, in the I/O thread."""
+        """Answer an inquiry of the registry with `handler(payload)`, in the I/O thread."""
         self._handlers[event] = handler
 
     def on_death(self, watcher: Callable[[Death], None]) -> None:
@@ -204,7 +204,7 @@ class RegistryClient:
             self._on_lost(reason)
 
     def close(self) -> None:
-        """Ends the lifeline on purpose."""
+        """End the lifeline on purpose."""
         self._closing = True
         self._connection.close()
 

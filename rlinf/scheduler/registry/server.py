@@ -27,7 +27,7 @@ class RegistryServer:
     """
 
     def __init__(self, secret: bytes, host: str | None = None):
-        """Starts to listen.
+        """Start to listen.
 
         Args:
             secret: secret of the run.
@@ -55,7 +55,7 @@ class RegistryServer:
         return [listener.address for listener in self._listeners]
 
     def close(self) -> None:
-        """Ends the service."""
+        """End the service."""
         for listener in self._listeners:
             self._loop.call_soon(listener.close)
         self._loop.stop()
@@ -101,7 +101,7 @@ class RegistryServer:
     def inquire(
         self, event: str, payload: Any, names: list[str] | None, timeout: float
     ) -> dict[str, Any]:
-        """Asks members and collects their answers until the deadline.
+        """Ask members and collect their answers until the deadline.
 
         Members answer in their I/O thread, also while their own code is busy or stuck.
 
@@ -178,7 +178,7 @@ class RegistryServer:
             self._serve(connection, name, number, *undo)
 
     def _retry(self) -> None:
-        """Tries all waiters again until a round changes nothing."""
+        """Try all waiters again until a round changes nothing."""
         self._changed.notify_all()
         progress = True
         while progress:
@@ -223,7 +223,7 @@ class RegistryServer:
         return info, None, False
 
     def _op_responds(self, name: str, worker: str, life: str) -> _Result:
-        """Whether a process lives: True when it has answered, False when it is known to be gone.
+        """Return whether a process lives: it has answered, or it is known to be gone.
 
         Whoever asks has been told of its end before it gets the answer False.
         """
@@ -276,7 +276,7 @@ class RegistryServer:
         return self.state.values.setdefault(key, value), None, True
 
     def _op_replace(self, name: str, key: str, old: Any, new: Any) -> _Result:
-        """Puts a new value in the place of an old one; returns the value that is there then."""
+        """Put a new value in the place of an old one; return the value that is there then."""
         if self.state.values.get(key) == old:
             self.state.values[key] = new
         return self.state.values.get(key), None, True
@@ -329,7 +329,7 @@ class RegistryServer:
         return list(self.state.deaths), None, False
 
     def deaths(self) -> list[Death]:
-        """All deaths in their order."""
+        """Return all deaths in their order."""
         with self._lock:
             return list(self.state.deaths)
 
@@ -387,7 +387,7 @@ class _Inquiry:
 
 
 def _send(connection: Connection, data: bytes) -> None:
-    """Sends to a member; one that has just gone is reported by its connection's end."""
+    """Send to a member; one that has just gone is reported by its connection's end."""
     try:
         connection.send(data)
     except ConnectionError:

@@ -56,7 +56,7 @@ class RegistryState:
     # -- workers ------------------------------------------------------------------------------
 
     def register(self, info: WorkerInfo) -> int:
-        """Adds a worker, or its next incarnation; returns how often it lived before."""
+        """Add a worker, or its next incarnation; return how often it lived before."""
         known = self.workers.get(info.name)
         if known is not None:
             raise ValueError(
@@ -88,7 +88,7 @@ class RegistryState:
         return WAIT
 
     def group(self, group: str) -> Any:
-        """All workers of a group in rank order, as soon as each is ready."""
+        """Return all workers of a group in rank order, as soon as each is ready."""
         names = self.groups.get(group)
         if not names:
             return WAIT
@@ -98,7 +98,7 @@ class RegistryState:
         return infos
 
     def group_size(self, group: str) -> Any:
-        """Number of ranks of a group, as soon as one has registered, whatever became of it."""
+        """Return the number of ranks of a group as soon as one has registered."""
         alive = [self.workers[name] for name in self.groups.get(group, {}).values()]
         dead = [d.info for d in self.deaths if d.info is not None and _group_of(d.info) == group]
         known = alive or dead[-1:]
@@ -109,13 +109,13 @@ class RegistryState:
         return sorted(self.groups)
 
     def last_death(self, name: str) -> Death | None:
-        """The latest death under this name, if the name is not alive again."""
+        """Return the latest death under this name, if the name is not alive again."""
         if name in self.workers:
             return None
         return next((d for d in reversed(self.deaths) if d.name == name), None)
 
     def remove(self, name: str) -> WorkerInfo | None:
-        """Takes a member out and frees what it held."""
+        """Take a member out and free what it held."""
         info = self.workers.pop(name, None)
         self.ready.discard(name)
         if info is not None:
@@ -132,12 +132,12 @@ class RegistryState:
         return info
 
     def left(self, name: str) -> WorkerInfo | None:
-        """Takes out a member that ends on purpose, or whose group does; the next is no restart."""
+        """Take out a member that ends on purpose, or whose group does; the next is no restart."""
         self._lives.pop(name, None)
         return self.remove(name)
 
     def died(self, name: str, reason: str) -> Death:
-        """Records the end of a member that did not say goodbye."""
+        """Record the end of a member that did not say goodbye."""
         death = Death(name, self.remove(name), time.time(), len(self.deaths), reason)
         self.deaths.append(death)
         return death
@@ -145,14 +145,14 @@ class RegistryState:
     # -- ports --------------------------------------------------------------------------------
 
     def lock_port(self, owner: str, node_rank: int, port: int) -> bool:
-        """Reserves a port of a node for its owner's life; False if it is taken."""
+        """Reserve a port of a node for its owner's life; False if it is taken."""
         holder = self._ports.setdefault((node_rank, port), owner)
         return holder == owner
 
     # -- locks --------------------------------------------------------------------------------
 
     def acquire(self, owner: str, keys: list[str]) -> Any:
-        """Takes all of the locks, in the order of asking; re-entrant for its owner."""
+        """Take all of the locks, in the order of asking; re-entrant for its owner."""
         locks = [self._locks.setdefault(key, _Lock()) for key in keys]
         for lock in locks:
             if lock.owner != owner and owner not in lock.queue:
@@ -170,7 +170,7 @@ class RegistryState:
         return True
 
     def release(self, owner: str, keys: list[str]) -> None:
-        """Gives the locks back; an error if the caller does not hold them."""
+        """Give the locks back; an error if the caller does not hold them."""
         for key in keys:
             lock = self._locks.get(key)
             if lock is None or lock.owner != owner:
@@ -185,14 +185,14 @@ class RegistryState:
                 lock.owner = None
 
     def leave_queue(self, owner: str, keys: list[str]) -> None:
-        """Stops waiting for locks."""
+        """Stop waiting for locks."""
         for key in keys:
             lock = self._locks.get(key)
             if lock is not None and owner in lock.queue:
                 lock.queue.remove(owner)
 
     def holders(self, keys: list[str]) -> list[str]:
-        """Who holds the locks, in words."""
+        """Return who holds the locks, in words."""
         held = [(key, self._locks[key].owner) for key in keys if key in self._locks]
         return [f"{key} is held by {owner}" for key, owner in held if owner]
 

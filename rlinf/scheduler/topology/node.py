@@ -68,12 +68,12 @@ class NodeInfo:
         return devices[0].model if devices else ""
 
     def get_hw_infos(self, hardware_type: str) -> list[HardwareInfo]:
-        """The pieces of a hardware type on the node."""
+        """Return the pieces of a hardware type on the node."""
         found = [r.infos for r in self.hardware_resources if r.type == hardware_type]
         return [info for infos in found for info in infos]
 
     def get_hw_resource_count(self, hardware_type: str) -> int:
-        """How many pieces of a hardware type the node has."""
+        """Return how many pieces of a hardware type the node has."""
         return len(self.get_hw_infos(hardware_type))
 
     def __str__(self) -> str:
@@ -122,15 +122,18 @@ class NodeGroupInfo:
         return [resource.local_rank for resource in self.resources]
 
     def get_node_by_hardware_rank(self, hardware_rank: int) -> NodeInfo:
-        """The node that has a resource rank."""
+        """Return the node that has a resource rank."""
         return self.get_node(self._resource(hardware_rank).node_rank)
 
     def get_local_hardware_rank(self, hardware_rank: int) -> int:
-        """Which one of its node a resource rank is."""
+        """Return which one of its node a resource rank is."""
         return self._resource(hardware_rank).local_rank
 
     def get_hardware_infos(self, node_rank: int) -> list[HardwareInfo]:
-        """The pieces of hardware that this group has on a node; none for CPU slots and nodes."""
+        """Return the pieces of hardware that this group has on a node.
+
+        None for CPU slots and nodes.
+        """
         if self.resource_kind == NODE:
             return []
         return self.get_node(node_rank).get_hw_infos(self.resource_kind)
@@ -151,7 +154,7 @@ class NodeGroupInfo:
         return None
 
     def get_node(self, node_rank: int) -> NodeInfo:
-        """A node of this group by its rank in the cluster."""
+        """Return a node of this group by its rank in the cluster."""
         for node in self.nodes:
             if node.node_rank == node_rank:
                 return node

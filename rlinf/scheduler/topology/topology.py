@@ -130,17 +130,17 @@ class ClusterTopology:
         return ranks
 
     def get_node_info(self, node_rank: int) -> NodeInfo:
-        """A node by its rank."""
+        """Return a node by its rank."""
         if not 0 <= node_rank < len(self.nodes):
             raise ValueError(f"there is no node {node_rank}: this cluster has {len(self.nodes)}")
         return self.nodes[node_rank]
 
     def get_node_group(self, label: str = CLUSTER_GROUP) -> NodeGroupInfo | None:
-        """A node group by its label; ``None`` if there is none."""
+        """Return a node group by its label; ``None`` if there is none."""
         return self.node_groups.get(label)
 
     def resources(self, labels: Sequence[str], as_nodes: bool = False) -> list[Resource]:
-        """The resources of some node groups, numbered one after the other.
+        """Return the resources of some node groups, numbered one after the other.
 
         Args:
             labels: Labels of the groups.
@@ -152,14 +152,14 @@ class ClusterTopology:
         )
 
     def count_hardware(self, node_rank: int, kind: str) -> int:
-        """How many pieces of a kind of hardware a node has."""
+        """Return how many pieces of a kind of hardware a node has."""
         return self.nodes[node_rank].get_hw_resource_count(kind)
 
 
 def assume_topology(
     cluster_cfg: Mapping[str, Any], accelerators_per_node: int | None = None
 ) -> ClusterTopology:
-    """The topology that a config describes, with invented nodes, when there is no cluster.
+    """Return the topology that a config describes, with invented nodes, when there is no cluster.
 
     Args:
         cluster_cfg: The ``cluster`` section.
@@ -191,7 +191,7 @@ def assume_topology(
 def hardware_of_nodes(
     cluster_cfg: Mapping[str, Any] | None, num_nodes: int
 ) -> dict[int, list[dict[str, Any]]]:
-    """What the config says to look for on each node: ``{node_rank: [{type, configs}, ...]}``.
+    """Return the hardware to look for on each node: ``{node_rank: [{type, configs}, ...]}``.
 
     The list of a node goes to :func:`rlinf.scheduler.hardware.enumerate_hardware` there. An entry
     without configs lets the type configure itself from the environment of the node.
@@ -306,7 +306,7 @@ def _names(nodes: Sequence[NodeInfo]) -> str:
 
 
 def _limit_accelerators(node: NodeInfo, limit: int | None) -> NodeInfo:
-    """The node with its first ``limit`` accelerators; one without any is left as it is."""
+    """Return the node with its first ``limit`` accelerators; one without any is left as it is."""
     have = node.num_accelerators
     if limit is None or have in (0, limit):
         return node

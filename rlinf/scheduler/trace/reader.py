@@ -87,7 +87,7 @@ def read_spans(path: str | Path, since: int = 0) -> list[Span]:
 
 
 def _spans_from(data: bytes, position: int) -> int:
-    """How many whole spans follow each other; names are rare, so that runs are long."""
+    """Return how many whole spans follow each other; names are rare, so that runs are long."""
     tags = data[position :: SPAN.size]
     count = len(tags) - len(tags.lstrip(b"S"))
     return min(count, (len(data) - position) // SPAN.size)

@@ -56,14 +56,14 @@ class Recorder:
         self.dropped = 0
 
     def add(self, name: str, kind: int, begin: float, end: float) -> None:
-        """Adds a span; times are of `time.perf_counter`."""
+        """Add a span; times are of `time.perf_counter`."""
         spans = self._spans
         spans.append((name, kind, threading.get_ident() & 0xFFFFFFFF, begin, end))
         if len(spans) >= _FLUSH_SPANS or end - self._flushed > _FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what has been collected."""
+        """Write what has been collected."""
         with self._lock:
             spans, self._spans = self._spans, []
             self._flushed = time.perf_counter()
@@ -92,7 +92,7 @@ class Recorder:
         return number
 
     def close(self) -> None:
-        """Writes the rest."""
+        """Write the rest."""
         self.flush()
         with self._lock:
             self._file.close()
@@ -102,7 +102,7 @@ _recorder: Recorder | None = None
 
 
 def start(path: str | None) -> None:
-    """Begins to record this process; None switches it off."""
+    """Begin to record this process; None switches it off."""
     global _recorder
     if _recorder is not None:
         _recorder.close()
@@ -110,7 +110,7 @@ def start(path: str | None) -> None:
 
 
 def _forget() -> None:
-    """Leaves the file to the parent: names that a forked child gives would not be known there."""
+    """Leave the file to the parent: names that a forked child gives would not be known there."""
     global _recorder
     _recorder = None
 
@@ -119,12 +119,12 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def mark_step(number: int, begin: float) -> None:
-    """Records that a step of the driver's loop ends now; `begin` is of `time.perf_counter`."""
+    """Record that a step of the driver's loop ends now; `begin` is of `time.perf_counter`."""
     if _recorder is not None:
         _recorder.add(f"step {number}", STEP, begin, time.perf_counter())
         _recorder.flush()
 
 
 def current() -> Recorder | None:
-    """The recorder of this process, None if nothing is recorded."""
+    """Return the recorder of this process, None if nothing is recorded."""
     return _recorder

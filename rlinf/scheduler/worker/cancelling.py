@@ -31,7 +31,7 @@ class CallCanceller:
         self._running: dict[str, _Running] = {}
 
     def request(self, call: str) -> bool:
-        """Asks a call to stop, now or when it is about to begin; False if it does not run."""
+        """Ask a call to stop, now or when it is about to begin; False if it does not run."""
         with self._lock:
             self._asked[call] = None
             if len(self._asked) > _MOST_ASKED:
@@ -43,7 +43,7 @@ class CallCanceller:
         return running is not None
 
     def asked(self, call: str) -> bool:
-        """Whether a call was asked to stop."""
+        """Return whether a call was asked to stop."""
         # Without the lock: the handler of a signal may be here while its thread holds it.
         return call in self._asked
 
@@ -69,13 +69,16 @@ class CallCanceller:
                 self.end(call)
 
     def checked(self, call: str, method: str, value: Any) -> Any:
-        """What a call returns; one that has seen that it was cancelled, and so ended, has not."""
+        """Return what a call returns.
+
+        One that has seen that it was cancelled, and so ended, has not.
+        """
         if self.asked(call):
             raise CallCancelled(f"{method}() was cancelled")
         return value
 
     def begin(self, call: str, method: str, running: _Running) -> None:
-        """Notes that a call runs; raises CallCancelled if it must not begin."""
+        """Note that a call runs; raise CallCancelled if it must not begin."""
         with self._lock:
             if call in self._asked:
                 del self._asked[call]
@@ -83,7 +86,7 @@ class CallCanceller:
             self._running[call] = running
 
     def end(self, call: str) -> None:
-        """Notes that a call has ended; what was sent to it does not arrive any more."""
+        """Note that a call has ended; what was sent to it does not arrive any more."""
         with self._lock:
             running = self._running.pop(call, None)
             self._asked.pop(call, None)
@@ -91,7 +94,7 @@ class CallCanceller:
                 running.take_back()
 
     def on_signal(self, signum: int, frame: Any) -> None:
-        """Interrupts the call of the main thread, if it was asked to stop; takes no lock."""
+        """Interrupt the call of the main thread, if it was asked to stop; takes no lock."""
         for call, running in list(self._running.items()):
             if isinstance(running, _Thread) and running.is_main and call in self._asked:
                 running.strike()
@@ -101,11 +104,11 @@ class _Running:
     """A call that runs and can be interrupted."""
 
     def interrupt(self) -> None:
-        """Interrupts it, once."""
+        """Interrupt it, once."""
         raise NotImplementedError
 
     def take_back(self) -> None:
-        """Sees to it that an interruption which has not arrived never does."""
+        """See to it that an interruption which has not arrived never does."""
 
 
 class _Thread(_Running):
@@ -130,7 +133,7 @@ class _Thread(_Running):
             _raise_in(self._thread, CallCancelled)
 
     def strike(self) -> None:
-        """Raises CallCancelled, now or as soon as that does no harm; once."""
+        """Raise CallCancelled, now or as soon as that does no harm; once."""
         if self._struck:
             return
         try:
@@ -155,12 +158,12 @@ class Coroutine(_Running):
         self._cancel = cancel
 
     def interrupt(self) -> None:
-        """Cancels it."""
+        """Cancel it."""
         self._cancel()
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException] | None) -> None:
-    """Lets a thread raise at its next instruction; None takes back what it has not raised yet."""
+    """Let a thread raise at its next instruction; None takes back what it has not raised yet."""
     target = ctypes.c_ulong(thread.ident or 0)
     argument = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(target, argument)

@@ -80,7 +80,7 @@ class ChannelKeeper(Worker):
         self._endpoint.on_end(self._on_end)
 
     def _answering(self, handler: Handler) -> Handler:
-        """A mistake of this process must reach whoever waits for the answer."""
+        """Return a mistake of this process must reach whoever waits for the answer."""
 
         def guarded(who: str, connection: Connection, fields: Any, body: Any) -> None:
             try:
@@ -118,7 +118,7 @@ class ChannelKeeper(Worker):
         self._reply(_Request(connection, number), "q.ok", (queues is None or queues.closed,))
 
     def _had(self, channel: ChannelId) -> bool:
-        """Whether a channel is here, or was and is closed."""
+        """Return whether a channel is here, or was and is closed."""
         name, incarnation = channel
         return incarnation <= self._latest.get(name, -1)
 
@@ -234,7 +234,7 @@ class ChannelKeeper(Worker):
         return queues
 
     def _all_stats(self) -> dict[str, dict[str, Any]]:
-        """The counters of the latest channel of each name."""
+        """Return the counters of the latest channel of each name."""
         return {
             name: asdict(queues.stats)
             for (name, incarnation), queues in self._channels.items()
@@ -249,7 +249,7 @@ class ChannelKeeper(Worker):
             self._reply(request, "q.ok", ())
 
     def granted(self, request: _Request, items: list[Item], ahead: list[Item]) -> None:
-        """Sends small items, and asks producers to send large ones."""
+        """Send small items, and asks producers to send large ones."""
         entries, buffers = self._entries(items)
         loan: tuple[Any, ...] = ()
         if ahead:
@@ -271,7 +271,7 @@ class ChannelKeeper(Worker):
 
     @staticmethod
     def _entries(items: list[Item]) -> tuple[list[Entry], list[Any]]:
-        """Where each item is, and the parts of those that are here."""
+        """Return where each item is, and the parts of those that are here."""
         entries: list[Entry] = [
             len(item.body) if item.ticket is None else (item.producer, item.life) for item in items
         ]
@@ -294,11 +294,11 @@ class ChannelKeeper(Worker):
             self._send(connection, "q.ship", (item.ticket, consumer, number, index, peek))
 
     def recall(self, channel: ChannelId, consumer: str, key: Any) -> None:
-        """Asks a consumer to give up what it was lent."""
+        """Ask a consumer to give up what it was lent."""
         self._send(self._consumers[consumer], "q.recall", (channel, key))
 
     def failed(self, request: _Request, error: Exception) -> None:
-        """Tells the asker why not."""
+        """Tell the asker why not."""
         self._reply(request, "q.error", (error, request.quiet))
 
     def dropped(self, item: Item) -> None:
@@ -333,5 +333,5 @@ class ChannelKeeper(Worker):
             queues.consumer_gone(member, broken)
 
     def ping(self) -> bool:
-        """Whether the keeper answers."""
+        """Return whether the keeper answers."""
         return True

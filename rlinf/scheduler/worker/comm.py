@@ -54,7 +54,7 @@ class _Share:
         self._merge_fn = merge_fn
 
     def join(self, messages: list[tuple[int, int, Any]]) -> Any:
-        """The share."""
+        """Return the share."""
         totals = {total for total, _, _ in messages}
         wanted = {self._batch_size} if self._batch_size is not None else totals
         if len(totals) != 1 or totals != wanted:
@@ -89,7 +89,7 @@ class CommMixin:
         options: CollectiveGroupOptions | None = None,
         piggyback_payload: Any = None,
     ) -> Work | None:
-        """Sends an object to a worker.
+        """Send an object to a worker.
 
         Args:
             object: what to send; with `async_op` it must not change before the work is done.
@@ -121,7 +121,7 @@ class CommMixin:
         options: CollectiveGroupOptions | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Receives the next object from a worker.
+        """Receive the next object from a worker.
 
         Args:
             src_group_name: group of the sender.
@@ -151,13 +151,13 @@ class CommMixin:
     def send_tensor(
         self, tensor: torch.Tensor, dst_group_name: str, dst_rank: Ranks, async_op: bool = False
     ) -> Work | None:
-        """Sends one tensor to a worker that receives it with `recv_tensor`."""
+        """Send one tensor to a worker that receives it with `recv_tensor`."""
         return self.send(tensor, dst_group_name, dst_rank, async_op)
 
     def recv_tensor(
         self, tensor: torch.Tensor, src_group_name: str, src_rank: Ranks, async_op: bool = False
     ) -> Any:
-        """Receives a tensor in place.
+        """Receive a tensor in place.
 
         Raises:
             ValueError: what came is no tensor of the same shape and dtype.
@@ -174,7 +174,7 @@ class CommMixin:
         options: CollectiveGroupOptions | None = None,
         hold: bool = False,
     ) -> Any:
-        """Sends an object from one worker to all others of some groups; each of them calls this.
+        """Send an object from one worker to all others of some groups; each of them calls this.
 
         Args:
             object: what to send; ignored except at the source.
@@ -213,7 +213,7 @@ class CommMixin:
         split_fn: SplitFn = split_batch,
         ranks: Collection[int] | None = None,
     ) -> list[Work] | None:
-        """Sends this worker's share of a batch to a group of any size.
+        """Send this worker's share of a batch to a group of any size.
 
         All workers of this group call it, and all workers of the other one call `recv_from`; equal
         shares arrive in rank order.
@@ -268,7 +268,7 @@ class CommMixin:
         merge_fn: MergeFn = merge_batches,
         ranks: Collection[int] | None = None,
     ) -> Any:
-        """Receives this worker's share of a batch that another group holds; see `send_to`.
+        """Receive this worker's share of a batch that another group holds; see `send_to`.
 
         Args:
             group_name: the sending group.
@@ -327,13 +327,13 @@ class CommMixin:
         local: bool = False,
         **settings: Any,
     ) -> Channel:
-        """Makes a channel; see `Channel.create`."""
+        """Make a channel; see `Channel.create`."""
         from rlinf.scheduler.channel.channel import Channel
 
         return Channel.create(channel_name, maxsize, distributed, node_rank, local, **settings)
 
     def connect_channel(self, channel_name: str, timeout: float | None = None) -> Channel:
-        """Finds a channel by its name; see `Channel.connect`."""
+        """Find a channel by its name; see `Channel.connect`."""
         from rlinf.scheduler.channel.channel import Channel
 
         return Channel.connect(channel_name, timeout=timeout)

@@ -62,7 +62,7 @@ class WorkerGroup:
         catch_system_failure: bool | None = None,
         disable_distributed_log: bool = False,
     ) -> WorkerGroup:
-        """Starts the workers, all ranks in parallel, and returns when each has registered.
+        """Start the workers, all ranks in parallel, and return when each has registered.
 
         Args:
             cluster: cluster to start on.
@@ -113,7 +113,7 @@ class WorkerGroup:
     def from_group_name(
         cls, worker_cls: type, name: str, timeout: float | None = None
     ) -> WorkerGroup:
-        """Finds a running group by its name, from the driver or from a worker.
+        """Find a running group by its name, from the driver or from a worker.
 
         Raises:
             WaitTimeout: no such group was complete within the deadline.
@@ -158,7 +158,7 @@ class WorkerGroup:
     # -- calling ------------------------------------------------------------------------------
 
     def execute_on(self, *ranks: int) -> _RankView:
-        """The same group, restricted to some ranks; results come in the order given."""
+        """Return the same group, restricted to some ranks; results come in the order given."""
         size, name = self.world_size, self.worker_group_name
         if not ranks:
             raise ValueError(f"execute_on of group {name!r} needs at least one rank")
@@ -194,7 +194,7 @@ class WorkerGroup:
         return self._launched
 
     def _close(self) -> None:
-        """Ends all workers of the group; one that was found by its name goes on."""
+        """End all workers of the group; one that was found by its name goes on."""
         if self._launched is not None and self._cluster is not None:
             self._cluster.stop_group(self._launched)
 
@@ -229,7 +229,7 @@ class _Method:
 
 
 def parse_restart(restart: str | dict[str, int]) -> int:
-    """Number of restarts that a policy allows.
+    """Return the number of restarts that a policy allows.
 
     Raises:
         ValueError: the policy is malformed.

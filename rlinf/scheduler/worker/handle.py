@@ -65,7 +65,7 @@ class WorkerGroupFuncResult:
     # -- waiting ------------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        """Waits for all ranks and returns their values in rank order.
+        """Wait for all ranks and return their values in rank order.
 
         Args:
             timeout: deadline in seconds; `cluster.timeouts.call` by default.
@@ -88,7 +88,7 @@ class WorkerGroupFuncResult:
         return list(self._outcomes or [])
 
     def _glance(self, timeout: float | None) -> list[Any] | None:
-        """All values if they come soon; None if ranks have to be watched one by one."""
+        """Return all values if they come soon; None if ranks have to be watched one by one."""
         import ray
 
         several = len(self._refs) > 1
@@ -124,7 +124,7 @@ class WorkerGroupFuncResult:
         return self.async_wait().__await__()
 
     def done(self) -> bool:
-        """Whether the call has ended on all ranks, well or badly."""
+        """Return whether the call has ended on all ranks, well or badly."""
         return self._outcomes is not None or self.ended(timeout=0)
 
     @property
@@ -133,14 +133,14 @@ class WorkerGroupFuncResult:
         return self._group
 
     def ended(self, timeout: float) -> bool:
-        """Waits until the call has ended on all ranks, well or badly; False if it has not."""
+        """Wait until the call has ended on all ranks, well or badly; False if it has not."""
         import ray
 
         ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=timeout)
         return len(ready) == len(self._refs)
 
     def late(self, seconds: float | None) -> WaitTimeout:
-        """The error that says which ranks have not ended after so many seconds."""
+        """Return the error that says which ranks have not ended after so many seconds."""
         import ray
 
         # Not 0: that asks before Ray has looked.
@@ -153,7 +153,7 @@ class WorkerGroupFuncResult:
         return error
 
     def cancel(self) -> None:
-        """Asks all ranks to stop this call.
+        """Ask all ranks to stop this call.
 
         A coroutine is cancelled, a plain method is interrupted at its next Python instruction or
         blocking system call, and a call that has not begun never does. `wait` then raises
@@ -196,7 +196,10 @@ class WorkerGroupFuncResult:
     # -- outcome ------------------------------------------------------------------------------
 
     def _value(self, ref: Any) -> Any:
-        """What a rank that has ended returned; raises the failure of the call if it failed."""
+        """Return what a rank that has ended returned.
+
+        Raises the failure of the call if it failed.
+        """
         import ray
 
         try:
@@ -210,7 +213,7 @@ class WorkerGroupFuncResult:
         raise failure from failure.__cause__
 
     def _failure(self, error: Exception) -> BaseException:
-        """The exception to raise: a death explains what the other ranks say, so it goes first."""
+        """Return the exception to raise; a death goes first, since it explains the others."""
         import ray
 
         ray.wait(self._refs, num_returns=len(self._refs), timeout=_ECHO_SECONDS)
@@ -238,11 +241,11 @@ class WorkerGroupFuncResult:
             time.sleep(_LOOK_SECONDS)
 
     def deaths(self) -> list[WorkerDied]:
-        """The ranks that died in this call, as far as it has ended."""
+        """Return the ranks that died in this call, as far as it has ended."""
         return self._failures()[0]
 
     def _failures(self) -> tuple[list[WorkerDied], list[WorkerRaised]]:
-        """What went wrong on the ranks that have ended: deaths, and exceptions of the method."""
+        """Return the deaths and the exceptions of the ranks that have ended."""
         import ray
 
         died: list[tuple[int, Exception]] = []
@@ -284,7 +287,7 @@ def _blame(envelope: WorkerRaised) -> tuple[bool, float]:
 
 
 def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> list[list[Any]]:
-    """Waits for several calls and raises the failure of whichever fails first.
+    """Wait for several calls and raise the failure of whichever fails first.
 
     Waiting for the handles one after the other would miss a failure in a later one for as long as
     an earlier one hangs because of it.
@@ -303,7 +306,7 @@ def wait_beside(
     others: Sequence[WorkerGroupFuncResult],
     timeout: float | None = None,
 ) -> list[Any]:
-    """Waits for one call while others go on; raises if one of those fails meanwhile.
+    """Wait for one call while others go on; raise if one of those fails meanwhile.
 
     Args:
         handle: the call to wait for.
@@ -326,7 +329,7 @@ def _collect(
     limit: float | None,
     begin: float,
 ) -> WorkerGroupFuncResult | None:
-    """Waits until all ranks of some calls have ended and keeps what they returned.
+    """Wait until all ranks of some calls have ended and keep what they returned.
 
     Each rank is looked at as soon as it ends: its failure is told although others hang.
 
@@ -367,7 +370,7 @@ def _collect(
 
 
 def _record(handle: WorkerGroupFuncResult, begin: float) -> None:
-    """Notes in the trace how long this process waited for a call."""
+    """Note in the trace how long this process waited for a call."""
     recorder, end = trace.current(), time.perf_counter()
     if recorder is not None and end - begin > trace.SHORTEST_WAIT:
         recorder.add(f"{handle._group.name}.{handle.method}()", trace.WAIT, begin, end)

@@ -42,7 +42,7 @@ class WorkerHost:
             self._boot()
 
     def rlinf_start(self) -> Any:
-        """Builds the worker; its exceptions travel like those of any call."""
+        """Build the worker; its exceptions travel like those of any call."""
         self._guard("__init__", self._boot)
         return self._runtime.info  # type: ignore[union-attr]
 
@@ -91,11 +91,11 @@ class WorkerHost:
         return self._timers.pop(call, {})
 
     def rlinf_info(self) -> Any:
-        """The worker's entry in the registry, with the number of its restarts."""
+        """Return the worker's entry in the registry, with the number of its restarts."""
         return self._runtime.info  # type: ignore[union-attr]
 
     def rlinf_begin_exchange(self, number: int) -> None:
-        """Gives up what the worker exchanged with others so far; see `Exchange`."""
+        """Give up what the worker exchanged with others so far; see `Exchange`."""
         self._runtime.exchange.begin(number)  # type: ignore[union-attr]
 
     def _guard(self, method: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -123,7 +123,7 @@ class WorkerHost:
         return envelope
 
     def rlinf_shut_down(self) -> None:
-        """Lets the worker close what it has open."""
+        """Let the worker close what it has open."""
         self._worker.on_shutdown()
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ class AsyncWorkerHost(WorkerHost):
         super().__init__(spec, payload, restarted)
 
     async def rlinf_start(self) -> Any:
-        """Builds the worker in its thread."""
+        """Build the worker in its thread."""
         return await self._in_thread(super().rlinf_start)
 
     async def run_coroutine(
@@ -188,12 +188,12 @@ class AsyncWorkerHost(WorkerHost):
         return await loop.run_in_executor(self._thread, lambda: context.run(function, *args))
 
     async def rlinf_shut_down(self) -> None:
-        """Lets the worker close what it has open."""
+        """Let the worker close what it has open."""
         await self._in_thread(super().rlinf_shut_down)
 
 
 def _was_restarted() -> bool:
-    """Whether Ray has started this actor before; then nobody will call `start` again."""
+    """Return whether Ray has started this actor before; then nobody will call `start` again."""
     import ray
 
     with warnings.catch_warnings():
@@ -202,7 +202,7 @@ def _was_restarted() -> bool:
 
 
 def actor_class(worker_cls: type) -> type:
-    """The actor class of a worker class: a host with the same public methods.
+    """Return the actor class of a worker class: a host with the same public methods.
 
     Each method of the worker is one of the actor, so that a call costs what a call of a plain Ray
     actor costs: nothing but the arguments travels.
@@ -243,7 +243,7 @@ def _call_id() -> str:
 
 
 def needs_loop(cls: type) -> bool:
-    """Whether a worker class has coroutine methods and so needs an event loop."""
+    """Return whether a worker class has coroutine methods and so needs an event loop."""
     members = [getattr(cls, name) for name in public_methods(cls)]
     return any(
         inspect.iscoroutinefunction(inspect.unwrap(member)) or inspect.iscoroutinefunction(member)

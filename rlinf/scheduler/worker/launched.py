@@ -48,7 +48,7 @@ class LaunchedGroup:
     def call(
         self, method: str, ranks: list[int] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> WorkerGroupFuncResult:
-        """Starts a method on some ranks, all by default."""
+        """Start a method on some ranks, all by default."""
         actors = self.actors
         ranks = list(range(len(actors))) if ranks is None else ranks
         if _scattered(args, kwargs):
@@ -62,18 +62,18 @@ class LaunchedGroup:
         return WorkerGroupFuncResult(self, method, ranks, refs)
 
     def start(self, timeout: float | None) -> list[WorkerInfo]:
-        """Lets all ranks build their worker, in parallel; returns their entries in the registry."""
+        """Let all ranks build their worker, in parallel; return their entries in the registry."""
         refs = [actor.rlinf_start.remote() for actor in self.actors]
         ranks = list(range(len(refs)))
         return WorkerGroupFuncResult(self, "__init__", ranks, refs).wait(timeout)
 
     def give_up_exchange(self) -> None:
-        """Ends the exchange that the workers take part in; does not wait for it."""
+        """End the exchange that the workers take part in; does not wait for it."""
         names = [self.name_of(rank) for rank in range(len(self.actors))]
         self.supervisor.tell("give_up", self.supervisor.exchange, names)
 
     def begin_exchange(self, number: int) -> WorkerGroupFuncResult:
-        """Lets all ranks take part in a new exchange."""
+        """Let all ranks take part in a new exchange."""
         refs = [actor.rlinf_begin_exchange.remote(number) for actor in self.actors]
         return WorkerGroupFuncResult(self, "begin_exchange", list(range(len(refs))), refs)
 
@@ -87,7 +87,7 @@ class LaunchedGroup:
         return WorkerAddress(self.name, rank).get_name()
 
     def late(self, method: str, ranks: list[int], seconds: float | None) -> WaitTimeout:
-        """Says who did not answer a call in time and what each was doing."""
+        """Say who did not answer a call in time and what each was doing."""
         what = f"{self.name}.{method}() on ranks {ranks}"
         names = [self.name_of(rank) for rank in ranks]
         return self.supervisor.describe_timeout(what, names, seconds)

@@ -21,7 +21,7 @@ class DeviceLock:
         self._keys = list(keys)
 
     def acquire(self, timeout: float | None = None) -> None:
-        """Waits until all devices are free and takes them.
+        """Wait until all devices are free and take them.
 
         Raises:
             WaitTimeout: the deadline (`cluster.timeouts.lock` by default) passed; names the
@@ -47,7 +47,7 @@ class DeviceLock:
             ) from None
 
     def release(self) -> None:
-        """Gives the devices back."""
+        """Give the devices back."""
         if self._keys:
             self._runtime.registry.ask("release", keys=self._keys)
 

@@ -51,7 +51,7 @@ def worker_logger(name: str, who: str, log_file: str | None) -> logging.Logger:
 
 
 def note(name: str, level: int, text: str) -> None:
-    """Writes something to a worker's file alone, where it does not disturb the terminal."""
+    """Write something to a worker's file alone, where it does not disturb the terminal."""
     logger = logging.getLogger(f"rlinf.worker.{name}")
     if logger.handlers:
         logger.log(level, text, extra={"file_only": True}, stacklevel=2)
@@ -78,11 +78,11 @@ class _Tee:
 
     @staticmethod
     def original(stream: Any) -> TextIO:
-        """The stream beneath."""
+        """Return the stream beneath."""
         return stream._stream if isinstance(stream, _Tee) else stream
 
     def write(self, text: str) -> int:
-        """Writes text on."""
+        """Write text on."""
         count = self._stream.write(text)
         with self._lock:
             # A handler that fails reports to this very stream.
@@ -107,7 +107,7 @@ class _Tee:
                 self._handler.handle(record)
 
     def writelines(self, lines: Any) -> None:
-        """Writes several texts."""
+        """Write several texts."""
         for line in lines:
             self.write(line)
 

@@ -48,7 +48,7 @@ class PendingCall:
 
 @contextmanager
 def waiting(handles: Handles) -> Iterator[None]:
-    """Notes a wait for as long as it takes.
+    """Note a wait for as long as it takes.
 
     Args:
         handles: tells the calls that have not ended; asked only by those who want to know.
@@ -62,7 +62,7 @@ def waiting(handles: Handles) -> Iterator[None]:
 
 
 def pending_calls() -> list[PendingCall]:
-    """What this process waits for now, each call once, the longest wait first."""
+    """Return what this process waits for now, each call once, the longest wait first."""
     now = time.monotonic()
     found: dict[int, PendingCall] = {}
     # A copy: other threads begin and end waits meanwhile.

@@ -24,13 +24,13 @@ _RETRY_SECONDS = 0.05
 
 
 def give_up(*handles: WorkerGroupFuncResult) -> None:
-    """Wakes whoever waits in `send_to` or `recv_from` in these calls; they raise CallCancelled."""
+    """Wake whoever waits in `send_to` or `recv_from` in these calls; they raise CallCancelled."""
     for group in {id(handle.group): handle.group for handle in handles}.values():
         group.give_up_exchange()
 
 
 def call_off(*handles: WorkerGroupFuncResult, grace: float = _GRACE_SECONDS) -> list[WorkerDied]:
-    """Ends calls of workers that wait for each other, and returns when all have ended.
+    """End calls of workers that wait for each other, and return when all have ended.
 
     Workers notice it when they send to or receive from another group the next time. A call that
     does neither within the grace is interrupted.
@@ -74,7 +74,7 @@ def _unnoticed(group: LaunchedGroup) -> list[Death]:
 
 
 def wait_restarted(group: WorkerGroup, timeout: float | None = None) -> list[int]:
-    """Waits until all ranks of a group answer again.
+    """Wait until all ranks of a group answer again.
 
     Args:
         group: a group with a restart policy.
@@ -118,7 +118,7 @@ def _info_of(group: LaunchedGroup, rank: int, deadline: float, limit: float | No
 
 
 def begin_exchange(*groups: WorkerGroup) -> None:
-    """Drops all that these groups have sent each other by `send_to` and that was not received.
+    """Drop all that these groups have sent each other by `send_to` and that was not received.
 
     All groups that exchange data with one of them have to be named, and none of them may be in a
     call. What failed before counts as dealt with, unless a rank has died that `wait_restarted` has

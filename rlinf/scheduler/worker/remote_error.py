@@ -36,7 +36,7 @@ class WorkerRaised(Exception):
         return f"{report.name} raised {report.type} in {report.method}: {report.message}"
 
     def unpack(self) -> BaseException:
-        """The original exception, its traceback in the worker as its cause."""
+        """Return the original exception, its traceback in the worker as its cause."""
         error: BaseException
         try:
             error = _load(self.pickled) if self.pickled is not None else self._stand_in()
@@ -52,20 +52,20 @@ class WorkerRaised(Exception):
 
 
 def pack(error: BaseException, worker: str, method: str) -> WorkerRaised:
-    """Puts an exception into its envelope (in the worker)."""
+    """Put an exception into its envelope (in the worker)."""
     text = "".join(traceback.format_exception(type(error), error, _trim(error.__traceback__)))
     return WorkerRaised(report_of(error, worker, method, text), _dump(error))
 
 
 def report_of(error: BaseException, worker: str, method: str, text: str) -> Raised:
-    """Who raised an exception, where and when (in the worker)."""
+    """Return who raised an exception, where and when (in the worker)."""
     kind, said = type(error).__qualname__, str(error)[:_LONGEST_MESSAGE]
     echo = may_follow_from_lost_peer(error)
     return Raised(worker, method, kind, said, text, time.time(), echo)
 
 
 def _trim(trace: Any) -> Any:
-    """Leaves the frames of the host out: the traceback begins in the user's method."""
+    """Leave the frames of the host out: the traceback begins in the user's method."""
     user = trace
     frame = trace
     while frame is not None:

@@ -75,7 +75,7 @@ def partners(mine: int, theirs: int, rank: int) -> list[int]:
 
 
 def infer_batch_size(data: Any) -> int:
-    """Number of samples in a batch: the length of its tensors, arrays and lists.
+    """Return the number of samples in a batch: the length of its tensors, arrays and lists.
 
     Raises:
         BatchError: the parts disagree, or there is nothing to count.
@@ -98,7 +98,7 @@ def _sizes(data: Any) -> list[int]:
 
 
 def split_batch(data: Any, sizes: Sequence[int]) -> list[Any]:
-    """Cuts a batch along its first dimension; scalars and None go to each part.
+    """Cut a batch along its first dimension; scalars and None go to each part.
 
     Args:
         data: tensor, array, list, or a mapping of such.

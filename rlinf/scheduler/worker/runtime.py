@@ -82,7 +82,7 @@ class ProcessRuntime:
         self.supervisor = Supervisor(name, run, self.registry)
 
     def introduce(self) -> None:
-        """Lets others send to this process although it is no worker."""
+        """Let others send to this process although it is no worker."""
         info = WorkerInfo(
             address=WorkerAddress(self.name),
             rank=0,
@@ -103,7 +103,7 @@ class ProcessRuntime:
         return ChannelClient(self.endpoint)
 
     def close(self) -> None:
-        """Leaves the run."""
+        """Leave the run."""
         if has_runtime() and current_runtime() is self:
             set_current_runtime(None)
         self.endpoint.close()
@@ -116,7 +116,7 @@ def current_call() -> str | None:
 
 
 def set_current_call(call: str | None) -> None:
-    """Notes the group call that runs in this context."""
+    """Note the group call that runs in this context."""
     _CALL.set(call)
 
 
@@ -175,7 +175,7 @@ class WorkerRuntime(ProcessRuntime):
         set_current_runtime(self)
 
     def register(self) -> None:
-        """Enters the registry and waits for the group's rank 0, whose port becomes MASTER_PORT."""
+        """Enter the registry and wait for the group's rank 0, whose port becomes MASTER_PORT."""
         group = self.spec.address.get_parent_address().get_name()
         lives, host, port = self.registry.ask(
             "register",
@@ -188,7 +188,7 @@ class WorkerRuntime(ProcessRuntime):
         os.environ["MASTER_PORT"] = str(port)
 
     def lock_free_port(self, highest: int | None = None, attempts: int = 1000) -> int:
-        """Finds a free port of this node and reserves it for this process."""
+        """Find a free port of this node and reserve it for this process."""
         for _ in range(attempts):
             port = free_port(highest)
             if self.registry.ask("port", node_rank=self.node_rank, port=port):
@@ -196,7 +196,7 @@ class WorkerRuntime(ProcessRuntime):
         raise RuntimeError(f"no free port on node {self.node_rank} after {attempts} tries")
 
     def report(self, method: str, error: BaseException, text: str) -> Raised:
-        """Tells the registry that a method raised, so that the order of failures is known."""
+        """Tell the registry that a method raised, so that the order of failures is known."""
         report = report_of(error, self.name, method, text)
         self.registry.notify("raised", report=report)
         return report
@@ -209,7 +209,7 @@ class WorkerRuntime(ProcessRuntime):
             return file.read()
 
     def _leave(self, _: Any) -> set[str]:
-        """Answers the driver's request to end: the config keys that were read here."""
+        """Answer the driver's request to end: the config keys that were read here."""
         recorder = trace.current()
         if recorder is not None:
             recorder.flush()
@@ -225,7 +225,7 @@ class WorkerRuntime(ProcessRuntime):
 
 
 def end_processes(processes: list[tuple[int, float]]) -> None:
-    """Kills processes given by pid and start time, as far as they are still the same ones."""
+    """Kill processes given by pid and start time, as far as they are still the same ones."""
     import psutil
 
     for pid, started in processes:

@@ -19,7 +19,7 @@ _OF_CALL: ContextVar[dict[str, float] | None] = ContextVar("rlinf_timers", defau
 
 
 def open_call() -> dict[str, float]:
-    """Begins the timers of a call in this context."""
+    """Begin the timers of a call in this context."""
     timers: dict[str, float] = {}
     _OF_CALL.set(timers)
     return timers
@@ -32,7 +32,7 @@ def of_call() -> dict[str, float] | None:
 
 @contextlib.contextmanager
 def measure(store: dict[str, float], tag: str) -> Iterator[None]:
-    """Adds the time of the block to `store[tag]`."""
+    """Add the time of the block to `store[tag]`."""
     begin = time.perf_counter()
     try:
         yield

@@ -78,7 +78,7 @@ class Worker(CommMixin):
                 )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Worker:
-        """Binds the new object to the runtime of its process, before the user's `__init__` runs."""
+        """Bind the new object to the runtime of its process, before the user's `__init__` runs."""
         self = super().__new__(cls)
         runtime = current_runtime() if has_runtime() else None
         if not isinstance(runtime, WorkerRuntime):
@@ -115,7 +115,7 @@ class Worker(CommMixin):
 
     @classmethod
     def create_group(cls, *args: Any, **kwargs: Any) -> WorkerGroup:
-        """Describes a group of this worker; `launch` starts it.
+        """Describe a group of this worker; `launch` starts it.
 
         Args:
             *args: arguments of the constructor, the same on each rank.
@@ -126,7 +126,7 @@ class Worker(CommMixin):
 
     @classmethod
     def restart_policy(cls, *args: Any, **kwargs: Any) -> str | dict[str, int]:
-        """What `launch` does with ranks that die if it is not told; override to restart them.
+        """Return what `launch` does by default with ranks that die; override to restart them.
 
         Args:
             *args: arguments of the constructor.
@@ -221,28 +221,28 @@ class Worker(CommMixin):
     # -- logging ------------------------------------------------------------------------------
 
     def log_debug(self, message: Any) -> None:
-        """Logs at level DEBUG."""
+        """Log at level DEBUG."""
         self._logger.debug(message, stacklevel=2)
 
     def log_info(self, message: Any) -> None:
-        """Logs at level INFO."""
+        """Log at level INFO."""
         self._logger.info(message, stacklevel=2)
 
     def log_warning(self, message: Any) -> None:
-        """Logs at level WARNING."""
+        """Log at level WARNING."""
         self._logger.warning(message, stacklevel=2)
 
     def log_error(self, message: Any) -> None:
-        """Logs at level ERROR."""
+        """Log at level ERROR."""
         self._logger.error(message, stacklevel=2)
 
     def log_on_first_rank(self, message: Any) -> None:
-        """Logs at level INFO on rank 0 only."""
+        """Log at level INFO on rank 0 only."""
         if self._rank == 0:
             self._logger.info(message, stacklevel=2)
 
     def log_on_last_rank(self, message: Any) -> None:
-        """Logs at level INFO on the last rank only."""
+        """Log at level INFO on the last rank only."""
         if self._rank == self._world_size - 1:
             self._logger.info(message, stacklevel=2)
 
@@ -250,7 +250,7 @@ class Worker(CommMixin):
 
     @contextlib.contextmanager
     def worker_timer(self, tag: str | None = None) -> Iterator[None]:
-        """Times a block; durations of the same tag add up. The default tag is the caller's name."""
+        """Time a block; durations of the same tag add up. The default tag is the caller's name."""
         if tag is None:
             # Two frames up: the context manager protocol, then the caller.
             tag = inspect.currentframe().f_back.f_back.f_code.co_name  # type: ignore[union-attr]
@@ -263,7 +263,7 @@ class Worker(CommMixin):
             self._runtime.record.leave(token)
 
     def pop_execution_times(self) -> dict[str, float]:
-        """Takes all durations recorded so far, in seconds by tag."""
+        """Take all durations recorded so far, in seconds by tag."""
         store = timers.of_call()
         store = self._timers if store is None else store
         taken = dict(store)
@@ -271,7 +271,7 @@ class Worker(CommMixin):
         return taken
 
     def pop_execution_time(self, tag: str) -> float:
-        """Takes the duration recorded under one tag.
+        """Take the duration recorded under one tag.
 
         Raises:
             ValueError: nothing was recorded under it.

@@ -58,12 +58,12 @@ class Checkpoint:
         return parent.parent if parent.name == "checkpoints" else parent
 
     def runner_state(self) -> dict[str, Any]:
-        """What the runner remembers: steps and counters."""
+        """Return what the runner remembers: steps and counters."""
         return load_tree(self.path / "runner")
 
     @classmethod
     def find(cls, path: str | Path, verify: bool = True) -> Checkpoint:
-        """Opens a checkpoint, or the newest one of a run.
+        """Open a checkpoint, or the newest one of a run.
 
         Args:
             path: folder of the checkpoint, or of a run.
@@ -90,7 +90,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Checkpoint:
-        """Opens a checkpoint.
+        """Open a checkpoint.
 
         Args:
             path: its folder.
@@ -154,11 +154,11 @@ class CheckpointStore:
         self._run = secrets.token_hex(4)
 
     def place(self, step: int) -> Path:
-        """Where the checkpoint of a step is, once it is complete."""
+        """Return where the checkpoint of a step is, once it is complete."""
         return self.folder / f"global_step_{step}"
 
     def begin(self, step: int) -> Path:
-        """Makes the folder to write a checkpoint into; an unfinished one is thrown away."""
+        """Make the folder to write a checkpoint into; an unfinished one is thrown away."""
         for unfinished in self.folder.glob(f".global_step_{step}.*part"):
             shutil.rmtree(unfinished, ignore_errors=True)
         part = self._part(step)
@@ -166,7 +166,7 @@ class CheckpointStore:
         return part
 
     def commit(self, step: int, facts: dict[str, Any], score: float | None = None) -> Checkpoint:
-        """Makes what was written into the folder of `begin` a checkpoint, and prunes old ones.
+        """Make what was written into the folder of `begin` a checkpoint, and prunes old ones.
 
         Args:
             step: the step that `begin` was given.
@@ -196,7 +196,7 @@ class CheckpointStore:
         return Checkpoint(place, manifest)
 
     def discard(self, step: int) -> None:
-        """Removes what was written of a checkpoint that will not be completed."""
+        """Remove what was written of a checkpoint that will not be completed."""
         shutil.rmtree(self._part(step), ignore_errors=True)
 
     def all(self) -> list[Checkpoint]:
@@ -208,7 +208,7 @@ class CheckpointStore:
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is complete and undamaged; damaged ones are named."""
+        """Return the newest checkpoint that is complete and undamaged; damaged ones are named."""
         for candidate in reversed(self.all()):
             try:
                 return Checkpoint.open(candidate.path)
@@ -217,7 +217,7 @@ class CheckpointStore:
         return None
 
     def set_aside(self, after: int) -> list[Path]:
-        """Hides checkpoints of later steps, which belong to a course that was not taken.
+        """Hide checkpoints of later steps, which belong to a course that was not taken.
 
         Returns:
             Where they are now.

@@ -19,7 +19,7 @@ _MARKS = (_TENSOR, _ARRAY, _TUPLE, _ITEMS, _BYTES)
 
 
 def save_tree(path: Path, tree: Any) -> None:
-    """Writes `<path>.json` and, if the tree has tensors or arrays, `<path>.safetensors`.
+    """Write `<path>.json` and, if the tree has tensors or arrays, `<path>.safetensors`.
 
     Args:
         path: where, without a suffix.
@@ -37,14 +37,14 @@ def save_tree(path: Path, tree: Any) -> None:
 
 
 def load_tree(path: Path) -> Any:
-    """Reads what `save_tree` wrote; tensors are on the CPU."""
+    """Read what `save_tree` wrote; tensors are on the CPU."""
     plain = json.loads(path.with_name(path.name + ".json").read_text())
     beside = path.with_name(path.name + ".safetensors")
     return _unpack(plain, load_file(beside) if beside.exists() else {})
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Writes a file and waits until the disk has it."""
+    """Write a file and wait until the disk has it."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()

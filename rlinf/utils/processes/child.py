@@ -98,7 +98,7 @@ class ChildProcess:
         return self._tail.decode(errors="replace").strip()
 
     def ask(self, question: bytes, seconds: float) -> bytes:
-        """Sends a question and waits for the answer.
+        """Send a question and wait for the answer.
 
         Args:
             question: any bytes.
@@ -145,7 +145,7 @@ class ChildProcess:
         return not poll.poll(0)
 
     def close(self, seconds: float) -> None:
-        """Lets it end by itself, which closes its questions, and kills it if it does not.
+        """Let it end by itself, which closes its questions, and kill it if it does not.
 
         Args:
             seconds: how long it may take; a kill takes `BURY_SECONDS` more at the most.
@@ -160,13 +160,13 @@ class ChildProcess:
         self.kill()
 
     def strike(self) -> None:
-        """Ends it and all it has started; whoever asks it something is told, and closes it."""
+        """End it and all it has started; whoever asks it something is told, and closes it."""
         # Not one that has been buried: its number may be another's by now.
         if self._process.poll() is None:
             kill_family(self.pid)
 
     def kill(self) -> None:
-        """Ends it and all it has started, and closes its pipes; may be called twice."""
+        """End it and all it has started, and closes its pipes; may be called twice."""
         self.strike()
         try:
             self._process.wait(BURY_SECONDS)
@@ -187,7 +187,7 @@ class ChildProcess:
             raise self._died() from None
 
     def _receive(self, answer: bytearray) -> bool:
-        """Reads a part of the answer, and nothing that follows it; whether that was all of it."""
+        """Read a part of the answer, and nothing that follows it; whether that was all of it."""
         part = os.read(self._from, min(1 << 16, _length_of(answer) - len(answer)))
         if not part:
             raise self._died()
@@ -195,7 +195,7 @@ class ChildProcess:
         return len(answer) >= HEADER.size and len(answer) == _length_of(answer)
 
     def _drain(self, limit: int | None) -> int:
-        """Reads what it printed, up to a limit; returns how many bytes."""
+        """Read what it printed, up to a limit; return how many bytes."""
         count = 0
         while limit is None or count < limit:
             try:

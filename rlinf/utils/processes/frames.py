@@ -12,7 +12,7 @@ MAX_FRAME = 64 << 20
 
 
 def read_frame(fd: int) -> bytes | None:
-    """Waits for the next message; None when the other side has closed."""
+    """Wait for the next message; None when the other side has closed."""
     header = _read(fd, HEADER.size)
     if header is None:
         return None
@@ -20,7 +20,7 @@ def read_frame(fd: int) -> bytes | None:
 
 
 def write_frame(fd: int, body: bytes) -> None:
-    """Writes a message, waiting for room."""
+    """Write a message, waiting for room."""
     rest = memoryview(HEADER.pack(len(body)) + body)
     while rest:
         rest = rest[os.write(fd, rest) :]

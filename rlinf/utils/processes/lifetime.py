@@ -15,12 +15,12 @@ _KILL_SECONDS = 10.0
 
 
 def libc() -> ctypes.CDLL:
-    """The C library of this process, with errno."""
+    """Return the C library of this process, with errno."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
-    """Lets the kernel kill this process when the thread that started it ends.
+    """Let the kernel kill this process when the thread that started it ends.
 
     Args:
         parent: pid of the parent; if it is gone already, this process ends now.
@@ -31,7 +31,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parent ends: none gets away."""
+    """Make this process the parent of descendants whose own parent ends: none gets away."""
     libc().prctl(_SET_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -52,7 +52,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kills everything that a process has started, until nothing is left to kill."""
+    """Kill everything that a process has started, until nothing is left to kill."""
     killed: set[int] = set()
     deadline = time.monotonic() + _KILL_SECONDS
     while (found := descendants(pid) - killed) and time.monotonic() < deadline:
@@ -62,7 +62,7 @@ def kill_descendants(pid: int) -> None:
 
 
 def kill_family(pid: int) -> None:
-    """Kills a process and everything that it has started.
+    """Kill a process and everything that it has started.
 
     A family whose head called `adopt_orphans` is complete, double forks and sessions of their own
     notwithstanding. The head is stopped first, so that it starts no more.

@@ -95,7 +95,7 @@ class ProcessPool:
             thread.start()
 
     def wait_ready(self) -> str:
-        """Waits until all processes are ready; returns how they are confined, in words.
+        """Wait until all processes are ready; return how they are confined, in words.
 
         Raises:
             PoolFailed: one of them could not start; says why.
@@ -104,7 +104,7 @@ class ProcessPool:
         return words[0]
 
     def submit(self, *args: Any) -> Future[Outcome]:
-        """Begins a job; its outcome never is an exception.
+        """Begin a job; its outcome never is an exception.
 
         Args:
             *args: What the function is called with; anything that can be pickled.
@@ -116,7 +116,7 @@ class ProcessPool:
         return future
 
     def map(self, jobs: Sequence[tuple[Any, ...]]) -> list[Outcome]:
-        """Does some jobs and waits for them; outcomes are in their order."""
+        """Do some jobs and wait for them; outcomes are in their order."""
         futures = [self.submit(*job) for job in jobs]
         return [future.result() for future in futures]
 
@@ -126,7 +126,7 @@ class ProcessPool:
         return [thread.pid for thread in self._threads if thread.pid]
 
     def close(self) -> None:
-        """Ends all processes; jobs that have not begun are cancelled, running ones are killed."""
+        """End all processes; jobs that have not begun are cancelled, running ones are killed."""
         if self._closed:
             return
         self._closed = True
@@ -191,7 +191,7 @@ class _ProcessThread(threading.Thread):
         self._drop()
 
     def _do(self, question: bytes) -> Outcome:
-        """Does a job; whatever goes wrong, even what nobody thought of, is its outcome.
+        """Do a job; whatever goes wrong, even what nobody thought of, is its outcome.
 
         Others wait for this thread: it must not end.
         """
@@ -263,7 +263,7 @@ class _ProcessThread(threading.Thread):
 
 
 def _read(answer: bytes) -> tuple[Outcome, bool]:
-    """What a process says of a job, and whether it wants to be replaced.
+    """Return what a process says of a job, and whether it wants to be replaced.
 
     Raises:
         ChildFailed: it says something else.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(read_fd: int, write_fd: int, parent: int) -> None:
-    """Serves until the questions end."""
+    """Serve until the questions end."""
     die_with_parent(parent)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -32,7 +32,7 @@ class Enforced:
     problems: dict[str, str] = field(default_factory=dict)
 
     def add(self, layer: str, guarantees: Collection[str]) -> None:
-        """Notes that a layer is in place."""
+        """Note that a layer is in place."""
         for name in guarantees:
             self.by.setdefault(name, []).append(layer)
 
@@ -51,7 +51,7 @@ class Enforced:
 
 
 def confine(layers: Collection[str] = LAYERS) -> Enforced:
-    """Confines this process and whatever it becomes; there is no way back.
+    """Confine this process and whatever it becomes; there is no way back.
 
     Reading files, threads, and writing to pipes that are open stay possible.
 
@@ -78,7 +78,7 @@ def confine(layers: Collection[str] = LAYERS) -> Enforced:
 
 
 def limit_resources(limits: Mapping[str, int]) -> None:
-    """Sets limits of the kernel, soft and hard.
+    """Set limits of the kernel, soft and hard.
 
     Args:
         limits: Name, as in `RLIMIT_<name>`, to value; one that is lower already stays.
@@ -91,7 +91,7 @@ def limit_resources(limits: Mapping[str, int]) -> None:
 
 
 def drop_capabilities() -> None:
-    """Gives up the powers of root; files of root stay readable to root."""
+    """Give up the powers of root; files of root stay readable to root."""
     header = struct.pack("Ii", 0x20080522, 0)
     if libc().capset(header, bytes(24)) != 0:
         raise OSError(ctypes.get_errno(), "capset")

@@ -21,12 +21,12 @@ _ALL_TCP, _ALL_SCOPES = 0b11, 0b11
 
 
 def version() -> int:
-    """Returns which Landlock the kernel has; 0 without one."""
+    """Return which Landlock the kernel has; 0 without one."""
     return max(0, libc().syscall(ctypes.c_long(_CREATE), None, 0, _ASK_VERSION))
 
 
 def install() -> tuple[str | None, bool]:
-    """Forbids this process, and what it starts, to change any file; only /dev/null can be written.
+    """Forbid this process, and what it starts, to change any file; only /dev/null can be written.
 
     Where the kernel can, TCP and signals to processes outside are forbidden, too.
 

@@ -24,7 +24,7 @@ _STDERR_BYTES = 4096
 
 
 def main(read_fd: int, write_fd: int, parent: int) -> None:
-    """Serves one program until the questions end."""
+    """Serve one program until the questions end."""
     die_with_parent(parent)
     adopt_orphans()
     hello = json.loads(read_frame(read_fd) or b"{}")
@@ -58,7 +58,7 @@ class Launcher:
         )
 
     def serve(self) -> None:
-        """Says what is enforced, then answers each question with the result of a run."""
+        """Say what is enforced, then answers each question with the result of a run."""
         self._tell(self._enforced())
         while (frame := read_frame(self._read_fd)) is not None:
             self._tell(self.run(json.loads(frame)))
@@ -119,7 +119,7 @@ class Launcher:
         return result
 
     def _become(self, stdin: int, outputs: list[int], question: dict[str, Any]) -> None:
-        """Turns this process, a fork, into the program."""
+        """Turn this process, a fork, into the program."""
         try:
             os.setsid()
             # First out of the way of each other, then to their places.
@@ -135,7 +135,7 @@ class Launcher:
             os._exit(program.EXIT_SETUP)
 
     def _end(self, child: int) -> int:
-        """Kills what is left, the program first; returns its exit code, negative for a signal."""
+        """Kill what is left, the program first; return its exit code, negative for a signal."""
         try:
             os.kill(child, signal.SIGKILL)
         except ProcessLookupError:
@@ -167,7 +167,7 @@ class _Watch:
             os.set_blocking(fd, False)
 
     def wait(self, deadline: float) -> str | None:
-        """Returns why the program must be ended; None when it has ended by itself."""
+        """Return why the program must be ended; None when it has ended by itself."""
         poll = select.poll()
         for fd in (self._pidfd, *self._open):
             poll.register(fd, select.POLLIN)
@@ -184,14 +184,14 @@ class _Watch:
                     poll.unregister(fd)
 
     def finish(self) -> list[bytes]:
-        """Closes everything; returns standard output, standard error, and the value."""
+        """Close everything; return standard output, standard error, and the value."""
         os.close(self._pidfd)
         for fd in self._read:
             os.close(fd)
         return [bytes(content) for content in self._read.values()]
 
     def _take(self, fd: int) -> bool:
-        """Reads what is there; whether that is too much."""
+        """Read what is there; whether that is too much."""
         content = self._read[fd]
         while len(content) <= self._limit:
             try:
@@ -222,7 +222,7 @@ def _told(value: bytes) -> dict[str, Any]:
 
 
 def _only_installed_packages() -> None:
-    """Lets programs import the standard library and installed packages, and nothing else."""
+    """Let programs import the standard library and installed packages, and nothing else."""
     paths = sysconfig.get_paths()
     allowed = [paths["stdlib"], paths["platstdlib"], str(Path(os.__file__).parent)]
     sys.path[:] = [
@@ -235,7 +235,7 @@ def _only_installed_packages() -> None:
 
 
 def _readable_to_all() -> bool:
-    """Whether a stranger can import the standard library."""
+    """Return whether a stranger can import the standard library."""
     place = Path(os.__file__).resolve()
     return all(folder.stat().st_mode & 0o001 for folder in place.parents) and bool(
         place.stat().st_mode & 0o004

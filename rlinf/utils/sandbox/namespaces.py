@@ -13,7 +13,7 @@ _IPC, _USER, _PID, _NET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
 
 
 def enter() -> tuple[str | None, bool]:
-    """Moves this process into new namespaces: it goes on as their process 1.
+    """Move this process into new namespaces: it goes on as their process 1.
 
     The caller's process stays outside, waits, and ends as the inner one does. When process 1 ends,
     the kernel kills everything that was started in the namespace.

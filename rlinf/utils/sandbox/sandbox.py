@@ -140,7 +140,7 @@ class Sandbox:
         return RunResult(**{name: told[name] for name in RESULT_FIELDS if name in told})
 
     def close(self) -> None:
-        """Ends the sandbox and whatever is left in it."""
+        """End the sandbox and whatever is left in it."""
         if self._keeper is not None:
             # A keeper that ends by itself leaves no dead process for others to bury.
             self._keeper.close(CLOSE_SECONDS)

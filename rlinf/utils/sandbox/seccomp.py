@@ -156,7 +156,7 @@ unlink unlinkat link linkat symlink symlinkat mknod mknodat""".split()
 
 
 def rules(files: bool) -> list[Rule]:
-    """Returns what is refused.
+    """Return what is refused.
 
     Args:
         files: Refuse to write and to change files, too.
@@ -166,7 +166,7 @@ def rules(files: bool) -> list[Rule]:
 
 
 def install(files: bool) -> str | None:
-    """Puts the filter on all threads of this process; there is no way back.
+    """Put the filter on all threads of this process; there is no way back.
 
     Args:
         files: Refuse to write and to change files, too.
@@ -191,12 +191,12 @@ def install(files: bool) -> str | None:
 
 
 def set_no_new_privileges() -> None:
-    """Gives up what set-user-id programs could give; the kernel asks for it before a filter."""
+    """Give up what set-user-id programs could give; the kernel asks for it before a filter."""
     libc().prctl(38, 1, 0, 0, 0)
 
 
 def assemble(chosen: list[Rule], column: int, mark: int) -> bytes:
-    """Returns the filter in the kernel's format.
+    """Return the filter in the kernel's format.
 
     Args:
         chosen: What to refuse.

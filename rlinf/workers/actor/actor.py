@@ -56,7 +56,7 @@ class Actor(Checkpointed, Worker):
         )
 
     def _adopt(self, learner: Learner, senders: dict[str, WeightSender]) -> None:
-        """Takes charge of a learner.
+        """Take charge of a learner.
 
         Args:
             learner: it.
@@ -84,7 +84,7 @@ class Actor(Checkpointed, Worker):
         tensors: Iterable[tuple[str, Tensor]],
         rounded_to: torch.dtype | None = None,
     ) -> int:
-        """Sends weights to all workers of a role; all ranks call it.
+        """Send weights to all workers of a role; all ranks call it.
 
         Args:
             role: whose.
@@ -104,7 +104,7 @@ class Actor(Checkpointed, Worker):
         return size
 
     def _offload(self) -> None:
-        """Leaves the device to others, if the config says so."""
+        """Leave the device to others, if the config says so."""
         for name, engine in self.learner.engines.items():
             section = self.cfg.get(name) or self.cfg.actor
             if section.enable_offload:
@@ -114,18 +114,18 @@ class Actor(Checkpointed, Worker):
     # -- agreement and fingerprints -------------------------------------------------------------
 
     def number_format(self) -> torch.dtype:
-        """The format that the policy computes in."""
+        """Return the format that the policy computes in."""
         return compute_format(self.engine)
 
     def fingerprints(self) -> dict[str, Any]:
-        """Hashes of what the last update did; see `rlinf.utils.fingerprints`."""
+        """Hash of what the last update did; see `rlinf.utils.fingerprints`."""
         self.engine.onload(optimizer=False)
         record = self.learner.fingerprints.take()
         self._offload()
         return record
 
     def fingerprint_facts(self) -> tuple[dict[str, Any], dict[str, list[str]]]:
-        """What hashes may depend on besides the config, and the names of the tensors."""
+        """Return what hashes may depend on besides the config, and the names of the tensors."""
         name = torch.cuda.get_device_name() if self._device.type == "cuda" else "cpu"
         facts = {
             "device": name,
@@ -137,7 +137,7 @@ class Actor(Checkpointed, Worker):
     # -- checkpoints ----------------------------------------------------------------------------
 
     def load_policy(self, folder: str) -> None:
-        """Takes the policy of a checkpoint, and nothing else of it."""
+        """Take the policy of a checkpoint, and nothing else of it."""
         self._tensors[ACTOR].read(Path(folder) / ACTOR / "tensors", only_model=True)
 
     def _snapshot(self, folder: Path) -> Job:

@@ -14,7 +14,7 @@ from rlinf.workers.agreement import sampled_steps
 def embodied_agreement(
     engine: TrainEngine, batch: EmbodiedBatch, version: int, size: int, *, values: bool
 ) -> dict[str, float]:
-    """Recomputes the sampled steps of a rollout; all ranks call it, before the first update on it.
+    """Recompute the sampled steps of a rollout; all ranks call it, before the first update on it.
 
     Samples of other versions of the weights are not compared: the learner no longer has, or never
     had, what made them.
@@ -57,5 +57,5 @@ def embodied_agreement(
 
 
 def compute_format(engine: TrainEngine) -> torch.dtype:
-    """The number format in which the learner multiplies."""
+    """Return the number format in which the learner multiplies."""
     return engine.precision.autocast or engine.precision.params or torch.float32

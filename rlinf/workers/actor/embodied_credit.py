@@ -45,7 +45,7 @@ class Credit:
     metrics: dict[str, float]
 
     def lengths(self, per_chunk: bool) -> Tensor:
-        """Counts the steps that count of the episode that each belongs to.
+        """Count the steps that count of the episode that each belongs to.
 
         Args:
             per_chunk: a step is a chunk, and not an action.
@@ -96,7 +96,7 @@ class EmbodiedCredit:
         env_ids: Sequence[int],
         ref_logprobs: Tensor | None = None,
     ) -> Credit:
-        """Computes the credit of a rollout.
+        """Compute the credit of a rollout.
 
         Args:
             batch: this rank's share.
@@ -174,7 +174,7 @@ class EmbodiedCredit:
     # -- what is left out -------------------------------------------------------------------------
 
     def _finite_envs(self, batch: EmbodiedBatch, env_ids: Sequence[int]) -> Tensor:
-        """Marks the envs `[B]` all of whose observations and rewards are finite.
+        """Mark the envs `[B]` all of whose observations and rewards are finite.
 
         What followed from a number that is not finite is not known, so the whole rollout of the
         env does not count; nor does that of its group, whose mean would lack a member.
@@ -200,7 +200,7 @@ class EmbodiedCredit:
         return finite
 
     def _kept_envs(self, rewards: Tensor, dones: Tensor) -> Tensor | None:
-        """Marks the envs `[B]` of groups whose mean return is within the bounds; None is all."""
+        """Mark the envs `[B]` of groups whose mean return is within the bounds; None is all."""
         algorithm = self._cfg.algorithm
         if not algorithm.filter_rewards:
             return None

@@ -28,7 +28,7 @@ class EmbodiedFSDPActor(Actor):
     _batch: EmbodiedBatch | None = None
 
     def init_worker(self, env_spec: EnvSpec, total_steps: int = 0) -> None:
-        """Builds the policy and its learner."""
+        """Build the policy and its learner."""
         self._env_spec = env_spec
         torch.manual_seed(self.seed)
         policy = get_model(self.cfg.actor.model, env_spec, torch.float32)
@@ -38,14 +38,14 @@ class EmbodiedFSDPActor(Actor):
 
     @Worker.timer("sync_weights")
     def sync_model_to_rollout(self) -> int:
-        """Sends the weights to all rollout workers; returns the number of bytes."""
+        """Send the weights to all rollout workers; return the number of bytes."""
         self.engine.onload(optimizer=False)
         return self._send("rollout", self.engine.full_tensors())
 
     # -- rollouts -------------------------------------------------------------------------------
 
     def recv_rollout_batch(self) -> int:
-        """Receives this rank's share of a rollout; returns the number of chunk steps in it."""
+        """Receive this rank's share of a rollout; return the number of chunk steps in it."""
         cfg = self.cfg
         stages = range(cfg.rollout.pipeline_stage_num)
         parts = [(epoch, stage) for epoch in range(cfg.env.train.rollout_epoch) for stage in stages]
@@ -64,7 +64,7 @@ class EmbodiedFSDPActor(Actor):
         return self._batch.num_samples
 
     def _env_ids(self) -> list[int]:
-        """Number, in the whole run, of the env of each column of a batch."""
+        """Return the number, in the whole run, of the env of each column of a batch."""
         train, stages = self.cfg.env.train, self.cfg.rollout.pipeline_stage_num
         workers = self._world_size_of(self.cfg.env.group_name)
         of_epoch = [
@@ -90,23 +90,23 @@ class EmbodiedFSDPActor(Actor):
 
     @Worker.timer("agreement")
     def agreement(self) -> tuple[dict[str, float], torch.dtype]:
-        """Compares the rollout with what the policy makes of it; see `EmbodiedLearner`."""
+        """Compare the rollout with what the policy makes of it; see `EmbodiedLearner`."""
         return self.learner.agreement(self._require_batch())
 
     def find_differences(self, evidence: list[Evidence]) -> list[Finding]:
-        """Says what differs between this rank and the rollout workers."""
+        """Say what differs between this rank and the rollout workers."""
         return self.learner.find_differences(self._require_batch(), self._env_ids(), evidence)
 
     # -- learning -------------------------------------------------------------------------------
 
     @Worker.timer("advantages")
     def compute_advantages_and_returns(self) -> dict[str, float]:
-        """Fills in advantages and returns; returns metrics over all ranks."""
+        """Fill in advantages and returns; return metrics over all ranks."""
         return self.learner.prepare(self._require_batch(), self._env_ids())
 
     @Worker.timer("training")
     def run_training(self) -> dict[str, float]:
-        """Updates the policy on the rollout; returns metrics over all ranks."""
+        """Update the policy on the rollout; return metrics over all ranks."""
         metrics = self.learner.update()
         self._batch = None
         self._offload()

@@ -61,7 +61,7 @@ class EmbodiedLearner(RolloutLearner):
         self._prepared: tuple[EmbodiedBatch, Credit, Tensor | None] | None = None
 
     def prepare(self, batch: EmbodiedBatch, env_ids: Sequence[int]) -> dict[str, float]:
-        """Assigns credit to a rollout; returns metrics over all ranks.
+        """Assign credit to a rollout; return metrics over all ranks.
 
         Args:
             batch: this rank's share.
@@ -77,7 +77,7 @@ class EmbodiedLearner(RolloutLearner):
         return credit.metrics
 
     def update(self) -> dict[str, float]:
-        """Updates the policy on the rollout that was prepared; returns metrics over all ranks."""
+        """Update the policy on the rollout that was prepared; return metrics over all ranks."""
         if self._prepared is None:
             raise RuntimeError("there are no advantages: call compute_advantages_and_returns first")
         batch, credit, reference = self._prepared
@@ -129,6 +129,6 @@ class EmbodiedLearner(RolloutLearner):
 
 
 def _needs_proximal(algorithm: Any) -> bool:
-    """Whether the loss tells the policy before the update from the one that acted."""
+    """Return whether the loss tells the policy before the update from the one that acted."""
     takes = "proximal_logprobs" in policy_loss_registry.arguments(algorithm.loss_type)
     return takes and algorithm.recompute_logprobs

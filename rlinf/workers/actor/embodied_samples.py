@@ -61,7 +61,7 @@ class EmbodiedSamples:
         ref_logprobs: Tensor | None = None,
         proximal_logprobs: Tensor | None = None,
     ) -> EmbodiedSamples:
-        """Puts samples first: `[T, B, ...]` becomes `[T * B, ...]`.
+        """Put samples first: `[T, B, ...]` becomes `[T * B, ...]`.
 
         Args:
             batch: the rollout.
@@ -127,7 +127,7 @@ class LossSettings:
 
     @classmethod
     def of(cls, cfg: Any) -> LossSettings:
-        """Reads a configuration."""
+        """Read a configuration."""
         algorithm, model = cfg.algorithm, cfg.actor.model
         names = policy_loss_registry.arguments(algorithm.loss_type)
         arguments = {name: algorithm[name] for name in names if name in algorithm}
@@ -203,7 +203,7 @@ class EmbodiedTask:
         return policy_loss(loss_type=settings.loss_type, **(settings.arguments | kwargs))
 
     def _of_samples(self, rows: Tensor) -> dict[str, Any]:
-        """Those arguments of a loss that do not depend on the weights."""
+        """Return those arguments of a loss that do not depend on the weights."""
         samples, kind = self._samples, self._settings.logprob_type
         actions = samples.actions[rows]
         kwargs: dict[str, Any] = {

@@ -34,7 +34,7 @@ class StepFingerprints:
         self._updates: list[dict[str, str]] = []
 
     def batch(self, tensors: Mapping[str, Tensor | None]) -> None:
-        """Takes the hashes of a rollout.
+        """Take the hashes of a rollout.
 
         Args:
             tensors: time first, `[T, ...]` each, in causal order within a step; None is left out.
@@ -46,7 +46,7 @@ class StepFingerprints:
         }
 
     def before_step(self, rows: Tensor) -> None:
-        """Takes the hashes of a gradient, before it is clipped and used.
+        """Take the hashes of a gradient, before it is clipped and used.
 
         Args:
             rows: samples of this rank that it is of, in their order.
@@ -64,11 +64,11 @@ class StepFingerprints:
         )
 
     def after_step(self) -> None:
-        """Takes the hashes of the weights that an optimiser step has made."""
+        """Take the hashes of the weights that an optimiser step has made."""
         self._updates[-1]["weights"] = self._weights()
 
     def take(self) -> dict[str, Any]:
-        """Hands over what was taken since the last time, and the weights as they are now."""
+        """Hand over what was taken since the last time, and the weights as they are now."""
         record = {"batch": self._batch, "updates": self._updates, "weights": self._weights()}
         self._batch, self._updates = {}, []
         return record
@@ -88,7 +88,7 @@ class StepFingerprints:
 
 
 def embodied_tensors(batch: EmbodiedBatch, credit: Credit) -> dict[str, Tensor | None]:
-    """A rollout in causal order: what was seen, done, got, and made of it."""
+    """Return a rollout in causal order: what was seen, done, got, and made of it."""
     seen = {key: value for key, value in batch.forward_inputs.items() if key != "action"}
     return {
         **seen,

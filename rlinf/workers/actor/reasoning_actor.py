@@ -42,7 +42,7 @@ class ReasoningActor(Actor):
     _groups: list[SampleGroup] | None = None
 
     def init_worker(self, total_steps: int = 0) -> None:
-        """Builds the policy, a critic if there is one, and their learner.
+        """Build the policy, a critic if there is one, and their learner.
 
         Args:
             total_steps: optimiser steps of the whole run, for schedules.
@@ -74,7 +74,7 @@ class ReasoningActor(Actor):
 
     @Worker.timer("sync_weights")
     def sync_model_to_rollout(self) -> int:
-        """Sends the weights to all rollout workers; returns the number of bytes.
+        """Send the weights to all rollout workers; return the number of bytes.
 
         They have the names of the plain model of transformers; those that share their memory, such
         as a tied last layer, go once. With adapters, `weight_syncer.lora` says what goes.
@@ -83,12 +83,12 @@ class ReasoningActor(Actor):
 
     @Worker.timer("sync_weights")
     def sync_model_to_inference(self) -> int:
-        """The same to workers that recompute log-probabilities; see `ReasoningInference`."""
+        """Return the same to workers that recompute log-probabilities; see `ReasoningInference`."""
         return self._send_policy("inference")
 
     @Worker.timer("sync_weights")
     def sync_model_to_reference(self) -> int:
-        """Sends the policy that it is to be compared with; returns the number of bytes.
+        """Send the policy that it is to be compared with; return the number of bytes.
 
         It is the policy as it is now; with adapters, the one without what they have learnt.
         """
@@ -104,12 +104,12 @@ class ReasoningActor(Actor):
         return self._send(role, self.policy.policy_tensors(whole, adapters), rounded_to)
 
     def _format_on_the_way(self) -> torch.dtype | None:
-        """What weights are rounded to in messages to the rollout; None if they are not."""
+        """Return what weights are rounded to in messages to the rollout; None if they are not."""
         name = self.cfg.weight_syncer.bucket.bucket_dtype
         return None if name is None else FORMATS[name]
 
     def save_model(self, folder: str) -> None:
-        """Writes the policy as a model folder of Hugging Face layout, adapters merged."""
+        """Write the policy as a model folder of Hugging Face layout, adapters merged."""
         self.engine.onload(optimizer=False)
         tensors = dict(self.policy.policy_tensors(whole))
         if self._rank == 0:
@@ -121,7 +121,7 @@ class ReasoningActor(Actor):
     def recv_rollout_batch(
         self, input_channel: Channel, num_groups: int | None = None, key: Hashable = DEFAULT_KEY
     ) -> int:
-        """Takes this rank's share of the groups of a step; returns the number of sequences in it.
+        """Take this rank's share of the groups of a step; return the number of sequences in it.
 
         Args:
             input_channel: where groups come from, one or a list of them per item, at any rank.
@@ -157,7 +157,7 @@ class ReasoningActor(Actor):
     def compute_advantages_and_returns(
         self, chosen: Sequence[int] | None = None
     ) -> dict[str, float]:
-        """Computes all that training needs to know of tokens; returns metrics over all ranks.
+        """Compute all that training needs to know of tokens; return metrics over all ranks.
 
         Args:
             chosen: numbers of the prompts whose groups are trained on; None is all.
@@ -178,7 +178,7 @@ class ReasoningActor(Actor):
         critic_first: bool = False,
         chosen: Sequence[int] | None = None,
     ) -> dict[str, float] | tuple[dict[str, float], dict[str, float]]:
-        """Updates the policy.
+        """Update the policy.
 
         Args:
             input_channel: where groups come from; None trains on what was received and prepared.
@@ -213,7 +213,7 @@ class ReasoningActor(Actor):
 
     @Worker.timer("supervised")
     def run_supervised(self, examples: Examples) -> dict[str, float]:
-        """Learns given responses, before the first step; see `ReasoningLearner.supervise`.
+        """Learn given responses, before the first step; see `ReasoningLearner.supervise`.
 
         Args:
             examples: token ids of prompt and response of each, the same on all ranks; a multiple
@@ -229,7 +229,7 @@ class ReasoningActor(Actor):
     # -- agreement ------------------------------------------------------------------------------
 
     def find_differences(self, evidence: list[Evidence]) -> list[Finding]:
-        """Says what differs between this rank and the rollout workers, after `TooFarApart`."""
+        """Say what differs between this rank and the rollout workers, after `TooFarApart`."""
         self.engine.onload(optimizer=False)
         rounded_to = self._format_on_the_way()
         weights = self.policy.policy_tensors(whole)

@@ -49,7 +49,7 @@ class Comparison:
         self.numbers = None
 
     def note(self, batch: TokenBatch, ours: Tensor, theirs: Tensor, mask: Tensor) -> None:
-        """Takes what a micro-batch gave.
+        """Take what a micro-batch gave.
 
         Args:
             batch: its sequences.
@@ -66,7 +66,7 @@ class Comparison:
         self._batches.append(batch)
 
     def before_step(self, rows: Tensor) -> None:
-        """Lets the first optimiser step happen, or not; all ranks call it.
+        """Let the first optimiser step happen, or not; all ranks call it.
 
         Raises:
             TooFarApart: the numbers differ by more than the tolerance. What the micro-batches gave

@@ -43,7 +43,7 @@ class MicroBatches:
         agree: Callable[[int], int],
         sequences: int | None = None,
     ) -> MicroBatches:
-        """Reads a configuration.
+        """Read a configuration.
 
         Args:
             cfg: the configuration.
@@ -58,7 +58,7 @@ class MicroBatches:
         return cls(budget, sequences, model.layout_on(device) == "padded", agree)
 
     def split(self, lengths: Tensor, rows: Tensor) -> list[Tensor]:
-        """Cuts some sequences into micro-batches; all ranks call it.
+        """Cut some sequences into micro-batches; all ranks call it.
 
         The order of sequences has no effect on their loss.
 
@@ -96,7 +96,7 @@ class MicroBatches:
 
 
 def _cut_further(pieces: list[int], wanted: int) -> list[int]:
-    """Halves the largest parts until there are as many as wanted, at last with empty ones."""
+    """Halve the largest parts until there are as many as wanted, at last with empty ones."""
     pieces = list(pieces)
     while pieces and len(pieces) < wanted and max(pieces) > 1:
         place = pieces.index(max(pieces))
@@ -112,7 +112,7 @@ def deal(
     balance: bool = False,
     chosen: Sequence[int] | None = None,
 ) -> TokenBatch:
-    """Deals the groups of a step anew, so that what a rank gets does not depend on chance.
+    """Deal the groups of a step anew, so that what a rank gets does not depend on chance.
 
     Groups arrive in any order at any rank. Here they are put into the order of their prompts and
     dealt out, whole; each rank gets as many, up to one.
@@ -149,7 +149,7 @@ def deal(
 
 
 def _balanced(weights: list[int], sizes: list[int]) -> list[list[int]]:
-    """Gives each place as many items as `sizes` says, the heaviest first to the lightest place."""
+    """Give each place as many items as `sizes` says, the heaviest first to the lightest place."""
     places: list[list[int]] = [[] for _ in sizes]
     totals = [0] * len(sizes)
     for item in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):

@@ -82,7 +82,7 @@ class ReasoningCredit:
         ref_logprobs: Tensor | None = None,
         values: Tensor | None = None,
     ) -> TokenCredit:
-        """Computes the credit of this rank's share of a batch.
+        """Compute the credit of this rank's share of a batch.
 
         Args:
             batch: whole groups, of any size.
@@ -163,7 +163,7 @@ class ReasoningCredit:
         )
 
     def _finite(self, batch: TokenBatch, groups: Groups) -> Tensor:
-        """Marks the responses `[n]` of groups all of whose rewards are finite."""
+        """Mark the responses `[n]` of groups all of whose rewards are finite."""
         finite = torch.isfinite(batch.rewards)
         if finite.all():
             return finite
@@ -181,7 +181,7 @@ class ReasoningCredit:
         return groups.to_members(groups.all(finite))
 
     def _kept(self, rewards: Tensor, groups: Groups) -> Tensor:
-        """Marks the responses `[n]` of groups whose mean reward is within the bounds."""
+        """Mark the responses `[n]` of groups whose mean reward is within the bounds."""
         algorithm = self._algorithm
         if not algorithm.filter_rewards:
             return torch.ones_like(rewards, dtype=torch.bool)

@@ -29,13 +29,13 @@ from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
 
 
 def critic_seed(cfg: Any) -> int:
-    """What the weights and the shuffle of a value function with a network of its own begin from."""
+    """Return the seed of the weights and the shuffle of a separate value network."""
     own = cfg.critic.seed if cfg.critic.seed is not None else cfg.actor.seed
     return cfg.runner.seed if own is None else own
 
 
 def build_critic(cfg: Any) -> CausalLM:
-    """The network of a value function, on the CPU; the same wherever it is built."""
+    """Return the network of a value function, on the CPU; the same wherever it is built."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(critic_seed(cfg), "critic", "weights", 0))
         model = get_model(cfg.critic.model, dtype=torch.float32)
@@ -146,7 +146,7 @@ class ReasoningCritic:
         )
 
     def update(self, samples: TokenSamples) -> dict[str, float]:
-        """Makes the optimiser steps of one batch; returns metrics over all ranks."""
+        """Make the optimiser steps of one batch; return metrics over all ranks."""
         self.engine.onload()
         task = ValueTask(
             self.engine, samples, self._micro_batches, self._algorithm, self._loss_length

@@ -130,7 +130,7 @@ class ReasoningLearner(Learner):
     def prepare(
         self, groups: Sequence[SampleGroup], chosen: Sequence[int] | None = None
     ) -> dict[str, float]:
-        """Assigns credit to the groups of a step; returns metrics over all ranks.
+        """Assign credit to the groups of a step; return metrics over all ranks.
 
         Args:
             groups: those that this rank has received; ranks exchange them.
@@ -143,7 +143,7 @@ class ReasoningLearner(Learner):
         return self._reduce([metrics])
 
     def for_critic(self) -> TokenSamples:
-        """What a value function elsewhere learns from, of what was prepared on this rank."""
+        """Return what a value function elsewhere learns from, of what was prepared on this rank."""
         if self._samples is None:
             raise RuntimeError("there are no returns: call compute_advantages_and_returns first")
         return replace(self._samples, advantages=None, old_logprobs=None, ref_logprobs=None)
@@ -151,7 +151,7 @@ class ReasoningLearner(Learner):
     def update(
         self, tolerance: Tolerance | None = None, critic_first: bool = False
     ) -> dict[str, float]:
-        """Updates the policy on what was prepared; returns metrics over all ranks.
+        """Update the policy on what was prepared; return metrics over all ranks.
 
         Args:
             tolerance: how far the engine's log-probabilities may be from the policy's before the
@@ -181,7 +181,7 @@ class ReasoningLearner(Learner):
     def stream(
         self, arriving: Iterable[SampleGroup], total: int, tolerance: Tolerance | None = None
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Updates the policy on groups as they arrive.
+        """Update the policy on groups as they arrive.
 
         Args:
             arriving: groups that this rank receives, read as they are needed.
@@ -212,7 +212,10 @@ class ReasoningLearner(Learner):
         return self._reduce(of_batch), self._finish(metrics)
 
     def why_not_stream(self) -> str:
-        """Why training cannot begin before all groups are there, in words; empty if it can."""
+        """Return why training cannot begin before all groups are there, in words.
+
+        Empty if it can.
+        """
         algorithm = self.cfg.algorithm
         if algorithm.update_epoch > 1:
             return f"algorithm.update_epoch is {algorithm.update_epoch}: each pass needs all groups"
@@ -251,7 +254,7 @@ class ReasoningLearner(Learner):
                 yield self._task(samples), left == 0
 
     def _with_credit(self, batch: TokenBatch) -> tuple[TokenSamples, dict[str, Metric]]:
-        """Computes what training needs to know of each token; all ranks call it."""
+        """Compute what training needs to know of each token; all ranks call it."""
         self._begin("reinforcement")
         loss = self._loss
         if batch.logprobs.isnan().any() and (loss.engine_logprobs or not loss.recomputes):
@@ -345,7 +348,7 @@ class ReasoningLearner(Learner):
     def find_differences(
         self, tensors: Iterable[tuple[str, Tensor]], evidence: Sequence[Evidence]
     ) -> list[Finding]:
-        """Says what differs between this rank and the engines, after `TooFarApart`.
+        """Say what differs between this rank and the engines, after `TooFarApart`.
 
         Args:
             tensors: all weights as they were sent to the engines, whole.
@@ -360,7 +363,7 @@ class ReasoningLearner(Learner):
     # -- supervision ----------------------------------------------------------------------------
 
     def supervise(self, examples: Examples) -> dict[str, float]:
-        """Learns given responses, in steps of `actor.supervised.batch_size` examples.
+        """Learn given responses, in steps of `actor.supervised.batch_size` examples.
 
         Must come before the first batch of reinforcement, which begins with a fresh optimiser and,
         where it is compared with a reference, with the policy that supervision has made as that.
@@ -391,7 +394,7 @@ class ReasoningLearner(Learner):
         return metrics
 
     def _begin(self, phase: str) -> None:
-        """Goes from one kind of training to the next, once."""
+        """Go from one kind of training to the next, once."""
         if phase == self._phase:
             return
         if phase == "supervised":

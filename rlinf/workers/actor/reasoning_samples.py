@@ -47,7 +47,7 @@ class TokenSamples:
     old_values: Tensor | None = None
 
     def select(self, rows: Tensor) -> TokenSamples:
-        """Returns some of the sequences; of none, one that does not count.
+        """Return some of the sequences; of none, one that does not count.
 
         A rank that has no more sequences still has to take part in the passes of the others.
         """
@@ -70,7 +70,7 @@ class TokenSamples:
 
     @classmethod
     def join(cls, parts: Sequence[TokenSamples]) -> TokenSamples:
-        """Puts samples end to end; all parts know the same things."""
+        """Put samples end to end; all parts know the same things."""
 
         def flat(name: str) -> Tensor | None:
             values = [getattr(part, name) for part in parts]
@@ -81,7 +81,7 @@ class TokenSamples:
         return cls(batch, **{name: flat(name) for name in names})
 
     def by_sequence(self) -> dict[str, Tensor | None]:
-        """What is known, one row per sequence, in causal order: seen, said, got, made of it."""
+        """Return what is known, one row per sequence: prompt, response, reward, credit."""
         batch = self.batch
 
         def rows(flat: Tensor | None) -> Tensor | None:
@@ -135,7 +135,7 @@ class TokenLoss:
 
     @classmethod
     def of(cls, cfg: Any) -> TokenLoss:
-        """Reads a configuration."""
+        """Read a configuration."""
         algorithm = cfg.algorithm
         names = policy_loss_registry.arguments(algorithm.loss_type)
         arguments = {name: algorithm[name] for name in names if name in algorithm}
@@ -168,7 +168,7 @@ class TokenLoss:
 
 
 def _mismatch(cfg: Any, takes_weights: bool) -> dict[str, Any] | None:
-    """Returns how tokens are weighed that the engine drew otherwise than the trainer would."""
+    """Return how tokens are weighed that the engine drew otherwise than the trainer would."""
     algorithm, section = cfg.algorithm, cfg.algorithm.mismatch
     if section is not None and section.mode == "none":
         return None
@@ -310,7 +310,7 @@ class PolicyTask(SequenceTask):
     def _gaps(
         self, own: Tensor, sampled: Tensor, versions: Tensor, mask: Tensor
     ) -> dict[str, Metric]:
-        """How far engine and trainer are apart, and how old samples are.
+        """Return how far engine and trainer are apart, and how old samples are.
 
         `rollout_gap` is over tokens of the weights before this update: there both computed the
         same, and what differs is their arithmetic.
@@ -356,7 +356,7 @@ def recompute(
     what: str = "logprobs",
     **kwargs: Any,
 ) -> Tensor:
-    """Computes one number per response token with the weights as they are, without gradients.
+    """Compute one number per response token with the weights as they are, without gradients.
 
     Args:
         engine: the model.

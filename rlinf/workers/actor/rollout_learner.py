@@ -28,7 +28,7 @@ class RolloutLearner(Learner):
         return self.cfg.actor.micro_batch_size or self.updates.share(batch.num_samples)
 
     def agreement(self, batch: EmbodiedBatch) -> tuple[dict[str, float], torch.dtype]:
-        """Compares a rollout with what the policy makes of it now; see `embodied_agreement`.
+        """Compare a rollout with what the policy makes of it now; see `embodied_agreement`.
 
         Returns:
             The differences over all ranks, and the number format that they were computed in.
@@ -46,7 +46,7 @@ class RolloutLearner(Learner):
     def find_differences(
         self, batch: EmbodiedBatch, env_ids: Sequence[int], evidence: Sequence[Evidence]
     ) -> list[Finding]:
-        """Says what differs between this rank and whoever acted; all ranks call it.
+        """Say what differs between this rank and whoever acted; all ranks call it.
 
         Args:
             batch: this rank's share of the rollout.

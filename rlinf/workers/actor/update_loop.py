@@ -22,15 +22,15 @@ class TrainingTask(Protocol):
     num_samples: int
 
     def norm(self, rows: Tensor, all_reduce: Callable[[Tensor], Tensor] | None) -> LossNorm:
-        """Counts what the loss of a minibatch is divided by, over all ranks."""
+        """Count what the loss of a minibatch is divided by, over all ranks."""
         ...
 
     def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
-        """A micro-batch's share of the loss of its minibatch, and metrics."""
+        """Return a micro-batch's share of the loss of its minibatch, and metrics."""
         ...
 
     def split(self, rows: Tensor) -> Iterable[Tensor]:
-        """The micro-batches of a minibatch, as many on each rank."""
+        """Return the micro-batches of a minibatch, as many on each rank."""
         ...
 
 
@@ -38,7 +38,7 @@ class StreamedTask(TrainingTask, Protocol):
     """Samples that come before the count of their minibatch is known."""
 
     def rescale(self, assumed: LossNorm, actual: LossNorm) -> float:
-        """The factor that turns a loss over one count into that over another."""
+        """Return the factor that turns a loss over one count into that over another."""
         ...
 
 
@@ -115,7 +115,7 @@ class UpdateLoop:
         return samples if batch is None else batch // self._engine.world_size
 
     def run(self, task: TrainingTask) -> dict[str, float]:
-        """Updates the model and returns metrics over all ranks.
+        """Update the model and return metrics over all ranks.
 
         Among these, `actor/updates` counts optimiser steps, `actor/updates_empty` minibatches
         without a sample that counts, and `actor/updates_not_finite` those whose gradient was not
@@ -143,11 +143,11 @@ class UpdateLoop:
         return reduced
 
     def skip(self, samples: int) -> None:
-        """Lets schedules go on as if there had been an update on a number of samples."""
+        """Let schedules go on as if there had been an update on a number of samples."""
         self._engine.advance(self._planned(samples))
 
     def stream(self, rounds: Iterable[tuple[StreamedTask, bool]]) -> dict[str, float]:
-        """Updates the model on samples as they come; returns metrics over all ranks.
+        """Update the model on samples as they come; return metrics over all ranks.
 
         Losses are linear in what they are divided by. So each round adds up its gradient over an
         assumed count, and when the minibatch is complete, it is scaled to the actual one.
@@ -225,7 +225,7 @@ class UpdateLoop:
     def _add_up(
         self, task: TrainingTask, rows: Tensor, norm: LossNorm, *, last: bool
     ) -> list[dict[str, Metric]]:
-        """Adds the gradient of some samples, in micro-batches; returns their metrics."""
+        """Add the gradient of some samples, in micro-batches; return their metrics."""
         metrics = []
         pieces = list(task.split(rows))
         for index, piece in enumerate(pieces):
@@ -235,7 +235,7 @@ class UpdateLoop:
         return metrics
 
     def _too_far(self, metrics: list[dict[str, Metric]]) -> bool:
-        """Whether the policy is further from the old one than `algorithm.target_kl`.
+        """Return whether the policy is further from the old one than `algorithm.target_kl`.
 
         All ranks decide alike, by the mean over the samples of all of them.
         """
@@ -266,7 +266,7 @@ class _Done:
         *,
         refused: bool = False,
     ) -> None:
-        """Notes a minibatch: metrics, unless they are not finite, and the step, if it was made."""
+        """Note a minibatch: metrics, unless they are not finite, and the step, if it was made."""
         if step is None and not refused:
             self.not_finite += 1
             return

@@ -39,7 +39,7 @@ class ReasoningCriticWorker(Checkpointed, Worker):
         self.cfg = cfg
 
     def init_worker(self, total_steps: int = 0) -> None:
-        """Builds the value function and its optimiser.
+        """Build the value function and its optimiser.
 
         Args:
             total_steps: optimiser steps of the whole run, for schedules.
@@ -62,7 +62,7 @@ class ReasoningCriticWorker(Checkpointed, Worker):
             self.critic.engine.offload()
 
     def warming_up(self) -> bool:
-        """Whether the policy has to wait for further steps of the value function."""
+        """Return whether the policy has to wait for further steps of the value function."""
         return self.critic.warming_up
 
     @Worker.timer("values")
@@ -73,7 +73,7 @@ class ReasoningCriticWorker(Checkpointed, Worker):
         num_groups: int,
         key: Hashable = DEFAULT_KEY,
     ) -> int:
-        """Adds values to this rank's share of the groups of a step, as they come.
+        """Add values to this rank's share of the groups of a step, as they come.
 
         Args:
             input_channel: groups with rewards.
@@ -99,7 +99,7 @@ class ReasoningCriticWorker(Checkpointed, Worker):
     def run_training(
         self, input_channel: Channel, senders: int, key: Hashable = DEFAULT_KEY
     ) -> dict[str, float]:
-        """Updates the value function on the returns of a step.
+        """Update the value function on the returns of a step.
 
         Args:
             input_channel: `TokenSamples` with returns, one item from each rank of the actor.

@@ -11,7 +11,7 @@ _ON_NAN = {"stop": "error", "skip": "skip"}
 
 
 def env_settings(cfg: Any, role: str) -> Any:
-    """Returns `env.train` or `env.eval`, complete.
+    """Return `env.train` or `env.eval`, complete.
 
     Envs of a group start alike: without a `group_size` of their own, training envs have that of
     the algorithm. Seeds are those of the run, and a NaN does what `runner.on_nan` says, unless the

@@ -62,7 +62,7 @@ class EnvWorker(Checkpointed, Worker):
         return {"on_failure": budget} if budget else "never"
 
     def init_worker(self) -> EnvSpec:
-        """Makes the simulators, unless they are there, and describes them."""
+        """Make the simulators, unless they are there, and describe them."""
         if not (self._train or self._eval):
             self._make_all()
         return describe_envs(self._train, self._eval)
@@ -97,7 +97,7 @@ class EnvWorker(Checkpointed, Worker):
                 )
 
     def _prepare_video(self) -> tuple[bool, str]:
-        """Whether this rank draws videos, or why not; a run goes on without."""
+        """Return whether this rank draws videos, or why not; a run goes on without."""
         cfg = self.cfg.env.eval
         if cfg is None or not cfg.video_cfg.save_video:
             return False, "env.eval.video_cfg.save_video is off"
@@ -110,7 +110,7 @@ class EnvWorker(Checkpointed, Worker):
         return able, reason
 
     def _make(self, cfg: Any, stages: int, made: contextlib.ExitStack) -> list[Any]:
-        """Makes the env of each stage; `made` closes those that are of no use in the end."""
+        """Make the env of each stage; `made` closes those that are of no use in the end."""
         env_cls = get_env_cls(cfg.env_type, cfg)
         parts = self._world_size * stages
         count = cfg.total_num_envs // parts
@@ -128,7 +128,7 @@ class EnvWorker(Checkpointed, Worker):
         return envs
 
     def start_over(self) -> None:
-        """Lets the next rollout begin with new episodes."""
+        """Let the next rollout begin with new episodes."""
         self._fresh = [True] * self.stages
 
     def _made(self, envs: list[Any]) -> list[Any]:
@@ -140,14 +140,14 @@ class EnvWorker(Checkpointed, Worker):
         return envs
 
     def _onload(self, cfg: Any, envs: list[Any]) -> None:
-        """Lets envs take back what they gave up."""
+        """Let envs take back what they gave up."""
         if envs and cfg.enable_offload:
             with self.worker_timer("onload"):
                 for env in envs:
                     env.onload()
 
     def _offload(self, cfg: Any, envs: list[Any]) -> None:
-        """Lets envs leave the device to others, if the config says so."""
+        """Let envs leave the device to others, if the config says so."""
         if envs and cfg.enable_offload:
             with self.worker_timer("offload"):
                 for env in envs:
@@ -157,7 +157,7 @@ class EnvWorker(Checkpointed, Worker):
 
     @Worker.timer("interact")
     def interact(self) -> dict[str, Any]:
-        """Plays one rollout with the rollout group and sends its half of it to the actor group.
+        """Play one rollout with the rollout group and send its half of it to the actor group.
 
         Returns:
             Metrics of the episodes that ended, sums and counts, and the env steps made.
@@ -232,7 +232,7 @@ class EnvWorker(Checkpointed, Worker):
 
     @Worker.timer("evaluate")
     def evaluate(self, episodes: int) -> Played:
-        """Plays this rank's share of an evaluation, without learning.
+        """Play this rank's share of an evaluation, without learning.
 
         Args:
             episodes: those of all ranks together, numbered from 0.
@@ -241,7 +241,7 @@ class EnvWorker(Checkpointed, Worker):
         return self._play(lambda player: player.play(range(begin, end)))
 
     def record(self, numbers: list[int], folder: str) -> Played:
-        """Plays episodes of an evaluation once more, on rank 0, and writes a video of each.
+        """Play episodes of an evaluation once more, on rank 0, and write a video of each.
 
         Args:
             numbers: which episodes.
@@ -259,7 +259,7 @@ class EnvWorker(Checkpointed, Worker):
         )
 
     def _play(self, play: Callable[[EpisodePlayer], Played]) -> Played:
-        """Lets a player play, with the policy at hand until it is done."""
+        """Let a player play, with the policy at hand until it is done."""
         env = self._made(self._eval)[0]
         self._onload(self.cfg.env.eval, self._eval)
         played = play(EpisodePlayer(env, self._ask))
@@ -272,7 +272,7 @@ class EnvWorker(Checkpointed, Worker):
         return self._recv_actions(self.cfg.rollout.group_name, EVALUATION)
 
     def _send_eval_obs(self, obs: dict[str, Any], over: bool) -> None:
-        """Sends observations and whose they are; after the last no actions are wanted any more."""
+        """Send observations and whose they are; after the last no actions are wanted any more."""
         playing = self._eval[0].playing
         numbers = torch.tensor([-1 if episode is None else episode.number for episode in playing])
         message = pack_observations(obs) | {
@@ -296,7 +296,7 @@ class EnvWorker(Checkpointed, Worker):
         return self._lost
 
     def _layout(self) -> list[int]:
-        """How the envs are spread; states fit only the spread that they were saved with."""
+        """Return how the envs are spread; states fit only the spread that they were saved with."""
         count = self._train[0].num_envs if self._train else 0
         return [self._world_size, self.stages, count]
 
@@ -321,13 +321,13 @@ class EnvWorker(Checkpointed, Worker):
         return notes
 
     def on_shutdown(self) -> None:
-        """Closes the simulators."""
+        """Close the simulators."""
         for env in [*self._train, *self._eval]:
             env.close()
 
 
 def describe_envs(train: Sequence[Any], evaluation: Sequence[Any]) -> EnvSpec:
-    """What a policy has to know of envs, which are all alike.
+    """Return what a policy has to know of envs, which are all alike.
 
     Args:
         train: vector envs for training; may be empty.
@@ -347,7 +347,7 @@ def describe_envs(train: Sequence[Any], evaluation: Sequence[Any]) -> EnvSpec:
 
 
 def _without_video(settings: Any) -> Any:
-    """The section of an env that is not asked for pictures for people."""
+    """Return the section of an env that is not asked for pictures for people."""
     settings = copy.deepcopy(settings)
     OmegaConf.set_readonly(settings, False)
     settings.video_cfg.save_video = False
@@ -356,7 +356,7 @@ def _without_video(settings: Any) -> Any:
 
 
 def check_evaluation(env: Any) -> None:
-    """Sees to it, before training, that an env can be evaluated in.
+    """See to it, before training, that an env can be evaluated in.
 
     Raises:
         ValueError: its episodes cannot be chosen, or need not end.

@@ -51,7 +51,7 @@ class EpisodePlayer:
         self._env, self._ask = env, ask
 
     def play(self, numbers: Iterable[int], watch: Watch | None = None) -> Played:
-        """Plays episodes to their end, each once.
+        """Play episodes to their end, each once.
 
         Args:
             numbers: Which.
@@ -77,7 +77,7 @@ class EpisodePlayer:
     def record(
         self, numbers: Sequence[int], folder: Path, fps: int, captions: bool, stride: int = 1
     ) -> Played:
-        """Plays episodes and writes a video of each, `episode_<number>.mp4`.
+        """Play episodes and write a video of each, `episode_<number>.mp4`.
 
         A machine that cannot draw after all costs the videos and nothing else.
 
@@ -128,7 +128,7 @@ class _Film:
         self._recorders = list(self._running.values())
 
     def watch(self, infos: dict[str, Any]) -> None:
-        """Adds a frame to the video of each episode that runs, and of each that has just ended."""
+        """Add a frame to the video of each episode that runs, and of each that has just ended."""
         ended = infos.get("_final_observation")
         for slot, recorder in list(self._running.items()):
             over = ended is not None and bool(ended[slot])

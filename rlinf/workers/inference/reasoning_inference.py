@@ -52,7 +52,7 @@ class ReasoningInference(Checkpointed, Worker):
         self._role = role
 
     def init_worker(self) -> None:
-        """Builds the model; its weights come from the actor, or from a checkpoint."""
+        """Build the model; its weights come from the actor, or from a checkpoint."""
         cfg = self.cfg
         device = torch.device(self.torch_device_type)
         use_cores(cfg, device)
@@ -77,7 +77,7 @@ class ReasoningInference(Checkpointed, Worker):
 
     @Worker.timer("sync_weights")
     def sync_model_from_actor(self) -> int:
-        """Receives the actor's weights; returns their version."""
+        """Receive the actor's weights; return their version."""
         if self._weights is not None:
             return self._weights.receive()
         return WeightReceiver(self, self.cfg).receive(self.engine.model.plain)
@@ -90,7 +90,7 @@ class ReasoningInference(Checkpointed, Worker):
         num_groups: int,
         key: Hashable = DEFAULT_KEY,
     ) -> int:
-        """Adds log-probabilities to this rank's share of the groups of a step, as they come.
+        """Add log-probabilities to this rank's share of the groups of a step, as they come.
 
         Args:
             input_channel: groups with rewards.
@@ -139,7 +139,7 @@ class ReasoningInference(Checkpointed, Worker):
 
 
 def plain_policy(section: Any) -> CausalLM:
-    """The actor's model without adapters and value head.
+    """Return the actor's model without adapters and value head.
 
     Args:
         section: the model section of the actor.

@@ -11,7 +11,7 @@ from rlinf.scheduler import Channel
 
 
 def share_of(total: int, rank: int, world_size: int) -> int:
-    """How many of some groups a rank takes."""
+    """Return how many of some groups a rank takes."""
     return total // world_size + (rank < total % world_size)
 
 
@@ -26,7 +26,7 @@ def pass_on(
     what: str,
     compute: Callable[[TokenBatch], Tensor],
 ) -> int:
-    """Adds one number per response token to this rank's share of some groups.
+    """Add one number per response token to this rank's share of some groups.
 
     Each group goes through the model alone: in which company it comes is up to chance, and with
     another company the last bits would be others.

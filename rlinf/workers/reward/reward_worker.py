@@ -27,7 +27,7 @@ class RewardWorker(Worker):
         self.cfg = cfg
 
     def init_worker(self) -> None:
-        """Makes the reward and its processes.
+        """Make the reward and its processes.
 
         Raises:
             ValueError: The reward or the tokenizer cannot be made.
@@ -46,7 +46,7 @@ class RewardWorker(Worker):
         *,
         num_groups: int | None = None,
     ) -> RewardTally:
-        """Scores groups until there are no more.
+        """Score groups until there are no more.
 
         A group is put as soon as all its samples are scored, so groups may overtake each other. The
         call ends when the input channel is closed, when it takes `None` from it (the producer puts
@@ -95,7 +95,7 @@ class RewardWorker(Worker):
         return tally
 
     def on_shutdown(self) -> None:
-        """Ends the processes of the reward."""
+        """End the processes of the reward."""
         if hasattr(self, "_scorer"):
             self._scorer.close()
 
@@ -133,7 +133,7 @@ class RewardWorker(Worker):
         return self._tokenizer.decode(sample.response_ids, skip_special_tokens=True)
 
     def _reward(self, sample: Sample, outcome: Outcome, validation: bool) -> None:
-        """Fills in the reward of a sample; one that could not be scored scores 0."""
+        """Fill in the reward of a sample; one that could not be scored scores 0."""
         section = self.cfg.reward
         score = outcome.value["score"] if outcome.status == "ok" else 0.0
         sample.reward_info = {"score": score, "outcome": outcome.status}

@@ -47,7 +47,7 @@ class Scorer:
         )
 
     def wait_ready(self) -> str:
-        """Waits until responses can be scored; returns where and how, in words.
+        """Wait until responses can be scored; return where and how, in words.
 
         Raises:
             ValueError: The reward cannot be made; says why.
@@ -61,7 +61,7 @@ class Scorer:
             raise ValueError(f"the reward '{self._name}' cannot be made: {error}") from error
 
     async def score(self, response: str, prompt: Prompt) -> Outcome:
-        """Scores a response; whatever goes wrong is an outcome, too."""
+        """Score a response; whatever goes wrong is an outcome, too."""
         question = response, prompt.answer, prompt.text, prompt.metadata
         if self._pool is not None:
             return _checked(await asyncio.wrap_future(self._pool.submit(*question)))
@@ -73,13 +73,13 @@ class Scorer:
             return Outcome("error", message=message, seconds=time.monotonic() - begin)
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         if self._pool is not None:
             self._pool.close()
 
 
 def _checked(outcome: Outcome) -> Outcome:
-    """An outcome whose value is a score and numbers about it, or none at all.
+    """Return an outcome whose value is a score and numbers about it, or none at all.
 
     A process that runs what a model wrote may say anything.
     """

@@ -31,7 +31,7 @@ class RewardTally:
     complaints: dict[str, str] = field(default_factory=dict)
 
     def add(self, task: str, sample: Sample, outcome: Outcome) -> None:
-        """Counts one sample; `sample` has its reward already."""
+        """Count one sample; `sample` has its reward already."""
         self._mean("reward", sample.reward or 0.0)
         self._mean("score", sample.reward_info["score"])
         self._mean(f"score/{task}", sample.reward_info["score"])
@@ -48,7 +48,7 @@ class RewardTally:
             self.complaints.setdefault(name, outcome.message)
 
     def metrics(self) -> dict[str, float]:
-        """Returns numbers to log, each under `reward/`."""
+        """Return numbers to log, each under `reward/`."""
         values: dict[str, float] = dict(self.counts)
         values |= {name: total / count for name, (total, count) in self.means.items()}
         values |= {"groups": self.groups, "seconds_max": self.longest}
@@ -60,7 +60,7 @@ class RewardTally:
 
 
 def merge_tallies(parts: Iterable[RewardTally]) -> RewardTally:
-    """Returns the tally of all samples together."""
+    """Return the tally of all samples together."""
     merged = RewardTally()
     for part in parts:
         merged.groups += part.groups

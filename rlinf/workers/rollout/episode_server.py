@@ -16,7 +16,7 @@ Act = Callable[[Obs], Tensor]
 
 
 def act_in_blocks(act: Act, obs: Obs, episodes: list[int], actions: Tensor) -> None:
-    """Acts on observations in blocks of one size, in which each episode has its own place.
+    """Act on observations in blocks of one size, in which each episode has its own place.
 
     The last bits of a row of a matrix product depend on how many rows there are and on which of
     them it is. So the policy always sees `BLOCK` observations, and that of episode `e` is number

@@ -55,7 +55,7 @@ class GenerationWorker(Worker):
         self._notes = cfg.runner.agreement.interval >= 0
 
     async def init_worker(self) -> None:
-        """Builds the engine; its weights come from the actor, or from what is evaluated."""
+        """Build the engine; its weights come from the actor, or from what is evaluated."""
         cfg = self.cfg
         own = cfg.rollout.rollout_backend == "hf"
         use_cores(cfg, torch.device(self.torch_device_type))
@@ -97,7 +97,7 @@ class GenerationWorker(Worker):
     # -- generating -----------------------------------------------------------------------------
 
     async def rollout(self, input_channel: Channel, output_channel: Channel) -> dict[str, float]:
-        """Serves requests until the input channel is closed.
+        """Serve requests until the input channel is closed.
 
         Args:
             input_channel: lists of `GroupRequest`s, under the rank of the worker that serves them.
@@ -129,7 +129,7 @@ class GenerationWorker(Worker):
             feeding.cancel()
 
     async def _feed(self, channel: Channel) -> None:
-        """Takes requests as they come; the engine keeps those in line that it has no room for."""
+        """Take requests as they come; the engine keeps those in line that it has no room for."""
         while True:
             try:
                 requests = await channel.get(key=self._rank, async_op=True)
@@ -150,7 +150,7 @@ class GenerationWorker(Worker):
             self.engine.submit([work])
 
     def _params(self, request: GroupRequest) -> SamplingParams:
-        """How the responses to a request are drawn."""
+        """Return how the responses to a request are drawn."""
         purpose = "validation" if request.validation else "training"
         further: dict[str, Any] = {
             "seed": seed_of(self._seed, purpose, request.prompt.index),
@@ -164,7 +164,7 @@ class GenerationWorker(Worker):
         return SamplingParams.from_config(section, **further)
 
     async def _hand_out(self, channel: Channel) -> None:
-        """Puts what is complete, and lets other calls have their turn."""
+        """Put what is complete, and let other calls have their turn."""
         for name in self._complete():
             group = self._groups.pop(name).finished()
             if self._notes and not group.validation:
@@ -178,7 +178,7 @@ class GenerationWorker(Worker):
     # -- weights --------------------------------------------------------------------------------
 
     async def sync_model_from_actor(self) -> int:
-        """Receives the actor's weights, or adapters to merge; returns their version."""
+        """Receive the actor's weights, or adapters to merge; return their version."""
         self._wake()
         self._suspend()
         version = self._load()
@@ -186,7 +186,7 @@ class GenerationWorker(Worker):
         return version
 
     def _suspend(self) -> None:
-        """Takes unfinished responses out of the engine and holds them."""
+        """Take unfinished responses out of the engine and hold them."""
         aborted = self.engine.abort()
         carried = []
         for group in self._groups.values():
@@ -201,7 +201,7 @@ class GenerationWorker(Worker):
         self._came.set()
 
     def _carry_on(self) -> None:
-        """Gives the engine what was held, unless it is to do something else first."""
+        """Give the engine what was held, unless it is to do something else first."""
         if not self._evaluating:
             held, self._held = self._held, []
             self.engine.submit(held)
@@ -213,7 +213,7 @@ class GenerationWorker(Worker):
             self._asleep = False
 
     def _load(self) -> int:
-        """Brings the engine to the next version of the weights; returns its number."""
+        """Bring the engine to the next version of the weights; return its number."""
         if self._weights is None:
             named, version = WeightReceiver(self, self.cfg).collect()
             self.engine.update_weights(named, version)
@@ -226,21 +226,21 @@ class GenerationWorker(Worker):
         return version
 
     async def offload_engine(self) -> None:
-        """Leaves the device to others, until the next weights come or `onload_engine`."""
+        """Leave the device to others, until the next weights come or `onload_engine`."""
         if not self._asleep:
             self._suspend()
             self.engine.sleep("offload")
             self._asleep = True
 
     async def onload_engine(self) -> None:
-        """Takes the device back and carries on with the same weights."""
+        """Take the device back and carry on with the same weights."""
         self._wake()
         self._carry_on()
 
     # -- evaluation -----------------------------------------------------------------------------
 
     async def begin_evaluation(self, keep_weights: bool) -> None:
-        """Sets training aside, until `end_evaluation`.
+        """Set training aside, until `end_evaluation`.
 
         Args:
             keep_weights: whether training goes on with the weights that the engine has now,
@@ -261,7 +261,7 @@ class GenerationWorker(Worker):
             self._kept = self.engine.version, kept
 
     async def end_evaluation(self) -> None:
-        """Goes on with training: its weights, its unfinished responses."""
+        """Go on with training: its weights, its unfinished responses."""
         self._evaluating = False
         if self._kept is not None:
             (version, tensors), self._kept = self._kept, None
@@ -271,12 +271,12 @@ class GenerationWorker(Worker):
     # -- agreement ------------------------------------------------------------------------------
 
     async def number_format(self) -> torch.dtype:
-        """The format that the engine computes in."""
+        """Return the format that the engine computes in."""
         model = self._model
         return self._format if model is None else next(model.parameters()).dtype
 
     async def evidence(self) -> Evidence:
-        """What the engine computed with, and what came of it lately, as checksums."""
+        """Return what the engine computed with, and what came of it lately, as checksums."""
         name, seen = f"{self.group_name}:{self._rank}", self._seen.table()
         model = self._model
         if model is None:
@@ -306,7 +306,7 @@ class GenerationWorker(Worker):
         return self.engine.stats()
 
     def on_shutdown(self) -> None:
-        """Ends what the engine started."""
+        """End what the engine started."""
         if hasattr(self, "engine"):
             self.engine.close()
 

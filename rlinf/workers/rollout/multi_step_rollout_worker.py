@@ -54,7 +54,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         self._device = torch.device(self.torch_device_type)
 
     def init_worker(self, env_spec: EnvSpec) -> None:
-        """Builds the policy."""
+        """Build the policy."""
         cfg = self.cfg
         self._format = self._number_format()
         self._env_spec = env_spec
@@ -109,19 +109,19 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         ]
 
     def sync_model_from_actor(self) -> int:
-        """Receives the actor's weights; returns their version."""
+        """Receive the actor's weights; return their version."""
         self._onload()
         self._acting.version = self._receiver.receive(self.policy)
         return self.version
 
     def _onload(self) -> None:
-        """Brings the policy back to the device, if it was put away."""
+        """Bring the policy back to the device, if it was put away."""
         if self.cfg.rollout.enable_offload:
             with self.worker_timer("onload"):
                 self.policy.to(self._device)
 
     def _offload(self) -> None:
-        """Leaves the device to others, if the config says so."""
+        """Leave the device to others, if the config says so."""
         if self.cfg.rollout.enable_offload:
             with self.worker_timer("offload"):
                 self.policy.to("cpu")
@@ -130,7 +130,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
 
     @Worker.timer("generate")
     def generate(self) -> None:
-        """Acts through one rollout and sends its half of it to the actor group."""
+        """Act through one rollout and send its half of it to the actor group."""
         self._onload()
         cfg, acting = self.cfg.env.train, self._acting
         chunks = self._chunks(cfg, self._env_spec.train_steps)
@@ -180,7 +180,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
 
     @Worker.timer("evaluate")
     def evaluate(self) -> None:
-        """Acts without noise, until the env workers have no episode left."""
+        """Act without noise, until the env workers have no episode left."""
         self._onload()
         env, total = self.cfg.env.group_name, self.cfg.env.eval.total_num_envs
         workers = self._world_size_of(env)
@@ -207,13 +207,13 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         self._offload()
 
     def keep_weights(self) -> None:
-        """Remembers the weights, until `restore_weights`."""
+        """Remember the weights, until `restore_weights`."""
         tensors = self.policy.state_dict()
         kept = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         self._kept = self.version, kept
 
     def restore_weights(self) -> None:
-        """Goes on with the weights of `keep_weights`."""
+        """Go on with the weights of `keep_weights`."""
         self._acting.version, kept = self._kept
         self.policy.load_state_dict(kept)
         del self._kept
@@ -221,11 +221,11 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
     # -- agreement with the actor ---------------------------------------------------------------
 
     def number_format(self) -> torch.dtype:
-        """The format that the policy is meant to compute in."""
+        """Return the format that the policy is meant to compute in."""
         return self._format
 
     def evidence(self) -> Evidence:
-        """What the policy acted with in the last rollout, as checksums."""
+        """Return what the policy acted with in the last rollout, as checksums."""
         name = f"{self.group_name}:{self._rank}"
         return Evidence.of(name, self.version, self.policy, self._acting.seen.table())
 
@@ -240,7 +240,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         return lambda: save_tree(folder / "rollout" / f"rank_{self._rank}", state)
 
     def _restore(self, folder: Path) -> list[str]:
-        """The weights are not among it: they come with the next sync."""
+        """Return the weights are not among it: they come with the next sync."""
         own = folder / "rollout" / f"rank_{self._rank}"
         same = own.with_name(own.name + ".json").exists()
         state = load_tree(own if same else own.with_name("rank_0"))

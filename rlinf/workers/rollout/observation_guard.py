@@ -26,7 +26,7 @@ class ObservationGuard:
     def check(
         self, obs: dict[str, Any], step: int, env_ids: Sequence[int]
     ) -> tuple[dict[str, Any], Tensor | None]:
-        """Checks a batch of observations.
+        """Check a batch of observations.
 
         Args:
             obs: tensors, `[B, ...]` each, and texts, which are not looked at.

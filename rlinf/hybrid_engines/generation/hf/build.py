@@ -44,7 +44,7 @@ def build_model(
     compiled: bool = False,
     memory: float = 0.65,
 ) -> DecoderModel:
-    """Makes a model ready to generate, and checks it against its own forward.
+    """Make a model ready to generate, and check it against its own forward.
 
     Args:
         module: A causal language model of transformers; its parameters are moved.
@@ -115,7 +115,7 @@ def _assemble(
 
 
 def load_model(settings: EngineSettings) -> nn.Module:
-    """Loads the model of a folder.
+    """Load the model of a folder.
 
     Raises:
         ValueError: There is no such folder.
@@ -135,7 +135,7 @@ def load_model(settings: EngineSettings) -> nn.Module:
 
 
 def end_tokens(module: nn.Module) -> tuple[int, ...]:
-    """What ends a sequence, by the model's generation config or, without one, its config."""
+    """Return what ends a sequence, by the model's generation config or, without one, its config."""
     for config in (getattr(module, "generation_config", None), module.config):
         ends = getattr(config, "eos_token_id", None)
         if ends is not None:

@@ -159,7 +159,7 @@ class HFEngine(GenerationEngine):
         return self._decoder.path
 
     def weights_changed(self, version: int, recompute: bool = False) -> None:
-        """Says that somebody wrote new weights into the parameters of `model`.
+        """Say that somebody wrote new weights into the parameters of `model`.
 
         Args:
             version: Their number.
@@ -227,7 +227,7 @@ class HFEngine(GenerationEngine):
         return done
 
     def _admit(self) -> None:
-        """Gives waiting packs rows, when enough are free to be worth reading prompts."""
+        """Give waiting packs rows, when enough are free to be worth reading prompts."""
         room = self._slots - self._table.running
         if not self._waiting or room < max(1, self._slots // 8):
             return
@@ -268,7 +268,7 @@ class HFEngine(GenerationEngine):
         self._counts["row_steps"] += rows
 
     def _launch(self, lanes: np.ndarray, result: Tensor) -> None:
-        """Notes tokens that will be there when the device comes so far."""
+        """Note tokens that will be there when the device comes so far."""
         if not self._on_cuda:
             self._launches.append(Launch(lanes, result))
             return
@@ -280,7 +280,7 @@ class HFEngine(GenerationEngine):
         self._launches.append(Launch(lanes, host, ready, pinned))
 
     def _collect(self, launch: Launch) -> None:
-        """Reads the tokens of a launch and ends the responses that are complete."""
+        """Read the tokens of a launch and end the responses that are complete."""
         if launch.ready is not None:
             launch.ready.synchronize()
         tokens, logprobs = launch.result.numpy().T
@@ -307,7 +307,7 @@ class HFEngine(GenerationEngine):
     # -- rows --------------------------------------------------------------------------------------
 
     def _leave(self, response: Response) -> None:
-        """Frees the row of a response and gives it its tokens."""
+        """Free the row of a response and give it its tokens."""
         for launch in self._launches:
             launch.lanes[launch.lanes == response.lane] = self._lanes.trash
         self._lanes.give_back(response, self.version)
@@ -336,7 +336,7 @@ class HFEngine(GenerationEngine):
 
     @torch.inference_mode()
     def _restart(self) -> None:
-        """Lets responses with a row wait again, to be read anew with what they have."""
+        """Let responses with a row wait again, to be read anew with what they have."""
         self._drain()
         for response in list(self._table)[::-1]:
             self._leave(response)

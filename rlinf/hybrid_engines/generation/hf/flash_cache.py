@@ -28,7 +28,7 @@ class FlashCache(KVCache):
 
     @staticmethod
     def why_not(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
-        """Says why these kernels cannot be used, or returns None."""
+        """Say why these kernels cannot be used, or return None."""
         if device.type != "cuda":
             return "the device is not CUDA"
         if dtype not in (torch.bfloat16, torch.float16):
@@ -42,7 +42,7 @@ class FlashCache(KVCache):
         return None
 
     def plan(self, prefixes: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Prefill:
-        """Lays out sequences one after the other."""
+        """Lay out sequences one after the other."""
         lengths = [len(prefix) for prefix in prefixes]
         begins = [0, *itertools.accumulate(lengths)]
         targets = [
@@ -76,7 +76,7 @@ class FlashCache(KVCache):
         return _attend(q, k, v, ends, ends, longest, longest, causal=True).flatten(1)
 
     def prepare(self, step: Decode) -> Decode:
-        """Computes places and lengths of all rows."""
+        """Compute places and lengths of all rows."""
         rows, capacity = step.positions.shape[0], self.shape.capacity
         begins = torch.arange(rows + 1, device=self._device, dtype=torch.int32)
         places = torch.arange(rows, device=self._device) * capacity + step.positions
@@ -160,7 +160,7 @@ def _attend(
 
 @cache
 def _varlen_attn() -> Callable[..., Tensor] | None:
-    """The kernel of torch, if it can be told the lengths of sequences."""
+    """Return the kernel of torch, if it can be told the lengths of sequences."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:

@@ -113,7 +113,7 @@ class GenericModel(DecoderModel):
         return out.logits[:, -1]
 
     def _mask(self, positions: Tensor, span: int) -> Tensor:
-        """What is added to scores `[B, 1, Q, span]` of queries at `positions` `[B, Q]`."""
+        """Return what is added to scores `[B, 1, Q, span]` of queries at `positions` `[B, Q]`."""
         dtype = next(self.module.parameters()).dtype
         hidden = torch.arange(span, device=self._device) > positions[..., None]
         mask = torch.zeros(hidden.shape, dtype=dtype, device=self._device)
@@ -137,7 +137,7 @@ class RowLayer(CacheLayerMixin):
         """Nothing is left to do."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Writes one token per row; returns keys and values of the first B rows."""
+        """Write one token per row; return keys and values of the first B rows."""
         count = key_states.shape[0]
         for own, new in ((self.keys, key_states), (self.values, value_states)):
             own[:count].scatter_(2, self.positions[:, None, None, None].expand(new.shape), new)
@@ -165,7 +165,7 @@ class RowCache(Cache):
         super().__init__(layers=layers)
 
     def place(self, positions: Tensor, span: int) -> None:
-        """Says where the next token of each row goes."""
+        """Say where the next token of each row goes."""
         for layer in self.layers:
             layer.positions, layer.span = positions, span
 

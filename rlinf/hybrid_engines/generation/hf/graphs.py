@@ -67,7 +67,7 @@ class CapturedSteps:
         self._graphs[key].replay()
 
     def clear(self) -> None:
-        """Forgets all graphs: what they read or wrote has moved."""
+        """Forget all graphs: what they read or wrote has moved."""
         self._graphs.clear()
         self._warm.clear()
         self._pool = None

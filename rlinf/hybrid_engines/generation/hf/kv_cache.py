@@ -109,14 +109,14 @@ class KVCache(ABC):
         return numbers * dtype.itemsize
 
     def allocate(self) -> None:
-        """Takes the memory."""
+        """Take the memory."""
         # Zeros, since 0 * NaN is NaN where a kernel masks by multiplying.
         for layers in (self.keys, self.values):
             for _ in range(self.shape.layers):
                 layers.append(torch.zeros(self._size(), dtype=self._dtype, device=self._device))
 
     def free(self) -> None:
-        """Gives the memory back."""
+        """Give the memory back."""
         self.keys, self.values = [], []
 
     def _size(self) -> tuple[int, ...]:
@@ -125,10 +125,10 @@ class KVCache(ABC):
 
     @abstractmethod
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
-        """Copies the first `length` tokens of rows to other rows; the two do not overlap."""
+        """Copy the first `length` tokens of rows to other rows; the two do not overlap."""
 
     def plan(self, prefixes: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Prefill:
-        """Lays out sequences to be read, each for some rows."""
+        """Lay out sequences to be read, each for some rows."""
         device, longest = self._device, max(map(len, prefixes))
         flat: list[int] = []
         for prefix in prefixes:
@@ -146,7 +146,7 @@ class KVCache(ABC):
         )
 
     def prefill(self, layer: int, q: Tensor, k: Tensor, v: Tensor, batch: Prefill) -> Tensor:
-        """Attends within the sequences of a batch and keeps their keys and values.
+        """Attend within the sequences of a batch and keep their keys and values.
 
         Args:
             layer: Its index.
@@ -169,12 +169,12 @@ class KVCache(ABC):
         return out.transpose(1, 2).reshape(count * batch.longest, -1)
 
     def prepare(self, step: Decode) -> Decode:
-        """Computes what all layers of a decoding step share."""
+        """Compute what all layers of a decoding step share."""
         return step
 
     @abstractmethod
     def decode(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: Decode) -> Tensor:
-        """Keeps the keys and values of one token per row and attends to all until there.
+        """Keep the keys and values of one token per row and attend to all until there.
 
         Args:
             layer: Its index.
@@ -189,14 +189,14 @@ class KVCache(ABC):
 
     @abstractmethod
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
-        """Writes keys and values `[P, kv_heads, L, D]` into the rows of a batch."""
+        """Write keys and values `[P, kv_heads, L, D]` into the rows of a batch."""
 
 
 class SdpaCache(KVCache):
     """Rows of `[kv_heads, capacity, D]`, attended to with a mask: for any device and format."""
 
     def prepare(self, step: Decode) -> Decode:
-        """Computes the mask `[B, 1, 1, span]` and where each row's token goes."""
+        """Compute the mask `[B, 1, 1, span]` and where each row's token goes."""
         places = torch.arange(step.span, device=step.positions.device)
         mask = (places <= step.positions[:, None])[:, None, None, :]
         sizes = (-1, self.shape.kv_heads, 1, self.shape.head_dim)
@@ -239,7 +239,7 @@ class BmmCache(SdpaCache):
     """
 
     def prepare(self, step: Decode) -> Decode:
-        """Computes a bias `[B, 1, 1, span]` of 0 and -inf, and where tokens go, `[B * kv_heads]`.
+        """Compute a bias `[B, 1, 1, span]` of 0 and -inf, and where tokens go, `[B * kv_heads]`.
 
         The latter are rows of the cache seen as `[slots * kv_heads * capacity, D]`.
         """
@@ -269,13 +269,13 @@ class BmmCache(SdpaCache):
 
 
 def source_of(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Which sequence each row gets, `[R]`, when each sequence has some rows."""
+    """Return which sequence each row gets, `[R]`, when each sequence has some rows."""
     counts = torch.tensor([len(each) for each in rows], device=device)
     return torch.arange(len(rows), device=device).repeat_interleave(counts)
 
 
 def move_rows(parts: Sequence[Tensor], source: Sequence[int], target: Sequence[int]) -> None:
-    """Copies rows of tensors over other rows; the two sets do not overlap."""
+    """Copy rows of tensors over other rows; the two sets do not overlap."""
     device = parts[0].device
     src, dst = torch.tensor(source, device=device), torch.tensor(target, device=device)
     for part in parts:

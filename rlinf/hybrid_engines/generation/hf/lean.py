@@ -165,7 +165,7 @@ class LeanModel(DecoderModel):
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turns heads by their positions; pairs are (d, d + D / 2).
+    """Turn heads by their positions; pairs are (d, d + D / 2).
 
     Args:
         x: `[T, heads, D]`.
@@ -183,7 +183,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 
 def added(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Returns x + h weightᵀ + bias, in the memory of x."""
+    """Return x + h weightᵀ + bias, in the memory of x."""
     x.addmm_(h, weight.t())
     return x if bias is None else x.add_(bias)
 

@@ -35,15 +35,15 @@ class DecoderModel(ABC):
 
     @abstractmethod
     def allocate(self) -> None:
-        """Takes the memory of keys and values."""
+        """Take the memory of keys and values."""
 
     @abstractmethod
     def free(self) -> None:
-        """Gives it back."""
+        """Give it back."""
 
     @abstractmethod
     def prefill(self, prefixes: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Tensor:
-        """Reads sequences and keeps the keys and values of each in some rows.
+        """Read sequences and keep the keys and values of each in some rows.
 
         Args:
             prefixes: P sequences of tokens.
@@ -55,7 +55,7 @@ class DecoderModel(ABC):
 
     @abstractmethod
     def decode(self, tokens: Tensor, positions: Tensor, span: int) -> Tensor:
-        """Reads one more token in each of the first B rows.
+        """Read one more token in each of the first B rows.
 
         Args:
             tokens: `[B]` int64.
@@ -68,7 +68,7 @@ class DecoderModel(ABC):
 
     @abstractmethod
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
-        """Copies the first `length` tokens of rows to other rows."""
+        """Copy the first `length` tokens of rows to other rows."""
 
     @abstractmethod
     def bytes_per_row(self) -> int:
@@ -77,7 +77,7 @@ class DecoderModel(ABC):
 
 @torch.no_grad()
 def check_against_module(model: DecoderModel) -> None:
-    """Compares prefill and decoding with the module's own forward on made-up tokens.
+    """Compare prefill and decoding with the module's own forward on made-up tokens.
 
     Two sequences of different lengths share the batch, so that wrong positions and masks show.
 

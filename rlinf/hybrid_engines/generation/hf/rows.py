@@ -41,7 +41,7 @@ class Rows:
             self._states = [state.numpy() for state in self._states]
 
     def begin(self, responses: Sequence[Response], logits: Tensor, source: Tensor) -> Tensor:
-        """Draws the first token of responses that got their rows.
+        """Draw the first token of responses that got their rows.
 
         Args:
             responses: R of them.
@@ -69,7 +69,7 @@ class Rows:
         return result
 
     def advance(self, count: int, span: int, greedy: bool, cuts: bool) -> None:
-        """Reads the token of each of the first rows and draws the next one, into `result`.
+        """Read the token of each of the first rows and draw the next one, into `result`.
 
         Args:
             count: Rows.
@@ -86,12 +86,12 @@ class Rows:
         whole[_POSITION : _COUNTER + 1].add_(1)
 
     def park(self, rows: Sequence[int]) -> None:
-        """Sends rows that nobody reads back to the start, where they cost least."""
+        """Send rows that nobody reads back to the start, where they cost least."""
         index = rows if self._on_host else torch.tensor(rows, device=self._device)
         self._states[0][_POSITION, index] = 0
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copies rows over other rows."""
+        """Copy rows over other rows."""
         if not self._on_host:
             source = torch.tensor(source, device=self._device)
             target = torch.tensor(target, device=self._device)

@@ -22,7 +22,7 @@ class Pack:
 def packs_of(
     request: GenerationRequest, limit: int, stops: tuple[int, ...], most: int
 ) -> Iterable[Pack]:
-    """Cuts a request into packs.
+    """Cut a request into packs.
 
     Args:
         request: It has a seed.
@@ -61,7 +61,7 @@ class Lanes:
         self._stops = np.full((count + 1, 1), -1, np.int64)
 
     def take(self, response: Response) -> None:
-        """Gives a response a lane."""
+        """Give a response a lane."""
         lane = response.lane = self._free.pop()
         self._owner[lane] = response
         self._made[lane] = 0
@@ -75,7 +75,7 @@ class Lanes:
     def append(
         self, lanes: np.ndarray, tokens: np.ndarray, logprobs: np.ndarray
     ) -> list[tuple[Response, FinishReason]]:
-        """Adds one token to each lane.
+        """Add one token to each lane.
 
         Args:
             lanes: `[B]`, no two alike but `trash`.
@@ -103,7 +103,7 @@ class Lanes:
         return int(self._made[response.lane])
 
     def give_back(self, response: Response, version: int) -> None:
-        """Moves the new tokens to the response and frees its lane."""
+        """Move the new tokens to the response and free its lane."""
         lane, count = response.lane, self.made(response)
         response.tokens += self._tokens[lane, :count].tolist()
         response.logprobs += self._logprobs[lane, :count].tolist()
@@ -114,7 +114,7 @@ class Lanes:
 
 
 def batches(packs: Sequence[Pack], tokens: int, packed: bool) -> Iterable[list[Pack]]:
-    """Cuts packs into batches to be read at once.
+    """Cut packs into batches to be read at once.
 
     Args:
         packs: In any order.

@@ -58,21 +58,21 @@ class RowTable:
         return self._cut > 0
 
     def enter(self, response: Response, row: int) -> None:
-        """Gives a response, which has a lane, a row."""
+        """Give a response, which has a lane, a row."""
         response.row = row
         self._owners[row], self.lanes[row] = response, response.lane
         self.positions[row] = len(response.request.prompt_ids) + len(response.tokens)
         self._count(response, 1)
 
     def leave(self, response: Response) -> None:
-        """Frees the row of a response."""
+        """Free the row of a response."""
         row, response.row = response.row, -1
         self._owners[row], self.lanes[row], self.positions[row] = None, self._trash, 0
         self.parked.append(row)
         self._count(response, -1)
 
     def step(self) -> tuple[int, int, np.ndarray]:
-        """Plans a decoding step, in which every response gets one token further.
+        """Plan a decoding step, in which every response gets one token further.
 
         Returns:
             Rows of the step, the tokens of the longest one, the new one included, and `[rows]` the
@@ -85,7 +85,7 @@ class RowTable:
         return rows, longest, self.lanes[:rows].copy()
 
     def moves(self) -> tuple[list[int], list[int], int] | None:
-        """Moves rows together if that makes steps smaller.
+        """Move rows together if that makes steps smaller.
 
         Returns:
             From which rows to which, and how many tokens of them; None if nothing moves.

@@ -33,7 +33,7 @@ def _rms_norm(x, weight, out, width, epsilon, BLOCK: tl.constexpr):
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Returns x / rms(x) * weight, of `[B, H]`."""
+    """Return x / rms(x) * weight, of `[B, H]`."""
     out = torch.empty_like(x)
     width = x.shape[1]
     _rms_norm[(x.shape[0],)](x, weight, out, width, epsilon, triton.next_power_of_2(width))
@@ -66,7 +66,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
 @triton.jit
 def _turned(x, norm, cosine, sine, epsilon, heads, NORM: tl.constexpr, HALF: tl.constexpr,
             HEADS: tl.constexpr):  # fmt: skip
-    """Halves of heads `[HEADS, HALF]`, normed if the model does so, and turned."""
+    """Halve of heads `[HEADS, HALF]`, normed if the model does so, and turned."""
     head, place = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
     inside = head < heads
     begin = x + head * 2 * HALF + place
@@ -123,7 +123,7 @@ def turn_and_keep(
     keys: Tensor,
     values: Tensor,
 ) -> Tensor:
-    """Turns queries and keys by their positions, and keeps keys and values.
+    """Turn queries and keys by their positions, and keep keys and values.
 
     Args:
         qkv: `[B, (heads + 2 * kv_heads) * D]`.
@@ -202,7 +202,7 @@ def _attend(queries, keys, values, positions, out, tops, sums, capacity, heads, 
 
 @triton.jit
 def _join(parts, tops, sums, out, WIDTH: tl.constexpr, PARTS: tl.constexpr):
-    """Joins what a query saw in the parts of its row."""
+    """Join what a query saw in the parts of its row."""
     query = tl.program_id(0).to(tl.int64)
     part, place = tl.arange(0, PARTS), tl.arange(0, WIDTH)
     index = query * PARTS + part
@@ -265,7 +265,7 @@ def _add_up(logits, temperatures, tops, sums, vocabulary, BLOCK: tl.constexpr):
 @triton.jit
 def _pick(logits, temperatures, uniforms, tops, sums, out, vocabulary, blocks,
           BLOCKS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Draws a block of a row, then a token of it."""
+    """Draw a block of a row, then a token of it."""
     row = tl.program_id(0).to(tl.int64)
     each = tl.arange(0, BLOCKS)
     known = each < blocks
@@ -296,7 +296,7 @@ def _pick(logits, temperatures, uniforms, tops, sums, out, vocabulary, blocks,
 
 
 def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor, out: Tensor) -> None:
-    """Draws one token per row, as `rlinf.hybrid_engines.generation.sampling.sample` does.
+    """Draw one token per row, as `rlinf.hybrid_engines.generation.sampling.sample` does.
 
     Args:
         logits: `[B, V]`.

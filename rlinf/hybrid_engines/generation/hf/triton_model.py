@@ -39,7 +39,7 @@ class TritonModel(LeanModel):
 
     @staticmethod
     def why_not(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
-        """Says why these kernels cannot be used, or returns None."""
+        """Say why these kernels cannot be used, or return None."""
         if device.type != "cuda":
             return "the device is not CUDA"
         if dtype not in (torch.bfloat16, torch.float16):
@@ -71,7 +71,7 @@ class TritonModel(LeanModel):
         return F.linear(kernels.rms_norm(x, self._norm, epsilon), self._head)
 
     def draw(self, logits: Tensor, temperatures: Tensor, uniforms: Tensor, out: Tensor) -> None:
-        """Draws one token per row; see `triton_kernels.draw`."""
+        """Draw one token per row; see `triton_kernels.draw`."""
         from rlinf.hybrid_engines.generation.hf import triton_kernels as kernels
 
         kernels.draw(logits, temperatures, uniforms, out)

@@ -66,7 +66,7 @@ class WeightArena:
         return self._buffer.numel() * self._buffer.element_size()
 
     def fused(self, names: Sequence[str]) -> Tensor:
-        """Returns the parameters of a group as one, stacked along their first dimension.
+        """Return the parameters of a group as one, stacked along their first dimension.
 
         Args:
             names: A whole group, or the first ones of it.
@@ -76,7 +76,7 @@ class WeightArena:
         return self._view(self._begin[names[0]], (rows, *parameters[0].shape[1:]))
 
     def load(self, named: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> None:
-        """Copies tensors over the weights.
+        """Copy tensors over the weights.
 
         Args:
             named: By names of the state dict; of weights that are tied, one is enough.
@@ -104,7 +104,7 @@ class WeightArena:
             raise WeightMismatch(f"no weights arrived for {', '.join(sorted(missing.values()))}")
 
     def release(self, keep: bool) -> None:
-        """Frees the memory of the buffer; views stay valid, but must not be read.
+        """Free the memory of the buffer; views stay valid, but must not be read.
 
         Args:
             keep: Keep a copy on the host for `restore`.
@@ -116,7 +116,7 @@ class WeightArena:
         self._buffer.untyped_storage().resize_(0)
 
     def restore(self) -> None:
-        """Takes the memory back, with the values if they were kept."""
+        """Take the memory back, with the values if they were kept."""
         self._buffer.untyped_storage().resize_(self.nbytes)
         if self._offloaded is not None:
             self._buffer.copy_(self._offloaded)

@@ -48,7 +48,7 @@ class ImageSettings:
 
     @classmethod
     def of(cls, cfg: DictConfig) -> ImageSettings:
-        """Reads the settings from a model section."""
+        """Read the settings from a model section."""
         own = {field.name: cfg[field.name] for field in fields(cls)}
         return cls(**{**own, "channels": tuple(own["channels"])})
 
@@ -70,7 +70,7 @@ class CNNPolicy(ActorCriticPolicy):
         images: ImageSettings | None = None,
         env_spec: EnvSpec | None = None,
     ) -> None:
-        """Makes encoders and heads.
+        """Make encoders and heads.
 
         Args:
             obs_dim: S, numbers in `states`; None does not use them.
@@ -141,7 +141,7 @@ class CNNPolicy(ActorCriticPolicy):
 def build_cnn_policy(
     cfg: DictConfig, torch_dtype: torch.dtype, env_spec: EnvSpec | None = None
 ) -> CNNPolicy:
-    """Builds the policy from its model section.
+    """Build the policy from its model section.
 
     Args:
         cfg: The section, with sizes filled in.

@@ -21,7 +21,7 @@ class SpatialSoftmax(PreciseBuffers):
     columns: Tensor
 
     def __init__(self, height: int, width: int) -> None:
-        """Keeps the coordinates of a feature map of the given size."""
+        """Keep the coordinates of a feature map of the given size."""
         super().__init__()
         self.log_temperature = nn.Parameter(torch.zeros(1))  # FSDP shards no scalars
         rows, columns = torch.meshgrid(
@@ -31,7 +31,7 @@ class SpatialSoftmax(PreciseBuffers):
         self.register_buffer("columns", columns.reshape(-1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns [n, 2*K] for a feature map [n, K, H, W]."""
+        """Return [n, 2*K] for a feature map [n, K, H, W]."""
         weights = (x.flatten(2) * torch.exp(-self.log_temperature)).float().softmax(-1)
         return torch.cat([weights @ self.rows, weights @ self.columns], dim=1).to(x.dtype)
 
@@ -52,7 +52,7 @@ class ConvEncoder(nn.Module):
         act: str = "tanh",
         pooling: str = "flatten",
     ) -> None:
-        """Makes the layers.
+        """Make the layers.
 
         Args:
             in_channels: C, channels of an image.
@@ -91,7 +91,7 @@ class ConvEncoder(nn.Module):
         self.act = activation(act)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns features [n, F].
+        """Return features [n, F].
 
         Args:
             images: [n, H, W, C] uint8.

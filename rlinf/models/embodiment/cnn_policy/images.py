@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 def as_views(images: Any, views: int, channels: int, name: str) -> Tensor:
-    """Returns the images of one group of cameras.
+    """Return the images of one group of cameras.
 
     Args:
         images: [B, H, W, C] or [B, V, H, W, C], uint8.
@@ -42,7 +42,7 @@ def as_views(images: Any, views: int, channels: int, name: str) -> Tensor:
 
 
 def scaled(images: Tensor, size: int) -> Tensor:
-    """Returns images of the given height and width; those that fit are not copied.
+    """Return images of the given height and width; those that fit are not copied.
 
     Args:
         images: [n, V, H, W, C] uint8.
@@ -61,7 +61,7 @@ def scaled(images: Tensor, size: int) -> Tensor:
 
 
 def shifted(images: Tensor, shift: Tensor) -> Tensor:
-    """Returns every image moved by its own offset; border pixels are repeated.
+    """Return every image moved by its own offset; border pixels are repeated.
 
     Args:
         images: [n, V, H, W, C].

@@ -29,7 +29,7 @@ class MLPPolicy(ActorCriticPolicy):
         settings: HeadSettings | None = None,
         env_spec: EnvSpec | None = None,
     ) -> None:
-        """Makes the networks.
+        """Make the networks.
 
         Args:
             obs_dim: S, numbers in an observation.
@@ -53,7 +53,7 @@ class MLPPolicy(ActorCriticPolicy):
 def build_mlp_policy(
     cfg: DictConfig, torch_dtype: torch.dtype, env_spec: EnvSpec | None = None
 ) -> MLPPolicy:
-    """Builds the policy from its model section.
+    """Build the policy from its model section.
 
     Args:
         cfg: The section, with sizes filled in.
