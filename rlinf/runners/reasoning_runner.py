@@ -248,7 +248,7 @@ class ReasoningRunner(BaseRunner):
         self.services.request([GroupRequest(prompt, size, step) for prompt in prompts])
 
     def _await_groups(self, step: int) -> list[Verdict]:
-        """Wait until the groups of a step have their rewards; draws more if the config says so."""
+        """Wait until the groups of a step have their rewards; draw more if the config says so."""
         found: list[Verdict] = []
         missing = self._asked.pop(step)
         if self._sampler is not None:

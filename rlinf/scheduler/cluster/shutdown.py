@@ -206,7 +206,7 @@ def our_processes() -> list[Any]:
 
 
 def end_leftovers(processes: list[Any], timeout: float) -> None:
-    """Wait for processes to end, then ends those that did not."""
+    """Wait for processes to end, then end those that did not."""
     import psutil
 
     deadline = time.monotonic() + timeout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import torch
@@ -11,11 +10,9 @@ import torch
 from rlinf.hybrid_engines.export import export_checkpoint
 from rlinf.models.export.rlinf_policy import load_policy
 from tests.e2e_tests.embodied import keypad
+from tests.long_tests import long_test
 
 KEYPAD = f"env.train.id={keypad.__name__}:Keypad-v0"
-long = pytest.mark.skipif(
-    os.environ.get("RLINF_ALL_TESTS") != "1", reason="takes minutes: set RLINF_ALL_TESTS=1"
-)
 
 
 def train(runners, folder, overrides):
@@ -65,7 +62,7 @@ def test_choices_do_not_depend_on_how_envs_are_split(runners, tmp_path):
     assert torch.equal(staged["states"], plain["states"][:, order])
 
 
-@long
+@long_test
 @pytest.mark.timeout(900)
 def test_cartpole_is_learned(runners, tmp_path):
     overrides = ["env.train.id=CartPole-v1", "runner.max_epochs=40"]
@@ -73,7 +70,7 @@ def test_cartpole_is_learned(runners, tmp_path):
     assert summary["evaluation"]["eval/return"] >= 400
 
 
-@long
+@long_test
 @pytest.mark.timeout(900)
 def test_acrobot_is_learned(runners, tmp_path):
     overrides = ["env.train.id=Acrobot-v1", "runner.max_epochs=60"]

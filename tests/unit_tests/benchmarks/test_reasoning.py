@@ -15,6 +15,7 @@ from benchmarks.communication import Turns
 from benchmarks.gpu_parts import training
 from benchmarks.gpu_parts.settings import Settings
 from benchmarks.harness import Board
+from tests.long_tests import long_test
 
 
 class Scripted:
@@ -100,6 +101,7 @@ def test_rows_are_kept_as_they_come(
     assert "device is gone" not in capsys.readouterr().out
 
 
+@long_test
 @pytest.mark.timeout(120)
 def test_the_learner_is_measured_without_a_gpu(tmp_path: Path) -> None:
     rows = list(training.measure(Settings(out=tmp_path, tiny=True)))

@@ -21,6 +21,7 @@ from rlinf.scheduler import (
     WorkerDied,
     wait_all,
 )
+from tests.long_tests import ALL_TESTS
 from tests.unit_tests.scheduler.comm_workers import AsyncTalker, equal, make_nest
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -77,7 +78,7 @@ def test_connect_create_and_pickle(fresh):
 def test_many_producers_and_consumers_account_for_each_item_once(three, fresh):
     producers, consumers = three, fresh(3, "take")
     channel = Channel.create("shared", maxsize=500)
-    each = 33_334
+    each = 33_334 if ALL_TESTS else 8_000
     taking = consumers.take_until_closed(channel)
     producers.put_range(channel, Scatter([0, each, 2 * each]), each).wait()
     channel.close()

@@ -16,6 +16,7 @@ from rlinf.scheduler import ItemLost, WaitTimeout, trace
 from rlinf.scheduler.channel.client import INLINE_BYTES
 from rlinf.scheduler.collective.shm import SegmentPool
 from rlinf.scheduler.collective.shm_budget import NodeBudget
+from tests.long_tests import long_test
 from tests.unit_tests.scheduler.small_run import SmallRun, in_thread
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -131,9 +132,7 @@ def queue_five_thousand_items(folder: Path) -> None:
     run.close()
 
 
-@pytest.mark.skipif(
-    os.environ.get("RLINF_ALL_TESTS") != "1", reason="copies 25 GB; RLINF_ALL_TESTS=1"
-)
+@long_test
 @pytest.mark.timeout(600)
 def test_five_thousand_items_of_5_mb_with_1024_files(tmp_path):
     in_a_process(queue_five_thousand_items, tmp_path, 500)
