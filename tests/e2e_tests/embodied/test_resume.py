@@ -148,16 +148,16 @@ def assert_same_run(one: Path, two: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(own_troupe, tmp_path_factory):
+def undisturbed(own_runners, tmp_path_factory):
     """Folders of runs that nothing happened to, by mode."""
     runs: dict[str, Path] = {}
 
     def run(mode: str) -> Path:
         if mode not in runs:
             overrides = overrides_of(mode, f"runner.max_epochs={STEPS}")
-            runner = own_troupe.runner(tmp_path_factory.mktemp(mode), RECIPE, overrides)
+            runner = own_runners.runner(tmp_path_factory.mktemp(mode), RECIPE, overrides)
             runner.run()
-            own_troupe.end_of_test(sound=True)
+            own_runners.end_of_test(sound=True)
             runs[mode] = runner.folder
         return runs[mode]
 

@@ -21,14 +21,14 @@ KEPT = {("actor", "0"), ("actor", "0-1"), ("rollout", "0"), ("reward", "0")}
 
 
 @pytest.fixture(scope="session")
-def own_troupe(cluster: Cluster) -> RunnerFactory:
+def own_runners(cluster: Cluster) -> RunnerFactory:
     """The processes."""
     return RunnerFactory(cluster, CONFIGS, CAST, ReasoningRunner, KEPT, OPTIONAL)
 
 
 @pytest.fixture
-def runners(own_troupe: RunnerFactory, request: pytest.FixtureRequest) -> Iterator[RunnerFactory]:
+def runners(own_runners: RunnerFactory, request: pytest.FixtureRequest) -> Iterator[RunnerFactory]:
     """Makes runners; its processes serve one test after the other."""
     failed = request.session.testsfailed
-    yield own_troupe
-    own_troupe.end_of_test(sound=request.session.testsfailed == failed)
+    yield own_runners
+    own_runners.end_of_test(sound=request.session.testsfailed == failed)
