@@ -87,7 +87,7 @@ class ChannelClient:
         fields = (number, spec.id, key, weight, encoded.nbytes, ticket, wait, quiet)
         try:
             if quiet:
-                self.endpoint.submit(self.endpoint.connection_to(keeper), "q.put", fields, parts)
+                self.endpoint.submit(self.endpoint.connections.to(keeper), "q.put", fields, parts)
                 return finished()
             pending = Pending(
                 self,
@@ -249,7 +249,7 @@ class ChannelClient:
         """Say that this process is done with all items that it has taken."""
         for keeper in spec.keepers:
             fields = (0, spec.id, self._pop_taken(spec.id, keeper))
-            self.endpoint.submit(self.endpoint.connection_to(keeper), "q.ack", fields)
+            self.endpoint.submit(self.endpoint.connections.to(keeper), "q.ack", fields)
 
     def _request(
         self, pending: Pending, kind: str, fields: tuple[Any, ...], parts: Any = ()
@@ -257,7 +257,7 @@ class ChannelClient:
         with self._lock:
             self._pending[pending.number] = pending
         try:
-            connection = self.endpoint.connection_to(pending.keeper)
+            connection = self.endpoint.connections.to(pending.keeper)
             pending.work_source = pending.work.source = connection
             self.endpoint.submit(connection, kind, fields, parts)
         except BaseException:

@@ -73,7 +73,7 @@ class Outbox:
         if entry is None:
             return
         try:
-            self._endpoint.connection_to(consumer)
+            self._endpoint.connections.to(consumer)
         except PeerLost:
             # The keeper hears of the consumer's end, too, and decides what becomes of the item.
             return

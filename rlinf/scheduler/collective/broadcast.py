@@ -131,7 +131,7 @@ class Broadcaster:
     ) -> None:
         endpoint = self._endpoint
         for receiver in receivers:
-            endpoint.connection_to(receiver)
+            endpoint.connections.to(receiver)
         near = [r for r in receivers if endpoint.shares_memory(r)]
         far: dict[int, list[str]] = {}
         for receiver in receivers:
@@ -213,7 +213,7 @@ class Broadcaster:
         from rlinf.scheduler.collective.codec import Encoded
 
         for receiver in to:
-            self._endpoint.connection_to(receiver)
+            self._endpoint.connections.to(receiver)
         shared = all(self._endpoint.shares_memory(receiver) for receiver in to)
         limit = self._endpoint.run.timeout("recv") or 1e9
         encoded = Encoded(bytes(parts[0]), list(parts[1:]))

@@ -5,30 +5,28 @@ from __future__ import annotations
 import pickle
 import secrets
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.address import WorkerInfo, life_at
 from rlinf.scheduler.collective.links import DeviceLinks
+from rlinf.scheduler.collective.peer_connections import PeerConnections
 from rlinf.scheduler.collective.peer_losses import PeerLeft, PeerLoss, PeerLosses, explain
 from rlinf.scheduler.errors import (
     ConnectionBroken,
     PeerLost,
-    SchedulerError,
     WaitTimeout,
     WorkerDied,
 )
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.process_state import oom_kills
-from rlinf.scheduler.net import forks
-from rlinf.scheduler.net.connection import Connection, Flushed, Numbers
-from rlinf.scheduler.net.interrupts import interruptible, shielded
-from rlinf.scheduler.net.sockets import Address, Listener, connect
+from rlinf.scheduler.net.connection import Connection, Flushed
+from rlinf.scheduler.net.interrupts import shielded
+from rlinf.scheduler.net.sockets import Address, Listener
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec, memory_domain
 
@@ -46,7 +44,6 @@ The body is a `Payload` if the message carries an encoded object, else the list 
 
 
 _WARM_UP_SECONDS = 0.5
-_RETRY_SECONDS = 0.05
 
 
 class Endpoint:
@@ -82,17 +79,10 @@ class Endpoint:
         self._loop = registry.loop
         self._handlers: dict[str, Handler] = {"free": self._on_free}
         self._watchers: list[Callable[[str, BaseException], None]] = []
-        self._out: dict[str, Connection] = {}
-        self._in: dict[str, list[Connection]] = {}
-        self._infos: dict[str, WorkerInfo] = {}
-        self._connecting: dict[str, threading.Event] = {}
-        self._lock = threading.Lock()
-        # By peer, its life and whether this process has made the connection.
-        self._numbers: dict[tuple[str, str, bool], Numbers] = {}
         self._closing = False
-        self._forked: str | None = None
-        # Only to make the packer, which may have to wait for other processes of the node.
+        # To make packer and unpacker; the former may have to wait for other processes of the node.
         self._packer_lock = threading.Lock()
+        self._unpacker_lock = threading.Lock()
         # Connections of which a message could not be read: nothing after it is handed out.
         self._unreadable: weakref.WeakSet[Connection] = weakref.WeakSet()
         # Handlers and watchers run one at a time: in the I/O thread, or in one that waits.
@@ -101,14 +91,24 @@ class Endpoint:
         args = (run.secret, self._on_message, self._on_close, self._on_connect)
         self._listeners = [Listener(self._loop, ("unix", f"rlinf-{secrets.token_hex(8)}"), *args)]
         self._life = life_at(self.addresses)
+        self._losses = PeerLosses(registry, self._break)
+        self.connections = PeerConnections(
+            name,
+            self._life,
+            run,
+            node_rank,
+            registry,
+            self._losses,
+            self._loop,
+            self._on_message,
+            self._on_close,
+        )
         if run.num_nodes > 1:
             self._listeners.append(Listener(self._loop, ("tcp", node_ip, 0), *args))
         self.links = DeviceLinks(self)
-        self._losses = PeerLosses(registry, self._break)
         registry.on_inquiry("broken", self._on_broken)
         registry.on_death(self._on_death)
         registry.on_leave(self._on_leave)
-        forks.in_child(self)
 
     # NumPy and what stands on it is loaded when data first moves, not when the process starts.
 
@@ -128,7 +128,7 @@ class Endpoint:
         from rlinf.scheduler.collective.payload import Unpacker
 
         # The first message may come while `warm_up` is at it.
-        with self._lock:
+        with self._unpacker_lock:
             if "_unpacker" not in self.__dict__:
                 unpacker = Unpacker(self._loop, self._send_release, self.links)
                 self.__dict__["_unpacker"] = unpacker
@@ -159,19 +159,6 @@ class Endpoint:
         """
         self._watchers.append(watcher)
 
-    def check_process(self) -> None:
-        """Check that this is the process that the endpoint belongs to.
-
-        Raises:
-            SchedulerError: this is a forked child.
-        """
-        if self._forked is not None:
-            raise SchedulerError(f"{self.name}: {self._forked}")
-
-    def close_in_child(self, reason: str) -> None:
-        """Refuse all use in a forked child."""
-        self._forked = reason
-
     def later(self, function: Callable[..., Any], *args: Any) -> None:
         """Runs something that may block outside of the I/O thread."""
         self._helpers.submit(_loudly, function, *args)
@@ -194,7 +181,7 @@ class Endpoint:
 
     def shares_memory(self, peer: str) -> bool:
         """Return whether a peer can read this process's shared memory."""
-        info = self._infos.get(peer)
+        info = self.connections.info(peer)
         return (
             info is not None
             and info.cluster_node_rank == self.node_rank
@@ -207,17 +194,19 @@ class Endpoint:
 
     def shared_devices(self, peer: str) -> frozenset[int]:
         """Indices here of the accelerators that this process sees and a peer has."""
-        info = self._infos.get(peer)
+        info = self.connections.info(peer)
         theirs = set(info.available_accelerators) if info is not None else set()
         return frozenset(i for i, device in enumerate(self.visible) if device in theirs)
 
     def info(self, peer: str) -> WorkerInfo | None:
         """Return what the registry says of a peer that has been reached before."""
-        return self._infos.get(peer)
+        return self.connections.info(peer)
 
     def node_of(self, peer: str) -> int:
         """Node of a peer that has been reached before."""
-        return self._infos[peer].cluster_node_rank
+        info = self.connections.info(peer)
+        assert info is not None, f"{peer} has not been reached"
+        return info.cluster_node_rank
 
     def encode_for(
         self, peer: str, obj: Any, copy: bool = True
@@ -250,7 +239,7 @@ class Endpoint:
             PeerLost: the peer has ended, or the connection to it broke.
         """
         try:
-            connection = self.connection_to(peer)
+            connection = self.connections.to(peer)
             try:
                 self.answer(connection, kind, fields, packed, flushed)
             except ConnectionBroken as error:
@@ -322,17 +311,13 @@ class Endpoint:
             broken = ConnectionBroken(self.name, peer=peer, reason=str(error))
             raise self.gone(peer) or broken from error
 
-    def _why(self, peer: str, error: BaseException) -> BaseException:
-        """Return what to say of a peer that the registry says has ended."""
-        return self.gone(peer) or WorkerDied(peer, cause=str(error))
-
     def post_soon(self, peer: str, kind: str, fields: tuple[Any, ...]) -> None:
         """Send a small message from any thread; one to a peer that has ended is dropped."""
-        connection = self._out.get(peer)
-        if connection is not None and connection.closed is None:
+        connection = self.connections.outgoing(peer)
+        if connection is not None:
             self._drop_if_ended(connection, kind, fields)
         else:
-            self.later(lambda: self._drop_if_ended(self.connection_to(peer), kind, fields))
+            self.later(lambda: self._drop_if_ended(self.connections.to(peer), kind, fields))
 
     def _drop_if_ended(self, connection: Connection, kind: str, fields: tuple[Any, ...]) -> None:
         try:
@@ -341,134 +326,20 @@ class Endpoint:
             # Whoever depends on the peer is told by its end; there is nothing to add here.
             pass
 
-    def connection_to(self, peer: str) -> Connection:
-        """Return the connection to a peer; make it, and wait for the peer, at first use.
-
-        Raises:
-            PeerLost: the peer has ended, or the connection to it broke.
-            WaitTimeout: the peer did not appear within `cluster.timeouts.recv`.
-            SchedulerError: this is a forked child.
-        """
-        self.check_process()
-        while True:
-            connection = self._out.get(peer)
-            if connection is not None and connection.closed is None:
-                error = self.gone(peer)
-                if isinstance(error, ConnectionBroken):
-                    raise error
-                return connection
-            if connection is not None:
-                self._reported(connection)
-            self._losses.settle(peer)
-            with self._lock:
-                others = self._connecting.get(peer)
-                if others is None:
-                    done = self._connecting[peer] = threading.Event()
-            if others is not None:
-                interruptible(others.wait)
-                continue
-            try:
-                return self._connect(peer)
-            finally:
-                with self._lock:
-                    del self._connecting[peer]
-                done.set()
-
     def _cause(self, connection: Connection, error: ConnectionBroken) -> BaseException:
         """Return why sending failed, once that is known; not for the I/O thread."""
         peer = connection.identity["name"]
-        self._reported(connection)
+        self.connections.await_end(connection)
         self._losses.settle(peer)
         return self.gone(peer) or error
 
-    def _reported(self, connection: Connection) -> None:
-        """Wait until the end of a connection has been dealt with; not for the I/O thread."""
-        limit = self.run.timeout("recv")
-        if not interruptible(connection.over.wait, limit):
-            what = f"the end of a connection to {connection.identity['name']} to be dealt with"
-            raise WaitTimeout(what, waiter=self.name, seconds=limit)
-
-    def _connect(self, peer: str) -> Connection:
-        limit = self.run.timeout("recv")
-        deadline = None if limit is None else time.monotonic() + limit
-        what = f"{peer} to register, in order to send to it"
-        try:
-            info = self._registry.ask("lookup", worker=peer, timeout=limit, what=what)
-        except ConnectionError as error:
-            raise self._why(peer, error) from error
-        while True:
-            near = info.cluster_node_rank == self.node_rank
-            address = next((a for a in info.endpoints if near or a[0] == "tcp"), None)
-            if address is None:
-                raise WorkerDied(peer, cause=f"it has no address for node {self.node_rank}")
-            with self._lock:
-                self._infos[peer] = info
-            life = info.life
-            self._losses.revive(peer, life)
-            error = self.gone(peer)
-            if error is not None:
-                raise error
-            numbers = self._numbers_of(peer, life, outgoing=True)
-            try:
-                return connect(
-                    self._loop,
-                    address,
-                    self.run.secret,
-                    {"name": self.name, "life": self._life, "sent": numbers.sent},
-                    self._on_message,
-                    self._on_close,
-                    prepare=partial(self._on_connected, peer, life, numbers),
-                )
-            except OSError as failure:
-                info = self._look_again(peer, failure, deadline)
-
-    def _look_again(self, peer: str, failure: OSError, deadline: float | None) -> WorkerInfo:
-        """Return where a peer is that could not be reached: it may be slow, or started anew."""
-        info = self._registry.ask("lives", worker=peer)
-        if info is None:
-            raise self._why(peer, failure) from failure
-        if deadline is not None and time.monotonic() > deadline:
-            raise WaitTimeout(f"{peer} to take a connection ({failure})", waiter=self.name)
-        interruptible(time.sleep, _RETRY_SECONDS)
-        return info
-
-    def _on_connected(self, peer: str, life: str, numbers: Numbers, connection: Connection) -> None:
-        # Before anything is received: its end must find it here.
-        connection.identity |= {"name": peer, "life": life}
-        connection.numbers = numbers
-        with self._lock:
-            self._out[peer] = connection
-
-    def _numbers_of(self, peer: str, life: str, outgoing: bool) -> Numbers:
-        """Return the numbers of the messages on connections that one of the two has made."""
-        with self._lock:
-            return self._numbers.setdefault((peer, life, outgoing), Numbers())
-
     # -- receiving (one message at a time) ------------------------------------------------------
 
-    def incoming(self, peer: str) -> Connection | None:
-        """Return the connection on which a peer sends to this process.
-
-        None if it has not made one.
-        """
-        connections = self._in.get(peer)
-        return connections[-1] if connections else None
-
     def _on_connect(self, connection: Connection) -> None:
-        peer, life = connection.identity["name"], connection.identity.get("life", "")
-        numbers = connection.numbers = self._numbers_of(peer, life, outgoing=False)
-        with self._lock:
-            self._in.setdefault(peer, []).append(connection)
-        self._losses.revive(peer, life)
-        first = connection.identity.get("sent", 0) + 1
-        if isinstance(self.gone(peer), ConnectionBroken):
-            connection.shut()
-        elif first < numbers.received + 1:
-            # The peer has given this one up in the handshake, and used another one since.
-            connection.shut()
-        elif first != numbers.received + 1:
-            due = numbers.received + 1
-            self._break(peer, life, f"message {first} is the next where message {due} is due", True)
+        lost = self.connections.admit(connection)
+        if lost is not None:
+            peer, life = connection.identity["name"], connection.identity.get("life", "")
+            self._break(peer, life, lost, confirmed=True)
 
     def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
         if connection in self._unreadable:
@@ -506,12 +377,7 @@ class Endpoint:
         used = connection.sent_bytes or connection.received_bytes
         if used and not self._losses.knows(peer, life) and not self._closing:
             self._losses.doubt(peer, life, reason)
-        with self._lock:
-            incoming = self._in.get(peer, [])
-            if connection in incoming:
-                incoming.remove(connection)
-            if self._out.get(peer) is connection:
-                del self._out[peer]
+        self.connections.remove(connection)
         if self.gone(peer) is not None:
             self._tell_end(peer)
 
@@ -531,8 +397,7 @@ class Endpoint:
 
     def _break(self, peer: str, life: str, reason: str, confirmed: bool, tell: bool = True) -> None:
         """End all exchange with a peer that lives, since messages between the two are lost."""
-        with self._lock:
-            connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
+        connections = self.connections.of(peer)
         others = {connection.identity.get("life", "") for connection in connections} - {life}
         error = ConnectionBroken(self.name, peer=peer, reason=reason, confirmed=confirmed)
         end = PeerLoss(error, life)
@@ -552,12 +417,9 @@ class Endpoint:
     def _cut_off(self, peer: str, end: PeerLoss) -> None:
         """Let go of all that the exchange with a peer needs."""
         lives = isinstance(end.error, ConnectionBroken)
-        with self._lock:
-            connections = [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
-            if not lives:
-                self._infos.pop(peer, None)
-                for key in [(peer, end.life, outgoing) for outgoing in (True, False)]:
-                    self._numbers.pop(key, None)
+        connections = self.connections.of(peer)
+        if not lives:
+            self.connections.forget(peer, end.life)
         for connection in connections:
             if lives:
                 connection.shut()
@@ -572,10 +434,8 @@ class Endpoint:
 
     def _tell_end(self, peer: str) -> None:
         """Tell of an end once everything that the peer had sent has been read."""
-        with self._lock:
-            drained = not self._in.get(peer) and peer not in self._out
         error = self.gone(peer)
-        if drained and error is not None:
+        if error is not None and not self.connections.of(peer):
             with self._serial:
                 for watcher in list(self._watchers):
                     watcher(peer, error)
@@ -595,14 +455,13 @@ class Endpoint:
             life: which of those that had the name, if that is known.
         """
         end = self._losses.get(peer)
-        if self._in.get(peer) or end is None or life not in (None, end.life):
+        if self.connections.incoming(peer) or end is None or life not in (None, end.life):
             return None
         return end.error
 
     def gone(self, peer: str) -> BaseException | None:
         """Like `ended`, also while data of the peer is still on the way."""
-        end = self._losses.get(peer)
-        return None if end is None else end.error
+        return self._losses.error(peer)
 
     def lost(self, peer: str) -> BaseException | None:
         """Like `ended`, but None for a peer that was started anew; not for the I/O thread."""

@@ -93,7 +93,7 @@ class Mailbox:
         if tag.startswith(self._abandoned):
             raise _cancelled(tag)
         endpoint = self._endpoint
-        endpoint.connection_to(peer)
+        endpoint.connections.to(peer)
         encoded, tokens = endpoint.encode_for(peer, obj, copy=keep)
         limit = endpoint.run.timeout("recv")
         work = Work(f"{peer} to take what was sent to it", endpoint.name, limit)
@@ -196,7 +196,7 @@ class Mailbox:
             SchedulerError: this is a forked child.
         """
         # Before any lock: in a forked child another thread may hold it for ever.
-        self._endpoint.check_process()
+        self._endpoint.connections.check_process()
         box = (peer, tag)
         with self._lock:
             if tag.startswith(self._abandoned):
@@ -212,7 +212,7 @@ class Mailbox:
                     self._endpoint.name,
                     self._endpoint.run.timeout("recv") if timeout is None else timeout,
                     cancel=lambda: self._give_up(box, work),
-                    source=self._endpoint.incoming(peer),
+                    source=self._endpoint.connections.incoming(peer),
                     undo=partial(self._bring_back, box),
                 )
                 queue.askers.append(work)

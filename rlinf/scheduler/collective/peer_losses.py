@@ -60,6 +60,11 @@ class PeerLosses:
         """Return why a peer cannot be reached; None while it can, as far as is known."""
         return self._ended.get(peer)
 
+    def error(self, peer: str) -> BaseException | None:
+        """Return the error of `get`."""
+        end = self._ended.get(peer)
+        return None if end is None else end.error
+
     def knows(self, peer: str, life: str) -> bool:
         """Return whether it is known why a process that had the name of a peer is not reached."""
         end = self._ended.get(peer)

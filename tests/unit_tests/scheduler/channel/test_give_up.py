@@ -150,7 +150,7 @@ def test_a_keeper_that_dies_while_items_are_lent_is_reported(small_run, monkeypa
             killed.append(keeper)
             small_run.kill(keeper)
             # Its end is told from here on, which must not need what the caller holds.
-            wait_until(lambda: "keeper:0" not in endpoint._out)
+            wait_until(lambda: "keeper:0" not in endpoint.connections._out)
         return reach(*args)
 
     monkeypatch.setattr(endpoint, "connection_to", reach_a_dead_one)

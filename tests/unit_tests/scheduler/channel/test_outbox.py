@@ -242,7 +242,7 @@ def test_an_item_whose_producer_cannot_be_reached_goes_to_another_consumer(small
     channel.put(b"x" * LARGE)
     taking.get(timeout=PROMPTLY)
     taking.task_done()
-    producer.endpoint._out["c:0"].sock.shutdown(socket.SHUT_RDWR)
+    producer.endpoint.connections._out["c:0"].sock.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: producer.endpoint.gone("c:0") and consumer.endpoint.gone("p:0"))
     channel.put(b"y" * LARGE)
     with pytest.raises(ItemLost, match="connection to that broke; it is in the channel again"):

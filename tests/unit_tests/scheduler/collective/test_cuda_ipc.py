@@ -249,7 +249,7 @@ def test_a_sender_that_sees_all_devices_and_a_receiver_that_sees_its_own(
     wide = small_run.join("wide:0", visible=[4, 5, 6, 7], own=[4])
     narrow = small_run.join("narrow:0", visible=[6], own=[6])
     for here, there in ((wide, narrow), (narrow, wide)):
-        here.endpoint.connection_to(there.name)
+        here.endpoint.connections.to(there.name)
     assert wide.endpoint.shared_devices("narrow:0") == {2}
     assert narrow.endpoint.shared_devices("wide:0") == set(), "the other one has another device"
     devices = wide.endpoint.shared_devices("narrow:0")

@@ -33,7 +33,7 @@ def test_a_message_that_cannot_be_read_is_not_skipped(small_run, monkeypatch):
         raise MemoryError("no memory for it")
 
     monkeypatch.setattr(payload, "Unpacker", no_memory)
-    sender.endpoint.connection_to("r:0")
+    sender.endpoint.connections.to("r:0")
     with stalled(receiver):
         for message in ("first", "second"):
             sender.mailbox.send("r:0", message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlinf.scheduler import WorkerDied
-from rlinf.scheduler.collective import endpoint as endpoint_module
+from rlinf.scheduler.collective import peer_connections
 from tests.unit_tests.scheduler.small_run import in_thread, stalled
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -31,7 +31,7 @@ def test_an_end_right_after_the_registry_said_that_the_peer_lives_is_not_forgott
 
 def test_an_end_just_when_a_connection_is_made_is_not_forgotten(small_run, monkeypatch):
     here, there = small_run.join("here:0"), small_run.join("there:0")
-    connect = endpoint_module.connect
+    connect = peer_connections.connect
 
     def connect_and_then_it_dies(*args, **kwargs):
         connection = connect(*args, **kwargs)
@@ -39,7 +39,7 @@ def test_an_end_just_when_a_connection_is_made_is_not_forgotten(small_run, monke
         wait_until(lambda: connection.closed)
         return connection
 
-    monkeypatch.setattr(endpoint_module, "connect", connect_and_then_it_dies)
+    monkeypatch.setattr(peer_connections, "connect", connect_and_then_it_dies)
     waiting = here.mailbox.recv("there:0")
     with pytest.raises(WorkerDied, match="there:0"):
         here.mailbox.send("there:0", "hello").wait()
@@ -69,14 +69,14 @@ def test_what_a_peer_sent_before_it_died_arrives_although_it_was_admitted_late(
 
 def test_a_peer_that_is_slow_to_take_a_connection_is_not_dead(small_run, monkeypatch):
     here, there = small_run.join("here:0"), small_run.join("there:0")
-    connect, failures = endpoint_module.connect, [TimeoutError("slow"), ConnectionResetError("no")]
+    connect, failures = peer_connections.connect, [TimeoutError("slow"), ConnectionResetError("no")]
 
     def connect_at_last(*args, **kwargs):
         if failures:
             raise failures.pop()
         return connect(*args, **kwargs)
 
-    monkeypatch.setattr(endpoint_module, "connect", connect_at_last)
+    monkeypatch.setattr(peer_connections, "connect", connect_at_last)
     here.mailbox.send("there:0", "hello").wait()
     assert not failures
     assert there.mailbox.recv("here:0").wait(timeout=PROMPTLY) == "hello"

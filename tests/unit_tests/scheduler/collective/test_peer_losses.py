@@ -163,7 +163,7 @@ def test_a_connection_that_leaves_messages_out_is_found_by_their_numbers(far, wi
     # As if neither had noticed that the connection is another one.
     monkeypatch.setattr(PeerLosses, "doubt", lambda *_: None)
     wire.cut()
-    wait_until(lambda: not here.endpoint._out)
+    wait_until(lambda: not here.endpoint.connections._out)
     with contextlib.suppress(ConnectionBroken):
         # The sender may be told before this has left, or after.
         in_thread(lambda: here.mailbox.send("there:0", "third").wait()).wait()
@@ -198,7 +198,7 @@ def test_shared_memory_that_a_living_reader_holds_is_not_used_again(small_run, w
     here, there = small_run.join("here:0"), small_run.join("there:0")
     here.mailbox.send("there:0", np.full(100_000, 1.0)).wait()
     held = there.mailbox.recv("here:0").wait(PROMPTLY)
-    here.endpoint._out["there:0"].sock.shutdown(socket.SHUT_RDWR)
+    here.endpoint.connections._out["there:0"].sock.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: here.endpoint.gone("there:0"))
     other = small_run.join("other:0")
     for _ in range(3):
@@ -234,7 +234,7 @@ def test_a_connection_to_the_keeper_of_a_channel(small_run):
     member, other = small_run.join("member:0"), small_run.join("other:0")
     channel, theirs = small_run.channel(member, "c"), small_run.channel(other, "c")
     waiting = channel.get(async_op=True)
-    member.endpoint._out["keeper:0"].sock.shutdown(socket.SHUT_RDWR)
+    member.endpoint.connections._out["keeper:0"].sock.shutdown(socket.SHUT_RDWR)
     with pytest.raises(ChannelError, match="connection between member:0 and keeper:0 broke"):
         in_thread(waiting.wait).wait()
     with pytest.raises(ConnectionBroken):
@@ -256,7 +256,7 @@ def test_a_broadcast_that_cannot_be_handed_on_fails_at_its_source(two_nodes):
     # The second one has it from the first, which is on its node.
     assert [in_thread(work.wait).wait() for work in taking] == ["first"] * 2
     assert in_thread(sending.wait).wait() == "first"
-    first.endpoint._out["second:0"].sock.shutdown(socket.SHUT_RDWR)
+    first.endpoint.connections._out["second:0"].sock.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: first.endpoint.gone("second:0"))
     sending, _ = broadcast("second")
     with pytest.raises(ConnectionBroken, match="between first:0 and second:0"):
@@ -287,14 +287,14 @@ def test_a_connection_that_was_given_up_in_the_handshake_breaks_nothing(small_ru
 
     if admitted == "before":
         connection, ended = give_up()
-        wait_until(lambda: there.endpoint.incoming("here:0"))
+        wait_until(lambda: there.endpoint.connections.incoming("here:0"))
         exchange()
     else:
         exchange()
         connection, ended = give_up()
     connection.close()
     assert ended.wait(PROMPTLY)
-    wait_until(lambda: len(there.endpoint._in["here:0"]) == 1)
+    wait_until(lambda: len(there.endpoint.connections._in["here:0"]) == 1)
     there.endpoint._losses.settle("here:0")
     exchange()
 
@@ -302,7 +302,7 @@ def test_a_connection_that_was_given_up_in_the_handshake_breaks_nothing(small_ru
 def test_a_death_during_the_question_whether_a_peer_lives_is_told(small_run, monkeypatch):
     here, there = small_run.join("here:0"), small_run.join("there:0")
     here.mailbox.send("there:0", "first").wait()
-    here.endpoint._out["there:0"].sock.shutdown(socket.SHUT_RDWR)
+    here.endpoint.connections._out["there:0"].sock.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: here.endpoint.ended("there:0"))
     ask = here.registry.ask
 
@@ -358,10 +358,10 @@ def test_a_break_does_not_hide_a_death():
 
 def test_an_unused_connection_may_be_given_up(small_run):
     here, there = small_run.join("here:0"), small_run.join("there:0")
-    connection = here.endpoint.connection_to("there:0")
-    wait_until(lambda: there.endpoint.incoming("here:0"))
+    connection = here.endpoint.connections.to("there:0")
+    wait_until(lambda: there.endpoint.connections.incoming("here:0"))
     connection.close("the handshake took too long")
     assert connection.over.wait(PROMPTLY)
-    wait_until(lambda: not there.endpoint.incoming("here:0"))
+    wait_until(lambda: not there.endpoint.connections.incoming("here:0"))
     here.mailbox.send("there:0", "hello").wait()
     assert there.mailbox.recv("here:0").wait(PROMPTLY) == "hello"
