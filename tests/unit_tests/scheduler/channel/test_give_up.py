@@ -142,18 +142,18 @@ def test_a_keeper_that_dies_while_items_are_lent_is_reported(small_run, monkeypa
     channel.put_batch(range(6))
     assert [channel.get(), channel.get()] == [0, 1]
     assert consumer.channels._ahead, "the rest is lent"
-    endpoint = consumer.endpoint
-    reach, killed = endpoint.connection_to, []
+    connections = consumer.endpoint.connections
+    reach, killed = connections.to, []
 
     def reach_a_dead_one(*args):
         if not killed:
             killed.append(keeper)
             small_run.kill(keeper)
             # Its end is told from here on, which must not need what the caller holds.
-            wait_until(lambda: "keeper:0" not in endpoint.connections._out)
+            wait_until(lambda: "keeper:0" not in connections._out)
         return reach(*args)
 
-    monkeypatch.setattr(endpoint, "connection_to", reach_a_dead_one)
+    monkeypatch.setattr(connections, "to", reach_a_dead_one)
     with pytest.raises((ChannelError, WorkerDied), match="keeper:0"):
         in_thread(lambda: [channel.get() for _ in range(6)]).wait()
 
