@@ -119,7 +119,7 @@ class WorkerSpec:
 
     @property
     def record_file(self) -> str:
-        """The worker's black box, on its node."""
+        """The worker's post-mortem record, on its node."""
         return worker_file(self.run.log_dir, self.name, ".record")
 
     @property

@@ -1,4 +1,4 @@
-"""The Ray actor around a worker: starts it, runs its methods, and carries its exceptions home."""
+"""The Ray actor around a worker: starts it, runs its methods, and reports its exceptions."""
 
 from __future__ import annotations
 

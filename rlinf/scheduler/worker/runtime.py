@@ -1,4 +1,4 @@
-"""The process side of a run: lifeline, log, black box; one per process, driver included."""
+"""The process side of a run: lifeline, log, post-mortem record; one per process, the driver too."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class WorkerRuntime(ProcessRuntime):
 
     Attributes:
         spec: what the worker was told.
-        box: its black box.
+        box: its post-mortem record.
         info: its entry in the registry.
     """
 
