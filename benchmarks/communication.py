@@ -177,7 +177,7 @@ def _unrecorded(do: str, **arguments: int) -> Callable[[Contestant], None]:
 
 
 def _rate(count: int, size: int, seconds: float, label: str) -> float:
-    """Messages per second for small ones, gigabytes (1e9) per second for others."""
+    """Return the messages per second for small ones, gigabytes (1e9) per second for others."""
     return count / seconds if label in SMALL else count * size / seconds / 1e9
 
 

@@ -67,7 +67,7 @@ def prompts(count: int, length: int, seed: int = 0) -> list[list[int]]:
 
 
 def measure(board: Board, turns: Turns, settings: argparse.Namespace, folder: Path) -> list[str]:
-    """Tokens per second; return notes for the reader."""
+    """Measure tokens per second; return notes for the reader."""
     model = str(folder / "model")
     notes: list[str] = []
     sizes: dict[str, float] = {}

@@ -22,7 +22,7 @@ BIG = "actor.model.hidden_sizes=[2200,2200,2200]"
 
 
 def jobs(workers: int, many: int) -> dict[str, list[str]]:
-    """Overrides of each run."""
+    """Return the overrides of each run."""
     gpu = [_placement(workers)]
     big = [
         BIG,
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def train(folder: Path, overrides: list[str]) -> dict:
-    """Runs one job and returns its summary."""
+    """Run one job and return its summary."""
     command = [sys.executable, "-m", "rlinf.cli", "train", "metaworld_ppo_mlp", *overrides]
     command += [
         f"runner.logger.log_path={folder.parent}",

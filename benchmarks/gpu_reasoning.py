@@ -110,7 +110,7 @@ def run_part(part: str, settings: Settings) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Rows in Markdown, with a column for each of their keys."""
+    """Return the rows in Markdown, with a column for each of their keys."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     lines = [columns, ["---"] * len(columns)]
     lines += [[_cell(row.get(column, "")) for column in columns] for row in rows]

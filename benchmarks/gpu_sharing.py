@@ -66,7 +66,7 @@ class Holder(Worker):
 
 
 def main() -> None:
-    """Runs the checks and prints one table."""
+    """Run the checks and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=2048)
     parser.add_argument("--count", type=int, default=10)

@@ -153,7 +153,7 @@ class Contestant:
         return self._process.pid
 
     def ask(self, do: str, timeout: float = 180.0, **arguments: Any) -> Any:
-        """Has the contestant run a command and returns its answer.
+        """Let the contestant run a command and return its answer.
 
         Raises:
             ContestantFailed: it raised, ended, or did not answer in time.

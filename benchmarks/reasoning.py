@@ -72,7 +72,7 @@ def check_trl(python: str) -> None:
 
 
 def measure(board: Board, turns: Turns, updates: int, folder: Path) -> list[str]:
-    """Samples per second; return notes for the reader."""
+    """Measure samples per second; return notes for the reader."""
     model = str(folder / "model")
     faster = [Aim(2.0, name, at_least=True) for name in (TRL, ONE_THREAD)]
     speed = board.row("GRPO, all of the loop", "samples/s", 0, faster)

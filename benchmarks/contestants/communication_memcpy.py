@@ -15,7 +15,7 @@ class Memcpy:
         """Nothing is to be prepared."""
 
     def round_trips(self, size: int, count: int) -> list[float]:
-        """Seconds of each of `count` copies."""
+        """Return the seconds of each of `count` copies."""
         source = np.full(size, 1, np.uint8)
         target = np.full(size, 2, np.uint8)
         times = []
@@ -29,7 +29,7 @@ class Memcpy:
         return times
 
     def one_way(self, size: int, count: int) -> float:
-        """Seconds of `count` copies in a row."""
+        """Return the seconds of `count` copies in a row."""
         source = np.full(size, 1, np.uint8)
         target = np.full(size, 2, np.uint8)
         begin = time.perf_counter()

@@ -35,7 +35,7 @@ class Pipe:
         self._process.start()
 
     def round_trips(self, size: int, count: int) -> list[float]:
-        """Seconds of each of `count` round trips."""
+        """Return the seconds of each of `count` round trips."""
         source, taken = np.full(size, 1, np.uint8), np.empty(size, np.uint8)
         self._pipe.send((True, size, count))
         self._pipe.recv()
@@ -49,7 +49,7 @@ class Pipe:
         return times
 
     def one_way(self, size: int, count: int) -> float:
-        """Seconds until the other process has taken `count` messages."""
+        """Return the seconds until the other process has taken `count` messages."""
         source = np.full(size, 1, np.uint8)
         self._pipe.send((False, size, count))
         self._pipe.recv()

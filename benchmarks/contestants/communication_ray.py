@@ -29,7 +29,7 @@ class Peer:
         return float(message[-1])
 
     def round_trips(self, other: Any, size: int, count: int) -> list[float]:
-        """Seconds of each of `count` round trips to another actor."""
+        """Return the seconds of each of `count` round trips to another actor."""
         import ray
 
         message = np.full(size // 4, 1, np.float32)
@@ -43,7 +43,7 @@ class Peer:
         return times
 
     def one_way(self, other: Any, size: int, count: int) -> float:
-        """Seconds until another actor has taken `count` messages."""
+        """Return the seconds until another actor has taken `count` messages."""
         import ray
 
         message = np.full(size // 4, 1, np.float32)
@@ -89,26 +89,26 @@ class RayObjects:
         self._queue.qsize()
 
     def first_contacts(self) -> list[float]:
-        """Seconds of the first round trip of each pair that has never met."""
+        """Return the seconds of the first round trip of each pair that has never met."""
         import ray
 
         pairs = zip(self._left, self._right, strict=True)
         return [ray.get(a.round_trips.remote(b, 1024, 1))[0] for a, b in pairs]
 
     def round_trips(self, size: int, count: int) -> list[float]:
-        """Seconds of each of `count` round trips of one pair."""
+        """Return the seconds of each of `count` round trips of one pair."""
         import ray
 
         return ray.get(self._left[0].round_trips.remote(self._right[0], size, count))
 
     def one_way(self, size: int, count: int) -> float:
-        """Seconds until one actor has taken `count` messages of another."""
+        """Return the seconds until one actor has taken `count` messages of another."""
         import ray
 
         return ray.get(self._left[0].one_way.remote(self._right[0], size, count))
 
     def channel(self, producers: int, consumers: int, size: int, count: int) -> float:
-        """Seconds from the first put to the last get of `count` items."""
+        """Return the seconds from the first put to the last get of `count` items."""
         import ray
 
         share = [("consume", self._right[:consumers]), ("produce", self._left[:producers])]

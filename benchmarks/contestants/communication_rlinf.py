@@ -26,7 +26,7 @@ def worker_class() -> type:
             torch.set_num_threads(1)
 
         def round_trips(self, other: str, rank: int, size: int, count: int) -> list[float]:
-            """Seconds of each of `count` round trips to another worker."""
+            """Return the seconds of each of `count` round trips to another worker."""
             message = torch.full((size // 4,), 1.0)
             times = []
             for step in range(count):
@@ -50,7 +50,7 @@ def worker_class() -> type:
                 del message
 
         def one_way(self, other: str, rank: int, size: int, count: int) -> float:
-            """Seconds until another worker has taken `count` messages."""
+            """Return the seconds until another worker has taken `count` messages."""
             message = torch.full((size // 4,), 1.0)
             begin = time.perf_counter()
             for _ in range(count):
@@ -106,7 +106,7 @@ class SendRecv:
         self._channel = Channel.create("items")
 
     def first_contacts(self) -> list[float]:
-        """Seconds of the first round trip of each pair that has never met."""
+        """Return the seconds of the first round trip of each pair that has never met."""
         times = []
         for rank in range(4):
             other = self._right.execute_on(rank).answer("left", rank, 1024, 1)
@@ -117,21 +117,21 @@ class SendRecv:
         return times
 
     def round_trips(self, size: int, count: int) -> list[float]:
-        """Seconds of each of `count` round trips of one pair."""
+        """Return the seconds of each of `count` round trips of one pair."""
         other = self._right.execute_on(0).answer("left", 0, size, count)
         times = self._left.execute_on(0).round_trips("right", 0, size, count).wait()[0]
         other.wait()
         return times
 
     def one_way(self, size: int, count: int) -> float:
-        """Seconds until one worker has taken `count` messages of another."""
+        """Return the seconds until one worker has taken `count` messages of another."""
         other = self._right.execute_on(0).take("left", 0, size, count)
         seconds = self._left.execute_on(0).one_way("right", 0, size, count).wait()[0]
         other.wait()
         return seconds
 
     def channel(self, producers: int, consumers: int, size: int, count: int) -> float:
-        """Seconds from the first put to the last get of `count` items."""
+        """Return the seconds from the first put to the last get of `count` items."""
         ends = self._right.execute_on(*range(consumers)).consume(
             self._channel, size, count // consumers
         )

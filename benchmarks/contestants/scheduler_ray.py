@@ -43,7 +43,7 @@ class RayActors:
         return {"seconds": time.perf_counter() - begin, "pids": pids}
 
     def noop(self, calls: int) -> list[float]:
-        """Seconds of each of `calls` calls on all actors."""
+        """Return the seconds of each of `calls` calls on all actors."""
         import ray
 
         times = []

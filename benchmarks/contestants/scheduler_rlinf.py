@@ -52,7 +52,7 @@ class WorkerGroups:
         return {"seconds": time.perf_counter() - begin, "pids": pids}
 
     def noop(self, calls: int) -> list[float]:
-        """Seconds of each of `calls` calls on all workers."""
+        """Return the seconds of each of `calls` calls on all workers."""
         times = []
         for _ in range(calls):
             begin = time.perf_counter()

@@ -58,7 +58,7 @@ def measure(settings: Settings) -> Iterator[Row]:
 def _run(
     settings: Settings, command: str, name: str, overrides: list[str]
 ) -> tuple[list[dict[str, Any]], Path]:
-    """Runs the recipe; return its metrics and its folder."""
+    """Run the recipe; return its metrics and its folder."""
     folder = settings.out / f"smollm2_{name}"
     place = [
         f"runner.logger.log_path={folder.parent}",

@@ -146,7 +146,7 @@ def make_learner(
 
 
 def random_groups(tokens: int, mean: int, vocabulary: int) -> list[SampleGroup]:
-    """Groups of random responses whose lengths differ: about so many tokens in all."""
+    """Return the groups of random responses whose lengths differ: about so many tokens in all."""
     chance = random.Random(0)
     prompt_length = mean // 4
 

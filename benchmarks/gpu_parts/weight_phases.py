@@ -101,7 +101,7 @@ class WatchedActor(ReasoningActor):
         return self._watch.take()
 
     def memory(self) -> float:
-        """Gigabytes that this process has from the device."""
+        """Return the gigabytes that this process has from the device."""
         return torch.cuda.memory_reserved() / 1e9 if torch.cuda.is_available() else 0.0
 
 
@@ -135,7 +135,7 @@ class WatchedRollout(GenerationWorker):
         return self._watch.take()
 
     async def memory(self) -> float:
-        """Gigabytes that this process has from the device."""
+        """Return the gigabytes that this process has from the device."""
         return torch.cuda.memory_reserved() / 1e9 if torch.cuda.is_available() else 0.0
 
 

@@ -17,12 +17,12 @@ from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWork
 
 @hydra.main(version_base="1.3", config_path="config", config_name="metaworld_ppo_mlp")
 def main(cfg: DictConfig) -> None:
-    """Checks the configuration and trains, again from the last checkpoint if the config says so."""
+    """Check the configuration and train, again from the last checkpoint if the config says so."""
     run_with_restarts(validate_cfg(cfg), train)
 
 
 def train(cfg: DictConfig) -> None:
-    """Launches the groups and runs the training loop."""
+    """Launch the groups and run the training loop."""
     logs = str(run_folder(cfg) / WORKERS)
     trace = cfg.runner.trace
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:

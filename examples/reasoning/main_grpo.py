@@ -19,12 +19,12 @@ from rlinf.workers.rollout.generation_worker import GenerationWorker
 
 @hydra.main(version_base="1.3", config_path="config", config_name="arithmetic_grpo")
 def main(cfg: DictConfig) -> None:
-    """Checks the configuration and runs, again from the last checkpoint if the config says so."""
+    """Check the configuration and run, again from the last checkpoint if the config says so."""
     run_with_restarts(validate_cfg(cfg), run)
 
 
 def run(cfg: DictConfig) -> None:
-    """Launches the groups and runs the training loop, or the evaluation alone."""
+    """Launch the groups and run the training loop, or the evaluation alone."""
     logs = str(run_folder(cfg) / WORKERS)
     trace = cfg.runner.trace
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:

@@ -20,7 +20,7 @@ class Producer(Worker):
         self._count = cfg.example.numbers_per_worker
 
     def produce(self, seed: int) -> list[int]:
-        """Returns whole numbers from 0 to 9, the same ones for the same seed."""
+        """Return whole numbers from 0 to 9, the same ones for the same seed."""
         with self.worker_timer("draw"):
             numbers = random.Random(seed).choices(range(10), k=self._count)
         self.log_info(f"drew {len(numbers)} numbers from seed {seed}")
@@ -31,14 +31,14 @@ class Summer(Worker):
     """Adds numbers up."""
 
     def total(self, numbers: list[int]) -> int:
-        """Returns the sum of numbers, of which there must be some."""
+        """Return the sum of numbers, of which there must be some."""
         if not numbers:
             raise ValueError("there is nothing to add")
         return sum(numbers)
 
 
 def run(cfg: DictConfig, cluster: Cluster) -> int:
-    """Draws numbers on all producers and adds them up on all summers.
+    """Draw numbers on all producers and add them up on all summers.
 
     Args:
         cfg: The checked config.
@@ -82,7 +82,7 @@ def run(cfg: DictConfig, cluster: Cluster) -> int:
 
 @hydra.main(version_base="1.3", config_path="config", config_name="worker_groups")
 def main(cfg: DictConfig) -> None:
-    """Checks the config, then runs on a cluster that is gone again at the end."""
+    """Check the config, then run on a cluster that is gone again at the end."""
     cfg = validate_cfg(cfg)
     if cfg.runner.task_type != "workers":
         raise ValueError(f"this script runs task type workers, not {cfg.runner.task_type}")

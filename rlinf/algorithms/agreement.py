@@ -64,7 +64,7 @@ class Tolerance:
 
 
 def logprob_gap(ours: Tensor, theirs: Tensor, mask: Tensor | None = None) -> dict[str, Metric]:
-    """Differences of log-probabilities, in nats.
+    """Return the differences of log-probabilities, in nats.
 
     Args:
         ours: the learner's, `[*shape]`.

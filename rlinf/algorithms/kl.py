@@ -16,7 +16,7 @@ _MAX_K3 = 10.0
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kl_penalty_type: str) -> Tensor:
-    r"""Estimates KL(π ‖ π_ref) at actions sampled from π (Schulman, "Approximating KL divergence").
+    r"""Estimate KL(π ‖ π_ref) at actions sampled from π (Schulman, "Approximating KL divergence").
 
     With d = log π_ref(a) − log π(a):
 

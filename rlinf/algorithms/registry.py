@@ -134,7 +134,7 @@ def needs_reference(algorithm: Any) -> bool:
 def calculate_adv_and_returns(
     *, adv_type: str, **kwargs: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Calls the advantage `adv_type` with those of `kwargs` that it names.
+    """Call the advantage `adv_type` with those of `kwargs` that it names.
 
     Args:
         adv_type: A registered name.
@@ -151,7 +151,7 @@ def calculate_adv_and_returns(
 
 
 def policy_loss(*, loss_type: str, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Metric]]:
-    """Calls the policy loss `loss_type` with those of `kwargs` that it names.
+    """Call the policy loss `loss_type` with those of `kwargs` that it names.
 
     Args:
         loss_type: A registered name.

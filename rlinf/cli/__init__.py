@@ -27,7 +27,7 @@ from rlinf.cli import (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
+    """Run the command line.
 
     Args:
         argv: Arguments without the program's name; those of the process by default.

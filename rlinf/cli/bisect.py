@@ -221,7 +221,7 @@ def _named(tensors: list[str]) -> str:
 
 
 def _config_notes(one: Fingerprints, two: Fingerprints) -> Iterator[str]:
-    """Keys of both configs that may explain the difference."""
+    """Return the keys of both configs that may explain the difference."""
     import yaml
 
     from rlinf.runners.config_difference import differences

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def resolve(name: str, env_type: str | None, changes: list[str]) -> tuple[str, dict[str, Any]]:
-    """Works out which env is meant.
+    """Work out which env is meant.
 
     Args:
         name: Id, task or env type.

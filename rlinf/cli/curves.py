@@ -340,7 +340,7 @@ def path_for(config_folder: Path, recipe: str) -> Path:
 
 
 def recipes_with_curves(config_folders: Iterable[Path]) -> list[str]:
-    """Names of the recipes that have a curve file."""
+    """Return the names of the recipes that have a curve file."""
     found = {
         path.stem
         for folder in config_folders

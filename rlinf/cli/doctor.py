@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine(log_dir: Path) -> Iterable[Finding]:
-    """Runs every check, one after the other.
+    """Run every check, one after the other.
 
     Args:
         log_dir: Where runs write.

@@ -129,7 +129,7 @@ class _Rollout:
         )
 
     def batch(self, ranks: int) -> int:
-        """Bytes of the batch of one actor rank."""
+        """Return the bytes of the batch of one actor rank."""
         last = self.envs * self.epochs // ranks * self.value
         return self.samples // ranks * (self.of_policy + self.of_env) + last
 
@@ -265,7 +265,7 @@ def _title(worker: WorkerMemory) -> str:
 
 
 def readable(count: int) -> str:
-    """Bytes in a unit that gives a short number."""
+    """Return the bytes in a unit that gives a short number."""
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:

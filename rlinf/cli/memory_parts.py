@@ -49,5 +49,5 @@ class WorkerMemory:
     note: str = ""
 
     def total(self, on_device: bool) -> int:
-        """Bytes on the accelerator, or in the memory of the machine."""
+        """Return the bytes on the accelerator, or in the memory of the machine."""
         return sum(p.bytes for p in self.parts if (self.accelerator and p.on_device) == on_device)

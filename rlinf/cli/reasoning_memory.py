@@ -155,7 +155,7 @@ def _trained(workers: _Workers, model: nn.Module, section: Any) -> list[Part]:
 
 
 def _logits_bytes(workers: _Workers, model: nn.Module, tokens: int) -> int:
-    """Logits that exist at a time."""
+    """Return the logits that exist at a time."""
     from rlinf.models.causal_lm.logprobs import CHUNK_ELEMENTS
 
     vocabulary = len(model.plain.get_output_embeddings().weight)
@@ -166,7 +166,7 @@ def _logits_bytes(workers: _Workers, model: nn.Module, tokens: int) -> int:
 
 
 def _gathered(model: nn.Module, compute: torch.dtype) -> int:
-    """Weights that FSDP has gathered at a time: of no layer, and of two layers."""
+    """Return the weights that FSDP has gathered at a time: of no layer, and of two layers."""
     layers = _layers(model)
     of_layers = [sum(p.numel() for p in layer.parameters()) for layer in layers]
     everything = sum(p.numel() for p in model.parameters())
@@ -175,7 +175,7 @@ def _gathered(model: nn.Module, compute: torch.dtype) -> int:
 
 
 def activations_per_token(model: nn.Module, checkpointing: bool = False) -> float:
-    """Bytes that a token keeps for the backward pass, in fp32, without logits.
+    """Return the bytes that a token keeps for the backward pass, in fp32, without logits.
 
     It is counted in passes of one and two lengths: what grows with the square of the length is the
     attention of the meta device, which real kernels do not keep.
@@ -259,7 +259,7 @@ def _note(cfg: Any, gpu: bool) -> str:
 
 
 def _row_bytes(lm: nn.Module, tokens: int, dtype: torch.dtype) -> int:
-    """Keys and values of one sequence, as the engine lays them out."""
+    """Return the keys and values of one sequence, as the engine lays them out."""
     from rlinf.hybrid_engines.generation.hf.build import STRIDE
     from rlinf.hybrid_engines.generation.hf.kv_cache import KVCache
     from rlinf.hybrid_engines.generation.hf.lean import cache_shape
@@ -275,7 +275,7 @@ def _row_bytes(lm: nn.Module, tokens: int, dtype: torch.dtype) -> int:
 
 
 def _base_weights(cfg: Any) -> list[Part]:
-    """Weights that adapters are merged into, where only these are sent."""
+    """Return the weights that adapters are merged into, where only these are sent."""
     if cfg.weight_syncer.lora != "adapters":
         return []
     model = _model(cfg.actor.model)

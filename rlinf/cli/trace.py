@@ -72,7 +72,7 @@ def print_summary(summary: Summary) -> None:
 
 
 def row(lane: LaneSummary, total: float) -> tuple[str, str, str, str, str]:
-    """Shares of the time, and the greatest parts of each."""
+    """Return the shares of the time, and the greatest parts of each."""
     return (
         f"{sum(lane.busy.values()) / total:.0%}",
         _parts(lane.busy, total),

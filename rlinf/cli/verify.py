@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs a recipe and compares it.
+    """Run a recipe and compares it.
 
     Returns:
         0 if the run stays inside the band or above it; 1 if it does not, or fails, or its config
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_recipe(arguments: Sequence[str], folder: Path, stdout: IO[str] | None = None) -> int:
-    """Runs `rlinf train` as a process of its own.
+    """Run `rlinf train` as a process of its own.
 
     Args:
         arguments: what stands behind `rlinf train`.

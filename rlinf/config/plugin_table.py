@@ -142,7 +142,7 @@ class FunctionTable(PluginTable[Callable[..., Any]]):
         return self._vocabulary() if named is None else named
 
     def call(self, name: str, offered: Mapping[str, Any]) -> Any:
-        """Calls the function `name` with what it takes of `offered`.
+        """Call the function `name` with what it takes of `offered`.
 
         Raises:
             ValueError: Nobody registered the name.

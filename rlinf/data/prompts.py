@@ -75,7 +75,7 @@ class PromptSet:
         self._order = lru_cache(maxsize=2)(self._order_of)
 
     def __len__(self) -> int:
-        """Prompts of an epoch."""
+        """Return the prompts of an epoch."""
         return len(self._kept)
 
     def place(self, number: int) -> int:

@@ -183,7 +183,7 @@ class TokenBatch:
 
 
 def ragged_index(lengths: Tensor, rows: Tensor) -> Tensor:
-    """Places of the entries of some rows in the flat tensor of all rows.
+    """Return the places of the entries of some rows in the flat tensor of all rows.
 
     Args:
         lengths: entries of each row, int64 `[n]`.

@@ -94,7 +94,7 @@ class Adapter(abc.ABC):
     def _step_slots(
         self, slots: list[int], actions: np.ndarray, obs: dict, result: StepResult
     ) -> list[int]:
-        """Steps slots and writes into their rows of `obs` and `result`.
+        """Step slots and write into their rows of `obs` and `result`.
 
         Args:
             slots: Live slots, in order.

@@ -66,7 +66,7 @@ class ResetPlan:
         total_num_processes: int,
         num_reset_states: int | None,
     ) -> None:
-        """Works out which groups of the run live here.
+        """Work out which groups of the run live here.
 
         Args:
             options: Of the env.

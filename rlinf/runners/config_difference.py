@@ -30,7 +30,7 @@ _ABSENT = "(absent)"
 def differences(
     then: dict[str, Any], now: dict[str, Any], only_model: bool = False
 ) -> list[Difference]:
-    """Keys that make it another run, with both values.
+    """Return the keys that make it another run, with both values.
 
     Args:
         then: configuration of the checkpoint.

@@ -208,7 +208,7 @@ class EmbodiedRunner(BaseRunner):
 
 
 def _merge_episodes(results: list[dict[str, Any]], prefix: str) -> dict[str, float]:
-    """Means over all episodes of all workers, and how many there were."""
+    """Return the means over all episodes of all workers, and how many there were."""
     count = sum(result["episodes"] for result in results)
     out = {f"{prefix}/episodes": float(count)}
     if count:

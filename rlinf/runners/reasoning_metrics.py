@@ -15,7 +15,7 @@ _RIGHT = 0.5
 
 
 def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]:
-    """Metrics of the responses of a step, under `rollout/`.
+    """Return the metrics of the responses of a step, under `rollout/`.
 
     Args:
         verdicts: those of all groups that were generated for it.

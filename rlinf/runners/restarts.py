@@ -22,7 +22,7 @@ WORKERS = "workers"
 
 
 def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
-    """Runs a job, and up to `runner.max_restarts` times more if it fails.
+    """Run a job, and up to `runner.max_restarts` times more if it fails.
 
     Each further attempt begins with nothing of the failed one but its newest complete checkpoint:
     what comes out equals a run that nothing happened to. What a further attempt cannot change, a

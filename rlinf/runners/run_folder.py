@@ -48,7 +48,7 @@ def run_folder(cfg: Any) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what matters for the numbers."""
+    """Return the versions of what matters for the numbers."""
     out = {"python": platform.python_version(), "machine": platform.machine()}
     for name in _PACKAGES:
         try:

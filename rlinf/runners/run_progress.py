@@ -51,7 +51,7 @@ def _activities(call: PendingCall) -> list[str]:
 
 
 def queue_depths() -> Sequence[str]:
-    """Items and bytes in each channel, the fullest first."""
+    """Return the items and bytes in each channel, the fullest first."""
     stats = Cluster.current().channel_stats()
     ranked = sorted(stats.items(), key=lambda entry: (-entry[1]["depth"], entry[0]))
     return [

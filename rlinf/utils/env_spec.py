@@ -84,7 +84,7 @@ class EnvSpec:
 
 
 def rollout_steps(cfg: Any, own_limit: int | None) -> int:
-    """Steps that each env makes in one rollout.
+    """Return the steps that each env makes in one rollout.
 
     Args:
         cfg: `env.train` or `env.eval`.

@@ -168,7 +168,7 @@ class Evaluation:
         return {f"eval/{name}": value for name, value in out.items()}
 
     def failures(self) -> list[int]:
-        """Numbers of the episodes that were never solved."""
+        """Return the numbers of the episodes that were never solved."""
         return [record.id for record in self.records if not record.success_once]
 
     def sentence(self) -> str:

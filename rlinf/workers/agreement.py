@@ -125,7 +125,7 @@ class SeenInputs:
         self._seen.append((epoch, step, env_ids, sums))
 
     def table(self) -> dict[Place, dict[str, int]]:
-        """Checksums by place and name."""
+        """Return the checksums by place and name."""
         return {
             (epoch, step, env): {key: int(numbers[row]) for key, numbers in sums.items()}
             for epoch, step, env_ids, sums in self._seen

@@ -67,7 +67,7 @@ class SeenResponses:
             of_step[sample.prompt_index, sample.sample_index] = sums
 
     def table(self) -> dict[Place, dict[str, int]]:
-        """Checksums by place and name."""
+        """Return the checksums by place and name."""
         return {place: sums for step in self._seen.values() for place, sums in step.items()}
 
 

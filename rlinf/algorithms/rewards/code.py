@@ -66,7 +66,7 @@ class CodeReward(Reward):
     def score(
         self, response: str, answer: Any, *, prompt: str = "", metadata: Mapping[str, Any] = {}
     ) -> tuple[float, Mapping[str, float]]:
-        """Runs the tests.
+        """Run the tests.
 
         Args:
             response: Text with a fenced block.

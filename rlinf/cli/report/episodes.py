@@ -66,7 +66,7 @@ def episodes(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def tasks(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Numbers of the last evaluation by task; empty if it has none."""
+    """Return the numbers of the last evaluation by task; empty if it has none."""
     found = (record.evaluation or {}).get("tasks") or {}
     if isinstance(found, list):
         found = {

@@ -83,7 +83,7 @@ def embed(data: Any) -> str:
 
 
 def _plain(node: Any) -> Any:
-    """Names for the numbers that JSON does not know."""
+    """Return the names for the numbers that JSON does not know."""
     if isinstance(node, float) and not math.isfinite(node):
         return str(node)
     if isinstance(node, dict):

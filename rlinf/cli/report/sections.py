@@ -115,7 +115,7 @@ def _path(summary: Summary) -> str:
 
 
 def episode_section(record: RunRecord, videos: Sequence[Video]) -> str:
-    """Videos, then results by task and by episode."""
+    """Return the videos, then results by task and by episode."""
     parts = []
     if videos:
         parts.append(f'<div class="videos">{"".join(map(_video, videos))}</div>')
@@ -182,7 +182,7 @@ def config_section(record: RunRecord) -> str:
 
 
 def versions_section(record: RunRecord) -> str:
-    """Packages and machine."""
+    """Return the packages and machine."""
     versions = record.summary.get("versions") or {}
     return definition_list([(name, str(text)) for name, text in versions.items()])
 
@@ -206,7 +206,7 @@ def log_section(record: RunRecord) -> str:
 
 
 def definition_list(rows: Iterable[tuple[str, str]]) -> str:
-    """Names and values, two columns."""
+    """Return the names and values, two columns."""
     body = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
     return f"<dl>{body}</dl>"
 

@@ -65,12 +65,12 @@ class Lane:
         return self.pieces[index]
 
     def backwards(self, moment: int) -> Iterator[Piece]:
-        """Pieces that began before a moment, the latest first."""
+        """Return the pieces that began before a moment, the latest first."""
         for index in range(bisect_right(self._begins, moment - 1) - 1, -1, -1):
             yield self.pieces[index]
 
     def between(self, begin: int, end: int) -> list[Piece]:
-        """Pieces of a window, cut at its borders."""
+        """Return the pieces of a window, cut at its borders."""
         first = max(0, bisect_right(self._begins, begin) - 1)
         out = []
         for piece in self.pieces[first:]:

@@ -170,7 +170,7 @@ def _process_count(source: Source, segment: Segment, num_resources: int, next_ra
 
 
 def _component_names(key: object, key_of: dict[str, str]) -> list[str]:
-    """Names in a key; remembers in ``key_of`` which key each came from."""
+    """Return the names in a key; remembers in ``key_of`` which key each came from."""
     allowed = "a component name, or several joined by commas (actor,rollout)"
     source = Source(PATH, show_yaml(key))
     if not isinstance(key, str):

@@ -144,7 +144,7 @@ def check_ranks(source: Source, segments: Sequence[Segment], limit: Limit) -> No
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Ranks in the language of placements: ``[0, 1, 2, 5]`` is ``0-2,5``."""
+    """Return the ranks in the language of placements: ``[0, 1, 2, 5]`` is ``0-2,5``."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:

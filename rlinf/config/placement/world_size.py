@@ -86,7 +86,7 @@ def cpu_slots_per_node(cluster_cfg: Mapping[str, Any], num_nodes: int | None = N
 def assumed_accelerators(
     cluster_cfg: Mapping[str, Any], accelerators_per_node: int | None = None
 ) -> int | None:
-    """Accelerators of a node when there is no cluster to ask; ``None`` if nobody knows.
+    """Return the accelerators of a node when there is no cluster to ask; ``None`` if nobody knows.
 
     The argument, else ``cluster.num_gpus_per_node``, else what this machine has if the cluster is
     one node.

@@ -61,7 +61,7 @@ class ArithmeticDataset(PromptDataset):
         return Record(f"{a}+{b}=", str(a + b), "arithmetic", {}, solution(a, b))
 
     def fingerprint(self) -> str:
-        """Digits and number of problems."""
+        """Return the digits and number of problems."""
         return f"arithmetic {self.cfg.digits} {self.cfg.held_out} {len(self)}"
 
 

@@ -144,7 +144,7 @@ class GymnasiumEnv(SlotVectorEnv):
         )
 
     def space_problems(self, actions: np.ndarray) -> str:
-        """Steps the first env with actions `[T, A]` and says where it belies its spaces.
+        """Step the first env with actions `[T, A]` and say where it belies its spaces.
 
         Returns:
             What is wrong; empty if nothing.

@@ -172,13 +172,13 @@ class TrainEngine:
     # -- steps ----------------------------------------------------------------------------------
 
     def forward(self, **kwargs: Any) -> Any:
-        """Runs the model, in the number format of the config."""
+        """Run the model, in the number format of the config."""
         with self._autocast():
             return self.model(**kwargs)
 
     @torch.no_grad()
     def infer(self, *, reference: bool = False, **kwargs: Any) -> Any:
-        """Runs the model, or the frozen copy of its beginnings, without gradients."""
+        """Run the model, or the frozen copy of its beginnings, without gradients."""
         model = self.reference if reference else self.model
         with self._autocast():
             out = model(**kwargs)

@@ -63,7 +63,7 @@ class ExternalEngine(GenerationEngine):
 
     @abstractmethod
     def _advance(self) -> Iterable[Made]:
-        """Works on until something was made."""
+        """Work on until something was made."""
 
     @abstractmethod
     def _halt(self, keys: list[str]) -> Iterable[Made]:
@@ -128,7 +128,7 @@ class ExternalEngine(GenerationEngine):
                 self._done.append(response.result(news.finished))
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start and what is going on."""
+        """Return the counters since the start and what is going on."""
         return {
             "new_tokens": self._new_tokens,
             "running": len(self._open),

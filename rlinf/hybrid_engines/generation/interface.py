@@ -78,7 +78,7 @@ class GenerationEngine(ABC):
         self._submit(requests)
 
     def step(self) -> list[GenerationResult]:
-        """Works on for a moment (one token each, usually) and returns what was finished."""
+        """Work on for a moment (one token each, usually) and return what was finished."""
         self._require_ready()
         return self._returned(self._step())
 
@@ -171,7 +171,7 @@ class GenerationEngine(ABC):
 
     @abstractmethod
     def stats(self) -> dict[str, float]:
-        """Counters since the start and what is going on; see the page on engines."""
+        """Return the counters since the start and what is going on; see the page on engines."""
 
     def close(self) -> None:  # noqa: B027 - most engines hold nothing that outlives them
         """End what the engine started."""
@@ -184,7 +184,7 @@ class GenerationEngine(ABC):
 
     @abstractmethod
     def _step(self) -> list[GenerationResult]:
-        """Works on."""
+        """Work on."""
 
     @abstractmethod
     def _abort(self, request_ids: set[Hashable] | None) -> list[GenerationResult]:

@@ -23,14 +23,14 @@ def sample_key(seed: int, sample_index: int) -> int:
 
 
 def sample_keys(seeds: Sequence[int], sample_indices: Sequence[int]) -> np.ndarray:
-    """Keys of several samples, `[n]` int64."""
+    """Return the keys of several samples, `[n]` int64."""
     mixed = np.array([seed & _MASK for seed in seeds], np.uint64)
     indices = ~np.array(sample_indices, np.uint64)
     return _mix(_mix(mixed) ^ _mix(indices)).view(np.int64)
 
 
 def uniform(keys: Tensor, counters: Tensor) -> Tensor:
-    """Numbers in [0, 1), multiples of 2^-48.
+    """Return the numbers in [0, 1), multiples of 2^-48.
 
     Args:
         keys: `[B]` int64, from `sample_key`.

@@ -157,7 +157,7 @@ def _vocabulary(settings: EngineSettings) -> int:
 
 
 def _answer(answer: Any) -> tuple[Any, ...]:
-    """Versions answer with a tuple or with an object."""
+    """Return the versions answer with a tuple or with an object."""
     if isinstance(answer, tuple):
         return answer
     return answer.success, answer.message

@@ -266,7 +266,7 @@ def _check_names(tensors: dict[str, Tensor], folder: str) -> None:
 
 
 def _kinds(tensors: dict[str, Tensor], tied: bool) -> dict[str, list[str]]:
-    """Names of weights by how they are used."""
+    """Return the names of weights by how they are used."""
     kinds: dict[str, list[str]] = {"embeddings": [], "matrices": [], "vectors": [], "heads": []}
     for name, tensor in tensors.items():
         if "embed" in name or (tied and name.startswith("lm_head")):

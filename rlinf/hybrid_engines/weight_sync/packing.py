@@ -132,7 +132,7 @@ class Packed(NamedTuple):
         return {p.name: view for p, view in zip(self.layout.places, views, strict=True)}
 
     def changed(self) -> list[str]:
-        """Names of the tensors that are not what was packed; none without checksums."""
+        """Return the names of the tensors that are not what was packed; none without checksums."""
         if self.sums is None:
             return []
         found = self.layout.checksums(self.flat)

@@ -102,7 +102,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _by_memory(tensors: dict[str, Tensor]) -> dict[int, set[str]]:
-    """Names of tensors by the memory that holds them."""
+    """Return the names of tensors by the memory that holds them."""
     places: dict[int, set[str]] = {}
     for name, tensor in tensors.items():
         places.setdefault(tensor.data_ptr(), set()).add(name)

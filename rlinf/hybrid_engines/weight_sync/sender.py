@@ -22,7 +22,7 @@ def buckets(
     limit: int | None,
     rounded_to: torch.dtype | None = None,
 ) -> Iterator[dict[str, Tensor]]:
-    """Groups tensors into messages of at most `limit` bytes; a larger tensor goes alone."""
+    """Group tensors into messages of at most `limit` bytes; a larger tensor goes alone."""
     bucket: dict[str, Tensor] = {}
     size = 0
     for name, tensor in tensors:
@@ -39,7 +39,7 @@ def buckets(
 
 
 def size_of(tensor: Tensor, rounded_to: torch.dtype | None) -> int:
-    """Bytes of a tensor in a message."""
+    """Return the bytes of a tensor in a message."""
     return tensor.numel() * format_of(tensor, rounded_to).itemsize
 
 

@@ -114,7 +114,7 @@ def _varlen_kernel(query: Tensor) -> Any:
 
 @cache
 def _arguments(kernel: Any) -> frozenset[str]:
-    """Names of what a kernel can be told; they differ between versions of torch."""
+    """Return the names of what a kernel can be told; they differ between versions of torch."""
     return frozenset(inspect.signature(kernel).parameters)
 
 

@@ -157,7 +157,7 @@ def _gradients(
 
 
 def _chunk_elements(device: torch.device) -> int:
-    """Logits that may exist at a time."""
+    """Return the logits that may exist at a time."""
     least = CHUNK_ELEMENTS.get(device.type, CHUNK_ELEMENTS["cuda"])
     if device.type != "cuda":
         return least

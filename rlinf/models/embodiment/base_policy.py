@@ -114,7 +114,7 @@ class BasePolicy(nn.Module, ABC):
         return torch.float32 if self.action_range.choices is None else torch.int64
 
     def forward(self, forward_type: ForwardType | str = ForwardType.DEFAULT, **kwargs: Any) -> Any:
-        """Runs one of the forward passes.
+        """Run one of the forward passes.
 
         Args:
             forward_type: Which one.

@@ -20,7 +20,7 @@ class EnvNoise:
     """
 
     def __init__(self, seed: int, env_ids: Sequence[int], width: int) -> None:
-        """Names the stream.
+        """Name the stream.
 
         Args:
             seed: Seed of the run, at least 0.

@@ -90,7 +90,7 @@ def readme(config: dict[str, Any], to: str) -> str:
 
 
 def _inputs(config: dict[str, Any]) -> list[str]:
-    """Arguments that show which observations the policy takes."""
+    """Return the arguments that show which observations the policy takes."""
     settings, inputs = config["settings"], []
     if settings.get("use_states", True):
         inputs.append(f"states=torch.zeros(1, {config['obs_dim']})")

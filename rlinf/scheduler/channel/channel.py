@@ -224,7 +224,7 @@ class Channel:
         self._client().acknowledge(self._spec)
 
     def __iter__(self) -> Any:
-        """Items of the default key until the channel is closed."""
+        """Return the items of the default key until the channel is closed."""
         while True:
             try:
                 yield self.get()
@@ -250,11 +250,11 @@ class Channel:
         return self._client().ask(self._spec, "full", key).wait()
 
     def keys(self) -> list[Hashable]:
-        """Keys that are in use."""
+        """Return the keys that are in use."""
         return self._client().keys(self._spec)
 
     def stats(self) -> dict[str, float]:
-        """Counters: items, bytes, depth, and how long puts and gets waited."""
+        """Return the counters: items, bytes, depth, and how long puts and gets waited."""
         return self._client().stats(self._spec)
 
     # -- ending ---------------------------------------------------------------------------------

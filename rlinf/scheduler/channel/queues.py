@@ -278,7 +278,7 @@ class Queues:
         return bool(self.maxsize) and self.size(key) >= self.maxsize
 
     def keys(self) -> list[Hashable]:
-        """Keys that have items or waiting requests."""
+        """Return the keys that have items or waiting requests."""
         return list(self._lines)
 
     def waiting(self) -> Iterator[tuple[Hashable, Get | Put]]:

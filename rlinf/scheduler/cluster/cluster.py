@@ -400,7 +400,7 @@ class Cluster:
         return self._server.inquire("traffic", None, None, timeout=5.0)
 
     def channel_stats(self) -> dict[str, dict[str, float]]:
-        """Counters of all channels, by name."""
+        """Return the counters of all channels, by name."""
         stats: dict[str, dict[str, float]] = {}
         for names in list(self._keepers.values()):
             spec = ChannelSpec("", keepers=tuple(names))
@@ -450,7 +450,7 @@ class Cluster:
         leave_ray(self._session, started, self.timeout("shutdown") or 20.0)
 
     def _report_unread(self) -> None:
-        """Names the keys of the configuration that nobody read, after a run that went well."""
+        """Name the keys of the configuration that nobody read, after a run that went well."""
         tracked = sys.modules.get("rlinf.config.tracked")
         assert self._server is not None
         if tracked is None or self._on_driver().reporter.card is not None:

@@ -176,7 +176,7 @@ class DriverSupervisor(Supervisor):
         return is_stopped(info.pid)
 
     def stopped(self) -> list[StoppedWorker]:
-        """Workers on this node whose processes have been stopped by a signal."""
+        """Return the workers on this node whose processes have been stopped by a signal."""
         found = []
         for name, info in list(self._server.state.workers.items()):
             if not self._is_frozen(info):

@@ -94,7 +94,7 @@ def _robots(node: NodeInfo, placement: Placement) -> list[Any]:
 
 
 def _lock_keys(placement: Placement) -> list[str]:
-    """Names of the resources of a worker, equal for workers that share one."""
+    """Return the names of the resources of a worker, equal for workers that share one."""
     place = f"node {placement.cluster_node_rank} {placement.resource_kind}"
     return [f"{place} {rank}" for rank in placement.local_hardware_ranks]
 

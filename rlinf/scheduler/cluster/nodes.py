@@ -98,7 +98,7 @@ def _find_hardware(session: RaySession, nodes: list[NodeInfo], cfg: Mapping[str,
 
 
 def _ask(session: RaySession, nodes: list[RayNode]) -> dict[str, dict[str, Any]]:
-    """Facts of each node; the only node of one's own Ray is this process's."""
+    """Return the facts of each node; the only node of one's own Ray is this process's."""
     if session.local:
         return {node.ray_id: probe_node() for node in nodes}
     started = {node.ray_id: session.start_on(node.ray_id, probe_node) for node in nodes}

@@ -11,7 +11,7 @@ from rlinf.scheduler.failure.process_state import oom_kills
 
 
 def probe_node() -> dict[str, Any]:
-    """Facts of the node that this runs on, as plain data."""
+    """Return the facts of the node that this runs on, as plain data."""
     from rlinf.scheduler.hardware import enumerate_hardware
 
     return {

@@ -102,7 +102,7 @@ class RaySession:
     def run_on(
         self, ray_id: str, function: Callable[..., Any], *args: Any, timeout: float = 60.0
     ) -> Any:
-        """Runs a function on a node and returns its value."""
+        """Run a function on a node and return its value."""
         return self.start_on(ray_id, function, *args)(timeout)
 
     def start_on(

@@ -148,7 +148,7 @@ def attempt(what: str) -> Iterator[None]:
 
 
 def in_time(seconds: float, what: str, function: Callable[[], None]) -> None:
-    """Runs something that has no deadline of its own and may never come back.
+    """Run something that has no deadline of its own and may never come back.
 
     Raises:
         WaitTimeout: it has not come back; it goes on by itself.
@@ -188,7 +188,7 @@ def leave_ray(session: RaySession, started: list[Any], seconds: float) -> None:
 
 @contextlib.contextmanager
 def after(seconds: float, function: Callable[..., None], *args: Any) -> Iterator[None]:
-    """Calls a function, in another thread, if the block takes longer than this."""
+    """Call a function, in another thread, if the block takes longer than this."""
     timer = threading.Timer(seconds, function, args)
     timer.daemon = True
     timer.start()

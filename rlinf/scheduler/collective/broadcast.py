@@ -29,7 +29,7 @@ Groups = Sequence[tuple[str, Any]]
 
 
 def members_of(groups: Groups) -> list[str]:
-    """Names of all members, in the order listed.
+    """Return the names of all members, in the order listed.
 
     Raises:
         TypeError, ValueError: `groups` is malformed.
@@ -177,7 +177,7 @@ class Broadcaster:
         self._mailbox.deliver(root, tag, payload, charged=False)
 
     def _relay_in_turn(self, tag: str, relay: Callable[[], None]) -> None:
-        """Runs a relay outside of the I/O thread, after those of its tag that came before."""
+        """Run a relay outside of the I/O thread, after those of its tag that came before."""
         with self._lock:
             running = tag in self._relays
             self._relays.setdefault(tag, deque()).append(relay)
@@ -194,7 +194,7 @@ class Broadcaster:
             relay()
 
     def _relay(self, fields: tuple[Any, ...], payload: Payload, copied: Work) -> None:
-        """Shares the bytes of a broadcast with neighbours on this node, or says why not."""
+        """Share the bytes of a broadcast with neighbours on this node, or say why not."""
         root, tag, number, to = fields
         try:
             try:

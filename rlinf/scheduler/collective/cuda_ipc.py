@@ -235,7 +235,7 @@ class CudaExporter:
             return [i for i, exported in self._exported.items() if exported.owner == owner]
 
     def held(self) -> dict[Hashable, int]:
-        """Bytes that are kept for each reader."""
+        """Return the bytes that are kept for each reader."""
         totals: dict[Hashable, int] = {}
         with self._lock:
             for exported in self._exported.values():

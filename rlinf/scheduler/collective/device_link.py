@@ -220,7 +220,7 @@ class DeviceLink:
         threading.Thread(target=self._take_down, name="rlinf-link end", daemon=True).start()
 
     def join(self, deadline: float) -> None:
-        """Waits, until a time of the monotonic clock, for the end of a link that was ended."""
+        """Wait, until a time of the monotonic clock, for the end of a link that was ended."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def _take_down(self) -> None:

@@ -153,14 +153,14 @@ class Endpoint:
         self._handlers[kind] = handler
 
     def on_end(self, watcher: Callable[[str, BaseException], None]) -> None:
-        """Calls `watcher(peer, error)` when a peer has ended and all that it sent was handed out.
+        """Call `watcher(peer, error)` when a peer has ended and all that it sent was handed out.
 
         No handler runs meanwhile.
         """
         self._watchers.append(watcher)
 
     def later(self, function: Callable[..., Any], *args: Any) -> None:
-        """Runs something that may block outside of the I/O thread."""
+        """Run something that may block outside of the I/O thread."""
         self._helpers.submit(_loudly, function, *args)
 
     @shielded
@@ -193,7 +193,7 @@ class Endpoint:
         return bool(self.shared_devices(peer))
 
     def shared_devices(self, peer: str) -> frozenset[int]:
-        """Indices here of the accelerators that this process sees and a peer has."""
+        """Return the indices here of the accelerators that this process sees and a peer has."""
         info = self.connections.info(peer)
         theirs = set(info.available_accelerators) if info is not None else set()
         return frozenset(i for i, device in enumerate(self.visible) if device in theirs)
@@ -443,7 +443,7 @@ class Endpoint:
     def when_lost(
         self, connection: Connection, reason: str, callback: Callable[[BaseException], None]
     ) -> None:
-        """Calls `callback(error)` when it is known why a message was lost with its connection."""
+        """Call `callback(error)` when it is known why a message was lost with its connection."""
         peer, life = (connection.identity.get(key, "") for key in ("name", "life"))
         self._losses.when_known(peer, life, reason, callback)
 
@@ -477,7 +477,7 @@ class Endpoint:
 
 
 def _loudly(function: Callable[..., Any], *args: Any) -> None:
-    """Runs a background task; what it raises is shown, because nobody waits for it."""
+    """Run a background task; what it raises is shown, because nobody waits for it."""
     try:
         function(*args)
     except (PeerLost, WaitTimeout):

@@ -184,7 +184,7 @@ class DeviceLinks:
             self._options[peer] = options
 
     def devices_for(self, peer: str) -> frozenset[int]:
-        """Indices of the devices whose tensors go to a peer by link."""
+        """Return the indices of the devices whose tensors go to a peer by link."""
         reach = self._reach.get(peer)
         if reach is None:
             reach = self._reach[peer] = self._find_reach(peer)

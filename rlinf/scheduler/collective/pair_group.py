@@ -237,7 +237,7 @@ class PairGroup:
 
     @contextlib.contextmanager
     def _meeting(self, number: int) -> Iterator[None]:
-        """Runs the body while both sides have their turn."""
+        """Run the body while both sides have their turn."""
         came, first_has, second_has = f"{number} came", f"{number} first", f"{number} second"
         try:
             if self._first:

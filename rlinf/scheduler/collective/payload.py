@@ -137,7 +137,7 @@ class Packer:
         return encoded, tokens
 
     def when_released(self, tokens: list[int | Work], callback: Callable[..., Any]) -> None:
-        """Calls `callback` when all that `encode` named is done; with `error=...` if it failed."""
+        """Call `callback` when all that `encode` named is done; with `error=...` if it failed."""
         transfers = [token for token in tokens if isinstance(token, Work)]
         if transfers:
             copies = [token for token in tokens if not isinstance(token, Work)]

@@ -112,7 +112,7 @@ class Work:
 
     @shielded
     def on_done(self, callback: Callable[[Work], None]) -> None:
-        """Calls `callback(self)` when the work is done; at once if it is."""
+        """Call `callback(self)` when the work is done; at once if it is."""
         with _FINISHING:
             if not self._done:
                 self._then.append(callback)

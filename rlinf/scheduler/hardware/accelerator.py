@@ -127,7 +127,7 @@ class AcceleratorUtil:
 
     @staticmethod
     def get_socket_interface_variables(vendor: AcceleratorType) -> list[str]:
-        """Variables that RLINF_COMM_NET_DEVICES is copied to."""
+        """Return the variables that RLINF_COMM_NET_DEVICES is copied to."""
         traits = TRAITS.get(vendor)
         own = [traits.socket_interface] if traits and traits.socket_interface else []
         return ["GLOO_SOCKET_IFNAME", *own]

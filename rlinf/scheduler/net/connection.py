@@ -64,7 +64,7 @@ class Flushed:
         return self._done.is_set() and self._error is None
 
     def then(self, callback: Callable[[str | None], None]) -> None:
-        """Calls `callback(error)` when it is known; at once if it is."""
+        """Call `callback(error)` when it is known; at once if it is."""
         with self._lock:
             if not self._done.is_set():
                 self._callback = callback
@@ -72,7 +72,7 @@ class Flushed:
         callback(self._error)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits; False if the deadline passed."""
+        """Wait; False if the deadline passed."""
         return self._done.wait(timeout)
 
 

@@ -31,7 +31,7 @@ class IOLoop:
         forks.in_child(self)
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """Runs `function` in the I/O thread."""
+        """Run `function` in the I/O thread."""
         if threading.current_thread() is self._thread:
             function()
             return
@@ -39,7 +39,7 @@ class IOLoop:
         self._wake_up()
 
     def defer(self, function: Callable[[], None]) -> None:
-        """Runs `function` in the I/O thread, later; safe in finalizers, whatever they interrupt."""
+        """Run `function` in the I/O thread, later; safe in finalizers, whatever they interrupt."""
         self._soon.append(function)
         self._wake_up()
 

@@ -159,11 +159,11 @@ class RegistryClient:
         self._handlers[event] = handler
 
     def on_death(self, watcher: Callable[[Death], None]) -> None:
-        """Calls `watcher` for each death, in the I/O thread."""
+        """Call `watcher` for each death, in the I/O thread."""
         self._death_watchers.append(watcher)
 
     def on_leave(self, watcher: Callable[[str, WorkerInfo | None], None]) -> None:
-        """Calls `watcher(name, info)` for each that leaves on purpose, in the I/O thread."""
+        """Call `watcher(name, info)` for each that leaves on purpose, in the I/O thread."""
         self._leave_watchers.append(watcher)
 
     def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:

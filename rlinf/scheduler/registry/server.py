@@ -303,7 +303,7 @@ class RegistryServer:
         return None, None, False
 
     def _op_service(self, name: str, service: str, kwargs: dict[str, Any]) -> _Result:
-        """Runs something that the driver offers, outside of the I/O thread."""
+        """Run something that the driver offers, outside of the I/O thread."""
         outcome: list[Any] = []
 
         def run() -> None:

@@ -105,7 +105,7 @@ class RegistryState:
         return known[0].group_world_size if known else WAIT
 
     def known_groups(self) -> list[str]:
-        """Names of the groups with at least one worker."""
+        """Return the names of the groups with at least one worker."""
         return sorted(self.groups)
 
     def last_death(self, name: str) -> Death | None:

@@ -139,7 +139,7 @@ class NodeGroupInfo:
         return self.get_node(node_rank).get_hw_infos(self.resource_kind)
 
     def get_node_env_vars(self, node_rank: int) -> dict[str, str]:
-        """Variables that ``env_configs`` sets for workers of this group on a node."""
+        """Return the variables that ``env_configs`` sets for workers of this group on a node."""
         result: dict[str, str] = {}
         for config in self.env_configs:
             if node_rank in config.node_ranks:

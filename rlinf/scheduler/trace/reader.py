@@ -47,7 +47,7 @@ class Span:
 
 
 def read_spans(path: str | Path, since: int = 0) -> list[Span]:
-    """Spans of one file, by begin; a last record that was cut off is left out.
+    """Return the spans of one file, by begin; a last record that was cut off is left out.
 
     Args:
         path: the file.

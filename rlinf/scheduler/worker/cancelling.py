@@ -48,7 +48,7 @@ class CallCanceller:
         return call in self._asked
 
     def run(self, call: str, method: str, function: Callable[[], Any]) -> Any:
-        """Runs a call in this thread.
+        """Run a call in this thread.
 
         Args:
             call: its id.

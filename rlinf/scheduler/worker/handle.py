@@ -170,13 +170,13 @@ class WorkerGroupFuncResult:
     # -- durations ----------------------------------------------------------------------------
 
     def consume_duration(self, reduction: str = "max") -> float:
-        """Seconds that the method took, reduced over the ranks; waits for the call."""
+        """Return the seconds that the method took, reduced over the ranks; waits for the call."""
         return _reduce([d[self.method] for d in self._timers()], reduction)
 
     def consume_durations(
         self, reduction: str = "max", return_per_rank: bool = False
     ) -> dict[str, float] | tuple[dict[str, float], list[dict[str, float]]]:
-        """Seconds by timer tag, reduced over the ranks; waits for the call.
+        """Return the seconds by timer tag, reduced over the ranks; waits for the call.
 
         Args:
             reduction: "max", "min", "mean" or "sum".

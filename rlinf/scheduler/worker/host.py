@@ -87,7 +87,7 @@ class WorkerHost:
             del self._timers[next(iter(self._timers))]
 
     def rlinf_timers(self, call: str) -> dict[str, float]:
-        """Seconds by tag of a call that has ended; empty if too many came after it."""
+        """Return the seconds by tag of a call that has ended; empty if too many came after it."""
         return self._timers.pop(call, {})
 
     def rlinf_info(self) -> Any:
@@ -148,7 +148,7 @@ class AsyncWorkerHost(WorkerHost):
     async def run_coroutine(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Runs a coroutine method on the loop."""
+        """Run a coroutine method on the loop."""
         runtime = self._runtime
         assert runtime is not None
         call = _call_id()
@@ -177,7 +177,7 @@ class AsyncWorkerHost(WorkerHost):
             self._keep_timers(call, method, begin, spent)
 
     async def run_plain(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a plain method in the worker's thread."""
+        """Run a plain method in the worker's thread."""
         return await self._in_thread(
             self._guard, method, self._run, _call_id(), method, args, kwargs
         )

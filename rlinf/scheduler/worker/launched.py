@@ -78,7 +78,7 @@ class LaunchedGroup:
         return WorkerGroupFuncResult(self, "begin_exchange", list(range(len(refs))), refs)
 
     def timers_of(self, calls: dict[int, str]) -> list[dict[str, float]]:
-        """Timers of calls that have ended, by rank in the order given."""
+        """Return the timers of calls that have ended, by rank in the order given."""
         refs = [self.actors[rank].rlinf_timers.remote(call) for rank, call in calls.items()]
         return WorkerGroupFuncResult(self, "rlinf_timers", list(calls), refs).wait()
 

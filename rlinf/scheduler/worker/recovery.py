@@ -66,7 +66,7 @@ def new_deaths(group: WorkerGroup) -> list[WorkerDied]:
 
 
 def _unnoticed(group: LaunchedGroup) -> list[Death]:
-    """Deaths of the processes that the group believes to be its ranks."""
+    """Return the deaths of the processes that the group believes to be its ranks."""
     # Where a process listens is its alone, unlike its name.
     own = [info.endpoints for info in group.infos]
     deaths = group.supervisor.deaths()

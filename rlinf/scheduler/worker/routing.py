@@ -67,7 +67,7 @@ def _check(batch_size: int, world_size: int, side: str) -> None:
 
 
 def partners(mine: int, theirs: int, rank: int) -> list[int]:
-    """Ranks of another group whose share overlaps that of `rank`, in order."""
+    """Return the ranks of another group whose share overlaps that of `rank`, in order."""
     return [other for other, _ in _overlaps(mine * theirs, mine, theirs, rank)]
 
 

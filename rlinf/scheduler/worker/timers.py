@@ -26,7 +26,7 @@ def open_call() -> dict[str, float]:
 
 
 def of_call() -> dict[str, float] | None:
-    """Timers of the call in this context, None outside a call."""
+    """Return the timers of the call in this context, None outside a call."""
     return _OF_CALL.get()
 
 

@@ -80,7 +80,7 @@ class Launcher:
         return {"by": by, "problems": problems}
 
     def run(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Runs the program once.
+        """Run the program once.
 
         Args:
             question: `stdin`, `call`, `arguments`, `check`, `seconds`, as `Sandbox.run` sends them.

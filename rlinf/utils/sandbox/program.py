@@ -19,7 +19,7 @@ EXIT_SETUP, EXIT_MEMORY = 120, 121
 
 
 def run(code: str, question: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Runs a program in this process and ends the process.
+    """Run a program in this process and ends the process.
 
     Standard streams are in place already; values go to file descriptor 3.
 

@@ -119,7 +119,7 @@ class Sandbox:
         check: str | None = None,
         seconds: float | None = None,
     ) -> RunResult:
-        """Runs the program from its beginning.
+        """Run the program from its beginning.
 
         Args:
             stdin: what it can read.

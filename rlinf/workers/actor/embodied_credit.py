@@ -166,7 +166,7 @@ class EmbodiedCredit:
         )
 
     def _per_action(self, tensor: Tensor | None) -> Tensor | None:
-        """Views `[T, B, C*A]` as `[T, B, C, A]`."""
+        """View `[T, B, C*A]` as `[T, B, C, A]`."""
         if tensor is None:
             return None
         return tensor.unflatten(-1, (self._cfg.actor.model.num_action_chunks, -1))

@@ -74,7 +74,7 @@ class StepFingerprints:
         return record
 
     def names(self) -> dict[str, list[str]]:
-        """Names of the tensors whose hashes stand one after the other."""
+        """Return the names of the tensors whose hashes stand one after the other."""
         model = self._engine.model
         return {
             "gradient": [name for name, _ in model.named_parameters()],

@@ -139,7 +139,7 @@ class ReasoningActor(Actor):
         return self.cfg.data.rollout_batch_size if num_groups is None else num_groups
 
     def _arriving(self, channel: Channel, count: int, key: Hashable) -> Iterator[SampleGroup]:
-        """Groups as they come."""
+        """Return the groups as they come."""
         while count > 0:
             item = channel.get(key=key)
             groups = item if isinstance(item, list) else [item]

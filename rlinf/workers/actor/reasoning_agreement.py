@@ -90,7 +90,7 @@ class Comparison:
         """Nothing is left to do."""
 
     def received(self) -> dict[Place, dict[str, int]]:
-        """Checksums of the responses that were compared; see `received_responses`."""
+        """Return the checksums of the responses that were compared; see `received_responses`."""
         table: dict[Place, dict[str, int]] = {}
         for batch in self._batches:
             table |= received_responses(batch)

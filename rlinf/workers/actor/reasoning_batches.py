@@ -77,7 +77,7 @@ class MicroBatches:
         return list(rows.split(pieces))
 
     def _pieces(self, lengths: list[int]) -> list[int]:
-        """Sizes of the fewest parts in this order that keep within the budget."""
+        """Return the sizes of the fewest parts in this order that keep within the budget."""
         if self.sequences is not None:
             full, rest = divmod(len(lengths), self.sequences)
             return [self.sequences] * full + [rest] * bool(rest)

@@ -134,7 +134,7 @@ class ReasoningCritic:
         return self.engine.steps < self._algorithm.critic_warmup_steps
 
     def values(self, batch: TokenBatch) -> Tensor:
-        """Values of the state before each response token, `[R]`; all ranks call it."""
+        """Return the values of the state before each response token, `[R]`; all ranks call it."""
         self.engine.onload(optimizer=False)
         return recompute(
             self.engine,

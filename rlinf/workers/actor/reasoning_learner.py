@@ -241,7 +241,7 @@ class ReasoningLearner(Learner):
     def _rounds(
         self, arriving: Iterator[SampleGroup], share: int, of_batch: list[dict[str, Metric]]
     ) -> Iterator[tuple[PolicyTask, bool]]:
-        """Tasks of a few groups each, and whether they complete a minibatch."""
+        """Return the tasks of a few groups each, and whether they complete a minibatch."""
         at_a_time = self.cfg.actor.stream_groups or share
         for minibatch in torch.arange(share).tensor_split(self._minibatches):
             left = len(minibatch)

@@ -341,7 +341,7 @@ class SupervisedTask(SequenceTask):
 
 
 def forward(engine: TrainEngine, batch: TokenBatch, **kwargs: Any) -> dict[str, Tensor]:
-    """Runs the model of an engine on some sequences; see `CausalLM.forward`."""
+    """Run the model of an engine on some sequences; see `CausalLM.forward`."""
     return engine.forward(sequences=_sequences(batch), **kwargs)
 
 

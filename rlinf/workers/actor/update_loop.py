@@ -110,7 +110,7 @@ class UpdateLoop:
         self.watches: list[UpdateWatch] = []
 
     def share(self, samples: int) -> int:
-        """Samples of a minibatch that a rank has."""
+        """Return the samples of a minibatch that a rank has."""
         batch = self._shape.global_batch
         return samples if batch is None else batch // self._engine.world_size
 
@@ -189,7 +189,7 @@ class UpdateLoop:
         return reduced
 
     def _planned(self, samples: int) -> int:
-        """Minibatches of all epochs."""
+        """Return the minibatches of all epochs."""
         per_epoch = self._shape.minibatches
         if per_epoch is None:
             per_epoch = samples // self.share(samples)

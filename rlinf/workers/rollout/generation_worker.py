@@ -302,7 +302,7 @@ class GenerationWorker(Worker):
         return getattr(self.engine, "model", None)
 
     async def engine_stats(self) -> dict[str, float]:
-        """Counters of the engine."""
+        """Return the counters of the engine."""
         return self.engine.stats()
 
     def on_shutdown(self) -> None:

@@ -95,7 +95,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         return dtype
 
     def _env_ids(self, cfg: Any, stages: int) -> list[list[int]]:
-        """Numbers, in the whole run, of the envs that this rank serves, by stage."""
+        """Return the numbers, in the whole run, of the envs that this rank serves, by stage."""
         return [
             env_ids(
                 cfg.total_num_envs,

@@ -169,7 +169,7 @@ class HFEngine(GenerationEngine):
             self._restart()
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start and what is going on."""
+        """Return the counters since the start and what is going on."""
         return {
             **self._counts,
             "running": self._table.running,
@@ -321,7 +321,7 @@ class HFEngine(GenerationEngine):
             self._state.move(source, target)
 
     def _span(self, longest: int) -> int:
-        """Tokens of each row that a decoding step looks at."""
+        """Return the tokens of each row that a decoding step looks at."""
         capacity = self._decoder.capacity
         if self._decoder.fixed_span:
             return capacity

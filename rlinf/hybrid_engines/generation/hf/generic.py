@@ -144,15 +144,15 @@ class RowLayer(CacheLayerMixin):
         return self.keys[:count, :, : self.span], self.values[:count, :, : self.span]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Tokens that are attended to, and the first of them."""
+        """Return the tokens that are attended to, and the first of them."""
         return self.span, 0
 
     def get_seq_length(self) -> int:
-        """Tokens before the new one in the longest row."""
+        """Return the tokens before the new one in the longest row."""
         return max(self.span - 1, 0)
 
     def get_max_length(self) -> int:
-        """Tokens of a row."""
+        """Return the tokens of a row."""
         return self.keys.shape[2]
 
     get_max_cache_shape = get_max_length

@@ -32,7 +32,7 @@ class CapturedSteps:
         return len(self._graphs)
 
     def run(self, rows: int, kind: Hashable, step: Callable[[], None]) -> None:
-        """Runs a step on the current stream.
+        """Run a step on the current stream.
 
         Args:
             rows: Its batch size.

@@ -36,7 +36,7 @@ class Layer:
 
 
 def fused_groups(module: nn.Module) -> list[list[str]]:
-    """Names of the parameters that are used as one."""
+    """Return the names of the parameters that are used as one."""
     groups = []
     for index, layer in enumerate(module.model.layers):
         for part, names in zip(("self_attn", "mlp"), _PROJECTIONS, strict=True):
@@ -48,7 +48,7 @@ def fused_groups(module: nn.Module) -> list[list[str]]:
 
 
 def cache_shape(module: nn.Module, slots: int, capacity: int) -> CacheShape:
-    """Sizes of the memory for keys and values."""
+    """Return the sizes of the memory for keys and values."""
     config, attention = module.config, module.model.layers[0].self_attn
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     return CacheShape(
