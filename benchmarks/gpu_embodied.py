@@ -71,8 +71,7 @@ def train(folder: Path, overrides: list[str]) -> dict:
     """Run one job and return its summary."""
     command = [sys.executable, "-m", "rlinf.cli", "train", "metaworld_ppo_mlp", *overrides]
     command += [
-        f"runner.logger.log_path={folder.parent}",
-        f"runner.logger.experiment_name={folder.name}",
+        f"runner.run_dir={folder}",
         "env.eval.video_cfg.save_video=false",
         "runner.progress=off",
     ]

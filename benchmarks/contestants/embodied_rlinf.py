@@ -41,7 +41,7 @@ class Training:
             env["RLINF_EXT_MODULE"] = extension
         with tempfile.TemporaryDirectory() as place:
             command = [sys.executable, "-m", "rlinf.cli", "train", recipe, *overrides]
-            command += [f"runner.logger.log_path={place}", "runner.logger.experiment_name=run"]
+            command += [f"runner.run_dir={place}/run"]
             done = subprocess.run(command, env=env, stdout=sys.stderr)
             if done.returncode:
                 raise RuntimeError(f"exit code {done.returncode} of {' '.join(command)}")

@@ -68,8 +68,7 @@ class Training:
                 f"runner.max_steps={updates + 1}",
                 "runner.val_check_interval=-1",
                 "runner.progress=off",
-                f"runner.logger.log_path={place}",
-                "runner.logger.experiment_name=run",
+                f"runner.run_dir={place}/run",
             ]
             done = subprocess.run(
                 command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

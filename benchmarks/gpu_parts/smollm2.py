@@ -61,8 +61,7 @@ def _run(
     """Run the recipe; return its metrics and its folder."""
     folder = settings.out / f"smollm2_{name}"
     place = [
-        f"runner.logger.log_path={folder.parent}",
-        f"runner.logger.experiment_name={folder.name}",
+        f"runner.run_dir={folder}",
     ]
     arguments = [sys.executable, "-m", "rlinf.cli", command, RECIPE, *overrides, *place]
     subprocess.run(arguments, check=True)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlinf.cli.run_argument import run_argument
+
 if TYPE_CHECKING:
     from rlinf.utils.fingerprints import Fingerprints
 
@@ -63,8 +65,8 @@ def add_parser(commands: Any) -> None:
         "code 0 if they are equal as far as both go, 1 if they differ, 2 if they cannot be "
         "compared.",
     )
-    parser.add_argument("a", metavar="A", help="folder of a run")
-    parser.add_argument("b", metavar="B", help="folder of another one")
+    parser.add_argument("a", metavar="A", type=run_argument, help="folder of a run")
+    parser.add_argument("b", metavar="B", type=run_argument, help="folder of another one")
     parser.set_defaults(run=run)
 
 

@@ -216,7 +216,8 @@ def read_curve(folder: Path) -> Curve:
         env_steps=[steps_of[step] for step in found],
         episodes=[int(evaluations[step]["eval/episodes"]) for step in found],
         values={
-            metric: [evaluations[step][f"eval/{metric}"] for step in found] for metric in METRICS
+            metric: [evaluations[step].get(f"eval/{metric}", 0.0) for step in found]
+            for metric in METRICS
         },
     )
 

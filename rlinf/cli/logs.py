@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from rlinf.cli.run_argument import ABOUT, run_argument
 from rlinf.cli.worker_logs import (
     LEVELS,
     Entry,
@@ -30,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="show what the workers of a run logged",
         description="Show what the workers of a run logged and printed, merged by time.",
     )
-    parser.add_argument("folder", help="folder of the run")
+    parser.add_argument("folder", type=run_argument, help=ABOUT)
     parser.add_argument(
         "--worker", metavar="NAME", help="a worker (EnvGroup:0), a group (EnvGroup) or Env*"
     )
@@ -97,11 +97,9 @@ def follow(
 
 
 def _has_ended(folder: Path) -> bool:
-    """Return whether the run says so itself; one that was killed cannot."""
-    try:
-        return json.loads((folder / "summary.json").read_text()).get("status") != "running"
-    except OSError:
-        return False
+    from rlinf.utils.runs.summary import RUNNING, status_of
+
+    return status_of(folder) not in (None, RUNNING)
 
 
 def show(entries: Iterable[Entry]) -> None:

@@ -6,9 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2]
-"""Root of the source tree that this package is part of."""
-
 ENTRY_SCRIPTS = {
     "workers": "examples/workers/main.py",
     "embodied": "examples/embodiment/train_embodied_agent.py",
@@ -54,7 +51,7 @@ class Config:
 
 
 def list_recipes() -> list[Recipe]:
-    """Return the recipes of the current folder and of the source tree, by folder and name."""
+    """Return the recipes of the current folder and of this package, by folder and name."""
     from rlinf.config import config_folders
 
     return list(_recipes(folder for folder in config_folders() if folder.name == "config"))
@@ -95,21 +92,23 @@ def trains(name: str, overrides: Sequence[str] = (), config_path: str | None = N
 def entry_script(config: Config) -> Path:
     """Return the script that runs a config.
 
-    A script in the tree that the config belongs to goes before the one of this package's source
-    tree, so that a copy of an example runs its own code.
+    A script in the tree that the config belongs to goes before the one that comes with this
+    package, so that a copy of an example runs its own code.
 
     Raises:
         ValueError: The script is not there.
     """
+    from rlinf.config.load import shipped_folder
+
     script = Path(ENTRY_SCRIPTS[config.task_type])
     homes = [folder for folder in config.folder.parents if folder.name == script.parent.name]
-    candidates = [home / script.name for home in homes] + [SOURCE / script]
+    candidates = [home / script.name for home in homes] + [shipped_folder() / script]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
     raise ValueError(
         f"{script} runs task type {config.task_type!r}, but it is not there; "
-        "run from a checkout of the source tree that has it"
+        "install the package again, or run from a checkout of its source"
     )
 
 

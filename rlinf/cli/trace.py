@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlinf.cli.run_argument import ABOUT, run_argument
+
 if TYPE_CHECKING:
     from rlinf.cli.timeline.summary import LaneSummary, Summary
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("trace", help="say where the time of a run went")
-    parser.add_argument("folder", help="folder of the run")
+    parser.add_argument("folder", type=run_argument, help=ABOUT)
     parser.add_argument(
         "--steps", metavar="A:B", default="1:", help="steps to add up, from 0; leaves out the first"
     )

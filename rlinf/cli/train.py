@@ -22,7 +22,7 @@ examples:
 _EVAL_EXAMPLES = """\
 examples:
   rlinf eval logs/metaworld_ppo_mlp                               # its newest checkpoint
-  rlinf eval logs/metaworld_ppo_mlp/checkpoints/global_step_30 runner.eval_episodes=50
+  rlinf eval logs/metaworld_ppo_mlp/latest/checkpoints/global_step_30
   rlinf eval NAME actor.model.model_path=FOLDER                   # weights from elsewhere
 """
 

@@ -96,8 +96,7 @@ def run_recipe(arguments: Sequence[str], folder: Path, stdout: IO[str] | None = 
         Its exit code.
     """
     command = [sys.executable, "-m", "rlinf.cli", "train", *arguments]
-    command += [f"runner.logger.log_path={folder.parent}"]
-    command += [f"runner.logger.experiment_name={folder.name}"]
+    command += [f"runner.run_dir={folder}"]
     with subprocess.Popen(command, stdout=stdout) as process:
         try:
             return process.wait()

@@ -63,8 +63,7 @@ def hydra_overrides(overrides: Sequence[str], folder: Path, name: str) -> list[s
         folder: Folder of the config.
         name: Its name.
     """
-    examples = Path(__file__).resolve().parents[2] / "examples"
-    shipped = sorted(examples.glob("*/config"))
+    shipped = sorted((shipped_folder() / "examples").glob("*/config"))
     elsewhere = [] if folder in shipped or not _has_defaults(folder, name) else shipped
     known = [hydra_override(item, (folder, *elsewhere)) for item in overrides]
     if not elsewhere or any(item.startswith("hydra.searchpath") for item in overrides):
@@ -78,15 +77,24 @@ def _has_defaults(folder: Path, name: str) -> bool:
     return re.search(r"^defaults:", text, re.MULTILINE) is not None
 
 
+def shipped_folder() -> Path:
+    """Return the folder whose `examples` come with this package.
+
+    An installed package has them itself; otherwise they are in the source tree.
+    """
+    package = Path(__file__).resolve().parents[1]
+    return package if (package / "examples").is_dir() else package.parent
+
+
 def config_folders() -> list[Path]:
     """Return the folders in which configs are looked up by name.
 
     These are the current folder, its `config`, and every `config` folder under `examples` of the
-    current folder and of the source tree.
+    current folder and of `shipped_folder`.
     """
-    here, source = Path.cwd(), Path(__file__).resolve().parents[2]
+    here = Path.cwd()
     folders = [here, here / "config"]
-    for root in dict.fromkeys([here, source]):
+    for root in dict.fromkeys([here, shipped_folder()]):
         folders += sorted(path for path in (root / "examples").rglob("config") if path.is_dir())
     return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 

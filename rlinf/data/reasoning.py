@@ -125,6 +125,8 @@ class Verdict:
         version: of the oldest weights that wrote into it.
         prompt: text of the prompt.
         response: text of the first response.
+        numbers: what the reward says beside the score, by name, of those responses that have it.
+        failures: how many responses could not be scored, by what went wrong.
     """
 
     index: int
@@ -136,6 +138,8 @@ class Verdict:
     version: int
     prompt: str
     response: str
+    numbers: dict[str, list[float]] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, group: SampleGroup, response: str) -> Verdict:
@@ -146,6 +150,16 @@ class Verdict:
             response: text of the first response.
         """
         samples = group.samples
+        numbers: dict[str, list[float]] = {}
+        failures: dict[str, int] = {}
+        for sample in samples:
+            info = dict(sample.reward_info)
+            info.pop("score")
+            outcome = info.pop("outcome", "ok")
+            if outcome != "ok":
+                failures[outcome] = failures.get(outcome, 0) + 1
+            for name, value in info.items():
+                numbers.setdefault(name, []).append(float(value))
         return cls(
             index=group.prompt.index,
             task=group.prompt.task,
@@ -156,4 +170,6 @@ class Verdict:
             version=min(min(sample.versions, default=0) for sample in samples),
             prompt=group.prompt.text,
             response=response,
+            numbers=numbers,
+            failures=failures,
         )

@@ -59,6 +59,8 @@ class VectorEnv(Adapter):
         seed: `cfg.seed + seed_offset`, a label; streams are finer than that.
         max_episode_steps: Step limit of episodes; None for no limit.
         is_start: The next observation has to come from `reset`.
+        reports_success: The env tells whether a task is solved; where it does not, success counts
+            as false and is not shown.
         worker_info: What the worker passed.
     """
 
@@ -89,6 +91,7 @@ class VectorEnv(Adapter):
         self.options = VectorEnvOptions.from_cfg(cfg, self.env_type)
         self.seed = self.options.seed + seed_offset
         self.is_start = True
+        self.reports_success = True
         self._open()
         self.max_episode_steps: int | None = (
             self.options.max_episode_steps or self.default_max_episode_steps

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from typing import Any
 
+from omegaconf import OmegaConf
+
+from rlinf.config import to_plain
 from rlinf.runners.checkpoints import RunCheckpoints
-from rlinf.runners.run_folder import RunSummary, checkpoint_folder, run_folder
+from rlinf.runners.run_folder import (
+    begin_run,
+    checkpoint_folder,
+    end_run,
+    is_begun,
+    recipe_name,
+    run_folder,
+    versions,
+)
 from rlinf.runners.run_progress import run_progress
+from rlinf.runners.stop import StopSignals
 from rlinf.scheduler import WorkerDied, WorkerGroup
 from rlinf.scheduler.trace import mark_step
 from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.metric_logger import MetricLogger
 from rlinf.utils.progress import Progress
+from rlinf.utils.runs import RunSummary
+from rlinf.utils.runs.folders import shown
+from rlinf.utils.runs.summary import EVALUATED, FAILED, FINISHED, STOPPED
 
 _FAILURES = "train/checkpoint_failures"
 
@@ -31,13 +47,18 @@ class BaseRunner(ABC):
     """
 
     def __init__(self, cfg: Any, groups: list[WorkerGroup], best_metric: tuple[str, ...]):
-        self.cfg = cfg
+        self._ends_run = not is_begun(cfg)
+        self.cfg = cfg = begin_run(cfg)
         self.folder = run_folder(cfg)
-        self.summary = RunSummary(self.folder, cfg)
+        saved = OmegaConf.to_yaml(OmegaConf.create(to_plain(cfg)))
+        (self.folder / "config.yaml").write_text(saved)
+        self.summary = RunSummary(
+            self.folder, recipe=recipe_name(cfg), seed=cfg.runner.seed, versions=versions()
+        )
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
         self.checkpoints = RunCheckpoints(cfg, checkpoint_folder(cfg), groups, self.comes_back)
-        # Told now, if it is not there or of another run, and not when all workers are built.
-        self._resumed = self.checkpoints.find()
+        resume_dir = cfg.runner.resume_dir
+        self._resumed = None if resume_dir is None else Checkpoint.open(resume_dir)
         self.global_step = 0
         self._evaluated_at: int | None = None
         self._scores: dict[str, float] = {}
@@ -121,35 +142,77 @@ class BaseRunner(ABC):
         self.logger.start(self.global_step)
 
     def run(self) -> dict[str, Any]:
-        """Train, evaluate, and return the summary; `runner.only_eval` leaves training out."""
+        """Train, evaluate, and return the summary; `runner.only_eval` leaves training out.
+
+        Raises:
+            RunStopped: a signal stopped the run; what was done is saved.
+        """
+        try:
+            return self._run()
+        finally:
+            if self._ends_run:
+                end_run(self.folder)
+
+    def _run(self) -> dict[str, Any]:
         begin = time.perf_counter()
         try:
             if not self.cfg.runner.only_eval:
-                self._train()
+                with StopSignals() as stop:
+                    self._train(stop)
             training_seconds = time.perf_counter() - begin
             final = self.final_evaluation()
             if final and self._evaluated_at != self.global_step:
                 self.logger.log(final, self.global_step)
             self.end_services()
+        except KeyboardInterrupt:
+            self.checkpoints.settle()
+            self._tell_stop(time.perf_counter() - begin)
+            raise
         except BaseException as error:
             self.checkpoints.settle()
             said = f"{type(error).__name__}: {error}"
-            self.summary.write(status="failed", error=said, **self._counts())
+            self._write_summary(FAILED, error=said)
             raise
         finally:
             self.logger.close()
-        totals = {"evaluation": final, **self._counts()}
         if self.cfg.runner.only_eval:
-            self.summary.write(status="evaluated", **totals)
+            self._write_summary(EVALUATED, evaluation=final)
         else:
-            totals["training_seconds"] = round(training_seconds, 3)
-            totals["checkpoint_failures"] = self.checkpoints.failures
-            totals["not_saved"] = self.checkpoints.not_saved
-            self.summary.write(status="finished", **totals, **self.totals(training_seconds))
+            self._write_summary(FINISHED, evaluation=final, **self._totals(training_seconds))
         self.farewell(final)
         return self.summary.facts
 
-    def _train(self) -> None:
+    def _write_summary(self, status: str, **facts: Any) -> None:
+        known = self.checkpoints.store.all()
+        newest = str(known[-1].path) if known else self.cfg.runner.resume_dir
+        self.summary.write(status=status, checkpoint=newest, **self._counts(), **facts)
+
+    def _totals(self, training_seconds: float) -> dict[str, Any]:
+        return {
+            "training_seconds": round(training_seconds, 3),
+            "checkpoint_failures": self.checkpoints.failures,
+            "not_saved": self.checkpoints.not_saved,
+            **self.totals(training_seconds),
+        }
+
+    def _tell_stop(self, training_seconds: float) -> None:
+        """Say how to go on with a run that was stopped."""
+        if self.cfg.runner.only_eval:
+            self._write_summary(STOPPED)
+            return
+        self._write_summary(STOPPED, **self._totals(training_seconds))
+        said = f"stopped after step {self.global_step}"
+        if self.checkpoints.store.all():
+            recipe = self.summary.facts["recipe"]
+            said += f"; go on with\n  rlinf train {recipe} runner.run_dir={shown(self.folder)} "
+            said += "runner.resume_dir=auto"
+        else:
+            said += ", before there was anything to go on from"
+        # The terminal may be gone.
+        with contextlib.suppress(OSError):
+            print(said, flush=True)
+
+    def _train(self, stop: StopSignals) -> None:
         progress = run_progress(self.max_steps, self.cfg.runner.progress)
         try:
             while self.global_step < self.max_steps:
@@ -159,12 +222,16 @@ class BaseRunner(ABC):
                 seconds = time.perf_counter() - begin
                 mark_step(self.global_step, begin)
                 self._report(progress, metrics, seconds)
-                if self._due(self.cfg.runner.val_check_interval):
+                stopping = stop.requested is not None
+                if self._due(self.cfg.runner.val_check_interval) and not stopping:
                     found = self.evaluate()
                     self._evaluated_at = self.global_step
                     self._scores |= found
                     self.logger.log(found, self.global_step)
-                self._save_if_due()
+                self._save_if_due(stop.requested is not None)
+                if stop.requested is not None:
+                    self.checkpoints.poll(wait=True)
+                stop.check()
             self.checkpoints.poll(wait=True)
             if self.checkpoints.failures > self._scores.get(_FAILURES, 0.0):
                 self.logger.log({_FAILURES: float(self.checkpoints.failures)}, self.global_step)
@@ -179,11 +246,11 @@ class BaseRunner(ABC):
             self.logger.log(metrics, self.global_step)
         progress.show(self.global_step, self.headline(metrics))
 
-    def _save_if_due(self) -> None:
+    def _save_if_due(self, stopping: bool) -> None:
         """Begin a checkpoint, or complete the one that is being written."""
         interval = self.cfg.runner.save_interval
-        last = self.global_step == self.max_steps
-        if interval > 0 and (last or self._due(interval)):
+        last = stopping or self.global_step == self.max_steps
+        if self._due(interval) or (last and (interval > 0 or self.cfg.runner.save_last)):
             known = (self._scores[name] for name in self._best_metric if name in self._scores)
             self.checkpoints.save(self.global_step, self._counts(), next(known, None))
         else:

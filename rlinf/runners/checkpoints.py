@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlinf.config import to_plain
-from rlinf.runners.config_difference import describe, differences
 from rlinf.runners.run_folder import versions
 from rlinf.scheduler import WaitTimeout, WorkerDied, WorkerGroup, wait_all
-from rlinf.utils.checkpoint import Checkpoint, CheckpointError, CheckpointStore
+from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
 from rlinf.utils.checkpoint.tree import save_tree
 
 _SETTLE_SECONDS = 2.0
@@ -184,17 +183,6 @@ class RunCheckpoints:
 
     # -- resuming -------------------------------------------------------------------------------
 
-    def find(self) -> Checkpoint | None:
-        """Return the checkpoint that `runner.resume_dir` names; None if it asks for none.
-
-        Raises:
-            CheckpointError: it is not there or damaged, or is of another configuration.
-        """
-        checkpoint = self._wanted()
-        if checkpoint is not None:
-            self._check_config(checkpoint)
-        return checkpoint
-
     def set_aside(self, after: int) -> None:
         """Hide checkpoints of steps that this run has yet to make."""
         moved = self.store.set_aside(after)
@@ -204,28 +192,6 @@ class RunCheckpoints:
                 f"{moved[-1]}",
                 flush=True,
             )
-
-    def _wanted(self) -> Checkpoint | None:
-        wanted = self._settings.resume_dir
-        if wanted is None:
-            return None
-        if wanted != "auto":
-            return Checkpoint.open(wanted)
-        checkpoint = self.store.latest()
-        if checkpoint is None:
-            print(f"no checkpoint in {self.store.folder}: the run begins at step 0", flush=True)
-        return checkpoint
-
-    def _check_config(self, checkpoint: Checkpoint) -> None:
-        only_model = self._settings.only_eval
-        changed = differences(checkpoint.manifest["config"], to_plain(self._cfg), only_model)
-        if changed and not self._settings.resume_force:
-            raise CheckpointError(
-                f"{checkpoint.path} was made with another configuration:\n{describe(changed)}\n"
-                "Set these keys back, or set runner.resume_force=true to go on with the new ones."
-            )
-        if changed:
-            print(f"resuming with another configuration:\n{describe(changed)}", flush=True)
 
     def restore(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Bring all workers back to a checkpoint; return the runner's own state.

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 FREE = (
-    r"runner\.(resume_dir|resume_force|max_steps|max_epochs|max_restarts|only_eval)",
-    r"runner\.(save_interval|async_save|keep_last|keep_best|best_metric)",
+    r"runner\.(run_dir|resume_dir|resume_force|max_steps|max_epochs|max_restarts|only_eval)",
+    r"runner\.(save_interval|save_last|async_save|keep_last|keep_best|best_metric)",
     r"runner\.(val_check_interval|eval_episodes|progress|trace|log_interval)",
     r"runner\.(report_unread_keys|agreement|logger)(\..*)?",
     r"cluster(\..*)?",

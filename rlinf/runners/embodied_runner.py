@@ -14,7 +14,11 @@ from rlinf.scheduler import WorkerDied, WorkerGroup, wait_all
 from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.env_spec import rollout_steps
 from rlinf.utils.evaluation_table import show_evaluation
+from rlinf.utils.runs.folders import shown
 from rlinf.workers.env.env_worker import max_env_restarts
+
+_BEST_METRICS = ("eval/success_once", "eval/return", "env/success_once", "env/return")
+"""What ranks checkpoints, the first that is known."""
 
 
 class EmbodiedRunner(BaseRunner):
@@ -33,7 +37,7 @@ class EmbodiedRunner(BaseRunner):
             raise ValueError("set runner.max_epochs or runner.max_steps: the run has no end")
         if cfg.runner.only_eval and cfg.env.eval is None:
             raise ValueError("runner.only_eval needs an env.eval section, and there is none")
-        super().__init__(cfg, [actor, rollout, env], ("eval/success_once", "env/success_once"))
+        super().__init__(cfg, [actor, rollout, env], _BEST_METRICS)
         self.actor = actor
         self.rollout = rollout
         self.env = env
@@ -194,16 +198,17 @@ class EmbodiedRunner(BaseRunner):
             print(self.evaluator.last.sentence())
         if "video" in self.summary.facts:
             print(f"video: {self.summary.facts['video']}")
+        folder = shown(self.folder)
         if self.cfg.runner.only_eval:
-            print(f"everything is in {self.folder}")
+            print(f"everything is in {folder}")
             return
         another = {
             "metaworld": "another task, for instance with env.train.task=reach-v3",
             "gymnasium": "another id, for instance with env.train.id=Walker2d-v5",
         }.get(self.cfg.env.train.env_type, "another recipe, of those in rlinf train --list")
         print(
-            f"everything is in {self.folder}; one page of it: rlinf report {self.folder}; curves: "
-            f"tensorboard --logdir {self.folder}; next: {another}"
+            f"everything is in {folder}; one page of it: rlinf report {folder}; curves: "
+            f"tensorboard --logdir {folder}; next: {another}"
         )
 
 

@@ -67,6 +67,7 @@ class Evaluator:
             counters={name: sum(part.counters[name] for part in parts) for name in names},
             dropped=[number for number in range(count) if number not in played],
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
+            has_success=any(part.has_success for part in parts),
         )
         self.last.write(self._folder / FILE)
         return self.last

@@ -40,7 +40,21 @@ def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]
     for task in _tasks(verdicts):
         of_task = [s for verdict in verdicts if verdict.task == task for s in verdict.scores]
         out[f"score/{task}"] = statistics.fmean(of_task)
-    return {f"rollout/{name}": value for name, value in out.items()}
+    return {f"rollout/{name}": value for name, value in out.items()} | of_rewards(verdicts)
+
+
+def of_rewards(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Return what rewards say beside scores, as means, and what they could not score: `reward/`."""
+    numbers: dict[str, list[float]] = {}
+    failures: dict[str, int] = {}
+    for verdict in verdicts:
+        for name, values in verdict.numbers.items():
+            numbers.setdefault(name, []).extend(values)
+        for name, count in verdict.failures.items():
+            failures[name] = failures.get(name, 0) + count
+    out = {name: statistics.fmean(values) for name, values in numbers.items()}
+    out |= {f"failures/{name}": float(count) for name, count in failures.items()}
+    return {f"reward/{name}": value for name, value in sorted(out.items())}
 
 
 def of_validation(verdicts: Sequence[Verdict]) -> dict[str, float]:
@@ -73,6 +87,7 @@ def of_validation(verdicts: Sequence[Verdict]) -> dict[str, float]:
                 for share, verdict in zip(shares, verdicts, strict=True)
                 if verdict.task == task
             )
+    out |= of_rewards(verdicts)
     return {f"eval/{name}": value for name, value in out.items()}
 
 

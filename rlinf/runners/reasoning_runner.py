@@ -20,6 +20,7 @@ from rlinf.runners.reasoning_helpers import Helpers
 from rlinf.runners.reasoning_metrics import of_validation, of_verdicts, sentence
 from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
 from rlinf.scheduler import WorkerGroup, wait_all, wait_beside
+from rlinf.utils.runs.folders import shown
 from rlinf.workers.reasoning_agreement import TooFarApart
 
 _SHOWN = 4
@@ -349,7 +350,8 @@ class ReasoningRunner(BaseRunner):
         """What came out, and where everything is."""
         if final:
             print(sentence(final))
+        folder = shown(self.folder)
         print(
-            f"everything is in {self.folder}; responses are in samples.jsonl; one page of it: "
-            f"rlinf report {self.folder}; curves: tensorboard --logdir {self.folder}"
+            f"everything is in {folder}; responses are in samples.jsonl; one page of it: "
+            f"rlinf report {folder}; curves: tensorboard --logdir {folder}"
         )

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rlinf.config import ConfigError
-from rlinf.runners.run_folder import checkpoint_folder, run_folder
+from rlinf.runners.run_folder import (
+    RunRefused,
+    begin_run,
+    checkpoint_folder,
+    end_run,
+    run_folder,
+    with_runner_keys,
+)
+from rlinf.runners.stop import STOP_CODES, RunStopped
 from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
 from rlinf.utils.checkpoint.store import MANIFEST
+from rlinf.utils.runs import RunInUse
+from rlinf.utils.runs.summary import FAILED, STOPPED, close_summary
 
 WORKERS = "workers"
 """Folder of a run with the logs and timelines of its workers."""
@@ -35,6 +44,29 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
     Returns:
         What the job returned.
     """
+    try:
+        cfg = begin_run(cfg)
+    except (CheckpointError, RunInUse, RunRefused) as error:
+        # Said in full by its message; a traceback would only hide it.
+        raise SystemExit(f"error: {error}") from None
+    folder = run_folder(cfg)
+    try:
+        return _attempt(cfg, job)
+    except RunStopped as stopped:
+        raise SystemExit(stopped.exit_code) from None
+    except KeyboardInterrupt:
+        close_summary(folder, STOPPED)
+        print("stopped before the first step", flush=True)
+        raise SystemExit(128 + signal.SIGINT) from None
+    except BaseException as error:
+        is_stop = isinstance(error, SystemExit) and error.code in STOP_CODES
+        close_summary(folder, STOPPED if is_stop else FAILED, f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        end_run(folder)
+
+
+def _attempt(cfg: Any, job: Callable[[Any], Any]) -> Any:
     folder = run_folder(cfg)
     begin = time.time()
     attempt_cfg, restarts = cfg, 0
@@ -42,7 +74,6 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
         try:
             result = job(attempt_cfg)
         except CheckpointError as error:
-            # Said in full by its message; a traceback would only hide it.
             raise SystemExit(f"error: {error}") from None
         except ConfigError:
             raise
@@ -54,7 +85,7 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
             _announce(error, restarts, cfg.runner.max_restarts, newest)
             _keep_logs(folder, restarts)
             resume_dir = str(newest) if newest is not None else cfg.runner.resume_dir
-            attempt_cfg = _with_resume_dir(cfg, resume_dir)
+            attempt_cfg = with_runner_keys(cfg, resume_dir=resume_dir)
         else:
             if restarts:
                 _note(folder / "summary.json", restarts)
@@ -94,15 +125,6 @@ def _keep_logs(folder: Path, restarts: int) -> None:
             number += 1
             target = folder / f"{WORKERS}.failed_{number}"
         os.rename(logs, target)
-
-
-def _with_resume_dir(cfg: Any, resume_dir: str | None) -> Any:
-    copy = cfg.copy()
-    readonly = OmegaConf.is_readonly(copy)
-    OmegaConf.set_readonly(copy, False)
-    copy.runner.resume_dir = resume_dir
-    OmegaConf.set_readonly(copy, readonly)
-    return copy
 
 
 def _note(path: Path, restarts: int) -> None:

@@ -124,6 +124,7 @@ class Evaluation:
         dropped: Numbers of the episodes that were begun and do not count, since they had a NaN.
         checkpoint: Where the policy is saved; None if the run has it only in memory.
         video_note: Why there are no videos, or that one does not show what was counted; else "".
+        has_success: Whether the env tells when a task is solved; otherwise returns count.
     """
 
     step: int
@@ -133,6 +134,7 @@ class Evaluation:
     dropped: list[int] = field(default_factory=list)
     checkpoint: str | None = None
     video_note: str = ""
+    has_success: bool = True
 
     def __post_init__(self) -> None:
         """Add the episodes up, all of them and task by task."""
@@ -150,36 +152,45 @@ class Evaluation:
             "episodes": float(self.overall.episodes),
             "distinct_starts": float(self.overall.distinct_starts),
         }
-        if self.records:
+        if self.records and self.has_success:
             rate = self.overall.success_once
             out |= {
                 "success_once": rate.value,
                 "success_once_low": rate.low,
                 "success_once_high": rate.high,
                 "success_at_end": self.overall.success_at_end.value,
+            }
+        if self.records:
+            out |= {
                 "return": self.overall.ret.value,
                 "episode_len": self.overall.length.value,
                 "reward": _mean(record.ret / max(1, record.length) for record in self.records),
             }
         if len(self.tasks) > 1:
             for name, summary in self.tasks.items():
-                out[f"{name}/success_once"] = summary.success_once.value
+                if self.has_success:
+                    out[f"{name}/success_once"] = summary.success_once.value
+                else:
+                    out[f"{name}/return"] = summary.ret.value
         out |= {name: float(count) for name, count in self.counters.items()}
         return {f"eval/{name}": value for name, value in out.items()}
 
     def failures(self) -> list[int]:
         """Return the numbers of the episodes that were never solved."""
+        if not self.has_success:
+            return []
         return [record.id for record in self.records if not record.success_once]
 
     def sentence(self) -> str:
-        """Return the success rate with its number of episodes and its interval."""
+        """Return the success rate, or the return, with number of episodes and interval."""
         if not self.records:
             return "no episode of the evaluation counts: all of them had a NaN"
-        rate, count = self.overall.success_once, self.overall.episodes
+        found = self.overall.success_once if self.has_success else self.overall.ret
+        form, name = ("{:.1%}", "success") if self.has_success else ("{:,.1f}", "return")
+        value, low, high = (form.format(number) for number in found)
         return (
-            f"evaluated success {rate.value:.1%} over {count} episodes from "
-            f"{self.overall.distinct_starts} distinct starts "
-            f"(95 % interval: {rate.low:.1%} to {rate.high:.1%})"
+            f"evaluated {name} {value} over {self.overall.episodes} episodes from "
+            f"{self.overall.distinct_starts} distinct starts (95 % interval: {low} to {high})"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -193,6 +204,7 @@ class Evaluation:
             "counters": self.counters,
             "dropped": self.dropped,
             "video_note": self.video_note,
+            "has_success": self.has_success,
             "episodes": [record.to_json() for record in self.records],
         }
 
@@ -216,7 +228,9 @@ def read_evaluation(path: Path) -> Evaluation:
             for episode in content["episodes"]
         ]
         names = ("step", "protocol", "counters", "dropped", "checkpoint", "video_note")
-        return Evaluation(records=records, **{name: content[name] for name in names})
+        facts = {name: content[name] for name in names}
+        # Files of earlier versions do not have it.
+        return Evaluation(records=records, has_success=content.get("has_success", True), **facts)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is no evaluation ({type(error).__name__}: {error})") from error
 

@@ -30,25 +30,30 @@ def show_evaluation(evaluation: Evaluation, console: Console | None = None) -> N
     table = Table(title=f"evaluation after step {evaluation.step}", caption=evaluation.protocol)
     table.add_column("task")
     solved = "solved (95 % interval)"
-    for name in ("episodes", "distinct starts", solved, "at the end", "return", "steps"):
+    has_success = evaluation.has_success
+    rates = (solved, "at the end") if has_success else ()
+    for name in ("episodes", "distinct starts", *rates, "return", "steps"):
         table.add_column(name, justify="right")
     for name, summary in evaluation.tasks.items():
-        table.add_row(name, *_cells(summary))
+        table.add_row(name, *_cells(summary, has_success))
     if len(evaluation.tasks) > 1:
         table.add_section()
-        table.add_row("all", *_cells(evaluation.overall))
+        table.add_row("all", *_cells(evaluation.overall, has_success))
     console.print(table)
     for note in _notes(evaluation):
         console.print(note, highlight=False)
 
 
-def _cells(summary: Summary) -> list[str]:
+def _cells(summary: Summary, has_success: bool) -> list[str]:
     rate = summary.success_once
+    rates = [
+        f"{rate.value:.1%} ({rate.low:.1%} – {rate.high:.1%})",
+        f"{summary.success_at_end.value:.1%}",
+    ]
     return [
         f"{summary.episodes}",
         f"{summary.distinct_starts}",
-        f"{rate.value:.1%} ({rate.low:.1%} – {rate.high:.1%})",
-        f"{summary.success_at_end.value:.1%}",
+        *(rates if has_success else ()),
         _mean(summary.ret),
         _mean(summary.length),
     ]

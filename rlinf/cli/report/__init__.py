@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from rlinf.cli.run_argument import ABOUT, run_argument
+
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
@@ -16,7 +18,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "timeline, bottleneck, episodes, configuration, failure. Also of a run that is still "
         "going, or that failed.",
     )
-    parser.add_argument("folder", help="folder of the run")
+    parser.add_argument("folder", type=run_argument, help=ABOUT)
     parser.add_argument("--out", metavar="FILE", help="page to write; RUN/report.html by default")
     parser.add_argument(
         "--max-video-mb",

@@ -15,7 +15,8 @@ STATUS_WORDS = {
     "evaluated": "evaluated",
     "failed": "failed",
     "running": "still running",
-    "stopped": "stopped without a word: the driver is gone, so it was probably killed",
+    "stopped": "stopped by its user",
+    "killed": "killed: the driver is gone without a word",
     "unknown": "status unknown: there is no summary.json",
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from rlinf.cli.curves import NoCurve, read_metrics
 from rlinf.cli.worker_logs import LogFile, Selection, find_logs, merged
+from rlinf.utils.runs import read_summary
 
 _LOG_BYTES = 65_536
 _LOG_ENTRIES = 200
@@ -48,26 +48,9 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """`finished`, `evaluated`, `failed`, `running`, `stopped` (without a word) or `unknown`."""
+        """What `summary.json` says; `killed` if the driver is gone without a word, or `unknown`."""
         status = self.summary.get("status", "unknown")
-        if status in ("running", "unknown") and self.failure:
-            return "failed"
-        if status == "running" and not self._is_alive():
-            return "stopped"
-        return status
-
-    def _is_alive(self) -> bool:
-        """Return whether the driver is there; on another machine nobody can tell, so it is."""
-        if self.summary.get("host") != socket.gethostname():
-            return True
-        import psutil
-
-        try:
-            process = psutil.Process(self.summary["pid"])
-            # Another process may have its number by now.
-            return process.create_time() <= self.summary["began"]
-        except psutil.Error:
-            return False
+        return "failed" if status in ("killed", "unknown") and self.failure else status
 
     @property
     def began(self) -> float | None:
@@ -84,7 +67,7 @@ class RunRecord:
     @property
     def wall_seconds(self) -> float | None:
         """How long it took, or has taken so far."""
-        if self.status in ("running", "stopped") and self.began is not None:
+        if self.status in ("running", "killed") and self.began is not None:
             end = time.time() if self.status == "running" else self.last_sign
             return end - self.began
         return self.summary.get("wall_seconds")
@@ -127,7 +110,7 @@ def read_run(folder: Path) -> RunRecord:
             f"{folder} is not the folder of a run: it has none of {', '.join(known)}; "
             "`rlinf train` prints the right one at its end"
         )
-    summary = _read_json(folder / "summary.json") or {}
+    summary = read_summary(folder) or {}
     cards = sorted(folder.glob("workers.failed_*/failure.json"))
     last = folder / "workers" / "failure.json"
     is_old = last.exists() and last.stat().st_mtime < summary.get("began", 0.0)

@@ -71,6 +71,11 @@ class RunnerConfig(Section):
     logger: LoggerConfig = Field(
         default_factory=LoggerConfig, description="Where the run is recorded."
     )
+    run_dir: str | None = Field(
+        None,
+        description="Folder of the run; null is a new one, "
+        "`<log_path>/<experiment_name>/<time>-<id>`.",
+    )
     seed: Int = Field(42, ge=0, description="Seed from which every role's own seed is made.")
     report_unread_keys: bool = Field(
         True, description="Name, at the end of a run, the keys that no code has read."
@@ -90,8 +95,9 @@ class TrainingRunnerConfig(RunnerConfig):
         -1, ge=-1, description="Steps between evaluations; -1 never evaluates."
     )
     save_interval: Interval = Field(
-        -1, ge=-1, description="Steps between checkpoints; -1 never saves."
+        -1, ge=-1, description="Steps between checkpoints; -1 saves none between."
     )
+    save_last: bool = Field(True, description="Save a checkpoint when the run ends or is stopped.")
     async_save: bool = Field(True, description="Write checkpoints while training goes on.")
     keep_last: Int | None = Field(
         None, ge=1, description="Newest checkpoints to keep; null keeps all."
@@ -103,7 +109,9 @@ class TrainingRunnerConfig(RunnerConfig):
         None, description="Metric that ranks checkpoints, higher is better; null is the task's own."
     )
     resume_dir: ResumeDir | None = Field(
-        None, description="Checkpoint to continue from: `.../global_step_<N>`, or `auto`."
+        None,
+        description="Checkpoint to continue from, `.../global_step_<N>`; `auto` is the newest one "
+        "of the experiment's runs, and goes on in the folder of that run.",
     )
     resume_force: bool = Field(
         False, description="Resume although the config differs from the checkpoint's."

@@ -149,6 +149,7 @@ class EnvPoolEnv(VectorEnv):
         obs["states"][done] = self._join(raw)
         result.reward[done] = reward
         key = next((key for key in _SUCCESS_KEYS if key in info), None)
+        self.reports_success = key is not None
         success = info[key] > 0 if key else np.zeros(len(slots), bool)
         result.mark_all(done, terminated, truncated, success)
         return []

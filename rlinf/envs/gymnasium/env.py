@@ -62,6 +62,8 @@ class GymnasiumEnv(SlotVectorEnv):
         from rlinf.envs.gymnasium import spaces
 
         self._success_key = option(self.cfg, "success_key")
+        # Otherwise until an info says so.
+        self.reports_success = self._success_key is not None
         self._envs: list[Any] = [None] * self.num_envs
         self._kwargs = {**map_option(self.cfg, "kwargs"), **map_option(self.cfg, "init_params")}
         given = {key: option(self.cfg, key) for key in self.own_keys}
@@ -173,6 +175,7 @@ class GymnasiumEnv(SlotVectorEnv):
             return _solved(self._success_key, info)
         for key in (*_SUCCESS_KEYS, _LEFT_KEY):
             if key in info:
+                self.reports_success = True
                 return _solved(key, info)
         return False
 

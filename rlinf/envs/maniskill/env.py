@@ -122,7 +122,8 @@ class ManiSkillEnv(VectorEnv):
             array[slots] = content[key][slots]
         result.reward[slots] = _numpy(reward)[slots]
         none = np.zeros(len(slots), bool)
-        success = _numpy(info["success"])[slots] if "success" in info else none
+        self.reports_success = "success" in info
+        success = _numpy(info["success"])[slots] if self.reports_success else none
         result.mark_all(slots, _numpy(terminated)[slots], none, success)
         return []
 

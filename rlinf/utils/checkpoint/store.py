@@ -66,19 +66,22 @@ class Checkpoint:
         """Open a checkpoint, or the newest one of a run.
 
         Args:
-            path: folder of the checkpoint, or of a run.
+            path: folder of the checkpoint, of a run, or of an experiment with several runs.
             verify: as in `open`.
 
         Raises:
             CheckpointError: there is none, or it is not complete, or damaged.
         """
         path = Path(path)
+        if not (path / "checkpoints").is_dir():
+            path = newest_run(path) or path
         folder = path if path.name == "checkpoints" else path / "checkpoints"
         if folder.is_dir():
             newest = CheckpointStore(folder).latest()
             if newest is None:
                 raise CheckpointError(
-                    f"{folder} has no complete checkpoint: runner.save_interval makes a run save"
+                    f"{folder} has no complete checkpoint; a run saves one at its end with "
+                    "runner.save_last=true, and others with runner.save_interval"
                 )
             return newest
         if path.is_dir() and not (path / MANIFEST).exists() and not _NAME.search(path.name):
@@ -118,6 +121,15 @@ class Checkpoint:
         for name, facts in manifest["files"].items():
             _check_file(path, name, facts, verify)
         return cls(path, manifest)
+
+
+def newest_run(experiment: Path) -> Path | None:
+    """Return the newest run in a folder of runs that has a complete checkpoint, if there is one."""
+    try:
+        runs = sorted(run for run in experiment.iterdir() if not run.is_symlink())
+    except OSError:
+        return None
+    return next((r for r in reversed(runs) if CheckpointStore(r / "checkpoints").all()), None)
 
 
 def _check_file(path: Path, name: str, facts: dict[str, Any], verify: bool) -> None:

@@ -183,7 +183,7 @@ class EnvWorker(Checkpointed, Worker):
                         obs, rewards, terms, truncs, infos = env.chunk_step(actions)
                     recorders[stage].add(actions, rewards, terms, truncs, infos, cfg.auto_reset)
                     self._send_obs(rollout, stage, obs[-1], infos[-1])
-                    metrics.add(infos[-1], stage)
+                    metrics.add(infos[-1], stage, env.reports_success)
             for stage, recorder in enumerate(recorders):
                 self.send_to(
                     actor,
@@ -388,7 +388,7 @@ class _EpisodeMetrics:
         self._count = 0
         self._counters: dict[tuple[str, int], int] = {}
 
-    def add(self, infos: dict[str, Any], stage: int = 0) -> None:
+    def add(self, infos: dict[str, Any], stage: int = 0, has_success: bool = True) -> None:
         for key in ("restarts", "nan_skipped"):
             if key in infos:
                 self._counters[key, stage] = infos[key]
@@ -397,6 +397,8 @@ class _EpisodeMetrics:
         mask = infos["_episode"]
         self._count += int(mask.sum())
         for key, values in infos["episode"].items():
+            if key.startswith("success") and not has_success:
+                continue
             self._sums[key] = self._sums.get(key, 0.0) + float(values[mask].sum())
 
     def result(self) -> dict[str, Any]:

@@ -31,12 +31,14 @@ class Played:
         counters: Simulators that failed and episodes with a NaN.
         videos: Path of the video by number of the episode.
         reason: Why there are no videos, or not all; empty if there are.
+        has_success: Whether the env tells when a task is solved.
     """
 
     records: list[EpisodeRecord] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
     videos: dict[int, str] = field(default_factory=dict)
     reason: str = ""
+    has_success: bool = True
 
 
 class EpisodePlayer:
@@ -72,6 +74,7 @@ class EpisodePlayer:
             if watch is not None:
                 watch(infos)
         played.counters = {name: infos[name] - before[name] for name in COUNTERS}
+        played.has_success = env.reports_success
         return played
 
     def record(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rlinf.data.reasoning import Sample
@@ -57,18 +56,3 @@ class RewardTally:
     def _mean(self, name: str, value: float) -> None:
         total, count = self.means.get(name, (0.0, 0))
         self.means[name] = total + value, count + 1
-
-
-def merge_tallies(parts: Iterable[RewardTally]) -> RewardTally:
-    """Return the tally of all samples together."""
-    merged = RewardTally()
-    for part in parts:
-        merged.groups += part.groups
-        merged.longest = max(merged.longest, part.longest)
-        for name, count in part.counts.items():
-            merged.counts[name] = merged.counts.get(name, 0) + count
-        for name, (total, count) in part.means.items():
-            before, number = merged.means.get(name, (0.0, 0))
-            merged.means[name] = before + total, number + count
-        merged.complaints = part.complaints | merged.complaints
-    return merged

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlinf.utils.runs import find_run
+
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = {
     "extend_env": "windy",
@@ -76,7 +78,7 @@ def test_the_examples_train_together(folder: Path, ray_address: str) -> None:
         assert "valid" in rlinf(folder, ray_address, "check", f"{name}.yaml")
     short = ["runner.max_epochs=2", "runner.eval_episodes=20"]
     rlinf(folder, ray_address, "train", "own.yaml", *overrides_of("extend_algorithm"), *short)
-    logs = folder / "logs" / "waves_ppo"
+    logs = find_run(folder / "logs" / "waves_ppo")
     summary = json.loads((logs / "summary.json").read_text())
     assert summary["status"] == "finished" and summary["env_steps"] == 2 * 16 * 50
     line = json.loads((logs / "metrics.jsonl").read_text().splitlines()[0])
@@ -92,7 +94,7 @@ def test_the_learner_of_a_page_trains_without_an_edit_of_actor_or_runner(
     short += ["actor.global_batch_size=40", "runner.logger.experiment_name=own_learner"]
     learner = overrides_of("extend_learner")
     rlinf(folder, ray_address, "train", "gymnasium_ppo_mlp", *learner, *short)
-    logs = folder / "logs" / "own_learner"
+    logs = find_run(folder / "logs" / "own_learner")
     lines = [json.loads(line) for line in (logs / "metrics.jsonl").read_text().splitlines()]
     assert all(line["rollout/imitated"] == 0.5 for line in lines if "env/total_steps" in line)
     assert lines[0]["train/actor/updates"] > 0 and "train/actor/surprise" in lines[0]

@@ -65,8 +65,7 @@ def start(folder: Path, address: str, overrides: list[str]) -> subprocess.Popen:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "rlinf.cli", "train", RECIPE, *overrides),
-            f"runner.logger.log_path={folder.parent}",
-            f"runner.logger.experiment_name={folder.name}",
+            f"runner.run_dir={folder}",
         ],
         env={**os.environ, "RAY_ADDRESS": address},
         stdout=subprocess.DEVNULL,
@@ -174,7 +173,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(
     names = runners.group_names(MODES[mode][0])
     overrides = overrides_of(mode, f"runner.max_epochs={STEPS}", "runner.resume_dir=auto", *names)
     start_and_kill(broken, ray_address, overrides)
-    overrides += [f"runner.logger.experiment_name={broken.name}"]
+    overrides += [f"runner.run_dir={broken}"]
     resumed = runners.runner(tmp_path, RECIPE, overrides)
     said = capsys.readouterr().out
     assert "resuming after step" in said and "not restored" not in said

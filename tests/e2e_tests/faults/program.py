@@ -26,6 +26,7 @@ def config(folder: Path) -> Any:
             "runner": {
                 "task_type": "embodied",
                 "max_steps": STEPS,
+                "run_dir": str(folder / "run"),
                 "save_interval": 1,
                 "progress": "off",
                 "logger": {

@@ -11,8 +11,9 @@ import pytest
 
 from benchmarks import harness, learning
 from benchmarks.learning import Run
-from rlinf.cli import curves, recipes
+from rlinf.cli import curves
 from rlinf.cli.curves import Curve
+from rlinf.config.load import shipped_folder
 
 STEPS = [20_000, 40_000, 61_000]
 
@@ -82,7 +83,7 @@ given = dict(arg.lstrip("+").split("=", 1) for arg in sys.argv if "=" in arg)
 seed = int(given["runner.seed"])
 if seed == 13:
     sys.exit("no luck")
-folder = pathlib.Path(given["runner.logger.log_path"], given["runner.logger.experiment_name"])
+folder = pathlib.Path(given["runner.run_dir"])
 folder.mkdir(parents=True)
 lines = []
 for step in (1, 2, 3):
@@ -103,11 +104,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     config = tmp_path / "examples" / "embodiment" / "config"
     config.mkdir(parents=True)
     recipe = "defaults: [metaworld_ppo_mlp, _self_]\nhydra: {searchpath: [file://%s]}\n"
-    source = recipes.SOURCE / "examples" / "embodiment" / "config"
+    source = shipped_folder() / "examples" / "embodiment" / "config"
     (config / "mine.yaml").write_text(recipe % source)
     (config.parent / "train_embodied_agent.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(recipes.SOURCE))
+    monkeypatch.setenv("PYTHONPATH", str(shipped_folder()))
     monkeypatch.setattr(learning, "busy_share", lambda: 0.0)
     monkeypatch.setattr(learning.signal, "signal", lambda *_: None)
     return tmp_path

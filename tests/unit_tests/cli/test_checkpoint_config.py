@@ -42,10 +42,7 @@ def test_the_run_and_its_newest_checkpoint(
     assert overrides == ["++runner.eval_episodes=7", "++runner.only_eval=true"]
     cfg = validate_cfg(build_config(str(path), ["runner.eval_episodes=7"]))
     assert cfg.runner.resume_dir == str(run / "checkpoints" / f"global_step_{step}")
-    assert (cfg.runner.logger.log_path, cfg.runner.logger.experiment_name) == (
-        str(run.parent),
-        "mine",
-    )
+    assert cfg.runner.run_dir == str(path.parent)
     # Weights that training began with may be gone, and are not needed.
     assert cfg.actor.model.model_path is None and cfg.env.eval.id == "CartPole-v1"
 

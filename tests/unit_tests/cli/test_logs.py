@@ -10,6 +10,7 @@ import pytest
 
 from rlinf.cli import logs, main
 from rlinf.cli.worker_logs import LogFile, Selection, find_logs, parse_since
+from rlinf.utils.runs import RunLock
 
 
 def line(level: str, time: str, who: str, text: str) -> str:
@@ -80,6 +81,7 @@ def test_moments():
 
 
 def test_a_run_is_followed_until_it_ends(run, capsys):
+    lock = RunLock(run)
     (run / "summary.json").write_text(json.dumps({"status": "running"}))
     files = {name: LogFile(name, path) for name, path in find_logs(run).items()}
     for file in files.values():
@@ -108,6 +110,7 @@ def test_a_run_is_followed_until_it_ends(run, capsys):
     out = capsys.readouterr().out.splitlines()
     assert [text.rpartition(" ")[2] for text in out] == ["six", "seven", "eight", "nine"]
     assert len(looks) == 3
+    lock.release()
 
 
 def test_following_ends_with_an_interrupt(run, capsys):

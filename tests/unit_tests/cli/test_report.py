@@ -21,6 +21,7 @@ from rlinf.cli.report.metric_series import thin
 from rlinf.cli.report.page import DATA_ID
 from rlinf.cli.timeline.lanes import load_timeline
 from rlinf.cli.timeline.summary import summarise
+from rlinf.utils.runs import RunLock
 from tests.unit_tests.cli.traces import write_traces
 
 EVALUATION = {"eval/episodes": 20.0, "eval/success_once": 0.8, "eval/return": 512.25}
@@ -202,6 +203,7 @@ def test_a_run_under_way(tmp_path):
         wall_seconds=None,
         began=time.time(),
     )
+    lock = RunLock(folder)
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"step": 6, "env/ret')
     page = report(folder)
@@ -210,13 +212,18 @@ def test_a_run_under_way(tmp_path):
     assert "20.0%" in tiles and "step 4" in tiles, "the last evaluation on the way"
     assert "8,000" in tiles and "2,003" in tiles and "of 5" in tiles
     assert max(page.data["metrics"]["series"]["env/success_once"]["steps"]) == 5
+    lock.release()
 
 
 def test_a_run_that_was_killed_is_not_running(tmp_path):
-    process = subprocess.Popen(["true"])
-    process.wait()
-    page = report(make_run(tmp_path / "run", status="running", pid=process.pid))
-    assert "stopped" in page.data["status"] and "probably killed" in page.text("status stopped")
+    page = report(make_run(tmp_path / "run", status="running"))
+    assert page.data["status"] == "killed"
+    assert "the driver is gone without a word" in page.text("status killed")
+
+
+def test_a_run_that_was_stopped_says_so(tmp_path):
+    page = report(make_run(tmp_path / "run", status="stopped"))
+    assert page.data["status"] == "stopped" and "by its user" in page.text("status stopped")
 
 
 CARD = {
@@ -249,6 +256,7 @@ def test_a_run_that_failed_shows_its_card(tmp_path):
 
 def test_a_card_of_an_earlier_start_is_told_apart(tmp_path):
     folder = make_run(tmp_path / "run", status="running", began=time.time())
+    lock = RunLock(folder)
     path = folder / "workers" / "failure.json"
     path.write_text(json.dumps(CARD))
     os.utime(path, (time.time() - 1000,) * 2)
@@ -256,6 +264,7 @@ def test_a_card_of_an_earlier_start_is_told_apart(tmp_path):
     assert "failure" not in page.texts
     assert "An earlier attempt failed: EnvGroup:3: the process was" in page.text("summary")
     assert page.data["status"] == "running"
+    lock.release()
 
 
 def test_a_run_that_recovered_tells_from_what(tmp_path):

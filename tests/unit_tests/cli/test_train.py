@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlinf.cli import main, recipes
+from rlinf.config.load import shipped_folder
 from rlinf.config.schema.root import TASKS
 
 SCRIPT = """\
@@ -44,7 +45,7 @@ def test_the_list_has_recipes_of_here_and_of_the_source_tree(
 
 
 def test_the_script_gets_the_overrides_and_its_exit_code_is_kept(tree: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(recipes.SOURCE)}
+    environ = {**os.environ, "PYTHONPATH": str(shipped_folder())}
     done = subprocess.run(
         [sys.executable, "-m", "rlinf.cli", "train", "mine", "runner.seed=3", "example.a=1"],
         env=environ,
@@ -66,7 +67,7 @@ def test_a_path_works_from_anywhere(
     assert main(["train", str(path), "--dry-run"]) == 0
     command = capsys.readouterr().out.split()
     # It belongs to no example, so the source tree's script runs it.
-    assert command[1] == str(recipes.SOURCE / "examples/workers/main.py")
+    assert command[1] == str(shipped_folder() / "examples/workers/main.py")
     assert command[-2:] == ["--config-name", "elsewhere"]
 
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.cli import curves, main, recipes
+from rlinf.cli import curves, main
 from rlinf.cli.curves import Curve
+from rlinf.config.load import shipped_folder
 
 SCRIPT = """\
 import json, pathlib, sys
 given = dict(arg.lstrip("+").split("=", 1) for arg in sys.argv if "=" in arg)
 if given.get("runner.seed") == "13":
     sys.exit(5)
-folder = pathlib.Path(given["runner.logger.log_path"], given["runner.logger.experiment_name"])
+folder = pathlib.Path(given["runner.run_dir"])
 folder.mkdir(parents=True)
 with open(folder / "metrics.jsonl", "w") as file:
     for step, success in enumerate(json.loads(given["example.curve"]), 1):
@@ -42,7 +43,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     known = curves.gather("mine", overrides, seeds, {"versions": {"torch": "0.1"}})
     curves.save(known, curves.path_for(config, "mine"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(recipes.SOURCE))
+    monkeypatch.setenv("PYTHONPATH", str(shipped_folder()))
     return tmp_path
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.cli.recipes import SOURCE
+from rlinf.config.load import shipped_folder
 
 
 @pytest.mark.slow
@@ -18,7 +18,7 @@ def test_the_example_of_worker_groups(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rlinf.cli", "train", "worker_groups", *overrides],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env={**os.environ, "PYTHONPATH": str(shipped_folder())},
         capture_output=True,
         text=True,
         timeout=110,

@@ -5,7 +5,6 @@ import torch
 from safetensors.torch import save_file
 
 from rlinf.hybrid_engines.initial_weights import load_initial_weights
-from rlinf.runners.run_folder import checkpoint_folder
 from tests.unit_tests.workers.actor.learning import make_cfg, make_policy
 
 
@@ -70,11 +69,3 @@ def test_what_is_not_there_is_said(tmp_path):
     torch.save([1], tmp_path / "list.pt")
     with pytest.raises(ValueError, match="is not a state dict"):
         begin(tmp_path / "list.pt")
-
-
-def test_checkpoints_may_lie_elsewhere(tmp_path):
-    cfg = make_cfg({"runner.logger": {"log_path": "/logs", "experiment_name": "run"}})
-    assert str(checkpoint_folder(cfg)) == "/logs/run/checkpoints"
-    changes = {"actor.checkpoint_save_path": "/big"}
-    cfg = make_cfg({"runner.logger": {"log_path": "/logs", "experiment_name": "run"}, **changes})
-    assert str(checkpoint_folder(cfg)) == "/big/run/checkpoints"

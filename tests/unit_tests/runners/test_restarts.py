@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 
 import pytest
 from omegaconf import OmegaConf
 
 from rlinf.config import ConfigError
 from rlinf.runners.restarts import WORKERS, run_with_restarts
+from rlinf.runners.stop import RunStopped
 from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
+from rlinf.utils.runs import RunSummary, status_of
+from rlinf.utils.runs.summary import close_summary
 
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "run").mkdir()
     return tmp_path / "run"
 
 
 def config(folder, restarts: int, resume_dir: str | None = None):
     logger = {"log_path": str(folder.parent), "experiment_name": folder.name}
     runner = {"max_restarts": restarts, "resume_dir": resume_dir, "logger": logger}
-    runner["only_eval"] = False
+    runner |= {"run_dir": str(folder), "only_eval": False, "resume_force": True}
     cfg = OmegaConf.create({"runner": runner})
     OmegaConf.set_readonly(cfg, True)
     return cfg
@@ -31,7 +34,7 @@ def config(folder, restarts: int, resume_dir: str | None = None):
 def save(folder, step: int):
     store = CheckpointStore(folder / "checkpoints")
     (store.begin(step) / "weights").write_bytes(b"0" * 100)
-    return store.commit(step, {}).path
+    return store.commit(step, {"config": {}}).path
 
 
 class Job:
@@ -78,9 +81,11 @@ def test_the_budget_ends(folder):
 def test_a_checkpoint_of_an_earlier_run_is_not_taken(folder):
     old = save(folder, 7)
     os.utime(old / "manifest.json", (1, 1))
-    job = Job(folder, [RuntimeError("before the first checkpoint")], [1])
-    run_with_restarts(config(folder, 1), job)
-    assert job.resumed == [None, None]
+    earlier = save(folder, 8)
+    job = Job(folder, [RuntimeError("before the first checkpoint")], [9])
+    os.utime(earlier / "manifest.json", (1, 1))
+    run_with_restarts(config(folder, 1, str(old)), job)
+    assert job.resumed == [str(old), str(old)]
 
 
 def test_a_damaged_checkpoint_is_passed_over(folder, capsys):
@@ -101,7 +106,6 @@ def test_a_damaged_checkpoint_is_passed_over(folder, capsys):
     [
         (CheckpointError("there is no checkpoint x"), SystemExit),
         (ConfigError([]), ConfigError),
-        (KeyboardInterrupt(), KeyboardInterrupt),
     ],
 )
 def test_what_a_restart_cannot_change_ends_the_run(folder, error, told):
@@ -111,3 +115,44 @@ def test_what_a_restart_cannot_change_ends_the_run(folder, error, told):
     assert len(job.resumed) == 1
     if told is SystemExit:
         assert caught.value.code == "error: there is no checkpoint x"
+
+
+def test_a_run_that_is_refused_starts_nothing(folder, capsys):
+    save(folder, 1)
+    job = Job(folder)
+    with pytest.raises(SystemExit, match="error: runner.run_dir=.* has a run already"):
+        run_with_restarts(config(folder, 0), job)
+    assert job.resumed == []
+
+
+@pytest.mark.parametrize(
+    "error, code, status",
+    [
+        (RunStopped(signal.SIGINT), 130, "stopped"),
+        (RunStopped(signal.SIGTERM), 143, "stopped"),
+        (RunStopped(signal.SIGHUP), 129, "stopped"),
+        (KeyboardInterrupt(), 130, "stopped"),
+        (SystemExit(143), 143, "stopped"),
+    ],
+)
+def test_a_run_that_was_stopped_leaves_with_the_code_of_the_signal(folder, error, code, status):
+    def job(cfg):
+        RunSummary(folder)
+        if isinstance(error, RunStopped):
+            close_summary(folder, "stopped")
+        raise error
+
+    with pytest.raises(SystemExit) as caught:
+        run_with_restarts(config(folder, 2), job)
+    assert caught.value.code == code and status_of(folder) == status
+
+
+def test_a_run_that_fails_before_its_first_step_is_not_running(folder):
+    def job(cfg):
+        RunSummary(folder)
+        raise ValueError("no such env")
+
+    with pytest.raises(ValueError):
+        run_with_restarts(config(folder, 0), job)
+    facts = json.loads((folder / "summary.json").read_text())
+    assert facts["status"] == "failed" and facts["error"] == "ValueError: no such env"

@@ -1,9 +1,21 @@
-"""Evaluations write beside what the training wrote."""
+"""A run has a folder of its own; one that is refused leaves everything as it was."""
 
 from __future__ import annotations
 
-from rlinf.runners.run_folder import run_folder, training_folder
-from rlinf.utils.checkpoint import CheckpointStore
+from pathlib import Path
+
+import pytest
+
+from rlinf.config import to_plain
+from rlinf.runners.run_folder import (
+    RunRefused,
+    begin_run,
+    checkpoint_folder,
+    end_run,
+    run_folder,
+)
+from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
+from rlinf.utils.runs import RunInUse, RunLock
 from tests.unit_tests.workers.actor.learning import make_cfg
 
 EVAL = {"env_type": "metaworld", "total_num_envs": 4}
@@ -15,17 +27,132 @@ def cfg_of(tmp_path, **runner):
     return make_cfg({"runner.logger": logger, "env.eval": EVAL, **keys})
 
 
-def test_folders(tmp_path):
-    run = tmp_path / "mine"
-    assert run_folder(cfg_of(tmp_path)) == training_folder(cfg_of(tmp_path)) == run
-    assert run_folder(cfg_of(tmp_path, resume_dir="auto")) == run
-    one = cfg_of(tmp_path, only_eval=True, resume_dir="/elsewhere/global_step_3")
-    assert run_folder(one) == run / "eval_global_step_3"
-    assert training_folder(one) == run
-    auto = cfg_of(tmp_path, only_eval=True, resume_dir="auto")
-    assert run_folder(auto) == run_folder(cfg_of(tmp_path, only_eval=True)) == run / "eval"
+@pytest.fixture
+def begin(tmp_path):
+    """Begins runs, and ends them with the test."""
+    begun = []
+
+    def begin(**runner):
+        cfg = begin_run(cfg_of(tmp_path, **runner))
+        begun.append(run_folder(cfg))
+        (run_folder(cfg) / "config.yaml").write_text("")
+        return cfg
+
+    yield begin
+    for folder in begun:
+        end_run(folder)
+
+
+def save(run: Path, step: int, cfg) -> Path:
     store = CheckpointStore(run / "checkpoints")
-    for step in (2, 10):
-        store.begin(step)
-        store.commit(step, {})
-    assert run_folder(auto) == run / "eval_global_step_10"
+    store.begin(step)
+    return store.commit(step, {"config": to_plain(cfg)}).path
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_every_run_has_a_folder_of_its_own(tmp_path, begin):
+    first, second = run_folder(begin()), run_folder(begin())
+    assert first != second and first.parent == second.parent == tmp_path / "mine"
+    assert (tmp_path / "mine" / "latest").resolve() == second
+
+
+def test_a_run_is_begun_once(begin):
+    cfg = begin()
+    assert begin_run(cfg) is cfg
+
+
+def test_a_folder_that_was_named_is_taken_exactly_and_never_overwritten(tmp_path, begin):
+    place = str(tmp_path / "here")
+    cfg = begin(run_dir=place)
+    assert cfg.runner.run_dir == place
+    end_run(run_folder(cfg))
+    with pytest.raises(RunRefused, match=f"run_dir={place} has a run.*resume_dir=auto"):
+        begin_run(cfg_of(tmp_path, run_dir=place))
+
+
+def test_two_runs_at_once_in_one_folder_are_refused(tmp_path):
+    place = tmp_path / "here"
+    place.mkdir()
+    lock = RunLock(place)
+    with pytest.raises(RunInUse, match="is in use"):
+        begin_run(cfg_of(tmp_path, run_dir=str(place)))
+    lock.release()
+
+
+def test_auto_goes_on_with_the_newest_run_that_has_a_checkpoint(tmp_path, begin, capsys):
+    assert begin(resume_dir="auto").runner.resume_dir is None
+    assert "begins at step 0" in capsys.readouterr().out
+    older, newer = begin(), begin()
+    begin()
+    for cfg in (older, newer):
+        save(run_folder(cfg), 2, cfg)
+        place = save(run_folder(cfg), 10, cfg)
+        end_run(run_folder(cfg))
+    cfg = begin(resume_dir="auto")
+    assert run_folder(cfg) == run_folder(newer) and cfg.runner.resume_dir == str(place)
+
+
+def test_auto_waits_for_nobody_who_still_runs(tmp_path, begin):
+    cfg = begin()
+    save(run_folder(cfg), 2, cfg)
+    with pytest.raises(RunInUse):
+        RunLock(run_folder(cfg))
+
+
+def test_a_checkpoint_that_was_named_begins_a_run_of_its_own(tmp_path, begin):
+    cfg = begin()
+    place = save(run_folder(cfg), 2, cfg)
+    other = begin(resume_dir=str(place))
+    assert run_folder(other) != run_folder(cfg) and other.runner.resume_dir == str(place)
+
+
+def test_a_refused_resume_leaves_everything_as_it_was(tmp_path, begin):
+    cfg = begin()
+    save(run_folder(cfg), 2, cfg)
+    end_run(run_folder(cfg))
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=r"another configuration(.|\n)*algorithm.gamma"):
+        begin_run(
+            make_cfg(
+                {
+                    "runner.logger": {"log_path": str(tmp_path), "experiment_name": "mine"},
+                    "runner.resume_dir": "auto",
+                    "algorithm.gamma": 0.5,
+                }
+            )
+        )
+    assert contents(tmp_path) == before
+
+
+def test_evaluations_write_beside_the_training(tmp_path, begin):
+    cfg = begin()
+    place = save(run_folder(cfg), 2, cfg)
+    for name in ("eval_global_step_2", "eval_global_step_2-2"):
+        found = run_folder(begin(only_eval=True, resume_dir=str(place)))
+        assert found == run_folder(cfg) / name
+    assert run_folder(begin(only_eval=True)).parent == tmp_path / "mine"
+    assert (tmp_path / "mine" / "latest").resolve() == run_folder(cfg)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "mine").write_text("a file in the way")
+    with pytest.raises(RunRefused, match=r"mine.*set runner.logger.log_path"):
+        begin_run(cfg_of(tmp_path))
+
+
+def test_checkpoints_elsewhere_are_linked_to(tmp_path):
+    cfg = make_cfg(
+        {
+            "runner.logger": {"log_path": str(tmp_path), "experiment_name": "mine"},
+            "actor.checkpoint_save_path": str(tmp_path / "big"),
+        }
+    )
+    cfg = begin_run(cfg)
+    folder = checkpoint_folder(cfg)
+    assert folder == run_folder(cfg) / "checkpoints"
+    assert folder.resolve() == tmp_path / "big" / "mine" / run_folder(cfg).name / "checkpoints"
+    assert checkpoint_folder(cfg) == folder
+    end_run(run_folder(cfg))

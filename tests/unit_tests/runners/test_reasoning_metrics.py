@@ -1,0 +1,35 @@
+"""Numbers of scored groups."""
+
+from __future__ import annotations
+
+from rlinf.data.reasoning import Prompt, Sample, SampleGroup, Verdict
+from rlinf.runners.reasoning_metrics import of_validation, of_verdicts
+
+
+def verdict(index: int, *infos: dict) -> Verdict:
+    samples = [
+        Sample(index, number, [1], [2, 3], [0.0] * 2, [0] * 2, "stop", info["score"], info)
+        for number, info in enumerate(infos)
+    ]
+    return Verdict.of(SampleGroup(Prompt(index, [1], "1+1=", "2", "sums", {}), samples), "2")
+
+
+VERDICTS = [
+    verdict(0, {"score": 1.0, "outcome": "ok", "words": 3}, {"score": 0.0, "outcome": "timeout"}),
+    verdict(1, {"score": 0.0, "outcome": "ok", "words": 5}, {"score": 0.0, "outcome": "crash"}),
+]
+
+
+def test_what_a_reward_says_beside_the_score_is_a_metric():
+    found = of_verdicts(VERDICTS, seconds=2.0)
+    assert found["rollout/score"] == 0.25 and found["rollout/tokens_per_second"] == 4.0
+    assert {name: value for name, value in found.items() if name.startswith("reward/")} == {
+        "reward/words": 4.0,
+        "reward/failures/timeout": 1.0,
+        "reward/failures/crash": 1.0,
+    }
+
+
+def test_a_validation_tells_it_as_well():
+    found = of_validation(VERDICTS)
+    assert found["eval/pass@1"] == 0.25 and found["eval/reward/words"] == 4.0
