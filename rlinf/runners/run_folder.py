@@ -63,7 +63,8 @@ def begin_run(cfg: Any) -> Any:
         ) from None
     if not cfg.runner.only_eval and folder.parent == experiment.resolve():
         point_latest_to(folder)
-    resume_dir = None if checkpoint is None else str(checkpoint.path)
+    # Workers may have another current folder.
+    resume_dir = None if checkpoint is None else str(checkpoint.path.resolve())
     return with_runner_keys(cfg, run_dir=str(folder), resume_dir=resume_dir)
 
 
