@@ -104,8 +104,8 @@ class Loop(BaseRunner):
         self._reach("training")
         calls.wait()
 
-    def _save_if_due(self) -> None:
-        super()._save_if_due()
+    def _save_if_due(self, stopping: bool) -> None:
+        super()._save_if_due(stopping)
         self._in_save()
 
     def _in_save(self) -> None:
