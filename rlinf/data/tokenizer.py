@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from rlinf.utils.extras import install_hint
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -50,7 +52,7 @@ def load_tokenizer(cfg: Any, model_path: str | None = None) -> PreTrainedTokeniz
         from transformers import AutoTokenizer
     except ImportError as error:
         raise ValueError(
-            "tokenizers need the package transformers: pip install 'rlinf[reasoning]'"
+            f"tokenizers need the package transformers: {install_hint('reasoning')}"
         ) from error
     trust = False if isinstance(cfg, str) else cfg.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(
@@ -93,7 +95,7 @@ def character_tokenizer(alphabet: str = PRINTABLE) -> PreTrainedTokenizerBase:
         from transformers import PreTrainedTokenizerFast
     except ImportError as error:
         raise ValueError(
-            "tokenizers need the package transformers: pip install 'rlinf[reasoning]'"
+            f"tokenizers need the package transformers: {install_hint('reasoning')}"
         ) from error
     if not alphabet or len(set(alphabet)) != len(alphabet):
         raise ValueError(f"the alphabet {alphabet!r} must have each of its characters once")

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlinf.envs.base import VectorEnv
 from rlinf.envs.errors import MissingSimulator
+from rlinf.utils.extras import install_hint
 
 _MARGIN = 2
 _GREEN = np.array([40, 170, 80], dtype=np.uint8)
@@ -54,7 +55,7 @@ class VideoRecorder:
             import imageio_ffmpeg  # noqa: F401 (what imageio writes mp4 with)
         except ImportError as error:
             raise MissingSimulator(
-                f"videos cannot be written ({error}): pip install 'rlinf[embodied]'"
+                f"videos cannot be written ({error}): {install_hint('embodied')}"
             ) from error
         self.path, self.frames = Path(path), 0
         self._env, self._fps, self._captions, self._label = env, fps, captions, label

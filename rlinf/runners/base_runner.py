@@ -19,6 +19,7 @@ from rlinf.runners.run_folder import (
     recipe_name,
     run_folder,
     versions,
+    with_runner_keys,
 )
 from rlinf.runners.run_progress import run_progress
 from rlinf.runners.stop import StopSignals
@@ -50,7 +51,9 @@ class BaseRunner(ABC):
         self._ends_run = not is_begun(cfg)
         self.cfg = cfg = begin_run(cfg)
         self.folder = run_folder(cfg)
-        saved = OmegaConf.to_yaml(OmegaConf.create(to_plain(cfg)))
+        # As it would be given for another run like this one.
+        again = to_plain(with_runner_keys(cfg, run_dir=None, resume_dir=None))
+        saved = OmegaConf.to_yaml(OmegaConf.create(again))
         (self.folder / "config.yaml").write_text(saved)
         self.summary = RunSummary(
             self.folder, recipe=recipe_name(cfg), seed=cfg.runner.seed, versions=versions()

@@ -128,7 +128,8 @@ def recipe_name(cfg: Any) -> str:
     from hydra.core.hydra_config import HydraConfig
 
     name = HydraConfig.get().job.config_name if HydraConfig.initialized() else None
-    return name or cfg.runner.logger.experiment_name
+    # `rlinf eval` gives the config of a checkpoint that name.
+    return cfg.runner.logger.experiment_name if name in (None, "checkpoint") else name
 
 
 def versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlinf.algorithms.rewards import register_reward
 from rlinf.algorithms.rewards.base import Reward
+from rlinf.utils.extras import install_hint
 
 
 class MathReward(Reward):
@@ -24,7 +25,7 @@ class MathReward(Reward):
             from math_verify.errors import TimeoutException
         except ImportError as error:
             raise ValueError(
-                "the reward 'math' needs the package math-verify: pip install 'rlinf[reasoning]'"
+                f"the reward 'math' needs the package math-verify: {install_hint('reasoning')}"
             ) from error
         self._verify, self._late = math_verify, TimeoutException
         self._forms = [

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlinf.algorithms.rewards import register_reward
 from rlinf.algorithms.rewards.base import Reward, tagged
+from rlinf.utils.extras import install_hint
 
 
 class ReasoningGymReward(Reward):
@@ -23,7 +24,7 @@ class ReasoningGymReward(Reward):
         except ImportError as error:
             raise ValueError(
                 "the reward 'reasoning_gym' needs the package reasoning-gym: "
-                "pip install 'rlinf[reasoning]'"
+                f"{install_hint('reasoning')}"
             ) from error
         self._gym = reasoning_gym
         self._tasks: dict[tuple[str, str], Any] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.cli.timeline.lanes import DRIVER, Timeline, is_busy, is_waiting
+from rlinf.utils.extras import install_hint
 
 _COLOURS = {
     "env_step": "#2a9d5c",
@@ -67,7 +68,7 @@ def draw(
     try:
         from PIL import Image, ImageDraw
     except ImportError as error:
-        raise ValueError("a picture needs Pillow: pip install 'rlinf[embodied]'") from error
+        raise ValueError(f"a picture needs Pillow: {install_hint('embodied')}") from error
     lanes = [lane for lane in timeline.lanes.values() if lane.name != DRIVER and lane.pieces]
     lanes = [lane for lane in lanes if any(map(is_busy, lane.between(begin, end)))]
     height = _TOP + len(lanes) * (_ROW + _GAP) + 60

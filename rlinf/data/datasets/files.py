@@ -11,6 +11,7 @@ from typing import Any
 from rlinf.config.suggest import did_you_mean, listed
 from rlinf.data.datasets import register_dataset
 from rlinf.data.datasets.base import PromptDataset, Record, Split
+from rlinf.utils.extras import install_hint
 
 
 @register_dataset("files")
@@ -114,7 +115,7 @@ def _read_parquet(path: Path) -> Iterator[Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise ValueError(
-            f"{path} needs the package pyarrow: pip install 'rlinf[reasoning]'"
+            f"{path} needs the package pyarrow: {install_hint('reasoning')}"
         ) from error
     with pyarrow.parquet.ParquetFile(path) as file:
         for batch in file.iter_batches():

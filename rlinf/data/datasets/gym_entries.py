@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlinf.config.suggest import did_you_mean, listed
+from rlinf.utils.extras import install_hint
 from rlinf.utils.processes.pool import Outcome, ProcessPool, ProcessSpec
 
 SLOW_SECONDS = 0.005
@@ -215,8 +216,7 @@ def make_generator() -> Callable[..., dict[str, Any]]:
         import reasoning_gym  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            "data.type reasoning_gym needs the package reasoning-gym: "
-            "pip install 'rlinf[reasoning]'"
+            f"data.type reasoning_gym needs the package reasoning-gym: {install_hint('reasoning')}"
         ) from error
     return generate
 

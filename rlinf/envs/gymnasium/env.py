@@ -18,6 +18,7 @@ from rlinf.envs.rendering import choose_backend
 from rlinf.envs.reset_plan import Start
 from rlinf.envs.slots import SlotObs, SlotVectorEnv
 from rlinf.envs.step_result import ObsSpec
+from rlinf.utils.extras import install_hint
 
 ROBOTICS = ("Fetch", "Hand", "Adroit", "FrankaKitchen", "PointMaze", "AntMaze")
 """How ids of gymnasium-robotics begin."""
@@ -57,7 +58,7 @@ class GymnasiumEnv(SlotVectorEnv):
             import gymnasium
         except ImportError as error:
             raise MissingSimulator(
-                f"Gymnasium cannot be imported ({error}): pip install 'rlinf[embodied]'"
+                f"Gymnasium cannot be imported ({error}): {install_hint('embodied')}"
             ) from error
         from rlinf.envs.gymnasium import spaces
 
@@ -222,7 +223,7 @@ def find_spec(env_id: str) -> Any:
         except ImportError as error:
             raise MissingSimulator(
                 f"'{env_id}' belongs to gymnasium-robotics, which cannot be imported ({error}): "
-                "pip install 'rlinf[embodied]'"
+                f"{install_hint('embodied')}"
             ) from error
         gymnasium.register_envs(gymnasium_robotics)
     module, _, name = env_id.rpartition(":")

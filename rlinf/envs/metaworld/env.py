@@ -16,6 +16,7 @@ from rlinf.envs.rendering import Camera, choose_backend
 from rlinf.envs.reset_plan import Start
 from rlinf.envs.slots import SlotVectorEnv
 from rlinf.envs.step_result import ObsSpec
+from rlinf.utils.extras import install_hint
 
 STATE_DIM = 39
 """Two frames of hand, gripper and objects, and the goal."""
@@ -58,7 +59,7 @@ class MetaWorldEnv(SlotVectorEnv):
             from rlinf.envs.metaworld import simulator
         except ImportError as error:
             raise MissingSimulator(
-                f"MetaWorld cannot be imported ({error}): pip install 'rlinf[embodied]'"
+                f"MetaWorld cannot be imported ({error}): {install_hint('embodied')}"
             ) from error
         self._simulator = simulator
         self.tasks = tasks_of(str(option(cfg, "task", "button-press-v3")))

@@ -10,6 +10,7 @@ from torch import nn
 
 from rlinf.config.suggest import did_you_mean, listed
 from rlinf.models.causal_lm.config import HF_MODEL_TYPES
+from rlinf.utils.extras import install_hint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -91,7 +92,7 @@ def transformers_module() -> Any:
         import transformers
     except ImportError as error:
         raise ValueError(
-            "language models need transformers: install it with pip install 'rlinf[reasoning]'"
+            f"language models need transformers: install it with {install_hint('reasoning')}"
         ) from error
     return transformers
 

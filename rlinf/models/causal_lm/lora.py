@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rlinf.utils.extras import install_hint
+
 if TYPE_CHECKING:
     from peft import PeftModel
 
@@ -172,6 +174,6 @@ def _peft() -> Any:
         import peft
     except ImportError as error:
         raise ValueError(
-            "model.is_lora needs peft: install it with pip install 'rlinf[reasoning]'"
+            f"model.is_lora needs peft: install it with {install_hint('reasoning')}"
         ) from error
     return peft

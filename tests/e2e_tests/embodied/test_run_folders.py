@@ -74,4 +74,6 @@ def test_runs_keep_out_of_each_others_way_and_a_stopped_one_goes_on(ray_address,
     assert steps_of(newer) == list(range(1, last + 3)) and status_of(newer) == "finished"
     summary = json.loads((newer / "summary.json").read_text())
     assert summary["checkpoint"] == str(newer / "checkpoints" / f"global_step_{last + 2}")
+    again = (newer / "config.yaml").read_text()
+    assert "run_dir: null" in again and "resume_dir: null" in again, "it can be run again"
     assert os.listdir(tmp_path) == ["logs"], "nothing else is left in the current folder"
