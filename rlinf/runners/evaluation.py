@@ -10,6 +10,7 @@ from typing import Any
 
 from rlinf.runners.rollout_retry import RolloutRetry
 from rlinf.scheduler import WorkerGroup
+from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.evaluation import EpisodeRecord, Evaluation
 
 FILE = "evaluation.json"
@@ -69,7 +70,7 @@ class Evaluator:
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
             has_success=any(part.has_success for part in parts),
         )
-        self.last.write(self._folder / FILE)
+        self._write(self.last)
         return self.last
 
     def final(self, step: int, sync_weights: Callable[[], None]) -> Evaluation:
@@ -114,9 +115,16 @@ class Evaluator:
         evaluation.video_note = _video_note(shown, by_number)
         if evaluation.video_note:
             print(f"warning: {evaluation.video_note}", file=sys.stderr, flush=True)
-        evaluation.write(self._folder / FILE)
+        self._write(evaluation)
         if chosen and chosen[0] in shown.videos:
-            shutil.copyfile(shown.videos[chosen[0]], self._folder / "policy.mp4")
+            place = self._folder / "policy.mp4"
+            with tolerate_disk_errors(str(place)):
+                shutil.copyfile(shown.videos[chosen[0]], place)
+
+    def _write(self, evaluation: Evaluation) -> None:
+        place = self._folder / FILE
+        with tolerate_disk_errors(str(place)):
+            evaluation.write(place)
 
 
 def _video_note(shown: Any, by_number: dict[int, EpisodeRecord]) -> str:

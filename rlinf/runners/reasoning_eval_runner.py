@@ -12,6 +12,7 @@ from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.reasoning_metrics import of_validation, sentence
 from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
 from rlinf.scheduler import WorkerGroup, wait_all
+from rlinf.utils.disk import tolerate_disk_errors
 
 
 class ReasoningEvalRunner(BaseRunner):
@@ -42,7 +43,8 @@ class ReasoningEvalRunner(BaseRunner):
     def evaluate(self) -> dict[str, float]:
         """Score responses to all prompts; the first one to each goes to `samples.jsonl`."""
         verdicts = self.services.validate(self._validation, "validation")
-        with open(self.folder / "samples.jsonl", "w") as file:
+        place = self.folder / "samples.jsonl"
+        with tolerate_disk_errors(str(place)), open(place, "w") as file:
             for verdict in verdicts:
                 line = {
                     "prompt": verdict.prompt,

@@ -20,6 +20,7 @@ from rlinf.runners.reasoning_helpers import Helpers
 from rlinf.runners.reasoning_metrics import of_validation, of_verdicts, sentence
 from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
 from rlinf.scheduler import WorkerGroup, wait_all, wait_beside
+from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.runs.folders import shown
 from rlinf.workers.reasoning_agreement import TooFarApart
 
@@ -278,7 +279,8 @@ class ReasoningRunner(BaseRunner):
         return self._sampler.with_signal, chosen
 
     def _write_samples(self, verdicts: Sequence[Verdict]) -> None:
-        with open(self.folder / "samples.jsonl", "a") as file:
+        place = self.folder / "samples.jsonl"
+        with tolerate_disk_errors(str(place)), open(place, "a") as file:
             for verdict in sorted(verdicts, key=lambda v: v.index)[:_SHOWN]:
                 line = {
                     "step": self.global_step + 1,

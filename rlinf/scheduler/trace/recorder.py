@@ -8,8 +8,10 @@ side by side.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
+import sys
 import threading
 import time
 from pathlib import Path
@@ -79,7 +81,22 @@ class Recorder:
                 parts.append(SPAN.pack(b"S", number, kind, thread, *times))
             data = b"".join(parts)
             self._bytes += len(data)
-            self._file.write(data)
+            try:
+                self._file.write(data)
+            except OSError as error:
+                # What was cut off is not read; nothing can follow it.
+                self.dropped += len(spans)
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        print(
+            f"warning: the timeline of this process ends here: {self._file.name} cannot be "
+            f"written ({error})",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _name(self, name: str, parts: list[bytes]) -> int:
         if len(self._ids) >= _MOST_NAMES:
@@ -106,7 +123,13 @@ def start(path: str | None) -> None:
     global _recorder
     if _recorder is not None:
         _recorder.close()
-    _recorder = None if path is None else Recorder(path)
+    _recorder = None
+    if path is not None:
+        try:
+            _recorder = Recorder(path)
+        except OSError as error:
+            said = f"warning: this process has no timeline: {path} cannot be written ({error})"
+            print(said, file=sys.stderr, flush=True)
 
 
 def _forget() -> None:

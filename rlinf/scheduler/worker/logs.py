@@ -39,7 +39,7 @@ def worker_logger(name: str, who: str, log_file: str | None) -> logging.Logger:
     logger.addHandler(shown)
     if log_file:
         Path(log_file).parent.mkdir(parents=True, exist_ok=True)
-        file = logging.FileHandler(log_file)
+        file = _LogFile(log_file)
         file.setFormatter(
             logging.Formatter(FILE_FORMAT.format(who=who), datefmt="%Y-%m-%d %H:%M:%S")
         )
@@ -55,6 +55,27 @@ def note(name: str, level: int, text: str) -> None:
     logger = logging.getLogger(f"rlinf.worker.{name}")
     if logger.handlers:
         logger.log(level, text, extra={"file_only": True}, stacklevel=2)
+
+
+class _LogFile(logging.FileHandler):
+    """The file of a worker; a disk that is full costs lines of it, with one warning."""
+
+    _complained = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Warn of the disk once; other mistakes are shown as usual."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._complained:
+            self._complained = True
+            stream = _Tee.original(sys.stderr)
+            print(
+                f"warning: {self.baseFilename} cannot be written ({error}); lines are lost as "
+                "long as that is so",
+                file=stream,
+                flush=True,
+            )
 
 
 class _Tee:

@@ -57,3 +57,24 @@ def test_no_trace_is_told(tmp_path):
 def test_nothing_is_recorded_unless_started():
     assert trace.current() is None
     trace.mark_step(1, 0.0)
+
+
+def test_a_full_disk_ends_the_timeline_and_nothing_else(monkeypatch, capsys, tmp_path):
+    # What is opened is a disk that is always full, except for the header.
+    recorder = Recorder(str(tmp_path / "full.trace"))
+    recorder._file.close()
+    recorder._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    for number in range(2000):
+        recorder.add(f"span {number}", trace.BLOCK, 0.0, 1.0)
+    recorder.flush()
+    recorder.close()
+    assert recorder.dropped == 2000
+    said = capsys.readouterr().err
+    assert said.count("the timeline of this process ends here") == 1 and "No space left" in said
+
+
+def test_a_timeline_that_cannot_be_begun_is_told(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    trace.start(str(tmp_path / "file" / "driver.trace"))
+    assert trace.current() is None
+    assert "this process has no timeline" in capsys.readouterr().err

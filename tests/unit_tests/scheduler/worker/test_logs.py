@@ -11,7 +11,9 @@ import pytest
 
 from rlinf.cli.worker_logs import LogFile, Selection, find_logs, merged
 from rlinf.scheduler import PackedPlacementStrategy, Worker, wait_all
+from rlinf.scheduler.worker.logs import worker_logger
 from rlinf.scheduler.worker.pending import pending_calls
+from rlinf.utils.logging import set_logger
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
 
@@ -86,3 +88,20 @@ def test_what_is_waited_for_can_be_asked(shared_cluster, tmp_path):
     open(pipes[1], "w").close()
     thread.join()
     assert results == [[[0], [0]]] and pending_calls() == []
+
+
+def test_a_full_disk_costs_lines_and_one_warning(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    logger = worker_logger("full", "Full-Rank-0", "/dev/full")
+    try:
+        for number in range(20):
+            logger.info("line %d", number)
+            print("printed", number)
+    finally:
+        for handler in list(logger.handlers):
+            logger.removeHandler(handler)
+        set_logger(None)
+    seen = capsys.readouterr()
+    assert seen.out.count("printed") == 20 and seen.out.count("line") == 20
+    assert seen.err.count("/dev/full cannot be written") == 1 and "Traceback" not in seen.err
