@@ -7,8 +7,11 @@ they run, so that `rlinf --help` answers at once.
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from rlinf import __version__
 from rlinf.cli import (
@@ -25,6 +28,30 @@ from rlinf.cli import (
     verify,
 )
 
+_EXAMPLES = """\
+examples:
+  rlinf train --list                   # what can be run
+  rlinf train metaworld_ppo_mlp        # a run; what it writes is in logs/metaworld_ppo_mlp/latest
+  rlinf eval logs/metaworld_ppo_mlp    # its policy, without training
+  rlinf report logs/metaworld_ppo_mlp  # one page of all that it wrote
+  rlinf check metaworld_ppo_mlp        # is a configuration right, and does it fit this machine?
+  rlinf doctor                         # is this machine set up?
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that suggests what a mistyped command may mean."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and what was probably meant."""
+        found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if found:
+            known = re.findall(r"[\w-]+", found.group(2))
+            near = difflib.get_close_matches(found.group(1), known, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ";"
+            message = f"there is no command {found.group(1)!r}{meant} Commands: {', '.join(known)}"
+        super().error(message)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
@@ -35,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 for success, 1 if what was checked or run failed, 2 for wrong usage.
     """
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if not hasattr(args, "run"):
+        parser.print_help()
+        return 0
     try:
         return args.run(args)
     except BrokenPipeError:
@@ -46,13 +77,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command and all its sub-commands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rlinf",
         description="Distributed reinforcement learning for embodied policies, reasoning models "
         "and agents.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rlinf {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    # Choices of a command's own options are not commands: its parser is a plain one.
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", parser_class=argparse.ArgumentParser
+    )
     train.add_parser(commands)
     train.add_eval_parser(commands)
     export.add_parser(commands)

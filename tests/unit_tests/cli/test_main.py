@@ -29,13 +29,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert __version__ in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [[], ["trian"]])
-def test_wrong_usage_says_what_is_allowed(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+def test_alone_it_shows_help_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert "COMMAND" in said and "rlinf train metaworld_ppo_mlp" in said
+
+
+@pytest.mark.parametrize(
+    "typed, meant", [("trian", "'train'"), ("reprot", "'report'"), ("xyz", "")]
+)
+def test_a_mistyped_command_gets_a_suggestion(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
-        main(arguments)
+        main([typed])
     assert left.value.code == 2
     said = capsys.readouterr().err
-    assert "COMMAND" in said
-    assert not arguments or "'doctor'" in said
+    assert f"there is no command '{typed}'" in said and "doctor" in said
+    assert (f"did you mean {meant}?" in said) is bool(meant)
