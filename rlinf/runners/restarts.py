@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -20,11 +19,11 @@ from rlinf.runners.run_folder import (
     run_folder,
     with_runner_keys,
 )
-from rlinf.runners.stop import STOP_CODES, RunStopped
+from rlinf.runners.stop import RunStopped, is_stop
 from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
 from rlinf.utils.checkpoint.store import MANIFEST
 from rlinf.utils.runs import RunInUse
-from rlinf.utils.runs.summary import FAILED, STOPPED, close_summary
+from rlinf.utils.runs.summary import FAILED, STOPPED, add_to_summary, close_summary
 
 WORKERS = "workers"
 """Folder of a run with the logs and timelines of its workers."""
@@ -55,12 +54,12 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
     except RunStopped as stopped:
         raise SystemExit(stopped.exit_code) from None
     except KeyboardInterrupt:
-        close_summary(folder, STOPPED)
-        print("stopped before the first step", flush=True)
+        if close_summary(folder, STOPPED):
+            print("stopped before the first step", flush=True)
         raise SystemExit(128 + signal.SIGINT) from None
     except BaseException as error:
-        is_stop = isinstance(error, SystemExit) and error.code in STOP_CODES
-        close_summary(folder, STOPPED if is_stop else FAILED, f"{type(error).__name__}: {error}")
+        status = STOPPED if is_stop(error) else FAILED
+        close_summary(folder, status, f"{type(error).__name__}: {error}")
         raise
     finally:
         end_run(folder)
@@ -88,7 +87,7 @@ def _attempt(cfg: Any, job: Callable[[Any], Any]) -> Any:
             attempt_cfg = with_runner_keys(cfg, resume_dir=resume_dir)
         else:
             if restarts:
-                _note(folder / "summary.json", restarts)
+                add_to_summary(folder, restarts=restarts)
             return result
 
 
@@ -125,10 +124,3 @@ def _keep_logs(folder: Path, restarts: int) -> None:
             number += 1
             target = folder / f"{WORKERS}.failed_{number}"
         os.rename(logs, target)
-
-
-def _note(path: Path, restarts: int) -> None:
-    facts = json.loads(path.read_text()) | {"restarts": restarts}
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(facts, indent=2) + "\n")
-    os.replace(part, path)

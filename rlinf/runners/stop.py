@@ -12,8 +12,6 @@ from typing import Any
 from rlinf.scheduler.net.interrupts import interrupt
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STOP_CODES = tuple(128 + signum for signum in SIGNALS)
-"""Exit codes of programs that one of the signals has ended."""
 
 
 class RunStopped(KeyboardInterrupt):
@@ -32,6 +30,13 @@ class RunStopped(KeyboardInterrupt):
     def exit_code(self) -> int:
         """The exit code that a shell gives to a program which the signal has ended."""
         return 128 + self.signum
+
+
+def is_stop(error: BaseException) -> bool:
+    """Return whether an exception ends a run because of one of the signals, not of a failure."""
+    if isinstance(error, SystemExit):
+        return error.code in [128 + signum for signum in SIGNALS]
+    return isinstance(error, KeyboardInterrupt)
 
 
 class StopSignals:

@@ -37,7 +37,8 @@ def _is_of_collective(error: RuntimeError) -> bool:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None:
         return False
-    if isinstance(error, distributed.DistError):
+    # A build of torch may have the module and nothing in it.
+    if isinstance(error, getattr(distributed, "DistError", ())):
         return True
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -5,7 +5,6 @@ The kernel frees it when the process ends, however that happens.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -61,8 +60,7 @@ class RunLock:
 
     def leave_to_parent(self) -> None:
         """Close the file in a forked child, which would otherwise keep the lock."""
-        with contextlib.suppress(OSError):
-            os.close(self._file.fileno())
+        self._file.close()
 
 
 _held: weakref.WeakSet[RunLock] = weakref.WeakSet()

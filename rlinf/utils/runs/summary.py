@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.runs.lock import holder_of
 
 FILE = "summary.json"
@@ -30,7 +30,6 @@ class RunSummary:
     def __init__(self, folder: Path, **facts: Any):
         self.folder = folder
         self._begin = time.time()
-        self._complained = False
         self.facts: dict[str, Any] = {
             "schema": SCHEMA,
             "status": RUNNING,
@@ -48,34 +47,39 @@ class RunSummary:
         """Add facts and write the file, whole or not at all; a full disk costs a warning."""
         self.facts |= facts
         self.facts["wall_seconds"] = round(time.time() - self._begin, 3)
-        path = self.folder / FILE
-        part = path.with_suffix(".part")
-        try:
-            part.write_text(json.dumps(self.facts, indent=2) + "\n")
-            os.replace(part, path)
-        except OSError as error:
-            if not self._complained:
-                self._complained = True
-                print(f"warning: {path} cannot be written: {error}", file=sys.stderr, flush=True)
-        return path
+        return _replace(self.folder, self.facts)
 
 
-def close_summary(folder: Path, status: str, error: str | None = None) -> None:
-    """Say what became of a run whose summary still says that it is running."""
+def _replace(folder: Path, facts: dict[str, Any]) -> Path:
+    """Write a summary, whole or not at all."""
     path = folder / FILE
-    try:
-        facts = json.loads(path.read_text())
-    except FileNotFoundError:
-        facts = {"schema": SCHEMA, "status": RUNNING, "run_dir": str(folder)}
-    except (OSError, ValueError):
-        return
-    if facts.get("status") != RUNNING:
-        return
-    facts |= {"status": status} | ({} if error is None else {"error": error})
     part = path.with_suffix(".part")
-    with contextlib.suppress(OSError):
+    with tolerate_disk_errors(str(path)):
         part.write_text(json.dumps(facts, indent=2) + "\n")
         os.replace(part, path)
+    return path
+
+
+def add_to_summary(folder: Path, **facts: Any) -> None:
+    """Add facts to the summary of a run that has ended."""
+    known = json.loads((folder / FILE).read_text())
+    _replace(folder, known | facts)
+
+
+def close_summary(folder: Path, status: str, error: str | None = None) -> bool:
+    """Say what became of a run that could not say it itself.
+
+    Returns:
+        Whether it had not: its summary said that it is running, or there was none.
+    """
+    try:
+        facts = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        facts = {"schema": SCHEMA, "status": RUNNING, "run_dir": str(folder)}
+    if facts.get("status") != RUNNING:
+        return False
+    _replace(folder, facts | {"status": status} | ({} if error is None else {"error": error}))
+    return True
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:

@@ -156,3 +156,13 @@ def test_a_run_that_fails_before_its_first_step_is_not_running(folder):
         run_with_restarts(config(folder, 0), job)
     facts = json.loads((folder / "summary.json").read_text())
     assert facts["status"] == "failed" and facts["error"] == "ValueError: no such env"
+
+
+def test_a_run_that_has_said_itself_that_it_was_stopped_is_not_told_otherwise(folder, capsys):
+    def job(cfg):
+        RunSummary(folder).write(status="stopped")
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit):
+        run_with_restarts(config(folder, 0), job)
+    assert "before the first step" not in capsys.readouterr().out

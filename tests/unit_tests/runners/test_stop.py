@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rlinf.runners.stop import RunStopped, StopSignals
+from rlinf.runners.stop import RunStopped, StopSignals, is_stop
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -52,3 +52,9 @@ def test_other_threads_take_no_signals():
     thread.start()
     thread.join()
     assert outcome == [None]
+
+
+def test_what_counts_as_a_stop():
+    stops = [KeyboardInterrupt(), RunStopped(signal.SIGHUP), SystemExit(143), SystemExit(130)]
+    assert all(map(is_stop, stops))
+    assert not any(map(is_stop, [SystemExit(1), SystemExit("error: x"), ValueError()]))

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from rlinf.utils import disk
 from rlinf.utils.runs import RunLock, RunSummary, read_summary, status_of
 from rlinf.utils.runs.summary import close_summary
 
@@ -31,6 +32,7 @@ def test_a_full_disk_costs_one_warning(tmp_path, monkeypatch, capsys):
     def full(*args):
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr(disk, "_told", set())
     monkeypatch.setattr("pathlib.Path.write_text", full)
     for step in range(3):
         summary.write(global_step=step)
