@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rlinf.scheduler.collective.codec import Encoded, decode, encode
 from rlinf.scheduler.collective.links import HOST, DeviceLinks, LinkTensors, LinkToken
 from rlinf.scheduler.collective.pair_group import arrived
-from rlinf.scheduler.collective.shm import Descriptor, SegmentPool, SegmentReader
+from rlinf.scheduler.collective.shm import Descriptor, SegmentPool
+from rlinf.scheduler.collective.shm_reader import SegmentReader
 from rlinf.scheduler.collective.shm_segment import SegmentUnavailable
 from rlinf.scheduler.collective.work import Deferred, Work, gather
 from rlinf.scheduler.errors import SchedulerError, WorkerDied

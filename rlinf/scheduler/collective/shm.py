@@ -31,26 +31,20 @@ import os
 import secrets
 import threading
 import time
-import weakref
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from rlinf.scheduler import trace
 from rlinf.scheduler.collective.shm_budget import NodeBudget
 from rlinf.scheduler.collective.shm_limit import LIMIT_VARIABLE
 from rlinf.scheduler.collective.shm_segment import (
     Place,
-    Region,
     Segment,
     Slot,
     flat,
     human,
     layout,
-    map_file,
-    opened,
     size_class,
 )
 from rlinf.scheduler.errors import WaitTimeout
@@ -442,66 +436,3 @@ class _Wait:
         recorder = None if self._began is None else trace.current()
         if recorder is not None:
             recorder.add("room in shared memory", trace.WAIT, self._began, time.perf_counter())
-
-
-class SegmentReader:
-    """The receiver's side: maps segments once and tells when what was received is let go."""
-
-    def __init__(self, max_maps: int = 1024) -> None:
-        """Create a reader.
-
-        Args:
-            max_maps: Segments to keep mapped for their next use. Those of trimmed segments hold
-                no memory, only address space, until they are the oldest.
-        """
-        self._max_maps = max_maps
-        self._lock = threading.Lock()
-        self._maps: OrderedDict[tuple[int, int], Region] = OrderedDict()
-
-    def open(self, descriptor: Descriptor, on_release: Callable[[int], None]) -> list[memoryview]:
-        """Map a block.
-
-        Args:
-            descriptor: What the sender's pool wrote.
-            on_release: Called once with the block's id when no view on it is left, nor anything
-                made from one. The garbage collector may call it in any thread and in the middle
-                of anything: it must not wait or take a lock. ``deque.append`` is right.
-
-        Returns:
-            A writable view for each buffer. If this raises, ``on_release`` is not called.
-
-        Raises:
-            SegmentUnavailable: The sender died or is out of sight.
-        """
-        place, lengths, shared = descriptor.place, descriptor.lengths, descriptor.shared
-        offsets, end = layout(lengths)
-        if shared:
-            with opened(place) as fd:
-                region = map_file(fd, max(end, 1), place.start, private=True)
-            address = region.address
-        else:
-            region = self._cached(descriptor)
-            address = region.address + place.start
-        block = Region(address, end, region)
-        weakref.finalize(block, on_release, descriptor.block).atexit = False
-        view = memoryview(np.asarray(block))
-        return [view[o : o + n] for o, n in zip(offsets, lengths, strict=True)]
-
-    def forget(self, pool: int) -> None:
-        """Unmap the segments of a pool whose process is gone; views in use stay valid."""
-        with self._lock:
-            for key in [k for k in self._maps if k[0] == pool]:
-                del self._maps[key]
-
-    def _cached(self, descriptor: Descriptor) -> Region:
-        key = descriptor.pool, descriptor.place.segment
-        with self._lock:
-            region = self._maps.get(key)
-            if region is None:
-                with opened(descriptor.place) as fd:
-                    region = self._maps[key] = map_file(fd, descriptor.place.segment_bytes)
-                if len(self._maps) > self._max_maps:
-                    self._maps.popitem(last=False)
-            else:
-                self._maps.move_to_end(key)
-            return region

@@ -301,10 +301,6 @@ class GenerationWorker(Worker):
         """The module whose parameters the engine computes with; None if nobody can look at it."""
         return getattr(self.engine, "model", None)
 
-    async def engine_stats(self) -> dict[str, float]:
-        """Return the counters of the engine."""
-        return self.engine.stats()
-
     def on_shutdown(self) -> None:
         """End what the engine started."""
         if hasattr(self, "engine"):

@@ -27,9 +27,9 @@ from rlinf.scheduler.collective.shm import (
     Descriptor,
     SegmentPool,
     SegmentPoolFull,
-    SegmentReader,
 )
 from rlinf.scheduler.collective.shm_budget import NodeBudget
+from rlinf.scheduler.collective.shm_reader import SegmentReader
 from rlinf.scheduler.collective.shm_segment import (
     ALIGNMENT,
     MIN_SLOT,
