@@ -111,7 +111,7 @@ class RewardWorker(Worker):
         for sample, outcome in zip(group.samples, outcomes, strict=True):
             # Validation wants the score alone: no scale, no bounds, no penalty for length.
             self._reward(sample, outcome, group.validation)
-            tally.add(group.prompt.task, sample, outcome)
+            tally.add(outcome)
         tally.groups += 1
         verdict = Verdict.of(group, texts[0])
         if not group.validation and self._is_trained_on(verdict):
