@@ -60,11 +60,12 @@ def examine(log_dir: Path) -> Iterable[Finding]:
     Args:
         log_dir: Where runs write.
     """
-    from rlinf.cli.health import hardware, packages, processes, python_env, rendering
+    from rlinf.cli.health import hardware, identity, packages, processes, python_env, rendering
 
     yield python_env.check_python()
     yield python_env.check_environment()
     yield python_env.check_python_path()
+    yield from identity.check_identity()
     yield from packages.check_packages()
     yield from packages.check_mujoco()
     gpus, error = hardware.query_gpus()

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from rlinf.utils.extras import install_hint
+
 
 class Backend(Protocol):
     """Takes the metrics of a run; made with the run's folder, its `runner.logger` and a step.
@@ -150,7 +152,7 @@ def _import(package: str) -> ModuleType:
     except ImportError as error:
         raise ValueError(
             f"runner.logger.logger_backends names {package}, which cannot be imported ({error}); "
-            f"pip install {package} (or 'rlinf[tracking]'), or take it out of the list"
+            f"pip install {package}, or {install_hint('tracking')}, or take it out of the list"
         ) from error
 
 

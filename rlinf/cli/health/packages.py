@@ -7,6 +7,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from rlinf.cli.health.finding import Finding
+from rlinf.cli.health.identity import own_requirements
+from rlinf.utils.extras import install_hint, package_hint
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 EXTRAS = {
     "embodied": "to train in simulators",
     "reasoning": "to train language models",
+    "tracking": "to log to wandb or swanlab",
     "dev": "to run the tests",
     "docs": "to build the documentation",
 }
@@ -44,17 +47,10 @@ def check_packages(
     from packaging.requirements import Requirement
 
     if requires is None:
-        try:
-            requires = metadata.requires("rlinf") or []
-        except metadata.PackageNotFoundError:
-            return [
-                Finding(
-                    "packages",
-                    "fail",
-                    "rlinf itself is not installed in this Python",
-                    "make setup, or: pip install -c constraints.txt -e .",
-                )
-            ]
+        requires = own_requirements()
+        if requires is None:
+            said = "this rlinf is not installed in this Python, so what it needs is not known"
+            return [Finding("packages", "fail", said, install_hint())]
     wanted = [Requirement(text) for text in requires]
     core = [item for item in wanted if _applies(item, "")]
     findings = [_core(core, version_of)]
@@ -92,12 +88,8 @@ def check_torch(torch: Any = None, gpus: int = 0) -> Finding:
         try:
             import torch
         except (ImportError, OSError) as error:
-            return Finding(
-                "torch",
-                "fail",
-                f"cannot be imported: {error}",
-                "pip install -c constraints.txt torch",
-            )
+            fix = f"{package_hint('torch')}; add --force-reinstall if it is there, but damaged"
+            return Finding("torch", "fail", f"cannot be imported: {error}", fix)
     version = torch.__version__
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         if gpus:
@@ -124,9 +116,7 @@ def check_torch(torch: Any = None, gpus: int = 0) -> Finding:
 def _core(items: list[Requirement], version_of: Callable[[str], str | None]) -> Finding:
     missing = [item.name for item in items if version_of(item.name) is None]
     if missing:
-        return Finding(
-            "packages", "fail", f"missing: {', '.join(missing)}", "make setup, or pip install -e ."
-        )
+        return Finding("packages", "fail", f"missing: {', '.join(missing)}", install_hint())
     return Finding("packages", "ok", f"all {len(items)} packages of the core are installed")
 
 
@@ -135,7 +125,7 @@ def _extra(
 ) -> Finding:
     missing = [item.name for item in items if version_of(item.name) is None]
     name = f"extra {extra}"
-    install = f"pip install -c constraints.txt -e '.[{extra}]'"
+    install = install_hint(extra)
     if not missing:
         return Finding(name, "ok", ", ".join(f"{i.name} {version_of(i.name)}" for i in items))
     if len(missing) == len(items):
@@ -153,7 +143,7 @@ def _wrong_version(item: Requirement, version_of: Callable[[str], str | None]) -
             item.name,
             "fail",
             f"{version} is installed, rlinf needs {bounds}",
-            f"pip install -c constraints.txt '{item.name}{bounds}'",
+            package_hint(f"{item.name}{bounds}"),
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.cli.health.finding import Finding
+from rlinf.utils.extras import package_hint
 
 PORTS = 64
 """Ports that a run of a few workers uses at once."""
@@ -75,7 +76,7 @@ def check_ray(
     try:
         version = load("ray").__version__
     except ImportError as error:
-        fix = "pip install -c constraints.txt 'ray[default]'"
+        fix = package_hint("ray[default]")
         return [Finding("ray", "fail", f"cannot be imported: {error}", fix)]
     findings = [Finding("ray", "ok", version)]
     address = environ.get("RAY_ADDRESS")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlinf.cli.health.finding import Finding
+from rlinf.utils.extras import clone_folder, install_hint
 
 OLDEST, NEWEST = (3, 10), (3, 12)
 
@@ -21,7 +22,7 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
         "python",
         "fail",
         f"{text} is not supported ({sys.executable})",
-        "use Python 3.10, 3.11 or 3.12, for example: make PYTHONS=python3.11 setup",
+        f"use Python 3.10, 3.11 or 3.12, for example: {_new_environment('python3.11')}",
     )
 
 
@@ -44,7 +45,7 @@ def check_environment(
             "environment",
             "warn",
             f"no virtual environment: packages are shared with the system ({prefix})",
-            "make setup, then source .venv/bin/activate",
+            _new_environment("python3"),
         )
     return Finding("environment", "ok", prefix)
 
@@ -73,3 +74,11 @@ def check_python_path(environ: Mapping[str, str] = os.environ) -> Finding:
         f"{os.pathsep.join(entries)} comes before installed packages, also in workers",
         "unset PYTHONPATH unless you need it",
     )
+
+
+def _new_environment(python: str) -> str:
+    """Return the commands that make a virtual environment with this package."""
+    root = clone_folder()
+    if root is not None and (root / "Makefile").is_file():
+        return f"cd '{root}' && make PYTHONS={python} setup && source .venv/bin/activate"
+    return f"{python} -m venv .venv && source .venv/bin/activate && {install_hint()}"
