@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlinf.config.plugins import known_names, register_schema
-from rlinf.config.suggest import did_you_mean, listed
+from rlinf.config.suggest import did_you_mean, how_to_register, listed
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -81,7 +81,7 @@ class PluginTable(Mapping[str, Item], Generic[Item]):
             hint = did_you_mean(name, self)
             raise ValueError(
                 f"no {self.kind} is registered under the name '{name}'; "
-                f"{hint + ' ' if hint else ''}known: {listed(self)}"
+                f"{hint + ' ' if hint else ''}known: {listed(self)}; {how_to_register(self.kind)}"
             )
         return self._items[key]
 

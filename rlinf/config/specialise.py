@@ -12,7 +12,7 @@ from rlinf.config.alternatives import any_of
 from rlinf.config.errors import Problem
 from rlinf.config.plugins import UnknownPlugin, get_schema, known_names
 from rlinf.config.resolve import join
-from rlinf.config.suggest import did_you_mean, listed
+from rlinf.config.suggest import did_you_mean, how_to_register, listed
 from rlinf.config.supported_model import SupportedModel
 from rlinf.config.walk import default_of, nullable, section_of
 
@@ -109,7 +109,8 @@ def _lookup(kind: str, name: str, path: str, problems: list[Problem]) -> type[Ba
         if SupportedModel.find(name) is None:
             names = SupportedModel.names()
             message = f"no model is registered under this name; known: {listed(names)}"
-            problems.append(Problem(path, name, message, did_you_mean(name, names)))
+            hints = filter(None, [did_you_mean(name, names), how_to_register(kind)])
+            problems.append(Problem(path, name, message, "\n".join(hints)))
             return None
         if name.lower() not in known_names("model"):
             return None

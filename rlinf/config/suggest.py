@@ -1,9 +1,20 @@
-"""Finds the names a user probably meant."""
+"""Finds the names a user probably meant, and says how to add one."""
 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+
+_DECORATORS = {
+    "env": "register_env",
+    "model": "register_model",
+    "reward": "register_reward",
+    "dataset": "register_dataset",
+    "advantage": "register_advantage",
+    "loss": "register_policy_loss or register_learner",
+}
+"""What makes a name known, by the kind of plug-in."""
 
 
 def near(name: object, known: Iterable[str], count: int = 3) -> list[str]:
@@ -38,6 +49,17 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     if not names:
         return ""
     return "did you mean " + " or ".join(f"'{item}'" for item in names) + "?"
+
+
+def how_to_register(kind: str) -> str:
+    """Say how a name of one's own becomes known.
+
+    Args:
+        kind: One of the kinds of `rlinf.config.plugins`.
+    """
+    how = f"one of your own: {_DECORATORS[kind]} in a module that RLINF_EXT_MODULE names"
+    given = os.environ.get("RLINF_EXT_MODULE")
+    return how + (f"; now it is '{given}', which registers no such name" if given else "")
 
 
 def listed(names: Iterable[str]) -> str:

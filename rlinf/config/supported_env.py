@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rlinf.config.suggest import did_you_mean, listed
+from rlinf.config.suggest import did_you_mean, how_to_register, listed
 
 
 class _Members(type):
@@ -34,7 +34,7 @@ class _Members(type):
             hint = did_you_mean(value, names)
             raise ValueError(
                 f"env type '{value}' is not supported; known: {listed(names)}"
-                + (f"; {hint}" if hint else "")
+                f"; {hint + ' ' if hint else ''}{how_to_register('env')}"
             )
         return member
 

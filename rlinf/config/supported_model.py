@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rlinf.config.suggest import did_you_mean, listed
+from rlinf.config.suggest import did_you_mean, how_to_register, listed
 
 CATEGORIES = ("embodied", "reasoning")
 
@@ -85,5 +85,5 @@ def get_supported_model(model_type: str) -> SupportedModel:
     hint = did_you_mean(model_type, names)
     raise ValueError(
         f"model type '{model_type}' is not supported; known: {listed(names)}"
-        + (f"; {hint}" if hint else "")
+        f"; {hint + ' ' if hint else ''}{how_to_register('model')}"
     )
