@@ -23,6 +23,7 @@ from rlinf.utils.runs import (
     point_latest_to,
 )
 from rlinf.utils.runs.folders import CHECKPOINTS, is_run
+from rlinf.utils.runs.provenance import record_code
 
 _PACKAGES = ("rlinf", "torch", "ray", "numpy", "gymnasium", "mujoco", "metaworld", "transformers")
 
@@ -63,6 +64,7 @@ def begin_run(cfg: Any) -> Any:
         ) from None
     if not cfg.runner.only_eval and folder.parent == experiment.resolve():
         point_latest_to(folder)
+    record_code(folder)
     # Workers may have another current folder.
     resume_dir = None if checkpoint is None else str(checkpoint.path.resolve())
     return with_runner_keys(cfg, run_dir=str(folder), resume_dir=resume_dir)

@@ -12,11 +12,26 @@ from typing import Any
 
 from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.runs.lock import holder_of
+from rlinf.utils.runs.provenance import git_facts
 
 FILE = "summary.json"
 SCHEMA = 1
 RUNNING, FINISHED, EVALUATED = "running", "finished", "evaluated"
 STOPPED, FAILED, KILLED = "stopped", "failed", "killed"
+PROMISED = (
+    "recipe",
+    "seed",
+    "checkpoint",
+    "global_step",
+    "env_steps_per_second",
+    "samples_per_second",
+    "training_seconds",
+    "wall_seconds",
+    "checkpoint_failures",
+    "initial_evaluation",
+    "evaluation",
+)
+"""Keys that every summary has, besides `schema`, `status` and `run_dir`; None is not known."""
 
 
 class RunSummary:
@@ -24,20 +39,20 @@ class RunSummary:
 
     Args:
         folder: folder of the run.
+        began: when the run began, in seconds since the epoch; now by default.
         facts: what is known at the beginning.
     """
 
-    def __init__(self, folder: Path, **facts: Any):
+    def __init__(self, folder: Path, began: float | None = None, **facts: Any):
         self.folder = folder
-        self._begin = time.time()
+        self._begin = time.time() if began is None else began
         self.facts: dict[str, Any] = {
-            "schema": SCHEMA,
-            "status": RUNNING,
-            "run_dir": str(folder),
+            **_nothing_known(folder),
             "command": sys.argv,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "began": self._begin,
+            "git": git_facts(folder),
             **facts,
         }
         # Whoever looks at the folder meanwhile must not see the summary of an earlier run.
@@ -48,6 +63,12 @@ class RunSummary:
         self.facts |= facts
         self.facts["wall_seconds"] = round(time.time() - self._begin, 3)
         return _replace(self.folder, self.facts)
+
+
+def _nothing_known(folder: Path) -> dict[str, Any]:
+    """Return what a summary has before anything is known of the run."""
+    first = {"schema": SCHEMA, "status": RUNNING, "run_dir": str(folder)}
+    return first | dict.fromkeys(PROMISED)
 
 
 def _replace(folder: Path, facts: dict[str, Any]) -> Path:
@@ -75,7 +96,7 @@ def close_summary(folder: Path, status: str, error: str | None = None) -> bool:
     try:
         facts = json.loads((folder / FILE).read_text())
     except (OSError, ValueError):
-        facts = {"schema": SCHEMA, "status": RUNNING, "run_dir": str(folder)}
+        facts = _nothing_known(folder)
     if facts.get("status") != RUNNING:
         return False
     _replace(folder, facts | {"status": status} | ({} if error is None else {"error": error}))

@@ -109,6 +109,18 @@ def test_a_checkpoint_that_was_named_begins_a_run_of_its_own(tmp_path, begin):
     assert run_folder(other) != run_folder(cfg) and other.runner.resume_dir == str(place)
 
 
+def test_the_code_is_recorded_each_time_that_a_run_begins(begin):
+    cfg = begin()
+    record = run_folder(cfg) / "code"
+    assert (record / "1" / "packages.txt").is_file() and not (record / "2").exists()
+    save(run_folder(cfg), 2, cfg)
+    end_run(run_folder(cfg))
+    first = (record / "1" / "code.json").read_bytes()
+    begin(resume_dir="auto")
+    assert (record / "2" / "code.json").is_file()
+    assert (record / "1" / "code.json").read_bytes() == first
+
+
 def test_a_refused_resume_leaves_everything_as_it_was(tmp_path, begin):
     cfg = begin()
     save(run_folder(cfg), 2, cfg)
