@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlinf.config.builtin import MODULES, WITHOUT_KEYS
 from rlinf.config.errors import ConfigError, Problem
-from rlinf.config.suggest import did_you_mean, listed
+from rlinf.config.suggest import did_you_mean, how_to_register, listed
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 KINDS = ("env", "model", "reward", "dataset", "advantage", "loss")
 EXT_VARIABLE = "RLINF_EXT_MODULE"
+EXT_KEY = "runner.ext_modules"
 
 _schemas: dict[str, dict[str, type[BaseModel] | None]] = {
     kind: dict.fromkeys(WITHOUT_KEYS.get(kind, ())) for kind in KINDS
@@ -26,15 +29,16 @@ _modules: dict[str, dict[str, str]] = {
 }
 _replaced: set[tuple[str, str]] = set()
 _extensions: set[str] = set()
+_config_extensions: dict[str, None] = {}
 
 
 class UnknownPlugin(ValueError):
-    """A name that nobody registered; `hint` holds the near ones."""
+    """A name that nobody registered; `hint` holds the near ones, and how to add one."""
 
     def __init__(self, kind: str, name: object) -> None:
         """Say which names are known and which of them are near."""
         names = known_names(kind)
-        self.hint = did_you_mean(name, names)
+        self.hint = "\n".join(filter(None, [did_you_mean(name, names), how_to_register(kind)]))
         super().__init__(f"no {kind} is registered under this name; known: {listed(names)}")
 
 
@@ -120,42 +124,87 @@ def get_schema(kind: str, name: str) -> type[BaseModel] | None:
     return _schemas[kind][key]
 
 
-def load_extension() -> None:
-    """Import the modules named by RLINF_EXT_MODULE, separated by commas, once per process.
+def load_extension(modules: Sequence[str] = ()) -> None:
+    """Import the modules of a config, and those named by RLINF_EXT_MODULE, once per process.
 
     What a module registers when it is imported is registered then; a function `register()`, if it
     has one, is called after that. Modules are also looked for in the current folder.
 
+    Args:
+        modules: `runner.ext_modules` of a config.
+
     Raises:
-        ConfigError: A module cannot be imported, or its `register` fails.
+        ConfigError: A module cannot be imported, or its `register` fails; holds every such module.
     """
-    names = [name.strip() for name in os.environ.get(EXT_VARIABLE, "").split(",")]
-    for name in filter(None, names):
-        if name not in _extensions:
-            _load(name)
+    problems = []
+    of_variable = _split(os.environ.get(EXT_VARIABLE, ""))
+    for source, names in ((EXT_VARIABLE, of_variable), (EXT_KEY, modules)):
+        for name in names:
+            try:
+                if name not in _extensions:
+                    _load(name, source)
+            except ConfigError as error:
+                problems += error.problems
+                continue
             _extensions.add(name)
+            if source == EXT_KEY:
+                _config_extensions[name] = None
+    if problems:
+        raise ConfigError(problems)
 
 
-def _load(name: str) -> None:
+def worker_extensions(variable: str) -> str:
+    """Return the value of RLINF_EXT_MODULE for a worker of this process.
+
+    Args:
+        variable: The value that it would have; may be empty.
+
+    Returns:
+        Its modules, and those that configs named in this process; each once, in that order.
+    """
+    return ",".join(dict.fromkeys([*_split(variable), *_config_extensions]))
+
+
+def _split(variable: str) -> list[str]:
+    return [name.strip() for name in variable.split(",") if name.strip()]
+
+
+def _load(name: str, source: str) -> None:
     # The command `rlinf` does not look there, unlike `python`; workers get this path, too.
     if os.getcwd() not in map(os.path.abspath, sys.path):
         sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
-        message = f"the module cannot be imported: {error}"
-        raise ConfigError([_extension_problem(name, message)]) from error
+    except Exception as error:
+        # An import runs the user's own code, which may raise anything.
+        message = f"the module cannot be imported: {_said(error)}"
+        raise ConfigError([_extension_problem(name, source, message)]) from error
+    if hasattr(module, "__path__") and getattr(module, "__file__", None) is None:
+        # Python takes any folder for a package, and this one registers nothing.
+        message = f"this is the folder {list(module.__path__)[0]}, which has no __init__.py"
+        raise ConfigError([_extension_problem(name, source, message)])
     register = getattr(module, "register", None)
     if register is None:
         return
     try:
         register()
     except Exception as error:
-        message = f"register() of the module failed: {type(error).__name__}: {error}"
-        raise ConfigError([_extension_problem(name, message)]) from error
+        message = f"register() of the module failed: {_said(error)}"
+        raise ConfigError([_extension_problem(name, source, message)]) from error
 
 
-def _extension_problem(module: str, message: str) -> Problem:
+def _said(error: Exception) -> str:
+    """Return what an exception of the user's code says, and where it was raised."""
+    said = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    inside = "importlib" in last.filename or last.filename == __file__
+    return said if inside else f"{said} ({last.filename}, line {last.lineno})"
+
+
+def _extension_problem(module: str, source: str, message: str) -> Problem:
+    if source == EXT_KEY:
+        hint = f"run from the folder that holds {module}, or add that folder to PYTHONPATH"
+        return Problem(EXT_KEY, module, message, hint)
     hint = f"set {EXT_VARIABLE} to a module in this folder or on PYTHONPATH, or unset it"
     return Problem(f"environment variable {EXT_VARIABLE}", module, message, hint)
 

@@ -14,9 +14,10 @@ from rlinf.config.alternatives import known, relaxed
 from rlinf.config.checks import CheckContext, run_checks
 from rlinf.config.errors import ABSENT, ConfigError, Problem
 from rlinf.config.explain import data_keys, explain
-from rlinf.config.plugins import load_extension
+from rlinf.config.plugins import EXT_KEY, load_extension
 from rlinf.config.resolve import Resolved, resolve
 from rlinf.config.schema.root import SECTIONS, TASKS, root_model
+from rlinf.config.schema.runner import is_module_name
 from rlinf.config.specialise import specialise
 from rlinf.config.tracked import TrackedConfig, track, untracked, user_keys
 from rlinf.config.walk import nullable, section_of
@@ -28,6 +29,9 @@ _PLACEMENT_KEYS = (
     "num_gpus_per_node",
     "num_nodes",
 )
+
+_READ_HERE = {"runner.task_type", EXT_KEY}
+"""Keys that have had their effect here: they chose what to check, and by what."""
 
 
 def validate_cfg(
@@ -50,7 +54,7 @@ def validate_cfg(
     resolved = resolve(cfg)
     problems = list(resolved.problems)
     try:
-        load_extension()
+        load_extension(_extensions_of(resolved.data))
     except ConfigError as error:
         problems += error.problems
     values, found = _check_schema(resolved)
@@ -62,8 +66,7 @@ def validate_cfg(
             problems += run_checks(CheckContext(track(values, ()), sizes, partial=bool(problems)))
     if problems:
         raise ConfigError(_first_of_each(problems))
-    # The task type has had its effect here: it chose what to check.
-    keys = (user_keys(cfg) or frozenset(resolved.user_keys)) - {"runner.task_type"}
+    keys = (user_keys(cfg) or frozenset(resolved.user_keys)) - _READ_HERE
     return track(values, keys)
 
 
@@ -166,6 +169,14 @@ def _task_of(data: Mapping[str, Any]) -> str | None:
     runner = data.get("runner")
     task = runner.get("task_type") if isinstance(runner, Mapping) else None
     return task if isinstance(task, str) and task in TASKS else None
+
+
+def _extensions_of(data: Mapping[str, Any]) -> list[str]:
+    """Return `runner.ext_modules`; what is no name of a module is left to the schema."""
+    runner = data.get("runner")
+    names = runner.get("ext_modules") if isinstance(runner, Mapping) else None
+    given = names if isinstance(names, list) else []
+    return [name for name in given if isinstance(name, str) and is_module_name(name)]
 
 
 def _first_of_each(problems: list[Problem]) -> list[Problem]:

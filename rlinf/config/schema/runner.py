@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from typing import Annotated, Literal
 
@@ -27,8 +28,25 @@ def _check_interval(value: int) -> int:
     return value
 
 
+def is_module_name(text: str) -> bool:
+    """Return whether a text is the dotted name of a module; that of a file is not."""
+    parts = text.split(".")
+    named = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
+    return named and parts[1:][-1:] != ["py"]
+
+
+def _check_module(value: str) -> str:
+    if not is_module_name(value):
+        raise ValueError(
+            "must be the name of a module, as in `import my_project.envs`; neither a path nor a "
+            "file name"
+        )
+    return value
+
+
 Interval = Annotated[Int, AfterValidator(_check_interval)]
 ResumeDir = Annotated[str, AfterValidator(_check_resume_dir)]
+ModuleName = Annotated[str, AfterValidator(_check_module)]
 
 
 class LoggerConfig(Section):
@@ -75,6 +93,11 @@ class RunnerConfig(Section):
         None,
         description="Folder of the run; null is a new one, "
         "`<log_path>/<experiment_name>/<time>-<id>`.",
+    )
+    ext_modules: list[ModuleName] = Field(
+        default_factory=list,
+        description="Modules of your own that every process imports: they register envs, models, "
+        "rewards and the like. Looked for in the current folder, too.",
     )
     seed: Int = Field(42, ge=0, description="Seed from which every role's own seed is made.")
     report_unread_keys: bool = Field(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf.config.placement.resources import ACCELERATOR, CPU, NODE
+from rlinf.config.plugins import worker_extensions
 from rlinf.scheduler.address import WorkerAddress
 from rlinf.scheduler.cluster.ray_session import on_node
 from rlinf.scheduler.env_vars import ClusterEnvVar
@@ -115,6 +116,7 @@ def _worker_env(
     env.update(group_info.get_node_env_vars(node.node_rank))
     env = {k: _merge_path(k, v, node.default_env_vars) for k, v in env.items()}
     env.update(_interfaces(vendor, node, env))
+    env.update(_extensions(node, env))
     env.update(
         {
             "RLINF_TORCH_DEVICE": AcceleratorUtil.get_torch_device(vendor),
@@ -151,6 +153,13 @@ def _interfaces(vendor: AcceleratorType, node: NodeInfo, env: Mapping[str, str])
         return {}
     names = AcceleratorUtil.get_socket_interface_variables(vendor)
     return {n: wanted for n in names if n not in env and n not in node.default_env_vars}
+
+
+def _extensions(node: NodeInfo, env: Mapping[str, str]) -> dict[str, str]:
+    """Modules that a worker imports: those of its node, and those that the config names."""
+    name = ClusterEnvVar.EXT_MODULE.full_name
+    wanted = worker_extensions(env.get(name, node.default_env_vars.get(name, "")))
+    return {name: wanted} if wanted else {}
 
 
 def _merge_path(name: str, value: str, existing: Mapping[str, str]) -> str:

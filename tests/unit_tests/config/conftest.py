@@ -138,6 +138,7 @@ def fresh_registries(monkeypatch):
         monkeypatch.setattr(plugins, name, content)
     monkeypatch.setattr(plugins, "_replaced", set(plugins._replaced))
     monkeypatch.setattr(plugins, "_extensions", set())
+    monkeypatch.setattr(plugins, "_config_extensions", {})
     monkeypatch.setattr(SupportedModel, "_known", dict(SupportedModel._known))
     monkeypatch.setattr(checks, "_checks", list(checks._checks))
     reset_reads()

@@ -16,7 +16,8 @@ from rlinf.config import (
 )
 from rlinf.config.checks import cross_check
 from rlinf.config.errors import Problem
-from rlinf.config.plugins import get_schema, known_names, load_extension
+from rlinf.config.plugins import get_schema, known_names, load_extension, worker_extensions
+from rlinf.config.tracked import unread_keys
 
 
 class MazeKeys(Section):
@@ -174,6 +175,57 @@ def test_extensions_that_fail_are_named(monkeypatch, embodied, complaint):
 
     extension(monkeypatch, register=register)
     assert "register() of the module failed: RuntimeError: no licence" in complaint(embodied)
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """The current folder, which holds modules."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def test_a_config_names_its_own_modules(here, monkeypatch, embodied):
+    text = "from rlinf.config import register_schema\nregister_schema('env', 'own_maze', None)\n"
+    (here / "own_maze.py").write_text(text)
+    embodied["runner"]["ext_modules"] = ["own_maze"]
+    embodied["env"]["train"]["env_type"] = "own_maze"
+    cfg = validate_cfg(embodied)
+    assert cfg.env.train.env_type == "own_maze"
+    assert "runner.ext_modules" not in unread_keys(cfg, [])
+    # Workers have no config when they begin: they get the modules by the variable.
+    assert worker_extensions("") == "own_maze"
+    assert worker_extensions("other, own_maze") == "other,own_maze"
+
+
+def test_modules_of_the_variable_are_no_business_of_other_workers(monkeypatch):
+    extension(monkeypatch)
+    load_extension()
+    assert worker_extensions("") == ""
+
+
+def test_modules_of_a_config_that_fail_are_named_all_at_once(here, embodied, complaint):
+    (here / "broken_maze.py").write_text("walls = 3\nwalls.push(4)\n")
+    (here / "only_a_folder").mkdir()
+    names = ["no_such_maze", "broken_maze", "only_a_folder"]
+    embodied["runner"]["ext_modules"] = names
+    message = complaint(embodied)
+    assert "The config has 3 problems" in message
+    assert all(f'runner.ext_modules = "{name}"' in message for name in names)
+    assert "No module named 'no_such_maze'" in message
+    assert "run from the folder that holds no_such_maze" in message
+    assert "AttributeError: 'int' object has no attribute 'push'" in message
+    assert f"{here / 'broken_maze.py'}, line 2" in message
+    assert f"this is the folder {here / 'only_a_folder'}, which has no __init__.py" in message
+
+
+@pytest.mark.parametrize("given", ["envs.py", "../envs", "my-envs", ""])
+def test_a_path_is_no_module(given, embodied, complaint):
+    embodied["runner"]["ext_modules"] = [given]
+    assert "must be the name of a module" in complaint(embodied)
 
 
 def test_a_feature_can_add_a_rule(embodied, complaint):

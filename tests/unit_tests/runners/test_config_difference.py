@@ -20,7 +20,12 @@ def changed(**sections):
 
 def test_how_long_where_and_what_is_looked_at_are_free():
     now = changed(
-        runner={"max_steps": 20, "resume_dir": "auto", "logger": {"log_path": "b"}},
+        runner={
+            "max_steps": 20,
+            "resume_dir": "auto",
+            "logger": {"log_path": "b"},
+            "ext_modules": ["a"],
+        },
         cluster={"num_nodes": 2},
         env={"train": BASE["env"]["train"], "eval": {"seed": 2}},
     )
