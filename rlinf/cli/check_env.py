@@ -20,7 +20,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "id",
         metavar="ID",
-        help="a Gymnasium id, a MetaWorld task, MT10, or an env type that needs no id",
+        help="a Gymnasium id, a MetaWorld task, MT10, an env type that needs no id, or the name of "
+        "a recipe, whose env.train is meant",
     )
     parser.add_argument(
         "--env-type", metavar="TYPE", help="metaworld, gymnasium, ...; guessed from ID by default"
@@ -42,9 +43,10 @@ def run(args: argparse.Namespace) -> int:
     """Check an env.
 
     Returns:
-        0 if it keeps the contract, 1 if it does not, 2 for wrong usage.
+        0 if it keeps the contract, 1 if it does not or its recipe is not valid, 2 for wrong usage.
     """
     from rlinf.cli.doctor import format_finding
+    from rlinf.config import ConfigError
     from rlinf.envs.checker import check_env
     from rlinf.envs.registry import get_env_cls
 
@@ -54,6 +56,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         env_type, cfg = resolve(args.id, args.env_type, args.set)
         env_cls = get_env_cls(env_type)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
     except (ValueError, ImportError) as error:
         print(f"rlinf check-env: {error}", file=sys.stderr)
         return 2
@@ -75,7 +80,7 @@ def resolve(name: str, env_type: str | None, changes: list[str]) -> tuple[str, d
     """Work out which env is meant.
 
     Args:
-        name: Id, task or env type.
+        name: Id, task, env type or recipe.
         env_type: What the user said it is.
         changes: Further keys, as `KEY=VALUE`.
 
@@ -83,7 +88,8 @@ def resolve(name: str, env_type: str | None, changes: list[str]) -> tuple[str, d
         Env type and config.
 
     Raises:
-        ValueError: A key is not written as it should be.
+        ValueError: A key is not written as it should be, or a recipe has no env.
+        rlinf.config.ConfigError: The recipe is not valid.
     """
     from omegaconf import OmegaConf
 
@@ -100,9 +106,34 @@ def resolve(name: str, env_type: str | None, changes: list[str]) -> tuple[str, d
             env_type = SupportedEnvType(name).value
         elif name in DESCRIPTIONS or name.upper() in SETS:
             env_type = "metaworld"
+        elif _is_recipe(name):
+            cfg = _env_of_recipe(name, changes)
+            return cfg["env_type"], cfg
         else:
             env_type = "gymnasium"
     cfg: dict[str, Any] = {"env_type": env_type}
     if name.lower() != env_type.lower():
         cfg[{"metaworld": "task", "libero": "task_suite_name"}.get(env_type, "id")] = name
     return env_type, {**cfg, **OmegaConf.to_container(OmegaConf.from_dotlist(changes))}
+
+
+def _is_recipe(name: str) -> bool:
+    from rlinf.config import config_folders, config_names
+
+    is_path = name.endswith((".yaml", ".yml"))
+    return is_path or any(name in config_names(folder) for folder in config_folders())
+
+
+def _env_of_recipe(name: str, changes: list[str]) -> dict[str, Any]:
+    """Return what a recipe says of its training env, without what it says of training in it."""
+    from rlinf.config import build_config, to_plain, validate_cfg
+    from rlinf.config.schema.env import TrainEnvConfig
+
+    cfg = to_plain(validate_cfg(build_config(name, [f"env.train.{item}" for item in changes])))
+    section = (cfg.get("env") or {}).get("train")
+    if section is None:
+        raise ValueError(f"the recipe {name} has no env.train, so there is no env to check")
+    of_training = TrainEnvConfig.model_fields.keys() - {"env_type", "max_episode_steps"}
+    return {
+        key: value for key, value in section.items() if key not in of_training and value is not None
+    }

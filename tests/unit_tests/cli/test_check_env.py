@@ -113,3 +113,17 @@ def test_which_env_is_meant() -> None:
     )
     assert resolve("push-v3", "envpool", [])[1]["id"] == "push-v3"
     assert resolve("metaworld", None, []) == ("metaworld", {"env_type": "metaworld"})
+
+
+def test_the_env_of_a_recipe() -> None:
+    env_type, cfg = resolve("gymnasium_ppo_mlp", None, ["id=Pendulum-v1", "max_episode_steps=9"])
+    assert (env_type, cfg["id"], cfg["max_episode_steps"]) == ("gymnasium", "Pendulum-v1", 9)
+    # How many there are, and how they are trained in, is no matter of the env.
+    assert not {"total_num_envs", "auto_reset", "group_size"} & set(cfg)
+    with pytest.raises(ValueError, match="arithmetic_grpo has no env.train"):
+        resolve("arithmetic_grpo", None, [])
+
+
+def test_a_recipe_that_is_not_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "gymnasium_ppo_mlp", "--set", "ide=Pendulum-v1"]) == 1
+    assert "env.train.ide" in capsys.readouterr().err
