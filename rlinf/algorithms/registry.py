@@ -18,12 +18,66 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _ADVANTAGES = "rlinf.algorithms.advantages"
 _LOSSES = "rlinf.algorithms.losses"
 
+ADVANTAGE_TENSORS = frozenset(
+    {
+        "bootstrap_values",
+        "dones",
+        "durations",
+        "group_ids",
+        "logprobs",
+        "loss_mask",
+        "ref_logprobs",
+        "rewards",
+        "terminations",
+        "values",
+    }
+)
+"""What advantages are offered besides keys of the `algorithm` section."""
+
+LOSS_TENSORS = frozenset(
+    {
+        "advantages",
+        "critic_warmup",
+        "current_version",
+        "entropy",
+        "importance_weights",
+        "logprobs",
+        "loss_mask",
+        "loss_mask_sum",
+        "norm",
+        "old_logprobs",
+        "old_values",
+        "proximal_logprobs",
+        "ref_logprobs",
+        "returns",
+        "sequence_ids",
+        "values",
+        "versions",
+    }
+)
+"""What policy losses are offered besides keys of the `algorithm` section."""
+
+
+def _with_algorithm_keys(tensors: frozenset[str]) -> Callable[[], frozenset[str]]:
+    def offered() -> frozenset[str]:
+        # Imported here: processes that register nothing of their own need no schema.
+        from rlinf.config.schema.algorithm import EmbodiedAlgorithmConfig, ReasoningAlgorithmConfig
+
+        keys = {*EmbodiedAlgorithmConfig.model_fields, *ReasoningAlgorithmConfig.model_fields}
+        return tensors | keys
+
+    return offered
+
+
 advantage_registry = FunctionTable(
-    "advantage", dict.fromkeys(("gae", "grpo", "reinpp", "raw"), _ADVANTAGES)
+    "advantage",
+    dict.fromkeys(("gae", "grpo", "reinpp", "raw"), _ADVANTAGES),
+    _with_algorithm_keys(ADVANTAGE_TENSORS),
 )
 policy_loss_registry = FunctionTable(
     "loss",
     dict.fromkeys(("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"), _LOSSES),
+    _with_algorithm_keys(LOSS_TENSORS),
 )
 _own_scale: set[str] = set()
 
@@ -50,7 +104,8 @@ def register_advantage(
         replaces: Take the place of whoever has the name.
 
     Returns:
-        A decorator that leaves the function as it is.
+        A decorator that leaves the function as it is. It raises a ValueError if the name is taken,
+        or the function needs an argument that nobody offers.
     """
 
     def register(function: Function) -> Function:
@@ -80,7 +135,8 @@ def register_policy_loss(
         replaces: Take the place of whoever has the name.
 
     Returns:
-        A decorator that leaves the function as it is.
+        A decorator that leaves the function as it is. It raises a ValueError if the name is taken,
+        or the function needs an argument that nobody offers.
     """
 
     def register(function: Function) -> Function:

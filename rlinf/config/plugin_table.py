@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlinf.config.plugins import known_names, register_schema
+from rlinf.config.signatures import check_arguments
 from rlinf.config.suggest import did_you_mean, how_to_register, listed
 
 if TYPE_CHECKING:
@@ -114,10 +115,22 @@ class FunctionTable(PluginTable[Callable[..., Any]]):
     One caller serves every function: it offers all it has, and a function that names few of the
     arguments is not burdened with the others. An argument that no function names is a mistake of
     the caller and raises.
+
+    Args:
+        kind: As for `PluginTable`.
+        builtin: Likewise.
+        offers: Returns the names of the arguments that callers offer besides keys of a function's
+            own schema. A new function that needs others is refused; None takes any.
     """
 
-    def __init__(self, kind: str, builtin: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        builtin: Mapping[str, str],
+        offers: Callable[[], Collection[str]] | None = None,
+    ) -> None:
         super().__init__(kind, builtin)
+        self._offers = offers
         self._arguments: dict[str, frozenset[str] | None] = {}
 
     def register_function(
@@ -129,7 +142,17 @@ class FunctionTable(PluginTable[Callable[..., Any]]):
         schema: type[BaseModel] | None = None,
         replaces: bool = False,
     ) -> bool:
-        """Add a function; `forwards` are those that get its `**kwargs`. As `register`."""
+        """Add a function; `forwards` are those that get its `**kwargs`. As `register`.
+
+        Raises:
+            ValueError: The name is taken, or the function needs an argument that nobody offers.
+        """
+        is_builtin = self._builtin.get(name.lower()) == getattr(function, "__module__", None)
+        if self._offers is not None and not is_builtin:
+            keys = () if schema is None else schema.model_fields
+            remedy = "give it a default, or make it a key of the config with schema="
+            offered = {*self._offers(), *keys}
+            check_arguments(f"{self.kind} '{name}'", function, offered, remedy)
         added = self.register(name, function, schema=schema, replaces=replaces)
         if added:
             self._arguments[name.lower()] = named_arguments(function, forwards)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlinf.config.plugins import load_extension, register_schema
+from rlinf.config.signatures import Call, check_accepts, check_call, check_method
 from rlinf.config.supported_env import SupportedEnvType
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ _targets: dict[str, Any] = {
     "maniskill": "rlinf.envs.maniskill.env:ManiSkillEnv",
     "libero": "rlinf.envs.libero.env:LiberoEnv",
 }
+_VECTOR = Call(("cfg",), ("num_envs", "seed_offset", "total_num_processes", "worker_info"))
+"""How vector envs are made."""
+
+_GYMNASIUM = {"reset": Call((), ("seed",)), "step": Call(("action",))}
+"""How methods of Gymnasium envs are called."""
+
 _own_keys: dict[str, tuple[str, ...]] = {}
 
 
@@ -55,7 +62,7 @@ def register_env(
         A decorator if `target` is None.
 
     Raises:
-        ValueError: The name is taken.
+        ValueError: The name is taken, or the env cannot be made or stepped as envs are.
     """
     if target is None:
 
@@ -68,6 +75,7 @@ def register_env(
     from rlinf.envs.gymnasium.config import GymnasiumEnvKeys
 
     key = name.lower()
+    _check_signatures(f"env '{name}'", target, tuple(schema.model_fields) if schema else ())
     base = VectorEnvKeys if isinstance(target, str) or _is_vector(target) else GymnasiumEnvKeys
     if not replaces and not _same(_targets.get(key, target), target):
         raise ValueError(
@@ -79,6 +87,21 @@ def register_env(
     _targets[key] = target
     _own_keys[key] = tuple(schema.model_fields) if schema else ()
     return None
+
+
+def _check_signatures(what: str, target: Any, keys: tuple[str, ...]) -> None:
+    if isinstance(target, str):
+        return
+    if _is_vector(target):
+        check_call(what, target, _VECTOR)
+        return
+    if not callable(target):
+        raise ValueError(f"{what} must be an env class or a function, but is {target!r}")
+    # Further arguments may come with `init_params`.
+    check_accepts(what, target, keys)
+    for method, call in _GYMNASIUM.items():
+        if hasattr(target, method):
+            check_method(what, target, method, call)
 
 
 def get_env_cls(env_type: str | SupportedEnvType, env_cfg: Any = None) -> type[VectorEnv]:

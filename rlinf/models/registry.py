@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlinf.config.plugins import load_extension, register_schema
+from rlinf.config.signatures import Call, check_call, check_method
 from rlinf.config.supported_model import SupportedModel, get_supported_model
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ _lazy: dict[str, str] = {
         "rlinf.models.causal_lm.model:build_causal_lm",
     ),
 }
+_METHODS = {
+    "default_forward": Call(
+        ("forward_inputs",), ("compute_logprobs", "compute_entropy", "compute_values")
+    ),
+    "predict_action_batch": Call(("env_obs",), ("mode",)),
+}
+"""How methods of embodied policies are called."""
+
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -54,7 +63,8 @@ def register_model(
         The builder; without one, a decorator.
 
     Raises:
-        ValueError: The name is taken, or the category is unknown.
+        ValueError: The name is taken, the category is unknown, or the builder, or a method of the
+            policy class, cannot be called as it will be.
     """
 
     def register(build: Builder) -> Builder:
@@ -65,6 +75,7 @@ def register_model(
                 f"model type '{model_type}' already has a builder; pass replaces=True to take its "
                 "place"
             )
+        _check_signatures(f"model '{model_type}'", build)
         SupportedModel.register(name, category)
         if schema is not None:
             register_schema("model", name, schema, replaces=replaces)
@@ -73,6 +84,18 @@ def register_model(
         return build
 
     return register if builder is None else register(builder)
+
+
+def _check_signatures(what: str, build: Builder) -> None:
+    spec = ("env_spec",) if _takes_spec(build) else ()
+    check_call(what, build, Call(("cfg", "torch_dtype"), spec))
+    for method, call in _METHODS.items():
+        if hasattr(build, method):
+            check_method(what, build, method, call)
+
+
+def _takes_spec(build: Builder) -> bool:
+    return callable(build) and "env_spec" in inspect.signature(build).parameters
 
 
 def get_model(
@@ -105,8 +128,7 @@ def get_model(
     cfg = complete(cfg, env_spec)
     if dtype is None:
         dtype = getattr(torch, _PRECISIONS[cfg.precision])
-    wants_spec = "env_spec" in inspect.signature(builder).parameters
-    return builder(cfg, dtype, **({"env_spec": env_spec} if wants_spec else {}))
+    return builder(cfg, dtype, **({"env_spec": env_spec} if _takes_spec(builder) else {}))
 
 
 def _builder(model_type: str) -> Builder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlinf.config.plugin_table import PluginTable
+from rlinf.config.signatures import Call, check_call, check_method
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -14,6 +15,8 @@ _BUILTIN = {
     for name in ("arithmetic", "code", "math", "reasoning_gym", "searchr1", "vqa")
 }
 """For each built-in reward the module that defines and registers it when imported."""
+
+_SCORE = Call(("response", "answer"), ("prompt", "metadata"))
 
 reward_registry: PluginTable[type] = PluginTable("reward", _BUILTIN)
 
@@ -34,8 +37,10 @@ def register_reward(
         replaces: Take the place of whoever has the name.
 
     Raises:
-        ValueError: The name is taken.
+        ValueError: The name is taken, or the class cannot be called as rewards are.
     """
+    check_call(f"reward '{name}'", cls, Call(("cfg",)))
+    check_method(f"reward '{name}'", cls, "score", _SCORE)
     reward_registry.register(name, cls, schema=schema, replaces=replaces)
 
 

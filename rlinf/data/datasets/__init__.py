@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlinf.config.plugin_table import PluginTable
+from rlinf.config.signatures import Call, check_call
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -35,10 +36,12 @@ def register_dataset(
         replaces: Take the place of whoever has the name.
 
     Returns:
-        A decorator for subclasses of `rlinf.data.datasets.base.PromptDataset`.
+        A decorator for subclasses of `rlinf.data.datasets.base.PromptDataset`. It raises a
+        ValueError if the name is taken, or the class cannot be called with (cfg, split, seed).
     """
 
     def register(cls: Dataset) -> Dataset:
+        check_call(f"dataset '{name}'", cls, Call(("cfg", "split", "seed")))
         dataset_registry.register(name, cls, schema=schema, replaces=replaces)
         return cls
 

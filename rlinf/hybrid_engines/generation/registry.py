@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from rlinf.config.signatures import Call, check_method
 from rlinf.config.suggest import did_you_mean, listed
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ def register_engine(
         The class.
 
     Raises:
-        ValueError: The name is taken.
+        ValueError: The name is taken, or `from_settings` does not take the settings.
     """
+    check_method(f"generation engine '{name}'", engine, "from_settings", Call(("settings",)))
     if name.lower() in _engines and not replaces:
         raise ValueError(
             f"there is a generation engine '{name}' already; pass replaces=True to take its place"

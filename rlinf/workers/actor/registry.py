@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlinf.algorithms.registry import policy_loss_registry
 from rlinf.config.plugin_table import PluginTable
+from rlinf.config.signatures import Call, check_call, check_method
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -21,6 +22,16 @@ _OF_POLICY_LOSSES = {
     "reasoning": ("rlinf.workers.actor.reasoning_learner", "ReasoningLearner"),
 }
 """Who learns by a registered policy loss, by the beginning of `runner.task_type`."""
+
+_CONSTRUCTOR = (Call(("cfg", "model", "place")), Call(("cfg", "model", "place", "critic")))
+"""How learners are made: of embodied tasks, and of reasoning tasks."""
+
+_METHODS = {
+    "prepare": (Call(("batch", "env_ids")),),
+    "update": (Call(), Call(("tolerance", "critic_first"))),
+    "rollout_needs": (Call(("cfg",)),),
+}
+"""How their methods are called; where there are two ways, as above."""
 
 learner_registry: PluginTable[Any] = PluginTable("loss", {})
 
@@ -36,10 +47,15 @@ def register_learner(
         replaces: Take the place of whoever has the name.
 
     Returns:
-        A decorator that leaves the class as it is.
+        A decorator that leaves the class as it is. It raises a ValueError if the name is taken, or
+        the class cannot be called as learners are.
     """
 
     def register(learner: Kind) -> Kind:
+        what = f"learner '{name}'"
+        check_call(what, learner, *_CONSTRUCTOR)
+        for method, calls in _METHODS.items():
+            check_method(what, learner, method, *calls)
         learner_registry.register(name, learner, schema=schema, replaces=replaces)
         return learner
 

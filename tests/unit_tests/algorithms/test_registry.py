@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rlinf.algorithms import registry
 from rlinf.algorithms.rewards import get_reward_class, register_reward, reward_registry
+from rlinf.algorithms.rewards.base import Reward
 from rlinf.config import Float, Section
 from rlinf.config.plugin_table import FunctionTable, PluginTable
 from rlinf.config.plugins import get_schema, known_names
@@ -135,7 +136,7 @@ def test_the_same_item_may_be_registered_twice():
 
 
 def test_rewards_are_classes_by_name():
-    class LengthReward:
+    class LengthReward(Reward):
         pass
 
     register_reward("Length", LengthReward)
@@ -144,4 +145,4 @@ def test_rewards_are_classes_by_name():
     with pytest.raises(ValueError, match="did you mean 'length'"):
         get_reward_class("lenght")
     with pytest.raises(ValueError, match="registered already"):
-        register_reward("length", int)
+        register_reward("length", type("Other", (Reward,), {}))

@@ -9,7 +9,14 @@ from tests.unit_tests.workers.actor.learning import make_cfg
 
 
 class Own(RolloutLearner):
-    prepare = update = None
+    def __init__(self, cfg, model, place):
+        super().__init__(cfg, place)
+
+    def prepare(self, batch, env_ids):
+        return {}
+
+    def update(self):
+        return {}
 
 
 def test_a_policy_loss_has_the_learner_of_its_task():
