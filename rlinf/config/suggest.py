@@ -57,9 +57,10 @@ def how_to_register(kind: str) -> str:
     Args:
         kind: One of the kinds of `rlinf.config.plugins`.
     """
-    how = f"one of your own: {_DECORATORS[kind]} in a module that RLINF_EXT_MODULE names"
+    how = f"one of your own: {_DECORATORS[kind]} in a module that RLINF_EXT_MODULE"
     given = os.environ.get("RLINF_EXT_MODULE")
-    return how + (f"; now it is '{given}', which registers no such name" if given else "")
+    now = f"; RLINF_EXT_MODULE={given} registers no such name" if given else ""
+    return f"{how} or runner.ext_modules names{now}"
 
 
 def listed(names: Iterable[str]) -> str:
