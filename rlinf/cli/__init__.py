@@ -23,6 +23,7 @@ from rlinf.cli import (
     fetch,
     logs,
     report,
+    runs,
     trace,
     train,
     verify,
@@ -33,6 +34,7 @@ examples:
   rlinf train --list                   # what can be run
   rlinf train metaworld_ppo_mlp        # a run; what it writes is in logs/metaworld_ppo_mlp/latest
   rlinf eval logs/metaworld_ppo_mlp    # its policy, without training
+  rlinf runs                           # which runs there are, and how good they are
   rlinf report logs/metaworld_ppo_mlp  # one page of all that it wrote
   rlinf check metaworld_ppo_mlp        # is a configuration right, and does it fit this machine?
   rlinf doctor                         # is this machine set up?
@@ -98,6 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_parser(commands)
     trace.add_parser(commands)
     bisect.add_parser(commands)
+    runs.add_parser(commands)
     report.add_parser(commands)
     logs.add_parser(commands)
     fetch.add_parser(commands)

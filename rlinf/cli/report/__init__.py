@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import webbrowser
 from pathlib import Path
 
 from rlinf.cli.run_argument import ABOUT, run_argument
@@ -20,6 +22,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("folder", type=run_argument, help=ABOUT)
     parser.add_argument("--out", metavar="FILE", help="page to write; RUN/report.html by default")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument(
         "--max-video-mb",
         metavar="MB",
@@ -40,5 +43,27 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{path} ({size / 1e6:.1f} MB); open it in a browser")
+    written = f"{path} ({size / 1e6:.1f} MB)"
+    if not args.open:
+        print(f"{written}; open it in a browser")
+    elif open_page(path):
+        print(f"{written}; opened in the browser")
+    else:
+        print(f"{written}; no browser can be opened here: open it on a machine that has one")
     return 0
+
+
+def open_page(path: Path) -> bool:
+    """Open a page in the browser.
+
+    Returns:
+        Whether there is one. Without a screen there is none, unless BROWSER names a program: those
+        for a text terminal run no scripts.
+    """
+    has_screen = sys.platform == "darwin" or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    )
+    try:
+        return has_screen and webbrowser.open(path.resolve().as_uri())
+    except webbrowser.Error:
+        return False

@@ -1,0 +1,75 @@
+"""Finds runs: those below a folder, and the one that a user has typed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rlinf.utils.runs.folders import CHECKPOINTS, find_run, is_run
+from rlinf.utils.runs.lock import FILE as LOCK
+from rlinf.utils.runs.summary import FILE as SUMMARY
+
+_DEPTH = 4
+"""Levels below a folder that are looked at: `logs/<experiment>/<run>` needs two."""
+
+
+def has_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run, also of one that ended before it wrote its config.
+
+    Args:
+        folder: any folder.
+    """
+    return is_run(folder) or (folder / SUMMARY).is_file() or (folder / LOCK).is_file()
+
+
+def find_runs(top: Path, unreadable: Callable[[OSError], None] | None = None) -> list[Path]:
+    """Return the folders of runs in a folder, sorted, and the folder itself if it is one.
+
+    What is inside of a run, such as its evaluations, counts only if the run is the folder given.
+
+    Args:
+        top: folder of logs, of an experiment, or of a run.
+        unreadable: is told of each folder that cannot be read.
+    """
+    top = absolute(top)
+    found = [top] if has_run(top) else []
+    for root, folders, _ in os.walk(top, onerror=unreadable):
+        inside = [Path(root, name) for name in folders if not _is_passed_over(Path(root, name))]
+        runs = [folder for folder in inside if has_run(folder)]
+        found += runs
+        deeper = len(Path(root).relative_to(top).parts) + 1 < _DEPTH
+        folders[:] = [folder.name for folder in inside if deeper and folder not in runs]
+    return sorted(found)
+
+
+def _is_passed_over(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name == CHECKPOINTS or folder.is_symlink()
+
+
+def absolute(path: Path) -> Path:
+    """Return a path from the root; a link to a run, such as `latest`, becomes that run's folder."""
+    path = Path(os.path.abspath(path))
+    if not path.is_symlink() or not has_run(path):
+        return path
+    target = path.readlink()
+    # Links above it are kept: they are what the user types.
+    return path.parent / target if len(target.parts) == 1 else path.resolve()
+
+
+def chosen_run(text: str) -> Path:
+    """Return the folder of the run that a user means: that folder, or an experiment's newest run.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    folder = absolute(find_run(text))
+    if not has_run(folder):
+        raise ValueError(not_a_run(text))
+    return folder
+
+
+def not_a_run(text: str | Path) -> str:
+    """Say that there is no run where a user has typed one."""
+    what = "has no run" if Path(text).is_dir() else "is not a folder"
+    return f"{text} {what}; `rlinf runs FOLDER` lists the runs in a folder"
