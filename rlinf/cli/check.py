@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
         0 if it is valid, 1 if it is not, 2 for wrong usage.
     """
     from rlinf.config import ConfigError, json_schema
+    from rlinf.config.requirements import install_command
 
     if args.schema:
         print(json.dumps(json_schema(), indent=2))
@@ -65,8 +66,13 @@ def run(args: argparse.Namespace) -> int:
             print(error, file=sys.stderr)
         return 1
     memory, missing = report.pop("memory_lines", []), report.pop("missing")
+    packages = report.pop("missing_extras")
     if args.json:
         report["missing"] = [asdict(problem) for problem in missing]
+        report["missing_extras"] = [
+            {"path": item.path, "value": item.value, "modules": item.modules} for item in packages
+        ]
+        report["install"] = install_command(packages) if packages else None
         print(json.dumps({"ok": True, "problems": [], **report}, indent=2))
         return 0
     print(f"{args.config}: valid, task type {report['task_type']}")
@@ -79,6 +85,10 @@ def run(args: argparse.Namespace) -> int:
         print("\nnot on this machine; the run needs them where it runs")
         for problem in missing:
             print(f"  {problem.path}: {problem.message}; {problem.hint}")
+    if packages:
+        print("\npackages that the run needs and this Python does not have")
+        print("\n".join(f"  {item}" for item in packages))
+        print(f"  install them: {install_command(packages)}")
     if memory:
         print("\nmemory of each process at its peak")
         print("\n".join(f"  {line}" for line in memory))
@@ -104,9 +114,10 @@ def inspect_config(
 
     Returns:
         `task_type`, `placement` (per component one entry per process), `placement_map` (the same
-        as text), `arithmetic` (lines of text) and `missing` (what is named and not here, as
-        problems); on request `memory` (bytes by component and part) and `memory_lines` (the same
-        as text, or why there is no prediction).
+        as text), `arithmetic` (lines of text), `missing` (what is named and not here, as
+        problems) and `missing_extras` (packages that it needs and that are not here); on request
+        `memory` (bytes by component and part) and `memory_lines` (the same as text, or why there is
+        no prediction).
 
     Raises:
         rlinf.config.ConfigError: The config is not valid; holds every problem.
@@ -117,6 +128,7 @@ def inspect_config(
         Problem,
         batch_arithmetic,
         build_config,
+        missing_extras,
         to_plain,
         validate_cfg,
     )
@@ -148,6 +160,7 @@ def inspect_config(
         raise ConfigError([wrong])
     report["arithmetic"] = batch_arithmetic(cfg, sizes)
     report["missing"] = missing_files(to_plain(cfg))
+    report["missing_extras"] = missing_extras(to_plain(cfg))
     trains = cfg.runner.task_type in ("embodied", "reasoning")
     if memory and trains and {"actor", "rollout"} <= report["placement"].keys():
         report |= _memory(cfg, report["placement"])

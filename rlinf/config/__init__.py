@@ -15,6 +15,13 @@ _EXPORTS = {
     "rlinf.config.load": ("build_config", "config_folders", "config_names"),
     "rlinf.config.plugins": ("load_extension", "register_lazy", "register_schema"),
     "rlinf.config.reference": ("config_reference_markdown", "json_schema"),
+    "rlinf.config.requirements": (
+        "ExtrasMissing",
+        "Need",
+        "missing_extras",
+        "register_need",
+        "require_extras",
+    ),
     "rlinf.config.schema.base": ("Float", "Int", "Section"),
     "rlinf.config.schema.cluster": ("ClusterConfig",),
     "rlinf.config.schema.env": ("EnvConfig",),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,20 @@ def test_a_distribution_that_does_not_fit_the_env_is_told_without_a_cluster(
     assert "takes real numbers" in capsys.readouterr().err
     assert main([*command, "+actor.model.distribution=gausian"]) == 1
     assert "multi_categorical" in capsys.readouterr().err
+
+
+def test_packages_that_are_not_here_are_told_with_the_command_that_installs_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "metaworld", None)
+    monkeypatch.setitem(sys.modules, "swanlab", None)
+    arguments = ["check", "metaworld_ppo_mlp", "runner.logger.logger_backends=[swanlab]"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "packages that the run needs and this Python does not have" in out
+    assert '  env.train.env_type = "metaworld": metaworld\n' in out
+    assert out.count("pip install -e") == 2 and "[embodied,tracking]" in out
+    assert main([*arguments, "--json", "--no-memory"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [item["modules"] for item in report["missing_extras"]] == [["metaworld"], ["swanlab"]]
+    assert "[embodied,tracking]" in report["install"]
