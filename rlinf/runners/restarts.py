@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlinf.config import ConfigError
+from rlinf.config import ConfigError, ExtrasMissing, require_extras, to_plain
 from rlinf.runners.run_folder import (
     RunRefused,
     begin_run,
@@ -44,8 +44,9 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
         What the job returned.
     """
     try:
+        require_extras(to_plain(cfg))
         cfg = begin_run(cfg)
-    except (CheckpointError, RunInUse, RunRefused) as error:
+    except (CheckpointError, ExtrasMissing, RunInUse, RunRefused) as error:
         # Said in full by its message; a traceback would only hide it.
         raise SystemExit(f"error: {error}") from None
     folder = run_folder(cfg)
