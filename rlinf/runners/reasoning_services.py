@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
 from rlinf.data.prompts import PromptSet
 from rlinf.data.reasoning import GroupRequest, Verdict
 from rlinf.scheduler import Channel, WaitTimeout, WorkerGroup, wait_beside
+from rlinf.scheduler.deadlines import Deadline
 
 _LOOK_SECONDS = 1.0
 _numbers = itertools.count()
@@ -77,7 +77,7 @@ class ReasoningServices:
     def next_verdict(self, key: int | str) -> Verdict:
         """Return the next verdict under a key, as long as all workers live."""
         limit = self._cfg.cluster.timeouts.channel
-        deadline = time.monotonic() + (1e9 if limit is None else limit)
+        deadline = Deadline(limit)
         while True:
             try:
                 return self._verdicts.get(key=key, timeout=_LOOK_SECONDS)
@@ -86,7 +86,7 @@ class ReasoningServices:
                     if call.done():
                         call.wait()
                         raise RuntimeError(f"{call} ended before the run did") from None
-                if time.monotonic() > deadline:
+                if deadline.passed():
                     raise
 
     def validate(self, prompts: PromptSet, key: str) -> list[Verdict]:

@@ -11,6 +11,8 @@ class ClusterEnvVar(str, Enum):
 
     COMM_NET_DEVICES = "COMM_NET_DEVICES"
     """Network interface of torch's back-ends."""
+    DEBUG = "DEBUG"
+    """Whether what is raised opens the debugger at the driver's terminal: 1 or 0."""
     DEVICE_LINK = "DEVICE_LINK"
     """How tensors go between GPUs: nccl, gloo or off."""
     EXT_MODULE = "EXT_MODULE"

@@ -27,6 +27,7 @@ class RunSpec:
             workers end them if the driver is killed and cannot.
         import_path: where the driver finds its modules; workers look there, too.
         trace: whether processes record what they do and wait for.
+        debug: whether a worker that raises opens the debugger.
     """
 
     run_id: str
@@ -40,6 +41,7 @@ class RunSpec:
     ray_processes: list[tuple[int, float]] = field(default_factory=list)
     import_path: list[str] = field(default_factory=list)
     trace: bool = True
+    debug: bool = False
 
     def timeout(self, name: str) -> float | None:
         """Deadline of a kind of wait."""

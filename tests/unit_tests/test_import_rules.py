@@ -42,6 +42,7 @@ SCHEDULER = [
     "topology",
     "channel",
     "collective",
+    "debug",
     "failure",
     "registry",
     "net",

@@ -7,14 +7,15 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rlinf.scheduler.channel.spec import KEEPER_GROUP, ChannelSpec
 from rlinf.scheduler.cluster import nodes as node_search
 from rlinf.scheduler.cluster.driver_supervisor import DriverSupervisor
-from rlinf.scheduler.cluster.hooks import ExitHooks
+from rlinf.scheduler.cluster.hooks import ExitHooks, tell_last
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.ray_session import RaySession, alive_nodes
 from rlinf.scheduler.cluster.shutdown import (
@@ -25,9 +26,14 @@ from rlinf.scheduler.cluster.shutdown import (
     our_processes,
 )
 from rlinf.scheduler.collective.shm_budget import remove_unused_table
+from rlinf.scheduler.debug.console import SERVICE as DEBUG_SERVICE
+from rlinf.scheduler.debug.console import DebugConsole
+from rlinf.scheduler.debug.debugger import DriverDebugger
+from rlinf.scheduler.debug.debugger import install as install_debugger
 from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.events import Death
+from rlinf.scheduler.failure.reporter import DRIVER
 from rlinf.scheduler.net.auth import new_secret
 from rlinf.scheduler.placement import NodePlacementStrategy, PackedPlacementStrategy
 from rlinf.scheduler.registry.server import RegistryServer
@@ -37,6 +43,7 @@ from rlinf.scheduler.topology.topology import ClusterTopology
 from rlinf.scheduler.trace import start as start_trace
 from rlinf.scheduler.traffic import Traffic
 from rlinf.scheduler.worker.channel_keeper import ChannelKeeper
+from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
 from rlinf.scheduler.worker.launched import LaunchedGroup
 from rlinf.scheduler.worker.log_folder import default_log_dir, prepare_log_dir
 from rlinf.scheduler.worker.ports import free_port
@@ -47,6 +54,7 @@ from rlinf.scheduler.worker.runtime import (
     set_current_runtime,
 )
 from rlinf.scheduler.worker.worker import Worker
+from rlinf.utils.phases import phases
 
 DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "nodes": 300.0,
@@ -114,15 +122,17 @@ class Cluster:
         self._session: RaySession | None = None
         self._supervisor: DriverSupervisor | None = None
         self._groups: list[LaunchedGroup] = []
+        self._together = threading.local()
         self._keepers: dict[tuple[int, ...], list[str]] = {}
         self._closed = False
         self._lock = threading.RLock()
         if cluster_cfg is None and num_nodes is None and has_runtime():
             self._attach()
         else:
-            self._create(
-                num_nodes, num_gpus_per_node, cluster_cfg or {}, distributed_log_dir, trace
-            )
+            with phases.phase("start_ray"):
+                self._create(
+                    num_nodes, num_gpus_per_node, cluster_cfg or {}, distributed_log_dir, trace
+                )
         Cluster._current = self
 
     # -- making -------------------------------------------------------------------------------
@@ -188,6 +198,7 @@ class Cluster:
                 else [],
                 import_path=[os.path.abspath(path) for path in sys.path],
                 trace=trace,
+                debug=ClusterEnvVar.DEBUG.get("0") == "1",
             )
             start_trace(str(self.log_dir / "driver.trace") if trace else None)
             self._runtime = ProcessRuntime(
@@ -212,6 +223,11 @@ class Cluster:
             self._driver_node.node_rank,
             found.oom_kills,
         )
+        console = DebugConsole(self._supervisor.pause_deadlines)
+        self._server.services[DEBUG_SERVICE] = console.serve
+        self._runtime.registry.on_death(lambda death: console.end_turn(death.name))
+        self._debugger = DriverDebugger(self._supervisor.pause_deadlines)
+        install_debugger(self._debugger.breakpoint)
         self._shutdown = GroupShutdown(
             self._runtime.registry,
             self.timeout("shutdown") or 20.0,
@@ -220,7 +236,7 @@ class Cluster:
             ),
             self._supervisor.awake,
         )
-        self._hooks = ExitHooks(self.shutdown, self._supervisor.report, old_sigterm)
+        self._hooks = ExitHooks(self.shutdown, self._fail, old_sigterm)
 
     # -- facts --------------------------------------------------------------------------------
 
@@ -299,6 +315,23 @@ class Cluster:
 
     # -- groups -------------------------------------------------------------------------------
 
+    @contextmanager
+    def launch_together(self) -> Iterator[None]:
+        """Let the groups that are launched in the block start at the same time.
+
+        The block ends when the workers of all of them have registered, and raises what `launch`
+        raises; their methods are called after it.
+        """
+        self._together.launches = launches = []
+        with phases.phase("launch"):
+            try:
+                yield
+            finally:
+                del self._together.launches
+            for group, starting in launches:
+                self._await_start(group, starting)
+
+    @phases.phase("launch")
     def start_group(
         self,
         name: str,
@@ -341,13 +374,20 @@ class Cluster:
             worker_cls.on_shutdown is not Worker.on_shutdown,
         )
         self._groups.append(group)
+        starting = group.start()
+        if hasattr(self._together, "launches"):
+            self._together.launches.append((group, starting))
+        else:
+            self._await_start(group, starting)
+        return group
+
+    def _await_start(self, group: LaunchedGroup, starting: WorkerGroupFuncResult) -> None:
         try:
-            group.infos = group.start(self.timeout("launch"))
+            group.infos = starting.wait(self.timeout("launch"))
         except BaseException:
-            with attempt(f"ending group {name!r}, which could not be started,"):
+            with attempt(f"ending group {group.name!r}, which could not be started,"):
                 self.stop_group(group)
             raise
-        return group
 
     def stop_group(self, group: LaunchedGroup) -> None:
         """End the workers of a group and wait until they are gone; once."""
@@ -417,10 +457,21 @@ class Cluster:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and self._supervisor is not None:
-            self._supervisor.report(error)
-        self.shutdown()
+        if error is None:
+            self.shutdown()
+        else:
+            self._fail(error)
 
+    def _fail(self, error: BaseException) -> None:
+        """Explain the error that ends the run, end everything, and tell it last."""
+        card = self._supervisor.explain(error) if self._supervisor is not None else None
+        if self.run.debug and card is not None and card.who == DRIVER:
+            self._debugger.post_mortem(error)
+        self.shutdown()
+        if card is not None:
+            tell_last(card, error)
+
+    @phases.phase("stop")
     def shutdown(self) -> None:
         """End all workers and, if this cluster started it, Ray; return when they are gone."""
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import Any
 
 from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.cluster.ray_session import RaySession
+from rlinf.scheduler.deadlines import set_paused
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied
 from rlinf.scheduler.events import Death
+from rlinf.scheduler.failure.card import FailureCard
 from rlinf.scheduler.failure.post_mortem import PostMortem, diagnose, read_post_mortem
 from rlinf.scheduler.failure.process_state import is_stopped, process_state
 from rlinf.scheduler.failure.record import STACK_SIGNAL
@@ -63,6 +65,8 @@ class DriverSupervisor(Supervisor):
         self._nodes = nodes
         self._node_rank = node_rank
         self._oom_kills = oom_kills
+        self._pauses = 0
+        self._pausing = threading.Lock()
         self.folder = Path(run.log_dir)
         self.reporter = FailureReporter(server.state, self.folder, self.explain_death, self.stopped)
 
@@ -78,6 +82,15 @@ class DriverSupervisor(Supervisor):
     def note_recovery(self, moment: float) -> None:
         """See `Supervisor.note_recovery`."""
         self.reporter.dealt_with(moment)
+
+    def pause_deadlines(self, paused: bool) -> None:
+        """Stop the deadlines of all processes, or let them go on when all who asked have done."""
+        with self._pausing:
+            before = self._pauses
+            self._pauses += 1 if paused else -1
+            if bool(before) != bool(self._pauses):
+                set_paused(paused)
+                self.tell("pause_deadlines", paused, list(self._server.state.workers))
 
     # -- deaths -------------------------------------------------------------------------------
 
@@ -201,18 +214,16 @@ class DriverSupervisor(Supervisor):
                 os.kill(info.pid, STACK_SIGNAL)
         return folder
 
-    def report(self, error: BaseException) -> None:
-        """Print and save the failure card, once, for the error that ends the run.
+    def explain(self, error: BaseException) -> FailureCard | None:
+        """Make and save the failure card for the error that ends the run; None the second time.
 
         Whatever goes wrong with the card, the error stays the one that is raised.
         """
         try:
-            card = self.reporter.report(error)
+            return self.reporter.report(error)
         except Exception:
             traceback.print_exc()
-            card = self.reporter.card
-        if card is not None:
-            print(card.render(), file=sys.stderr, flush=True)
+            return self.reporter.card
 
 
 def _gist(error: Exception) -> str:

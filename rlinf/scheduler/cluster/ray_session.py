@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlinf.scheduler.cluster import ray_messages
 from rlinf.scheduler.errors import ClusterError
 
 _STARTS = 4
@@ -48,6 +49,7 @@ class RaySession:
 
         if ray.is_initialized():
             return
+        ray_messages.keep_out()
         options: dict[str, Any] = {"namespace": namespace, "logging_level": "ERROR"}
         if address is None or address == "local":
             self.local = True
@@ -57,11 +59,17 @@ class RaySession:
         else:
             _check_reachable(address)
             options["address"] = address
+        debugger = os.environ.get("PYTHONBREAKPOINT")
         try:
             with _importable_by_workers():
                 _start(options) if self.local else ray.init(**options)
         except ConnectionError as error:
             raise _no_ray(address, error) from error
+        finally:
+            # Ray puts a debugger of its own in the place of what the user has chosen.
+            os.environ.pop("PYTHONBREAKPOINT", None)
+            if debugger is not None:
+                os.environ["PYTHONBREAKPOINT"] = debugger
         self.owned = True
 
     def wait_for_nodes(

@@ -31,6 +31,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.options import CollectiveGroupOptions
+from rlinf.scheduler.deadlines import Deadline
 
 if TYPE_CHECKING:
     import torch
@@ -266,13 +267,13 @@ class PairGroup:
             for key in self._used_keys:
                 self._store.delete_key(key)
             self._used_keys.clear()
-        begin = time.monotonic()
+        deadline = Deadline(limit)
         for work in works:
             pause = 2e-5
             # A question to NCCL finds errors, too, while a wait for the GPU would not. Gloo cannot
             # be asked, nor aborted: a transfer that a death cuts in two ends at the limit.
             while self._stream is not None and not work.is_completed():
-                if limit is not None and time.monotonic() - begin > limit:
+                if deadline.passed():
                     raise TimeoutError(f"a transfer was not done after {limit:g} s")
                 time.sleep(pause)
                 pause = min(1.5 * pause, 1e-3)

@@ -9,6 +9,7 @@ from functools import partial
 
 from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.collective.peer_losses import PeerLosses
+from rlinf.scheduler.deadlines import Deadline, wait_within
 from rlinf.scheduler.errors import ConnectionBroken, SchedulerError, WaitTimeout, WorkerDied
 from rlinf.scheduler.net import forks
 from rlinf.scheduler.net.connection import Connection, Numbers
@@ -179,13 +180,13 @@ class PeerConnections:
     def await_end(self, connection: Connection) -> None:
         """Wait until the end of a connection has been dealt with; not for the I/O thread."""
         limit = self._run.timeout("recv")
-        if not interruptible(connection.over.wait, limit):
+        if not wait_within(limit, lambda s: interruptible(connection.over.wait, s)):
             what = f"the end of a connection to {connection.identity['name']} to be dealt with"
             raise WaitTimeout(what, waiter=self._name, seconds=limit)
 
     def _connect(self, peer: str) -> Connection:
         limit = self._run.timeout("recv")
-        deadline = None if limit is None else time.monotonic() + limit
+        deadline = Deadline(limit)
         what = f"{peer} to register, in order to send to it"
         try:
             info = self._registry.ask("lookup", worker=peer, timeout=limit, what=what)
@@ -217,12 +218,12 @@ class PeerConnections:
             except OSError as failure:
                 info = self._look_again(peer, failure, deadline)
 
-    def _look_again(self, peer: str, failure: OSError, deadline: float | None) -> WorkerInfo:
+    def _look_again(self, peer: str, failure: OSError, deadline: Deadline) -> WorkerInfo:
         """Return where a peer is that could not be reached; it may be slow, or started anew."""
         info = self._registry.ask("lives", worker=peer)
         if info is None:
             raise self._why(peer, failure) from failure
-        if deadline is not None and time.monotonic() > deadline:
+        if deadline.passed():
             raise WaitTimeout(f"{peer} to take a connection ({failure})", waiter=self._name)
         interruptible(time.sleep, _RETRY_SECONDS)
         return info

@@ -47,6 +47,7 @@ from rlinf.scheduler.collective.shm_segment import (
     layout,
     size_class,
 )
+from rlinf.scheduler.deadlines import Deadline
 from rlinf.scheduler.errors import WaitTimeout
 from rlinf.scheduler.net import forks
 from rlinf.scheduler.net.interrupts import interruptible
@@ -422,14 +423,14 @@ class _Wait:
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
-        self._deadline = time.monotonic() + timeout
+        self._deadline = Deadline(timeout)
         self._began: float | None = None
 
     def left(self) -> float:
         """Return the seconds that are left; called when there is need to wait."""
         if self._began is None:
             self._began = time.perf_counter()
-        return self._deadline - time.monotonic()
+        return 0.0 if self._deadline.passed() else self._deadline.left() or 0.0
 
     def record(self) -> None:
         """Record the wait, if there was one."""

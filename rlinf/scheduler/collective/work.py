@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler import trace
+from rlinf.scheduler.deadlines import await_within, wait_within
 from rlinf.scheduler.errors import CallCancelled, WaitTimeout
 from rlinf.scheduler.net import waker
 from rlinf.scheduler.net.connection import Connection
@@ -137,7 +138,7 @@ class Work:
         limit = self.timeout if timeout is None else timeout
         begin = time.perf_counter()
         try:
-            if not self._hold(limit):
+            if not wait_within(limit, self._hold):
                 self._ask_to_stop()
                 self._hold(self.grace)
                 self._check_in_time(limit)
@@ -193,7 +194,7 @@ class Work:
         limit = self.timeout if timeout is None else timeout
         begin = time.perf_counter()
         try:
-            if not await self._async_hold(limit):
+            if not await await_within(limit, self._async_hold):
                 self._ask_to_stop()
                 await self._async_hold(self.grace)
                 self._check_in_time(limit)

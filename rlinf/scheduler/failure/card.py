@@ -8,6 +8,9 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+_FRAMES = 3
+"""Frames of a traceback that a card shows; its file has all."""
+
 
 @dataclass
 class FailureCard:
@@ -23,6 +26,7 @@ class FailureCard:
         cause: likely cause.
         change: what to change.
         followers: workers that stopped because of it.
+        traceback: file with the whole traceback.
         logs: folder with the logs and stacks.
     """
 
@@ -35,6 +39,7 @@ class FailureCard:
     cause: str = ""
     change: str = ""
     followers: list[str] = field(default_factory=list)
+    traceback: str = ""
     logs: str = ""
 
     def save(self, folder: Path) -> Path:
@@ -61,7 +66,7 @@ class FailureCard:
             count = len(self.followers)
             noun = "worker" if count == 1 else "workers"
             rows.append(("also", f"{count} {noun} stopped because of this"))
-        rows.append(("logs", self.logs))
+        rows += [("traceback", self.traceback), ("logs", self.logs)]
         inner = width - 4
         lines = []
         for label, text in rows:
@@ -92,6 +97,18 @@ def _wrap(prefix: str, text: str, width: int) -> list[str]:
     return [(prefix if i == 0 else indent) + line for i, line in enumerate(out)]
 
 
+def innermost(traceback: str, frames: int = _FRAMES) -> list[str]:
+    """Return the end of a traceback: the innermost frames, and what was raised.
+
+    Args:
+        traceback: the text that Python prints.
+        frames: how many frames to keep.
+    """
+    lines = traceback.rstrip().splitlines()
+    begins = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    return lines[begins[-frames] :] if len(begins) > frames else lines
+
+
 def timestamp(seconds: float) -> str:
     """Local time with milliseconds."""
     moment = datetime.datetime.fromtimestamp(seconds)
@@ -104,7 +121,7 @@ def advice(exception_type: str, message: str) -> tuple[str, str]:
     for keys, cause, change in _ADVICE:
         if any(key in text for key in keys):
             return cause, change
-    return "", "see the traceback below; the full log of the worker is in the folder of logs"
+    return "", "look at the lines below; the whole traceback and the worker's log are in files"
 
 
 _ADVICE: tuple[tuple[tuple[str, ...], str, str], ...] = (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied
 from rlinf.scheduler.events import Death, Raised
-from rlinf.scheduler.failure.card import FailureCard, advice, timestamp
+from rlinf.scheduler.failure.card import FailureCard, advice, innermost, timestamp
 from rlinf.scheduler.failure.post_mortem import what_to_change
 from rlinf.scheduler.registry.state import RegistryState
 
@@ -19,6 +19,10 @@ from rlinf.scheduler.registry.state import RegistryState
 _WINDOW_SECONDS = 60.0
 _NOTICED_SECONDS = 5.0
 """Within these, everybody has noticed a death; those who lose a connection by it may be earlier."""
+DRIVER = "driver"
+"""Who failed, if it was the program itself."""
+TRACEBACK = "traceback.txt"
+"""File with the traceback of the error that ended the run, and those of the workers behind it."""
 _WAITS = ("WaitTimeout", "KeeperLost")
 """What somebody raises who waits for a process that does not answer."""
 
@@ -87,6 +91,10 @@ class FailureReporter:
                 return None
             self.card = self._explain(error)
         self.card.logs = str(self._folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        whole = self._folder / TRACEBACK
+        whole.write_text("".join(traceback.format_exception(error)))
+        self.card.traceback = str(whole)
         self.card.save(self._folder)
         return self.card
 
@@ -221,7 +229,7 @@ def _raised_card(event: Raised) -> FailureCard:
         when=timestamp(event.time),
         doing=f"running {event.method}()",
         what=f"{event.type}: {event.message}",
-        evidence=event.traceback.splitlines()[-30:],
+        evidence=innermost(event.traceback),
         cause=cause,
         change=change,
     )
@@ -257,16 +265,13 @@ def _stopped_card(stopped: StoppedWorker, error: BaseException) -> FailureCard:
 
 def _driver_card(error: BaseException) -> FailureCard:
     cause, change = advice(type(error).__qualname__, str(error))
-    lines = "".join(
-        traceback.format_exception(type(error), error, error.__traceback__)
-    ).splitlines()
     return FailureCard(
-        who="driver",
+        who=DRIVER,
         where="the driver process",
         when=timestamp(time.time()),
         doing="running the program",
         what=f"{type(error).__qualname__}: {error}",
-        evidence=lines[-30:],
+        evidence=innermost("".join(traceback.format_exception(error))),
         cause=cause,
         change=change,
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.address import WorkerInfo
+from rlinf.scheduler.deadlines import wait_within
 from rlinf.scheduler.errors import ClusterError, WaitTimeout
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.net.auth import AuthError
@@ -116,7 +117,7 @@ class RegistryClient:
         call = self._calls[number] = _Call()
         try:
             self._connection.send(pickle.dumps(("ask", number, operation, kwargs)))
-            answered = interruptible(call.done.wait, timeout)
+            answered = wait_within(timeout, lambda s: interruptible(call.done.wait, s))
         except ConnectionError as error:
             self._calls.pop(number, None)
             raise ClusterError(f"{self.name} lost the registry of the run: {error}") from error

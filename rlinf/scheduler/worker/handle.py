@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
 from rlinf.scheduler import trace
+from rlinf.scheduler.deadlines import Deadline, await_within
 from rlinf.scheduler.errors import CallCancelled, WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.supervisor import Supervisor
 from rlinf.scheduler.worker.pending import waiting
@@ -79,26 +80,25 @@ class WorkerGroupFuncResult:
         if self._outcomes is None:
             if timeout is None:
                 timeout = self._group.supervisor.timeout("call")
-            begin = time.perf_counter()
+            begin, deadline = time.perf_counter(), Deadline(timeout)
             with waiting(lambda: (self,)):
-                self._outcomes = self._glance(timeout)
+                self._outcomes = self._glance(deadline)
                 if self._outcomes is None:
-                    _collect([self], [], timeout, begin)
+                    _collect([self], [], deadline)
             _record(self, begin)
         return list(self._outcomes or [])
 
-    def _glance(self, timeout: float | None) -> list[Any] | None:
+    def _glance(self, deadline: Deadline) -> list[Any] | None:
         """Return all values if they come soon; None if ranks have to be watched one by one."""
         import ray
 
-        several = len(self._refs) > 1
-        short = several and (timeout is None or timeout > _GLANCE_SECONDS)
+        left = deadline.left()
+        if len(self._refs) > 1 and (left is None or left > _GLANCE_SECONDS):
+            left = _GLANCE_SECONDS
         try:
-            return ray.get(self._refs, timeout=_GLANCE_SECONDS if short else timeout)
+            return ray.get(self._refs, timeout=left)
         except ray.exceptions.GetTimeoutError:
-            if short:
-                return None
-            raise self.late(timeout) from None
+            return None
         except ray.exceptions.RayError as error:
             self._fail(self._failure(error))
 
@@ -109,15 +109,21 @@ class WorkerGroupFuncResult:
 
             if timeout is None:
                 timeout = self._group.supervisor.timeout("call")
+            together = asyncio.gather(*self._refs)
+
+            async def ended(seconds: float | None) -> bool:
+                return together in (await asyncio.wait([together], timeout=seconds))[0]
+
             try:
                 with waiting(lambda: (self,)):
-                    outcomes = await asyncio.wait_for(asyncio.gather(*self._refs), timeout)
-                self._outcomes = list(outcomes)
-            except (asyncio.TimeoutError, TimeoutError):
-                raise self.late(timeout) from None
+                    if not await await_within(timeout, ended):
+                        raise self.late(timeout)
+                    self._outcomes = list(together.result())
             except ray.exceptions.RayError as error:
                 loop = asyncio.get_running_loop()
                 self._fail(await loop.run_in_executor(None, self._failure, error))
+            finally:
+                together.cancel()
         return list(self._outcomes or [])
 
     def __await__(self) -> Any:
@@ -295,7 +301,7 @@ def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> l
     limits = [h._group.supervisor.timeout("call") if timeout is None else timeout for h in handles]
     limit = min((value for value in limits if value is not None), default=None)
     begin = time.perf_counter()
-    last = _collect(handles, (), limit, begin)
+    last = _collect(handles, (), Deadline(limit))
     if last is not None:
         _record(last, begin)
     return [handle.wait() for handle in handles]
@@ -318,7 +324,7 @@ def wait_beside(
     """
     limit = handle._group.supervisor.timeout("call") if timeout is None else timeout
     begin = time.perf_counter()
-    _collect([handle], others, limit, begin)
+    _collect([handle], others, Deadline(limit))
     _record(handle, begin)
     return handle.wait()
 
@@ -326,8 +332,7 @@ def wait_beside(
 def _collect(
     handles: Sequence[WorkerGroupFuncResult],
     beside: Sequence[WorkerGroupFuncResult],
-    limit: float | None,
-    begin: float,
+    deadline: Deadline,
 ) -> WorkerGroupFuncResult | None:
     """Wait until all ranks of some calls have ended and keep what they returned.
 
@@ -336,8 +341,7 @@ def _collect(
     Args:
         handles: the calls to wait for.
         beside: calls that must not fail meanwhile.
-        limit: deadline in seconds, from `begin` on.
-        begin: when the wait began, by `time.perf_counter`.
+        deadline: when to give up.
 
     Returns:
         The call that ended last; None if all had ended before.
@@ -352,10 +356,10 @@ def _collect(
     last: WorkerGroupFuncResult | None = None
     with waiting(lambda: dict.fromkeys(owner[ref] for ref in list(needed))):
         while needed:
-            room = None if limit is None else max(0.0, begin + limit - time.perf_counter())
-            ready, _ = ray.wait([*needed, *watched], num_returns=1, timeout=room)
-            if not ready:
-                raise owner[next(iter(needed))].late(limit)
+            left = deadline.left()
+            ready, _ = ray.wait([*needed, *watched], num_returns=1, timeout=left)
+            if not ready and deadline.passed():
+                raise owner[next(iter(needed))].late(deadline.seconds)
             for ref in ready:
                 value = owner[ref]._value(ref)
                 if ref in needed:

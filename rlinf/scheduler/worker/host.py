@@ -22,7 +22,7 @@ from rlinf.scheduler.spec import WorkerSpec
 from rlinf.scheduler.worker import timers
 from rlinf.scheduler.worker.cancelling import CANCEL_SIGNAL, Coroutine
 from rlinf.scheduler.worker.logs import note
-from rlinf.scheduler.worker.remote_error import WorkerRaised, pack
+from rlinf.scheduler.worker.remote_error import WorkerRaised, is_own_fault, pack, user_part
 from rlinf.scheduler.worker.runtime import WorkerRuntime, set_current_call
 
 _KEPT_TIMERS = 256
@@ -112,6 +112,8 @@ class WorkerHost:
             error = RuntimeError(f"{method}() called sys.exit({error.code!r})").with_traceback(
                 error.__traceback__
             )
+        if self._spec.run.debug and self._runtime is not None and is_own_fault(error):
+            self._runtime.debugger.post_mortem(error, user_part(error.__traceback__))
         envelope = pack(error, self._spec.name, method)
         if self._runtime is not None and not isinstance(error, CallCancelled):
             note(

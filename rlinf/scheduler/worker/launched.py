@@ -61,11 +61,10 @@ class LaunchedGroup:
             refs = [getattr(actors[rank], method).remote(*args, **kwargs) for rank in ranks]
         return WorkerGroupFuncResult(self, method, ranks, refs)
 
-    def start(self, timeout: float | None) -> list[WorkerInfo]:
-        """Let all ranks build their worker, in parallel; return their entries in the registry."""
+    def start(self) -> WorkerGroupFuncResult:
+        """Let all ranks build their worker, in parallel; gives their entries in the registry."""
         refs = [actor.rlinf_start.remote() for actor in self.actors]
-        ranks = list(range(len(refs)))
-        return WorkerGroupFuncResult(self, "__init__", ranks, refs).wait(timeout)
+        return WorkerGroupFuncResult(self, "__init__", list(range(len(refs))), refs)
 
     def give_up_exchange(self) -> None:
         """End the exchange that the workers take part in; does not wait for it."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rlinf.scheduler.deadlines import Deadline
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.worker.group import WorkerGroup
@@ -89,25 +90,24 @@ def wait_restarted(group: WorkerGroup, timeout: float | None = None) -> list[int
     """
     launched = group.launched
     limit = launched.supervisor.timeout("launch") if timeout is None else timeout
-    deadline = time.monotonic() + (1e9 if limit is None else limit)
+    deadline = Deadline(limit)
     restarted = []
     for rank, known in enumerate(launched.infos):
-        info = _info_of(launched, rank, deadline, limit)
+        info = _info_of(launched, rank, deadline)
         if info.incarnation > known.incarnation:
             restarted.append(rank)
         launched.infos[rank] = info
     return restarted
 
 
-def _info_of(group: LaunchedGroup, rank: int, deadline: float, limit: float | None) -> Any:
+def _info_of(group: LaunchedGroup, rank: int, deadline: Deadline) -> Any:
     import ray
 
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise group.late("__init__", [rank], limit)
+        if deadline.passed():
+            raise group.late("__init__", [rank], deadline.seconds)
         try:
-            return ray.get(group.actors[rank].rlinf_info.remote(), timeout=left)
+            return ray.get(group.actors[rank].rlinf_info.remote(), timeout=deadline.left())
         except ray.exceptions.ActorUnavailableError:
             # Between two lives. Ray tells nobody when the next one begins.
             time.sleep(_RETRY_SECONDS)

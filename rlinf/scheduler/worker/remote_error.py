@@ -7,7 +7,7 @@ import time
 import traceback
 from typing import Any
 
-from rlinf.scheduler.errors import RemoteTraceback, WorkerException
+from rlinf.scheduler.errors import CallCancelled, RemoteTraceback, WorkerException
 from rlinf.scheduler.events import Raised
 from rlinf.scheduler.failure.lost_peer import may_follow_from_lost_peer
 
@@ -53,8 +53,13 @@ class WorkerRaised(Exception):
 
 def pack(error: BaseException, worker: str, method: str) -> WorkerRaised:
     """Put an exception into its envelope (in the worker)."""
-    text = "".join(traceback.format_exception(type(error), error, _trim(error.__traceback__)))
+    text = "".join(traceback.format_exception(type(error), error, user_part(error.__traceback__)))
     return WorkerRaised(report_of(error, worker, method, text), _dump(error))
+
+
+def is_own_fault(error: BaseException) -> bool:
+    """Return whether an exception is worth looking at where it was raised (in the worker)."""
+    return not isinstance(error, CallCancelled) and not may_follow_from_lost_peer(error)
 
 
 def report_of(error: BaseException, worker: str, method: str, text: str) -> Raised:
@@ -64,7 +69,7 @@ def report_of(error: BaseException, worker: str, method: str, text: str) -> Rais
     return Raised(worker, method, kind, said, text, time.time(), echo)
 
 
-def _trim(trace: Any) -> Any:
+def user_part(trace: Any) -> Any:
     """Leave the frames of the host out: the traceback begins in the user's method."""
     user = trace
     frame = trace

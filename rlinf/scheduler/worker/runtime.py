@@ -19,6 +19,8 @@ from rlinf.scheduler.collective.exchange import Exchange
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.collective.shm_limit import given_limit
 from rlinf.scheduler.current import current_runtime, has_runtime, set_current_runtime
+from rlinf.scheduler.deadlines import set_paused
+from rlinf.scheduler.debug.debugger import WorkerDebugger, install
 from rlinf.scheduler.events import Raised
 from rlinf.scheduler.failure.record import PostMortemRecord
 from rlinf.scheduler.failure.supervisor import Supervisor
@@ -127,6 +129,7 @@ class WorkerRuntime(ProcessRuntime):
         spec: what the worker was told.
         box: its post-mortem record.
         info: its entry in the registry.
+        debugger: talks at the driver's terminal.
     """
 
     def __init__(self, spec: WorkerSpec):
@@ -154,6 +157,7 @@ class WorkerRuntime(ProcessRuntime):
         self.registry.on_inquiry("traffic", lambda _: self.mailbox.traffic())
         self.registry.on_inquiry("cancel", self.cancel.request)
         self.registry.on_inquiry("give_up", self.exchange.give_up)
+        self.registry.on_inquiry("pause_deadlines", set_paused)
         port = self.lock_free_port()
         self.info = WorkerInfo(
             address=spec.address,
@@ -172,6 +176,8 @@ class WorkerRuntime(ProcessRuntime):
             memory_domain=self.endpoint.domain,
             log_file=spec.log_file,
         )
+        self.debugger = WorkerDebugger(self.registry)
+        install(self.debugger.breakpoint)
         set_current_runtime(self)
 
     def register(self) -> None:

@@ -148,5 +148,6 @@ def test_a_card_that_cannot_be_saved_is_shown_and_nothing_is_raised(server, supe
     supervisor = supervise()
     supervisor.reporter._folder = supervisor.folder / "file" / "folder"
     (supervisor.folder / "file").write_text("in the way")
-    supervisor.report(ValueError("the run's own error"))
-    assert "the run's own error" in capsys.readouterr().err
+    card = supervisor.explain(ValueError("the run's own error"))
+    assert "the run's own error" in card.what and not card.traceback
+    assert "NotADirectoryError" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -257,6 +258,10 @@ def test_an_uncaught_exception_names_the_worker_and_method(ray_address, tmp_path
     assert card["what"] == "ValueError: this method fails"
     assert any("workers.py" in line for line in card["evidence"])
     assert "ValueError: this method fails" in output
+    # The card comes last and whole; the tracebacks are in the file that it names.
+    assert output.rstrip().endswith("┘") and "Traceback (most recent" not in output
+    whole = Path(card["traceback"]).read_text()
+    assert "The above exception was the direct cause" in whole and "in fail" in whole
 
 
 @pytest.mark.timeout(240)

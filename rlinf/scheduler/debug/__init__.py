@@ -1,0 +1,1 @@
+"""`breakpoint()` and post-mortem debugging of workers, at the driver's terminal."""
