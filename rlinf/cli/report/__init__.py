@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import webbrowser
 from pathlib import Path
 
 from rlinf.cli.run_argument import ABOUT, run_argument
@@ -60,6 +59,8 @@ def open_page(path: Path) -> bool:
         Whether there is one. Without a screen there is none, unless BROWSER names a program: those
         for a text terminal run no scripts.
     """
+    import webbrowser
+
     has_screen = sys.platform == "darwin" or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     )

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.cli.run_argument import ABOUT
-from rlinf.cli.runs import compare, listing, remove, tag
-from rlinf.cli.runs.entry import STATUSES
-from rlinf.cli.runs.listing import COMMANDS
+from rlinf.cli.runs.names import COMMANDS, DEFAULT, STATUSES
 
 _HELP = ("-h", "--help")
 _EXAMPLES = """\
@@ -70,7 +68,7 @@ def _add_list(commands: argparse._SubParsersAction) -> None:
         metavar="FOLDER",
         nargs="*",
         help="folder of logs, of an experiment, or of a run, which is listed with its evaluations; "
-        f"`{listing.DEFAULT}` by default",
+        f"`{DEFAULT}` by default",
     )
     parser.add_argument(
         "--status",
@@ -88,7 +86,7 @@ def _add_list(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("-n", "--last", metavar="N", type=_count, help="only the N newest ones")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
-    parser.set_defaults(run=listing.run)
+    parser.set_defaults(run=_run_list)
 
 
 def _add_compare(commands: argparse._SubParsersAction) -> None:
@@ -100,7 +98,7 @@ def _add_compare(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help=ABOUT)
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
-    parser.set_defaults(run=compare.run)
+    parser.set_defaults(run=_run_compare)
 
 
 def _add_rm(commands: argparse._SubParsersAction) -> None:
@@ -119,7 +117,7 @@ def _add_rm(commands: argparse._SubParsersAction) -> None:
         help="delete only the checkpoints; metrics, logs and all else stay",
     )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    parser.set_defaults(run=remove.run)
+    parser.set_defaults(run=_run_rm)
 
 
 def _add_tag(commands: argparse._SubParsersAction) -> None:
@@ -139,10 +137,34 @@ def _add_tag(commands: argparse._SubParsersAction) -> None:
         nargs="*",
         help="take these tags away; or, alone, those before it",
     )
-    parser.set_defaults(run=tag.run)
+    parser.set_defaults(run=_run_tag)
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs: 1, 2, ...")
     return int(text)
+
+
+def _run_list(args: argparse.Namespace) -> int:
+    from rlinf.cli.runs import listing
+
+    return listing.run(args)
+
+
+def _run_compare(args: argparse.Namespace) -> int:
+    from rlinf.cli.runs import compare
+
+    return compare.run(args)
+
+
+def _run_rm(args: argparse.Namespace) -> int:
+    from rlinf.cli.runs import remove
+
+    return remove.run(args)
+
+
+def _run_tag(args: argparse.Namespace) -> int:
+    from rlinf.cli.runs import tag
+
+    return tag.run(args)

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.cli.report.run_record import RunRecord
+from rlinf.cli.runs.names import STATUSES, UNKNOWN
 from rlinf.cli.runs.score import Score, number, scores_of
 from rlinf.utils.runs import read_summary
 from rlinf.utils.runs.folders import shown
 from rlinf.utils.runs.lock import holder_of
-from rlinf.utils.runs.summary import EVALUATED, FAILED, FINISHED, KILLED, RUNNING, STOPPED
+from rlinf.utils.runs.summary import EVALUATED, FINISHED, KILLED, RUNNING
 from rlinf.utils.runs.tags import read_tags
 
-UNKNOWN = "unknown"
-STATUSES = (RUNNING, FINISHED, EVALUATED, STOPPED, FAILED, KILLED, UNKNOWN)
 _SPEEDS = {
     "env steps": ("env_steps_per_second", "env/steps_per_second"),
     "samples": ("samples_per_second", "rollout/samples_per_second"),
@@ -30,7 +29,7 @@ _SPEEDS = {
 """By what is counted: key of the summary, and metric of a step."""
 _TAIL_BYTES = 262_144
 _LATE_STEPS = 10
-_COMMIT_KEYS = ("git_commit", "commit")
+_COMMIT_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class RunEntry:
         tags: that its user gave it.
         error: why it failed.
         counts: env steps and samples that were made.
-        commit: of the code, if the run has noted it.
+        commit: of the code, and whether it had uncommitted changes.
         versions: of packages.
         began_from: checkpoint of another run that it went on from.
     """
@@ -101,18 +100,17 @@ def read_entry(folder: Path) -> RunEntry:
     summary = read_summary(folder) or _of_a_beginning(folder)
     record = RunRecord(folder, summary)
     status = record.status if record.status in STATUSES else UNKNOWN
-    # A run that has not come to its end has written no totals.
+    # The summary of a run that has not come to its end is behind, or has no totals.
     late = [] if status in (FINISHED, EVALUATED) else _late_metrics(folder)
-    step = number(summary.get("global_step"))
-    if step is None:
-        step = number(late[-1].get("step")) if late else None
+    steps = (number(summary.get("global_step")), number(late[-1].get("step")) if late else None)
+    step = max((known for known in steps if known is not None), default=None)
     return RunEntry(
         folder=folder,
         recipe=_recipe(record),
         status=status,
         began=_began(record),
         step=None if step is None else int(step),
-        scores=scores_of(summary.get("evaluation")) or _late_scores(late),
+        scores=_scores(summary, late, is_open=status in (RUNNING, KILLED)),
         speed=_speed(summary, late),
         wall_seconds=number(record.wall_seconds),
         seed=summary.get("seed"),
@@ -146,12 +144,21 @@ def _began(record: RunRecord) -> float:
     return record.folder.stat().st_mtime
 
 
-def _late_scores(late: list[dict[str, Any]]) -> list[Score]:
-    for line in reversed(late):
-        found = scores_of(line, line.get("step"))
-        if found:
-            return found
-    return []
+def _scores(summary: dict[str, Any], late: list[dict[str, Any]], is_open: bool) -> list[Score]:
+    """Return the scores of the last evaluation, with its step if the run went on after it.
+
+    Args:
+        summary: of the run.
+        late: the last lines of its metrics.
+        is_open: whether the metrics may be newer than the summary.
+    """
+    step = summary.get("evaluation_step")
+    told = scores_of(
+        summary.get("evaluation"), None if step == summary.get("global_step") else step
+    )
+    found = (scores_of(line, line.get("step")) for line in reversed(late))
+    logged = next((scores for scores in found if scores), [])
+    return (logged or told) if is_open else (told or logged)
 
 
 def _speed(summary: dict[str, Any], late: list[dict[str, Any]]) -> Speed | None:
@@ -186,8 +193,11 @@ def _began_from(summary: dict[str, Any]) -> str | None:
 
 
 def _commit(summary: dict[str, Any]) -> str | None:
-    places = (summary, summary.get("versions") or {})
-    return next((place[key] for place in places for key in _COMMIT_KEYS if place.get(key)), None)
+    git = summary.get("git") or {}
+    if not git.get("commit"):
+        return None
+    changed = " with changes" if git.get("dirty") else ""
+    return f"{git['commit'][:_COMMIT_DIGITS]}{changed}"
 
 
 def _late_metrics(folder: Path) -> list[dict[str, Any]]:

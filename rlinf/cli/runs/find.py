@@ -20,7 +20,12 @@ def has_run(folder: Path) -> bool:
     Args:
         folder: any folder.
     """
-    return is_run(folder) or (folder / SUMMARY).is_file() or (folder / LOCK).is_file()
+    return is_run(folder) or _has_marks(folder)
+
+
+def _has_marks(folder: Path) -> bool:
+    """Return whether a folder has what nothing but a run has."""
+    return (folder / SUMMARY).is_file() or (folder / LOCK).is_file()
 
 
 def find_runs(top: Path, unreadable: Callable[[OSError], None] | None = None) -> list[Path]:
@@ -34,9 +39,11 @@ def find_runs(top: Path, unreadable: Callable[[OSError], None] | None = None) ->
     """
     top = absolute(top)
     found = [top] if has_run(top) else []
+    # Inside of a run there may be folders of code, with configurations of their own.
+    counts = _has_marks if found else has_run
     for root, folders, _ in os.walk(top, onerror=unreadable):
         inside = [Path(root, name) for name in folders if not _is_passed_over(Path(root, name))]
-        runs = [folder for folder in inside if has_run(folder)]
+        runs = [folder for folder in inside if counts(folder)]
         found += runs
         deeper = len(Path(root).relative_to(top).parts) + 1 < _DEPTH
         folders[:] = [folder.name for folder in inside if deeper and folder not in runs]

@@ -12,13 +12,10 @@ from pathlib import Path
 from rlinf.cli.runs import words
 from rlinf.cli.runs.entry import RunEntry, read_entry
 from rlinf.cli.runs.find import find_runs
+from rlinf.cli.runs.names import COMMANDS, DEFAULT
 from rlinf.cli.runs.table import Column, set_table, terminal_width
 from rlinf.utils.runs.folders import shown
 from rlinf.utils.runs.tags import check_tag
-
-DEFAULT = "logs"
-COMMANDS = ("list", "compare", "rm", "tag")
-"""Words behind `rlinf runs` that are not folders."""
 
 
 def run(args: argparse.Namespace) -> int:

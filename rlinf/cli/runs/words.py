@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlinf.cli.runs.entry import Speed
 from rlinf.cli.runs.score import RATES, Score
 from rlinf.utils.run_state import span
+
+if TYPE_CHECKING:
+    from rlinf.cli.runs.entry import Speed
 
 NAMES = {"success_once": "success"}
 

@@ -32,7 +32,7 @@ EVALUATION = {
     "eval/return": 512.25,
 }
 TOTALS = {"global_step": 30, "env_steps": 48_000, "env_steps_per_second": 991.2}
-EPOCH = time.mktime((2026, 11, 17, 9, 30, 0, 0, 0, -1))
+EPOCH = time.mktime((2025, 11, 17, 9, 30, 0, 0, 0, -1))
 
 
 def config_with(**changes: Any) -> dict[str, Any]:

@@ -32,9 +32,8 @@ def test_keys_that_differ_and_results_side_by_side(here, capsys):
         here / "b/two",
         success=0.5,
         config=config_with(actor__optim__lr=0.0003, algorithm__gamma=0.97, algorithm__new=[1, 2]),
-        git_commit="1454673",
+        git={"commit": "1454673ad4b9d8a4d25e", "dirty": True},
         env_steps_per_second=250.0,
-        wall_seconds=1.0,
     )
     lines = compared(capsys, "a", two)
     assert ["A", "a/one"] in lines and ["B", "b/two"] in lines
@@ -45,7 +44,7 @@ def test_keys_that_differ_and_results_side_by_side(here, capsys):
     assert success[1] == "97.5 % (95 % interval 87.1 % to 99.6 %, n = 40)"
     assert success[2].startswith("50.0 %")
     assert ["env steps / s", "991", "250"] in lines
-    assert ["seed", "42", "42"] in lines and ["commit", "–", "1454673"] in lines
+    assert ["seed", "42", "42"] in lines and ["commit", "–", "1454673ad4b9 with changes"] in lines
     assert ["steps", "30", "30"] in lines and ["env steps", "48,000", "48,000"] in lines
     assert one.is_dir()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rlinf.cli import main
-from rlinf.utils.runs import RunLock
+from rlinf.cli.runs.names import STATUSES
+from rlinf.utils.runs import RunLock, summary
 from rlinf.utils.runs.tags import add_tags
 from tests.unit_tests.cli.runs.made_runs import EPOCH, TOTALS, finished, make_run
 
@@ -34,14 +35,14 @@ def as_json(capsys, *arguments: str) -> list[dict]:
 
 
 def test_a_run_is_one_line_that_says_how_good_it_is(here, capsys):
-    add_tags(finished(here / "logs/tiny_ppo/20261117-093000-aaaa"), ["paper", "lr=1e-3"])
+    add_tags(finished(here / "logs/tiny_ppo/20251117-093000-aaaa"), ["paper", "lr=1e-3"])
     title, line = listed(capsys)
     for name in ("when", "recipe", "status", "step", "score", "speed", "tags", "folder"):
         assert name in title
-    for text in ("2026-11-17 09:30", "tiny_ppo", "finished", "30", "success 97.5 %"):
+    for text in ("2025-11-17 09:30", "tiny_ppo", "finished", "30", "success 97.5 %"):
         assert text in line
     assert "991 env steps/s" in line and "paper, lr=1e-3" in line
-    assert line.endswith("  logs/tiny_ppo/20261117-093000-aaaa"), "as one would type it here"
+    assert line.endswith("  logs/tiny_ppo/20251117-093000-aaaa"), "as one would type it here"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_the_score_is_the_main_metric_that_is_there(here, capsys, evaluation, sh
 
 
 def test_the_newest_is_last_wherever_it_lies(here, capsys):
-    places = ["logs/b/one", "logs/direct", "logs/learning/20261117/a-seed0", "logs/a/two"]
+    places = ["logs/b/one", "logs/direct", "logs/learning/20251117/a-seed0", "logs/a/two"]
     for age, place in enumerate(places):
         make_run(here / place, began=EPOCH - age)
     assert [run["folder"] for run in as_json(capsys)] == places[::-1]
@@ -102,6 +103,26 @@ def test_what_a_run_under_way_has_reached_is_read_from_its_metrics(here, capsys)
     lock.release()
 
 
+def test_a_run_that_went_on_after_its_evaluation_says_when_that_was(here, capsys):
+    evaluation = {"eval/success_once": 0.5, "eval/episodes": 20.0}
+    facts = {"evaluation": evaluation, "evaluation_step": 40}
+    for name, step in (("on", 52), ("end", 40)):
+        make_run(here / "logs" / name, "stopped", global_step=step, **facts)
+    end, on = sorted(line for line in listed(capsys)[1:])
+    assert sorted("@40" in line for line in (end, on)) == [False, True]
+    # The summary of a run under way is behind its metrics.
+    newer = [{"step": 60, **evaluation, "eval/success_once": 0.75}, {"step": 61}]
+    make_run(here / "logs/killed", "running", metrics=newer, global_step=52, **facts)
+    (line,) = [line for line in listed(capsys) if "killed" in line]
+    assert "success 75.0 % @60" in line and " 61 " in line
+
+
+def test_every_status_can_be_asked_for():
+    known = (summary.RUNNING, summary.FINISHED, summary.EVALUATED)
+    known += (summary.STOPPED, summary.FAILED, summary.KILLED)
+    assert STATUSES == (*known, "unknown")
+
+
 def test_a_long_file_of_metrics_is_read_from_its_end(here, capsys):
     filler = {f"train/metric_{n}": 0.123456789 for n in range(100)}
     run = make_run(here / "logs/a", None, metrics=[{"step": n, **filler} for n in range(500)])
@@ -111,7 +132,7 @@ def test_a_long_file_of_metrics_is_read_from_its_end(here, capsys):
 
 
 def test_a_run_that_ended_before_it_had_a_config_is_listed(here, capsys):
-    make_run(here / "logs/tiny/20261117-093000-aaaa", "failed", config=None, error="OSError: x")
+    make_run(here / "logs/tiny/20251117-093000-aaaa", "failed", config=None, error="OSError: x")
     (found,) = as_json(capsys)
     assert found["status"] == "failed" and found["error"] == "OSError: x"
 
@@ -130,7 +151,7 @@ def test_tags_choose(here, capsys):
 
 
 def test_folders_of_every_kind(here, capsys, monkeypatch):
-    run = finished(here / "logs/tiny_ppo/20261117-093000-aaaa")
+    run = finished(here / "logs/tiny_ppo/20251117-093000-aaaa")
     make_run(run / "eval_global_step_30", "evaluated", began=EPOCH + 60)
     make_run(here / "elsewhere/one")
     for name in ("logs", "logs/tiny_ppo"):
@@ -197,7 +218,7 @@ def test_help_shows_the_commands(capsys):
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 130, 200])
 def test_it_fits_the_terminal_and_cuts_no_name(here, capsys, monkeypatch, width):
     long = "a_recipe_with_a_rather_long_name"
-    folders = [f"logs/{long}/20261117-09300{n}-aaaa" for n in range(3)]
+    folders = [f"logs/{long}/20251117-09300{n}-aaaa" for n in range(3)]
     for folder in folders:
         add_tags(make_run(here / folder, recipe=long, **TOTALS), ["paper"])
     monkeypatch.setenv("COLUMNS", str(width))
@@ -218,9 +239,9 @@ def test_a_narrow_list_says_what_it_leaves_out(here, capsys, monkeypatch):
 
 
 def test_hundreds_of_runs_are_read_in_a_moment(here, capsys):
-    one = finished(here / "logs/exp0/20261117-093000-0000")
+    one = finished(here / "logs/exp0/20251117-093000-0000")
     for number in range(1, 400):
-        copy = here / f"logs/exp{number % 7}/20261117-093000-{number:04d}"
+        copy = here / f"logs/exp{number % 7}/20251117-093000-{number:04d}"
         shutil.copytree(one, copy)
     assert len(as_json(capsys)) == 400
 

@@ -97,6 +97,8 @@ def test_a_run_that_is_running_is_refused_and_with_it_all(here, capsys):
 
 def test_an_evaluation_that_is_running_protects_its_run(here, capsys):
     run = finished(here / "logs/a/one")
+    (run / "code/1").mkdir(parents=True)
+    (run / "code/1/config.yaml").write_text("{}")
     lock = RunLock(make_run(run / "eval_global_step_3", None))
     assert main(["runs", "rm", "--yes", str(run)]) == 1
     assert "eval_global_step_3 is running" in capsys.readouterr().err
