@@ -6,11 +6,13 @@ import argparse
 import os
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
-from rlinf.cli import recipes
+from rlinf.cli import recipes, seeds
 from rlinf.cli.overrides import add_config_arguments
+from rlinf.cli.runs.table import terminal_width
 
 _TRAIN_EXAMPLES = """\
 examples:
@@ -18,6 +20,7 @@ examples:
   rlinf train NAME
   rlinf train NAME runner.max_steps=3 cluster.num_nodes=2
   rlinf train path/to/my.yaml
+  rlinf train NAME --seeds 1-3                   # once per seed, and mean and spread of them
 """
 _EVAL_EXAMPLES = """\
 examples:
@@ -26,11 +29,20 @@ examples:
   rlinf eval NAME actor.model.model_path=FOLDER                   # weights from elsewhere
 """
 
+_LEAST_COLUMNS = 24
+"""Width of a description below which it is not worth a column of its own."""
+
 
 def add_parser(commands: Any) -> None:
     """Add `train` to the sub-commands."""
     parser = _add(commands, "train", "run a recipe by name", _TRAIN_EXAMPLES)
     add_config_arguments(parser, optional=True)
+    parser.add_argument(
+        "--seeds",
+        metavar="S,S,...",
+        type=seeds.parse_seeds,
+        help="train once per seed, one run after the other: 1,2,3 or 1-3",
+    )
     parser.set_defaults(evaluate=False)
 
 
@@ -40,7 +52,7 @@ def add_eval_parser(commands: Any) -> None:
     parser = _add(commands, "eval", about, _EVAL_EXAMPLES)
     what = "folder of a checkpoint or of a run, name of a recipe, or path to a YAML file"
     add_config_arguments(parser, about=what, optional=True)
-    parser.set_defaults(evaluate=True)
+    parser.set_defaults(evaluate=True, seeds=None)
 
 
 def _add(commands: Any, command: str, about: str, examples: str) -> argparse.ArgumentParser:
@@ -60,13 +72,12 @@ def _add(commands: Any, command: str, about: str, examples: str) -> argparse.Arg
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replace this process by the entry script of the config.
+    """Replace this process by the entry script of the config, or run it once per seed.
 
     Returns:
-        An exit code if nothing was started: 0 after `--list` and `--dry-run`, 1 if the config is
-        not valid, 2 for wrong usage.
+        An exit code if this process was not replaced: 0 after `--list` and `--dry-run`, that of
+        the series after `--seeds`, 1 if the config is not valid, 2 for wrong usage.
     """
-    from rlinf.cli import checkpoint_config
     from rlinf.config import ConfigError
 
     if args.list:
@@ -74,30 +85,48 @@ def run(args: argparse.Namespace) -> int:
     if args.config is None:
         print(f"rlinf {args.command}: name a CONFIG, or --list them", file=sys.stderr)
         return 2
-    overrides = [*args.overrides, "runner.only_eval=true"] if args.evaluate else args.overrides
+    series: list[seeds.SeedRun] = []
     try:
-        name = args.config
-        if args.evaluate and args.config_path is None:
-            name = checkpoint_config.of(name) or name
-        if args.evaluate and not recipes.trains(name, args.overrides, args.config_path):
-            raise ValueError(f"{name} trains nothing, so there is nothing to evaluate")
-        config = recipes.load(name, overrides, args.config_path)
-        script = recipes.entry_script(config)
+        config = _load(args)
+        command = _command(config)
+        if args.seeds is not None:
+            series = seeds.plan(command, args.seeds, config, args.overrides)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
     except ValueError as error:
         print(f"rlinf {args.command}: {error}", file=sys.stderr)
         return 2
-    command = [sys.executable, str(script)]
-    command += ["--config-path", str(config.folder), "--config-name", config.name]
-    command += config.overrides
     if args.dry_run:
-        print(shlex.join(command))
+        for words in [run.command for run in series] or [command]:
+            print(shlex.join(words))
         return 0
+    if series:
+        return seeds.run_series(series)
     sys.stdout.flush()
     # No process stays in between: signals and the exit code are the script's own.
     os.execv(sys.executable, command)
+
+
+def _load(args: argparse.Namespace) -> recipes.Config:
+    """Find and check the config of `train`, or of `eval`."""
+    from rlinf.cli import checkpoint_config
+
+    name = args.config
+    if not args.evaluate:
+        return recipes.load(name, args.overrides, args.config_path)
+    if args.config_path is None:
+        name = checkpoint_config.of(name) or name
+    if not recipes.trains(name, args.overrides, args.config_path):
+        raise ValueError(f"{name} trains nothing, so there is nothing to evaluate")
+    return recipes.load(name, [*args.overrides, "runner.only_eval=true"], args.config_path)
+
+
+def _command(config: recipes.Config) -> list[str]:
+    """Return what runs a config."""
+    command = [sys.executable, str(recipes.entry_script(config))]
+    command += ["--config-path", str(config.folder), "--config-name", config.name]
+    return command + list(config.overrides)
 
 
 def _print_recipes() -> int:
@@ -107,11 +136,46 @@ def _print_recipes() -> int:
     if not found:
         print("no recipes under examples/*/config of the current folder", file=sys.stderr)
         return 2
-    width = max(len(recipe.name) for recipe in found)
+    width, columns = max(len(recipe.name) for recipe in found), terminal_width()
     folder: Path | None = None
     for recipe in found:
         if recipe.path.parent != folder:
             folder = recipe.path.parent
             print(shown(folder))
-        print(f"  {recipe.name:<{width}}  {recipe.about}".rstrip())
+        print(_entry(recipe.name, _about(recipe), width, columns))
     return 0
+
+
+def _about(recipe: recipes.Recipe) -> str:
+    """Return what a recipe does: the comment at its top as far as its first sentence goes."""
+    said = recipe.about
+    for line in recipe.path.read_text(encoding="utf-8").splitlines()[1:]:
+        if said.endswith((".", "!", "?")) or not line.startswith("#"):
+            break
+        said = f"{said} {line.lstrip('# ').rstrip()}"
+    return said
+
+
+def _entry(name: str, about: str, width: int, columns: int | None) -> str:
+    """Return a recipe of the list.
+
+    Args:
+        name: Of the recipe.
+        about: What it does.
+        width: Of the longest name.
+        columns: Width of the terminal; None is one line, however long.
+    """
+    line, indent = f"  {name:<{width}}  {about}".rstrip(), " " * (width + 4)
+    if columns is None or len(line) <= columns:
+        return line
+    below = columns - len(indent) < _LEAST_COLUMNS
+    indent = " " * 6 if below else indent
+    text = textwrap.fill(
+        about,
+        width=columns,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return f"  {name}\n{text}" if below else f"  {name:<{width}}  {text.lstrip()}"

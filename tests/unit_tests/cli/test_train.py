@@ -44,6 +44,41 @@ def test_the_list_has_recipes_of_here_and_of_the_source_tree(
     assert not any(line[0] == "_shared" for line in lines)
 
 
+LONG = (
+    "# Learns to count to a hundred, then further,\n# and after that backwards.\n# Needs a GPU.\n"
+)
+
+
+def test_a_description_is_whole_outside_of_a_terminal(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    recipe = tree / "examples" / "workers" / "config" / "mine.yaml"
+    recipe.write_text(LONG + recipe.read_text().partition("\n")[2])
+    assert main(["train", "--list"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "mine" in line)
+    assert line.endswith("Learns to count to a hundred, then further, and after that backwards.")
+
+
+@pytest.mark.parametrize("columns", [70, 40])
+def test_a_description_wraps_to_the_terminal(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    recipe = tree / "examples" / "workers" / "config" / "mine.yaml"
+    recipe.write_text(LONG + recipe.read_text().partition("\n")[2])
+    assert main(["train", "--list"]) == 0
+    said = capsys.readouterr().out
+    entry = said[said.index("  mine") : said.index("backwards.") + len("backwards.")]
+    lines = entry.splitlines()
+    assert len(lines) > 1 and all(len(line) <= columns for line in lines)
+    # The description hangs below its beginning, or below the name where there is no room.
+    hanging = lines[0].index("Learns") if columns == 70 else 6
+    assert all(line.startswith(" " * hanging) and line[hanging] != " " for line in lines[1:])
+    expected = "mine Learns to count to a hundred, then further, and after that backwards."
+    assert " ".join(entry.split()) == expected
+
+
 def test_the_script_gets_the_overrides_and_its_exit_code_is_kept(tree: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(shipped_folder())}
     done = subprocess.run(
