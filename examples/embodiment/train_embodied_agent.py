@@ -27,21 +27,22 @@ def train(cfg: DictConfig) -> None:
     trace = cfg.runner.trace
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
         component_placement = HybridComponentPlacement(cfg, cluster)
-        actor_group = EmbodiedFSDPActor.create_group(cfg).launch(
-            cluster,
-            name=cfg.actor.group_name,
-            placement_strategy=component_placement.get_strategy("actor"),
-        )
-        rollout_group = MultiStepRolloutWorker.create_group(cfg).launch(
-            cluster,
-            name=cfg.rollout.group_name,
-            placement_strategy=component_placement.get_strategy("rollout"),
-        )
-        env_group = EnvWorker.create_group(cfg).launch(
-            cluster,
-            name=cfg.env.group_name,
-            placement_strategy=component_placement.get_strategy("env"),
-        )
+        with cluster.launch_together():
+            actor_group = EmbodiedFSDPActor.create_group(cfg).launch(
+                cluster,
+                name=cfg.actor.group_name,
+                placement_strategy=component_placement.get_strategy("actor"),
+            )
+            rollout_group = MultiStepRolloutWorker.create_group(cfg).launch(
+                cluster,
+                name=cfg.rollout.group_name,
+                placement_strategy=component_placement.get_strategy("rollout"),
+            )
+            env_group = EnvWorker.create_group(cfg).launch(
+                cluster,
+                name=cfg.env.group_name,
+                placement_strategy=component_placement.get_strategy("env"),
+            )
         runner = EmbodiedRunner(cfg=cfg, actor=actor_group, rollout=rollout_group, env=env_group)
         runner.init_workers()
         runner.run()

@@ -29,33 +29,28 @@ def run(cfg: DictConfig) -> None:
     trace = cfg.runner.trace
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
         component_placement = HybridComponentPlacement(cfg, cluster)
-        rollout_group = GenerationWorker.create_group(cfg).launch(
-            cluster,
-            name=cfg.rollout.group_name,
-            placement_strategy=component_placement.get_strategy("rollout"),
-        )
-        reward_group = RewardWorker.create_group(cfg).launch(
-            cluster,
-            name=cfg.reward.group_name,
-            placement_strategy=component_placement.get_strategy("reward"),
-        )
-        if cfg.runner.task_type == "reasoning_eval":
-            evaluation = ReasoningEvalRunner(cfg=cfg, rollout=rollout_group, reward=reward_group)
-            evaluation.init_workers()
-            evaluation.run()
-            return
-        actor_group = ReasoningActor.create_group(cfg).launch(
-            cluster,
-            name=cfg.actor.group_name,
-            placement_strategy=component_placement.get_strategy("actor"),
-        )
-        runner = ReasoningRunner(
-            cfg=cfg,
-            actor=actor_group,
-            rollout=rollout_group,
-            reward=reward_group,
-            **launch_helpers(cfg, cluster, component_placement),
-        )
+        evaluates = cfg.runner.task_type == "reasoning_eval"
+        with cluster.launch_together():
+            groups = {
+                "rollout": GenerationWorker.create_group(cfg).launch(
+                    cluster,
+                    name=cfg.rollout.group_name,
+                    placement_strategy=component_placement.get_strategy("rollout"),
+                ),
+                "reward": RewardWorker.create_group(cfg).launch(
+                    cluster,
+                    name=cfg.reward.group_name,
+                    placement_strategy=component_placement.get_strategy("reward"),
+                ),
+            }
+            if not evaluates:
+                groups["actor"] = ReasoningActor.create_group(cfg).launch(
+                    cluster,
+                    name=cfg.actor.group_name,
+                    placement_strategy=component_placement.get_strategy("actor"),
+                )
+                groups |= launch_helpers(cfg, cluster, component_placement)
+        runner = (ReasoningEvalRunner if evaluates else ReasoningRunner)(cfg=cfg, **groups)
         runner.init_workers()
         runner.run()
 

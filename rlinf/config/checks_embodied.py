@@ -32,9 +32,17 @@ def has_envs(context: CheckContext) -> Iterator[Problem]:
     only_eval = runner.only_eval
     if env.train is None and not only_eval:
         yield Problem("env.train", ABSENT, "is missing: environments to train in are needed")
-    if env.eval is None and (only_eval or runner.val_check_interval > 0):
-        why = "the run only evaluates" if only_eval else "runner.val_check_interval asks for them"
-        hint = "add env.eval" if only_eval else "add env.eval, or set val_check_interval to -1"
+    if env.eval is not None:
+        return
+    why, hint = None, "add env.eval"
+    if only_eval:
+        why = "the run only evaluates"
+    elif runner.val_check_interval > 0:
+        why = "runner.val_check_interval asks for them"
+        hint += ", or set val_check_interval to -1"
+    elif runner.eval_at_start:
+        why, hint = "runner.eval_at_start asks for them", f"{hint}, or leave eval_at_start out"
+    if why is not None:
         message = f"is missing: environments to evaluate in are needed, as {why}"
         yield Problem("env.eval", ABSENT, message, hint)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import sys
 import time
 from abc import ABC, abstractmethod
 from typing import Any
@@ -11,28 +13,32 @@ from omegaconf import OmegaConf
 
 from rlinf.config import to_plain
 from rlinf.runners.checkpoints import RunCheckpoints
+from rlinf.runners.requests import RunRequests
 from rlinf.runners.run_folder import (
     begin_run,
     checkpoint_folder,
     end_run,
     is_begun,
-    recipe_name,
     run_folder,
-    versions,
     with_runner_keys,
 )
 from rlinf.runners.run_progress import run_progress
+from rlinf.runners.run_summary import begin_summary
 from rlinf.runners.stop import StopSignals, is_stop
 from rlinf.scheduler import WorkerDied, WorkerGroup
 from rlinf.scheduler.trace import mark_step
 from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.metric_logger import MetricLogger
+from rlinf.utils.phases import phases
 from rlinf.utils.progress import Progress
-from rlinf.utils.runs import RunSummary
 from rlinf.utils.runs.folders import shown
-from rlinf.utils.runs.summary import EVALUATED, FAILED, FINISHED, STOPPED
+from rlinf.utils.runs.summary import EVALUATED, FAILED, FINISHED, RUNNING, STOPPED
 
 _FAILURES = "train/checkpoint_failures"
+_CHEAP = 0.25
+"""Share of the training that an evaluation before it may cost, unless the config asks for it."""
+_SUMMARY_SECONDS = 10.0
+"""How old the summary of a run that is under way may be, in steps that are shorter than that."""
 
 
 class BaseRunner(ABC):
@@ -50,21 +56,26 @@ class BaseRunner(ABC):
     def __init__(self, cfg: Any, groups: list[WorkerGroup], best_metric: tuple[str, ...]):
         self._ends_run = not is_begun(cfg)
         self.cfg = cfg = begin_run(cfg)
+        if self._ends_run:
+            phases.begin(cfg.runner.progress)
         self.folder = run_folder(cfg)
         # As it would be given for another run like this one.
         again = to_plain(with_runner_keys(cfg, run_dir=None, resume_dir=None))
         saved = OmegaConf.to_yaml(OmegaConf.create(again))
         (self.folder / "config.yaml").write_text(saved)
-        self.summary = RunSummary(
-            self.folder, recipe=recipe_name(cfg), seed=cfg.runner.seed, versions=versions()
-        )
+        self.summary = begin_summary(cfg)
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
+        self.requests = RunRequests(self.folder)
         self.checkpoints = RunCheckpoints(cfg, checkpoint_folder(cfg), groups, self.comes_back)
         resume_dir = cfg.runner.resume_dir
         # Whoever has chosen it has compared the hashes.
         self._resumed = None if resume_dir is None else Checkpoint.open(resume_dir, verify=False)
         self.global_step = 0
+        self._initial_evaluation: dict[str, float] | None = None
+        self._evaluation: dict[str, float] | None = None
         self._evaluated_at: int | None = None
+        self._train_begin: float | None = None
+        self._train_end: float | None = None
         self._scores: dict[str, float] = {}
         self._best_metric = (cfg.runner.best_metric,) if cfg.runner.best_metric else best_metric
 
@@ -105,6 +116,13 @@ class BaseRunner(ABC):
         """Take what an evaluation needs from a checkpoint; unless a task knows better, all."""
         self.checkpoints.restore(checkpoint)
 
+    def prepare_training(self) -> None:  # noqa: B027 - most runners have nothing to prepare
+        """Do what comes before the first step of a new run."""
+
+    def evaluation_cost(self) -> float | None:
+        """Return what an evaluation costs, as a share of the training; None if there is none."""
+        return None
+
     def final_evaluation(self) -> dict[str, float]:
         """Return the evaluation at the end; empty if there is none."""
         return self.evaluate()
@@ -124,19 +142,24 @@ class BaseRunner(ABC):
 
     def init_workers(self) -> None:
         """Build the workers and bring them to the checkpoint to go on from, if there is one."""
-        self.build_workers()
+        with phases.phase("build"):
+            self.build_workers()
         only_eval = self.cfg.runner.only_eval
         if self._resumed is not None:
             if only_eval:
-                self.load_policy(self._resumed)
+                with phases.phase("load"):
+                    self.load_policy(self._resumed)
                 state = self._resumed.runner_state()
             else:
-                state = self.checkpoints.restore(self._resumed)
+                with phases.phase("load"):
+                    state = self.checkpoints.restore(self._resumed)
                 self.summary.write(
                     resumed_from=str(self._resumed.path),
                     not_restored=self.checkpoints.not_restored,
                 )
             self.global_step = state.pop("global_step")
+            initial = state.pop("initial_evaluation", None)
+            self._initial_evaluation = None if only_eval else initial
             self.load_state(state)
         if only_eval:
             # The checkpoints and metrics of the training are not ours to touch.
@@ -158,51 +181,87 @@ class BaseRunner(ABC):
                 end_run(self.folder)
 
     def _run(self) -> dict[str, Any]:
-        begin = time.perf_counter()
         try:
             if not self.cfg.runner.only_eval:
+                if self.global_step == 0:
+                    self.prepare_training()
+                    self._evaluate_at_start()
                 with StopSignals() as stop:
-                    self._train(stop)
-            training_seconds = time.perf_counter() - begin
+                    with phases.phase("training", live=False):
+                        self._train(stop)
+                    with phases.phase("save"):
+                        self._complete_checkpoints()
             final = self.final_evaluation()
             if final and self._evaluated_at != self.global_step:
-                self.logger.log(final, self.global_step)
-            self.end_services()
+                self._note_evaluation(final)
+            with phases.phase("stop"):
+                self.end_services()
         except BaseException as error:
             self.checkpoints.settle()
             if is_stop(error):
-                self._tell_stop(time.perf_counter() - begin)
+                self._tell_stop()
             else:
                 self._write_summary(FAILED, error=f"{type(error).__name__}: {error}")
             raise
         finally:
+            self.requests.close()
             self.logger.close()
-        if self.cfg.runner.only_eval:
-            self._write_summary(EVALUATED, evaluation=final)
-        else:
-            self._write_summary(FINISHED, evaluation=final, **self._totals(training_seconds))
+        self._write_summary(EVALUATED if self.cfg.runner.only_eval else FINISHED)
         self.farewell(final)
         return self.summary.facts
+
+    # -- evaluations ----------------------------------------------------------------------------
+
+    def _evaluate_at_start(self) -> None:
+        """Evaluate the policy that training begins with, if that is asked for, or cheap."""
+        wanted = self.cfg.runner.eval_at_start
+        if wanted is None:
+            cost = self.evaluation_cost()
+            wanted = cost is not None and cost <= _CHEAP
+        if wanted:
+            # It ranks no checkpoints: those are of later policies.
+            with phases.phase("initial_evaluation"):
+                self._initial_evaluation = self.evaluate()
+            self.logger.log(self._initial_evaluation, self.global_step)
+
+    def _note_evaluation(self, found: dict[str, float]) -> None:
+        self._evaluation, self._evaluated_at = found, self.global_step
+        self._scores |= found
+        self.logger.log(found, self.global_step)
+
+    # -- what is remembered ---------------------------------------------------------------------
 
     def _write_summary(self, status: str, **facts: Any) -> None:
         known = self.checkpoints.store.all()
         newest = str(known[-1].path) if known else self.cfg.runner.resume_dir
-        self.summary.write(status=status, checkpoint=newest, **self._counts(), **facts)
+        self.summary.write(
+            status=status,
+            checkpoint=newest,
+            evaluation=self._evaluation,
+            evaluation_step=self._evaluated_at,
+            phases=dict(phases.seconds),
+            **self._counts(),
+            **self._totals(),
+            **facts,
+        )
 
-    def _totals(self, training_seconds: float) -> dict[str, Any]:
+    def _totals(self) -> dict[str, Any]:
+        """Return what the training took, as far as there was any."""
+        if self._train_begin is None:
+            return {}
+        seconds = (self._train_end or time.perf_counter()) - self._train_begin
         return {
-            "training_seconds": round(training_seconds, 3),
+            "training_seconds": round(seconds, 3),
             "checkpoint_failures": self.checkpoints.failures,
             "not_saved": self.checkpoints.not_saved,
-            **self.totals(training_seconds),
+            **self.totals(seconds),
         }
 
-    def _tell_stop(self, training_seconds: float) -> None:
+    def _tell_stop(self) -> None:
         """Say how to go on with a run that was stopped."""
+        self._write_summary(STOPPED)
         if self.cfg.runner.only_eval:
-            self._write_summary(STOPPED)
             return
-        self._write_summary(STOPPED, **self._totals(training_seconds))
         said = f"stopped after step {self.global_step}"
         if self.checkpoints.store.all():
             recipe = self.summary.facts["recipe"]
@@ -214,9 +273,14 @@ class BaseRunner(ABC):
         with contextlib.suppress(OSError):
             print(said, flush=True)
 
+    # -- training -------------------------------------------------------------------------------
+
     def _train(self, stop: StopSignals) -> None:
+        self._train_begin = noted = time.perf_counter()
         progress = run_progress(self.max_steps, self.cfg.runner.progress)
         try:
+            self._look_for_requests(stop)
+            stop.check()
             while self.global_step < self.max_steps:
                 begin = time.perf_counter()
                 metrics = self.train_step()
@@ -224,21 +288,28 @@ class BaseRunner(ABC):
                 seconds = time.perf_counter() - begin
                 mark_step(self.global_step, begin)
                 self._report(progress, metrics, seconds)
+                self._look_for_requests(stop)
                 stopping = stop.requested is not None
                 if self._due(self.cfg.runner.val_check_interval) and not stopping:
-                    found = self.evaluate()
-                    self._evaluated_at = self.global_step
-                    self._scores |= found
-                    self.logger.log(found, self.global_step)
+                    self._note_evaluation(self.evaluate())
                 self._save_if_due(stop.requested is not None)
                 if stop.requested is not None:
                     self.checkpoints.poll(wait=True)
+                self._answer_requests()
                 stop.check()
-            self.checkpoints.poll(wait=True)
-            if self.checkpoints.failures > self._scores.get(_FAILURES, 0.0):
-                self.logger.log({_FAILURES: float(self.checkpoints.failures)}, self.global_step)
+                if time.perf_counter() - noted > _SUMMARY_SECONDS:
+                    self._write_summary(RUNNING)
+                    noted = time.perf_counter()
         finally:
+            self._train_end = time.perf_counter()
             progress.close()
+
+    def _complete_checkpoints(self) -> None:
+        """Wait until the last checkpoint is on the disk."""
+        self.checkpoints.poll(wait=True)
+        self._answer_requests()
+        if self.checkpoints.failures > self._scores.get(_FAILURES, 0.0):
+            self.logger.log({_FAILURES: float(self.checkpoints.failures)}, self.global_step)
 
     def _report(self, progress: Progress, metrics: dict[str, float], seconds: float) -> None:
         metrics["time/step"] = seconds
@@ -252,14 +323,34 @@ class BaseRunner(ABC):
         """Begin a checkpoint, or complete the one that is being written."""
         interval = self.cfg.runner.save_interval
         last = stopping or self.global_step == self.max_steps
-        if self._due(interval) or (last and (interval > 0 or self.cfg.runner.save_last)):
+        due = self._due(interval) or (last and (interval > 0 or self.cfg.runner.save_last))
+        if due or self.requests.checkpoint:
+            self.requests.begin_save(self.global_step)
             known = (self._scores[name] for name in self._best_metric if name in self._scores)
             self.checkpoints.save(self.global_step, self._counts(), next(known, None))
         else:
             self.checkpoints.poll()
 
+    def _look_for_requests(self, stop: StopSignals) -> None:
+        """Take what others have asked for meanwhile."""
+        self.requests.look()
+        if self.requests.stop and stop.requested is None:
+            print("stopping after this step, as was asked for", file=sys.stderr, flush=True)
+            stop.request(signal.SIGTERM)
+
+    def _answer_requests(self) -> None:
+        """Tell those who have asked for a checkpoint what came of it."""
+        step = self.requests.saving
+        if step is not None and not self.checkpoints.saving:
+            found = [known.path for known in self.checkpoints.store.all() if known.step == step]
+            self.requests.end_save(found[0] if found else None)
+
     def _due(self, interval: int) -> bool:
         return interval > 0 and self.global_step % interval == 0
 
     def _counts(self) -> dict[str, Any]:
-        return {"global_step": self.global_step, **self.state()}
+        return {
+            "global_step": self.global_step,
+            "initial_evaluation": self._initial_evaluation,
+            **self.state(),
+        }

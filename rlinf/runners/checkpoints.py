@@ -65,6 +65,11 @@ class RunCheckpoints:
 
     # -- saving ---------------------------------------------------------------------------------
 
+    @property
+    def saving(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._pending is not None
+
     def save(self, step: int, state: dict[str, Any], score: float | None) -> None:
         """Begin a checkpoint; workers write it while training goes on.
 

@@ -8,7 +8,7 @@ from typing import Any
 FREE = (
     r"runner\.(run_dir|resume_dir|resume_force|max_steps|max_epochs|max_restarts|only_eval)",
     r"runner\.(save_interval|save_last|async_save|keep_last|keep_best|best_metric)",
-    r"runner\.(val_check_interval|eval_episodes|progress|trace|log_interval)",
+    r"runner\.(val_check_interval|eval_at_start|eval_episodes|progress|trace|log_interval)",
     r"runner\.(report_unread_keys|agreement|logger|ext_modules)(\..*)?",
     r"cluster(\..*)?",
     r"env\.eval(\..*)?",

@@ -58,6 +58,7 @@ class EmbodiedRunner(BaseRunner):
             train = self.cfg.env.train
             steps = rollout_steps(train, spec.train_steps)
             self.steps_per_rollout = train.total_num_envs * train.rollout_epoch * steps
+            self._episode_steps = spec.train_steps
         wait_all(
             self.rollout.init_worker(spec), self.actor.init_worker(spec, self._optimiser_steps())
         )
@@ -172,6 +173,14 @@ class EmbodiedRunner(BaseRunner):
         """Play the evaluation's episodes without noise; return metrics."""
         return self.evaluator.evaluate(self.global_step, self.update_rollout_weights).metrics()
 
+    def evaluation_cost(self) -> float | None:
+        """Env steps of an evaluation, at most, by those of the training."""
+        section = self.cfg.env.eval
+        steps = None if section is None else section.max_episode_steps or self._episode_steps
+        if steps is None:
+            return None
+        return self.cfg.runner.eval_episodes * steps / (self.max_steps * self.steps_per_rollout)
+
     def final_evaluation(self) -> dict[str, float]:
         """Return the evaluation's episodes, and videos of some."""
         if self.cfg.env.eval is None:
@@ -186,8 +195,11 @@ class EmbodiedRunner(BaseRunner):
     def totals(self, training_seconds: float) -> dict[str, Any]:
         """Speed of this run, without the steps before it was resumed."""
         steps = self.env_steps - self._steps_before
+        # A sample is what the policy decides on at a time.
+        samples = steps / self.cfg.actor.model.num_action_chunks
         return {
             "env_steps_per_second": round(steps / training_seconds, 1),
+            "samples_per_second": round(samples / training_seconds, 1),
             "env_steps_per_second_in_rollout": round(steps / max(self._rollout_seconds, 1e-9), 1),
         }
 

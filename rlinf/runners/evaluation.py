@@ -12,6 +12,7 @@ from rlinf.runners.rollout_retry import RolloutRetry
 from rlinf.scheduler import WorkerGroup
 from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.evaluation import EpisodeRecord, Evaluation
+from rlinf.utils.phases import phases
 
 FILE = "evaluation.json"
 
@@ -46,6 +47,10 @@ class Evaluator:
             step: global step of the policy.
             sync_weights: brings the newest weights to the rollout workers.
         """
+        with phases.phase("evaluation"):
+            return self._evaluate(step, sync_weights)
+
+    def _evaluate(self, step: int, sync_weights: Callable[[], None]) -> Evaluation:
         # The next rollout goes on with the weights that the rollout workers have now.
         keeps = step % self._cfg.runner.weight_sync_interval != 0
         if keeps:
@@ -82,7 +87,8 @@ class Evaluator:
         known = self.last is not None and self.last.step == step
         found = self.last if known else self.evaluate(step, sync_weights)
         if self._cfg.env.eval.video_cfg.save_video:
-            self._record(found)
+            with phases.phase("video"):
+                self._record(found)
         return found
 
     @property

@@ -13,6 +13,7 @@ from rlinf.runners.reasoning_metrics import of_validation, sentence
 from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
 from rlinf.scheduler import WorkerGroup, wait_all
 from rlinf.utils.disk import tolerate_disk_errors
+from rlinf.utils.phases import phases
 
 
 class ReasoningEvalRunner(BaseRunner):
@@ -42,7 +43,8 @@ class ReasoningEvalRunner(BaseRunner):
 
     def evaluate(self) -> dict[str, float]:
         """Score responses to all prompts; the first one to each goes to `samples.jsonl`."""
-        verdicts = self.services.validate(self._validation, "validation")
+        with phases.phase("evaluation"):
+            verdicts = self.services.validate(self._validation, "validation")
         place = self.folder / "samples.jsonl"
         with tolerate_disk_errors(str(place)), open(place, "w") as file:
             for verdict in verdicts:

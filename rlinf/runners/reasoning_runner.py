@@ -21,6 +21,7 @@ from rlinf.runners.reasoning_metrics import of_validation, of_verdicts, sentence
 from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
 from rlinf.scheduler import WorkerGroup, wait_all, wait_beside
 from rlinf.utils.disk import tolerate_disk_errors
+from rlinf.utils.phases import phases
 from rlinf.utils.runs.folders import shown
 from rlinf.workers.reasoning_agreement import TooFarApart
 
@@ -65,7 +66,8 @@ class ReasoningRunner(BaseRunner):
         self.agreement = ReasoningGate(cfg, actor, rollout)
         tokenizer = tokenizer_of_run(cfg)
         self.prompts: PromptStream = training_prompts(cfg, tokenizer)
-        wanted = cfg.runner.only_eval or cfg.runner.val_check_interval > 0
+        runner = cfg.runner
+        wanted = runner.only_eval or runner.val_check_interval > 0 or runner.eval_at_start
         self._validation: PromptSet | None = validation_prompts(cfg, tokenizer) if wanted else None
         self._batch: int = cfg.data.rollout_batch_size
         self._ahead: int = cfg.algorithm.max_policy_age
@@ -77,7 +79,8 @@ class ReasoningRunner(BaseRunner):
             budget = cfg.algorithm.max_num_gen_batches
             self._sampler = DynamicSampler(self._batch, max_batches=budget)
         self.services = ReasoningServices(cfg, rollout, reward)
-        self._samples_seen = self._samples_before = 0
+        self._samples_seen = 0
+        self._samples_trained = 0
         self.max_steps = self._step_limit()
 
     def _step_limit(self) -> int:
@@ -130,6 +133,13 @@ class ReasoningRunner(BaseRunner):
                 flush=True,
             )
 
+    def prepare_training(self) -> None:
+        """Learn from worked solutions, if there are any; what comes of it is the reference."""
+        if self.cfg.actor.supervised.steps:
+            with phases.phase("supervised", live=False):
+                self._supervise()
+        self.helpers.sync_reference(self.services.calls)
+
     def _supervise(self) -> None:
         """Learn worked solutions first, if the config says so."""
         settings = self.cfg.actor.supervised
@@ -152,9 +162,6 @@ class ReasoningRunner(BaseRunner):
 
     def train_step(self) -> dict[str, float]:
         """Sync weights, asks for responses, trains on those of this step."""
-        if self.global_step == 0:
-            self._supervise()
-            self.helpers.sync_reference(self.services.calls)
         begin = time.perf_counter()
         if self.global_step % self.cfg.runner.weight_sync_interval == 0:
             self.update_rollout_weights()
@@ -207,6 +214,8 @@ class ReasoningRunner(BaseRunner):
             groups: how many wait to be trained on.
             chosen: numbers of the prompts whose groups are; None is all.
         """
+        trained = groups if chosen is None else len(chosen)
+        self._samples_trained += trained * self.cfg.algorithm.group_size
         source, further = self.helpers.begin(self.services.rewarded, groups, self.global_step)
         if chosen is not None:
             further["chosen"] = chosen
@@ -297,10 +306,17 @@ class ReasoningRunner(BaseRunner):
         """Score responses to the validation prompts."""
         if self._validation is None:
             return {}
-        with self._training_aside():
+        with phases.phase("evaluation"), self._training_aside():
             self.update_rollout_weights()
             verdicts = self.services.validate(self._validation, f"validation {self.global_step}")
         return of_validation(verdicts)
+
+    def evaluation_cost(self) -> float | None:
+        """Responses of an evaluation, by those of the training."""
+        if self._validation is None:
+            return None
+        evaluated = len(self._validation) * self.cfg.data.val_group_size
+        return evaluated / (self.max_steps * self._batch * self.cfg.algorithm.group_size)
 
     @contextmanager
     def _training_aside(self) -> Iterator[None]:
@@ -325,7 +341,7 @@ class ReasoningRunner(BaseRunner):
         """Go on with the data where it was."""
         self.prompts.load_state_dict(state["data"])
         self._began_at = {step: first for step, first in state["ahead"]}
-        self._samples_seen = self._samples_before = state["samples"]
+        self._samples_seen = state["samples"]
 
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
         """Score, length, speed, and the last validation."""
@@ -345,8 +361,7 @@ class ReasoningRunner(BaseRunner):
 
     def totals(self, training_seconds: float) -> dict[str, Any]:
         """Speed of this run, without the steps before it was resumed."""
-        made = self._samples_seen - self._samples_before
-        return {"samples_per_second": round(made / training_seconds, 1)}
+        return {"samples_per_second": round(self._samples_trained / training_seconds, 1)}
 
     def farewell(self, final: dict[str, float]) -> None:
         """What came out, and where everything is."""

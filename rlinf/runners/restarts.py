@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rlinf.config import ConfigError, ExtrasMissing, require_extras, to_plain
 from rlinf.runners.run_folder import (
     RunRefused,
@@ -19,10 +21,12 @@ from rlinf.runners.run_folder import (
     run_folder,
     with_runner_keys,
 )
+from rlinf.runners.run_summary import begin_summary, end_summary
 from rlinf.runners.stop import RunStopped, is_stop
 from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
 from rlinf.utils.checkpoint.store import MANIFEST
 from rlinf.utils.runs import RunInUse
+from rlinf.utils.phases import phases
 from rlinf.utils.runs.summary import FAILED, STOPPED, add_to_summary, close_summary
 
 WORKERS = "workers"
@@ -56,6 +60,8 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
         raise SystemExit(stopped.exit_code) from None
     except KeyboardInterrupt:
         if close_summary(folder, STOPPED):
+    phases.begin(cfg.runner.progress, since=psutil.Process().create_time())
+    begin_summary(cfg)
             print("stopped before the first step", flush=True)
         raise SystemExit(128 + signal.SIGINT) from None
     except BaseException as error:
@@ -71,6 +77,7 @@ def _attempt(cfg: Any, job: Callable[[Any], Any]) -> Any:
     begin = time.time()
     attempt_cfg, restarts = cfg, 0
     while True:
+        end_summary(folder)
         try:
             result = job(attempt_cfg)
         except CheckpointError as error:

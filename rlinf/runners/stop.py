@@ -59,6 +59,10 @@ class StopSignals:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 
+    def request(self, signum: int) -> None:
+        """Ask for a stop after this step, as a signal does."""
+        self.requested = self.requested or signum
+
     def check(self) -> None:
         """Raise `RunStopped` if a stop was asked for."""
         if self.requested is not None:

@@ -78,7 +78,9 @@ class RunnerFactory:
             workers: by role, worker classes whose processes are new, have the names of the recipe
                 and end with the test; with what their constructors take besides the configuration.
         """
-        overrides = [*overrides, f"runner.logger.log_path={folder}", "runner.progress=off"]
+        # Evaluations before the training are for tests that ask for them.
+        overrides = ["runner.eval_at_start=false", *overrides]
+        overrides += [f"runner.logger.log_path={folder}", "runner.progress=off"]
         cfg = build_config(recipe, overrides=overrides, config_path=self._configs)
         placed = cfg.cluster.component_placement
         known = {role: (cls, ()) for role, cls in self._workers.items()}

@@ -117,6 +117,11 @@ class TrainingRunnerConfig(RunnerConfig):
     val_check_interval: Interval = Field(
         -1, ge=-1, description="Steps between evaluations; -1 never evaluates."
     )
+    eval_at_start: bool | None = Field(
+        None,
+        description="Evaluate before the first update, as the run will be evaluated at its end; "
+        "null does so if that costs no more than a quarter of what training does.",
+    )
     save_interval: Interval = Field(
         -1, ge=-1, description="Steps between checkpoints; -1 saves none between."
     )

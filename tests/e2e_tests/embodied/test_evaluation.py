@@ -16,6 +16,7 @@ from rlinf.models import get_model
 from rlinf.models.export.rlinf_policy import load_policy
 from rlinf.utils.checkpoint import CheckpointStore
 from rlinf.utils.env_spec import EnvSpec
+from rlinf.utils.runs.summary import PROMISED
 from rlinf.workers.env.env_worker import EnvWorker
 
 SHORT = [
@@ -35,10 +36,10 @@ def read(folder: Path) -> dict:
 
 @pytest.mark.timeout(180)
 def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(runners, tmp_path):
-    """A run evaluated at its end, and one that is evaluated after each step, in other envs."""
+    """A run evaluated at its end; one evaluated at its start and after each step, in other envs."""
     # With this interval, the second rollout goes on with the weights of the first.
     more = [*SHORT, "runner.max_epochs=3", "runner.weight_sync_interval=2"]
-    results = []
+    results, summaries = [], []
     for interval, envs in ((-1, 4), (1, 10)):
         runner = runners.runner(
             tmp_path / str(interval),
@@ -46,16 +47,17 @@ def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(runners, tmp
             [
                 *more,
                 f"runner.val_check_interval={interval}",
+                f"runner.eval_at_start={interval > 0}",
                 f"env.eval.total_num_envs={envs}",
             ],
         )
-        runner.run()
+        summaries.append(runner.run())
         found = read(runner.folder)
         results.append((found, runner.actor.weights().wait()[0]))
         lines = [json.loads(line) for line in (runner.folder / "metrics.jsonl").open()]
         counts = [line["eval/episodes"] for line in lines if "eval/episodes" in line]
         # The last policy was evaluated when training ended: it is not evaluated again.
-        assert counts == ([7.0] if interval < 0 else [7.0] * 3)
+        assert counts == ([7.0] if interval < 0 else [7.0] * 4)
         # Played once more, by workers that have played before.
         runner.evaluate()
         assert read(runner.folder) == found
@@ -65,6 +67,16 @@ def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(runners, tmp
     assert len({episode["return"] for episode in rarely["episodes"]}) == 7
     for name, tensor in without.items():
         assert torch.equal(tensor, with_evaluations[name]), name
+    for summary in summaries:
+        assert summary["env_steps"] == 3 * 16 * 20 and summary["global_step"] == 3
+        assert summary["env_steps_per_second"] == summary["samples_per_second"] > 0
+        assert 0 < summary["training_seconds"] < summary["wall_seconds"]
+        assert summary["evaluation_step"] == 3 and summary["checkpoint_failures"] == 0
+        assert summary["evaluation"]["eval/return"] == rarely["overall"]["return"]["value"]
+    plain, full = summaries
+    assert plain["initial_evaluation"] is None
+    assert full["initial_evaluation"]["eval/return"] != full["evaluation"]["eval/return"]
+    assert {name for name in PROMISED if full[name] is None} == set()
 
 
 @pytest.mark.timeout(240)

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from rlinf.utils.runs.summary import PROMISED
 from tests.e2e_tests.reasoning.jobs import SHORT, make_runner, metrics_of
 
 
@@ -83,8 +84,9 @@ def test_evaluations_change_nothing_in_training(runners, tmp_path):
             "runner.max_steps=3",
             "runner.weight_sync_interval=3",
             f"runner.val_check_interval={interval}",
+            f"runner.eval_at_start={interval > 0}",
         )
-        runner.run()
+        summary = runner.run()
         ages = [
             line["train/actor/policy_age"]
             for line in metrics_of(runner)
@@ -94,6 +96,11 @@ def test_evaluations_change_nothing_in_training(runners, tmp_path):
         found.append(runner.actor.weights().wait()[0])
     never, always = found
     assert all(torch.equal(never[name], always[name]) for name in never)
+    known = {name for name in PROMISED if summary[name] is not None}
+    assert known == set(PROMISED) - {"env_steps_per_second"}, "what a summary promises"
+    assert summary["initial_evaluation"].keys() == summary["evaluation"].keys()
+    assert summary["evaluation_step"] == 3 and metrics_of(runner)[0]["step"] == 0
+    assert summary["samples_per_second"] * summary["training_seconds"] == pytest.approx(96, 0.05)
 
 
 @pytest.mark.timeout(180)

@@ -163,6 +163,11 @@ EMBODIED = {
         'algorithm.loss_type = "actor"',
         "gae would use values that nothing trains",
     ),
+    "an evaluation at the start without envs": (
+        {"env.eval": ..., "runner.eval_at_start": True},
+        "env.eval\n",
+        "environments to evaluate in are needed, as runner.eval_at_start asks for them",
+    ),
     "evaluation without envs": (
         {"env.eval": ..., "runner.val_check_interval": 5},
         "env.eval\n",

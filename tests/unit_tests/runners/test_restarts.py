@@ -13,8 +13,9 @@ from rlinf.config import ConfigError
 from rlinf.runners.restarts import WORKERS, run_with_restarts
 from rlinf.runners.stop import RunStopped
 from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
+from rlinf.utils.phases import phases
 from rlinf.utils.runs import RunSummary, status_of
-from rlinf.utils.runs.summary import close_summary
+from rlinf.utils.runs.summary import PROMISED, close_summary
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ def config(folder, restarts: int, resume_dir: str | None = None):
     logger = {"log_path": str(folder.parent), "experiment_name": folder.name}
     runner = {"max_restarts": restarts, "resume_dir": resume_dir, "logger": logger}
     runner |= {"run_dir": str(folder), "only_eval": False, "resume_force": True}
+    runner |= {"seed": 7, "progress": "off"}
     cfg = OmegaConf.create({"runner": runner})
     OmegaConf.set_readonly(cfg, True)
     return cfg
@@ -156,6 +158,21 @@ def test_a_run_that_fails_before_its_first_step_is_not_running(folder):
         run_with_restarts(config(folder, 0), job)
     facts = json.loads((folder / "summary.json").read_text())
     assert facts["status"] == "failed" and facts["error"] == "ValueError: no such env"
+
+
+def test_a_run_that_fails_before_it_has_workers_is_remembered(folder):
+    def job(cfg):
+        assert status_of(folder) == "running"
+        with phases.phase("start_ray"):
+            raise OSError("no port is free")
+
+    with pytest.raises(OSError):
+        run_with_restarts(config(folder, 0), job)
+    facts = json.loads((folder / "summary.json").read_text())
+    assert facts["status"] == "failed" and facts["recipe"] == "run" and facts["seed"] == 7
+    assert set(PROMISED) <= facts.keys() and facts["checkpoint"] is None
+    assert facts["phases"].keys() == {"imports", "start_ray"}
+    assert facts["wall_seconds"] >= facts["phases"]["imports"] > 0
 
 
 def test_a_run_that_has_said_itself_that_it_was_stopped_is_not_told_otherwise(folder, capsys):
