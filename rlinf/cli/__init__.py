@@ -16,6 +16,7 @@ from typing import NoReturn
 from rlinf import __version__
 from rlinf.cli import (
     bisect,
+    chat,
     check,
     check_env,
     doctor,
@@ -94,6 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_parser(commands)
     train.add_eval_parser(commands)
     export.add_parser(commands)
+    chat.add_parser(commands)
     verify.add_parser(commands)
     check.add_parser(commands)
     check_env.add_parser(commands)
