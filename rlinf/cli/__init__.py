@@ -19,10 +19,12 @@ from rlinf.cli import (
     chat,
     check,
     check_env,
+    completion,
     doctor,
     export,
     fetch,
     logs,
+    new,
     report,
     runs,
     trace,
@@ -66,7 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 1 if what was checked or run failed, 2 for wrong usage.
     """
     parser = build_parser()
-    args = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == [completion.COMPLETE]:
+        return completion.complete(parser, words[1:])
+    args = parser.parse_args(words)
     if not hasattr(args, "run"):
         parser.print_help()
         return 0
@@ -106,4 +111,6 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_parser(commands)
     logs.add_parser(commands)
     fetch.add_parser(commands)
+    new.add_parser(commands)
+    completion.add_parser(commands)
     return parser
