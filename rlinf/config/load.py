@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf.config.errors import ABSENT, ConfigError, Problem
+from rlinf.config.overrides import (
+    SUFFIXES,
+    Parts,
+    plain,
+    refused_overrides,
+    unreadable_overrides,
+)
 from rlinf.config.resolvers import register_resolvers
 from rlinf.config.suggest import did_you_mean, listed
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-_SUFFIXES = (".yaml", ".yml")
 
 
 def build_config(
@@ -41,15 +46,23 @@ def build_config(
     from omegaconf.errors import OmegaConfBaseException
 
     folder, name = find_config(config_name, config_path)
-    _check_overrides(overrides)
+    parts = Parts(folder, name, (folder, *_elsewhere(folder, name)))
+    unreadable = unreadable_overrides(overrides, parts)
+    if unreadable:
+        raise ConfigError(unreadable)
     register_resolvers()
-    try:
+
+    def composed(chosen: Sequence[str]) -> DictConfig:
         with _own_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
-            return compose(name, overrides=hydra_overrides(overrides, folder, name))
+            return compose(name, overrides=hydra_overrides(chosen, folder, name))
+
+    try:
+        return composed(overrides)
     except yaml.YAMLError as error:
         raise ConfigError([_yaml_problem(error, name)]) from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError([Problem(f"config '{name}'", ABSENT, _plain(error))]) from error
+        own = Problem(f"config '{name}'", ABSENT, plain(error))
+        raise ConfigError(refused_overrides(overrides, composed, parts) or [own]) from error
 
 
 def hydra_overrides(overrides: Sequence[str], folder: Path, name: str) -> list[str]:
@@ -63,16 +76,21 @@ def hydra_overrides(overrides: Sequence[str], folder: Path, name: str) -> list[s
         folder: Folder of the config.
         name: Its name.
     """
-    shipped = sorted((shipped_folder() / "examples").glob("*/config"))
-    elsewhere = [] if folder in shipped or not _has_defaults(folder, name) else shipped
+    elsewhere = _elsewhere(folder, name)
     known = [hydra_override(item, (folder, *elsewhere)) for item in overrides]
     if not elsewhere or any(item.startswith("hydra.searchpath") for item in overrides):
         return known
     return [*known, f"hydra.searchpath=[{','.join(f'file://{path}' for path in elsewhere)}]"]
 
 
+def _elsewhere(folder: Path, name: str) -> list[Path]:
+    """Return the folders of the source tree that a config outside of it may name parts of."""
+    shipped = sorted((shipped_folder() / "examples").glob("*/config"))
+    return [] if folder in shipped or not _has_defaults(folder, name) else shipped
+
+
 def _has_defaults(folder: Path, name: str) -> bool:
-    files = [folder / f"{name}{suffix}" for suffix in _SUFFIXES]
+    files = [folder / f"{name}{suffix}" for suffix in SUFFIXES]
     text = next(file for file in files if file.is_file()).read_text(encoding="utf-8")
     return re.search(r"^defaults:", text, re.MULTILINE) is not None
 
@@ -101,13 +119,13 @@ def config_folders() -> list[Path]:
 
 def config_names(folder: Path) -> list[str]:
     """Return the names of the configs in a folder, sorted."""
-    return sorted(path.stem for path in folder.glob("*.y*ml") if path.suffix in _SUFFIXES)
+    return sorted(path.stem for path in folder.glob("*.y*ml") if path.suffix in SUFFIXES)
 
 
 def find_config(config_name: str, config_path: str | Path | None) -> tuple[Path, str]:
     """Return the folder and the name of a config; near names if there is none."""
     given = Path(config_name)
-    name = given.stem if given.suffix in _SUFFIXES else given.name
+    name = given.stem if given.suffix in SUFFIXES else given.name
     if config_path is not None:
         folders = [Path(config_path).expanduser() / given.parent]
     elif given.parent != Path("."):
@@ -115,7 +133,7 @@ def find_config(config_name: str, config_path: str | Path | None) -> tuple[Path,
     else:
         folders = config_folders()
     for folder in folders:
-        if any((folder / f"{name}{suffix}").is_file() for suffix in _SUFFIXES):
+        if any((folder / f"{name}{suffix}").is_file() for suffix in SUFFIXES):
             return folder.resolve(), name
     if not any(folder.is_dir() for folder in folders):
         message = f"there is no folder {folders[0]}"
@@ -144,24 +162,6 @@ def _own_hydra() -> Iterator[None]:
         VersionBase.instance().version_base = kept[1]
 
 
-def _check_overrides(overrides: Sequence[str]) -> None:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser, problems = OverridesParser.create(), []
-    for override in overrides:
-        try:
-            parser.parse_override(override)
-        except HydraException as error:
-            message = f"cannot be read: {_plain(error)}"
-            hint = (
-                "an override looks like runner.max_steps=10; quote values with special characters"
-            )
-            problems.append(Problem("override", override, message, hint))
-    if problems:
-        raise ConfigError(problems)
-
-
 def hydra_override(override: str, folders: Sequence[Path]) -> str:
     """Let a plain override set a key that the files do not mention; groups stay as they are."""
     key, equals, _ = override.partition("=")
@@ -183,11 +183,3 @@ def _yaml_problem(error: Any, name: str) -> Problem:
         message += f"\n{snippet}"
     place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
     return Problem(place, ABSENT, message, "check indentation, colons and quotes near that place")
-
-
-def _plain(error: Exception) -> str:
-    # Hydra appends where it looked and which variable shows more: nothing a user can act on.
-    text = re.split(r"\nConfig search path|\nSet the environment variable|\nSee http", str(error))[
-        0
-    ]
-    return text.strip() or type(error).__name__

@@ -73,8 +73,8 @@ def test_a_missing_config_names_the_near_ones(folder):
 
 def test_a_missing_group_lists_the_options(folder):
     message = message_of("maze_ppo", ["size=huge"], folder)
-    assert "Could not find 'size/huge'" in message
-    assert "small" in message
+    assert 'override = "size=huge"\n  there is no part size/huge' in message
+    assert "parts of size: large, small" in message
     assert "search path" not in message
 
 

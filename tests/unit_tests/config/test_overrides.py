@@ -1,0 +1,89 @@
+"""Overrides that Hydra refuses are explained: what was given, what there is, what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlinf.config import ConfigError, build_config
+
+RECIPE = "metaworld_ppo_mlp"
+PARTS = "base/embodied, algo/ppo, env/metaworld, model/mlp"
+
+
+def said(*overrides: str, recipe: str = RECIPE, folder=None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        build_config(recipe, list(overrides), folder)
+    text = str(caught.value)
+    for word in ("defaults list", "append", "Available options", "Could not", "multirun"):
+        assert word not in text
+    return text
+
+
+@pytest.mark.parametrize("override", ["env=gymnasium", "env@here=gymnasium"])
+def test_another_part_of_a_group(override):
+    text = said(override)
+    assert f'override = "{override}"' in text
+    assert f"{RECIPE} is made of {PARTS}; an override cannot exchange one of them" in text
+    assert "parts of env: gymnasium, metaworld" in text
+    assert "recipes with env/gymnasium: gymnasium_ppo_mlp" in text
+    assert "defaults: [base/embodied, algo/ppo, env/gymnasium, model/mlp, _self_]" in text
+
+
+@pytest.mark.parametrize("override", ["env=gymnasum", "+env=gymnasum"])
+def test_a_part_that_does_not_exist(override):
+    text = said(override)
+    assert "there is no part env/gymnasum" in text and "did you mean 'gymnasium'?" in text
+    assert "parts of env: gymnasium, metaworld" in text
+
+
+@pytest.mark.parametrize("override", ["base/x=y", "+foo/bar=baz", "foo/bar=baz", "~foo/bar"])
+def test_a_group_that_does_not_exist(override):
+    text = said(override)
+    assert "there is no group of parts" in text
+    assert "groups and their parts: algo: grpo, ppo; base: embodied; env: " in text
+    assert "a key is written with dots: runner.max_steps=10" in text
+
+
+def test_a_part_in_the_place_of_a_group():
+    assert "env/metaworld is a part, and not a group" in said("env/metaworld=gymnasium")
+
+
+def test_a_part_cannot_be_left_out():
+    assert "defaults: [base/embodied, algo/ppo, model/mlp, _self_]" in said("~env")
+
+
+def test_parts_are_not_named_by_an_override():
+    assert "the parts of a recipe are named in its file" in said("defaults=[algo/grpo]")
+
+
+def test_a_key_that_is_not_there_cannot_be_deleted():
+    assert f"nothing to delete: {RECIPE} does not set runner.nothing" in said("~runner.nothing")
+
+
+def test_several_values():
+    text = said("runner.seed=1,2")
+    assert "names several values, but a run has one" in text and "[1,2]" in text
+
+
+def test_all_wrong_ones_come_at_once_and_right_ones_are_not_blamed():
+    text = said("env=foo", "runner.max_steps=3", "~runner.nothing")
+    assert text.startswith("The config has 2 problems:") and "max_steps=3" not in text
+
+
+def test_a_part_may_be_laid_over_the_others():
+    assert build_config(RECIPE, ["+algo=grpo"]).algorithm.adv_type == "grpo"
+
+
+def test_a_recipe_of_ones_own_knows_the_parts_that_come_with_the_package(tmp_path):
+    (tmp_path / "mine.yaml").write_text(f"defaults: [{RECIPE}, _self_]\n")
+    text = said("model=cn", recipe="mine", folder=tmp_path)
+    assert "parts of model: cnn, mlp" in text and "did you mean 'cnn'?" in text
+
+
+def test_groups_of_another_folder_are_left_to_hydra(tmp_path):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "mine.yaml").write_text("runner: {task_type: workers}\n")
+    (tmp_path / "more" / "sizes" / "own").mkdir(parents=True)
+    (tmp_path / "more" / "sizes" / "own" / "big.yaml").write_text("example: {size: 3}\n")
+    overrides = [f"hydra.searchpath=[file://{tmp_path / 'more'}]", "+sizes/own@_global_=big"]
+    assert build_config("mine", overrides, tmp_path / "config").example.size == 3
