@@ -19,6 +19,7 @@ from rlinf.cli import (
     chat,
     check,
     check_env,
+    checkpoint,
     completion,
     doctor,
     export,
@@ -27,6 +28,7 @@ from rlinf.cli import (
     new,
     report,
     runs,
+    stop,
     trace,
     train,
     verify,
@@ -110,6 +112,8 @@ def build_parser() -> argparse.ArgumentParser:
     runs.add_parser(commands)
     report.add_parser(commands)
     logs.add_parser(commands)
+    stop.add_parser(commands)
+    checkpoint.add_parser(commands)
     fetch.add_parser(commands)
     new.add_parser(commands)
     completion.add_parser(commands)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def has_ended(folder: Path, holder: Holder) -> bool:
     if now is None or now != holder:
         return True
     # The lock of another host may not be seen here; what it says of itself is.
-    return holder["host"] != os.uname().nodename and status_of(folder) != RUNNING
+    return holder["host"] != socket.gethostname() and status_of(folder) != RUNNING
 
 
 def ask(folder: Path, what: str, holder: Holder) -> Request:

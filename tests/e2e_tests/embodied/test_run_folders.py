@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rlinf.cli import main
+from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.runs import experiment_runs, status_of
 
 RECIPE = "gymnasium_ppo_mlp"
@@ -45,6 +47,15 @@ def steps_of(run: Path) -> list[int]:
     return [json.loads(line)["step"] for line in lines]
 
 
+def wait_for_steps(experiment: Path, runs: int, process: subprocess.Popen[str]) -> Path:
+    """Waits until the last of so many runs has made a step."""
+    deadline = time.monotonic() + 120
+    while len(experiment_runs(experiment)) < runs or not steps_of(experiment_runs(experiment)[-1]):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.05)
+    return experiment_runs(experiment)[-1]
+
+
 @pytest.mark.timeout(300)
 def test_runs_keep_out_of_each_others_way_and_a_stopped_one_goes_on(ray_address, tmp_path):
     first = train(tmp_path, ray_address, "runner.max_epochs=2")
@@ -52,10 +63,7 @@ def test_runs_keep_out_of_each_others_way_and_a_stopped_one_goes_on(ray_address,
     assert first.returncode == 0, said
     stopped = train(tmp_path, ray_address, "runner.max_epochs=100000")
     experiment = tmp_path / "logs" / RECIPE
-    deadline = time.monotonic() + 120
-    while len(experiment_runs(experiment)) < 2 or not steps_of(experiment_runs(experiment)[-1]):
-        assert stopped.poll() is None and time.monotonic() < deadline, stopped.communicate()[0]
-        time.sleep(0.05)
+    wait_for_steps(experiment, 2, stopped)
     older, newer = experiment_runs(experiment)
     assert (experiment / "latest").resolve() == newer and status_of(newer) == "running"
     stopped.send_signal(signal.SIGINT)
@@ -77,3 +85,32 @@ def test_runs_keep_out_of_each_others_way_and_a_stopped_one_goes_on(ray_address,
     again = (newer / "config.yaml").read_text()
     assert "run_dir: null" in again and "resume_dir: null" in again, "it can be run again"
     assert os.listdir(tmp_path) == ["logs"], "nothing else is left in the current folder"
+
+
+@pytest.mark.timeout(240)
+def test_a_run_saves_and_stops_when_it_is_asked_to(ray_address, tmp_path, capsys):
+    process = train(tmp_path, ray_address, "runner.max_epochs=100000", "runner.progress=plain")
+    experiment = tmp_path / "logs" / RECIPE
+    run = wait_for_steps(experiment, 1, process)
+    assert main(["checkpoint", str(experiment)]) == 0
+    place = capsys.readouterr().out.rpartition("checkpoint: ")[2].strip()
+    saved = Checkpoint.open(place)
+    assert saved.path.parent == run / "checkpoints" and status_of(run) == "running"
+    assert main(["stop", str(experiment)]) == 0
+    said = capsys.readouterr().out
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    last = max(steps_of(run))
+    assert f"is stopped after step {last}" in said and f"global_step_{last}" in said
+    assert last > saved.step, "it went on after the checkpoint"
+    assert f"stopped after step {last}; go on with" in output and "Traceback" not in output
+    assert not (run / "requests").exists()
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "stopped" and summary["training_seconds"] > 0
+    assert summary["global_step"] == last and summary["evaluation"] is None
+    told = ("imports", "start_ray", "launch", "build", "training", "stop")
+    assert all(summary["phases"][name] > 0 for name in told)
+    assert sum(summary["phases"].values()) <= summary["wall_seconds"]
+    # What it does is told while there are no steps yet.
+    assert output.index("launching workers ... ") < output.index("step 1/100000")
+    assert main(["stop", str(run)]) == 1
