@@ -22,6 +22,7 @@ from rlinf.scheduler import (
     wait_restarted,
 )
 from rlinf.scheduler.cluster.shutdown import runs
+from rlinf.scheduler.deadlines import Deadline
 from rlinf.scheduler.failure.process_state import is_stopped
 from tests.unit_tests.scheduler.waits import PROMISED, PROMPTLY, wait_until
 from tests.unit_tests.scheduler.worker.workers import Doomed, Echo
@@ -91,11 +92,11 @@ def test_a_hang_in_the_constructor_meets_the_launch_deadline(ray_session, tmp_pa
 
     glance, limit = WorkerGroupFuncResult._glance, 5 * PROMPTLY
 
-    def patient(call: WorkerGroupFuncResult, timeout: float) -> object:
+    def patient(call: WorkerGroupFuncResult, deadline: Deadline) -> object:
         """Lets the deadline come when one rank is up and the other hangs, however slowly."""
         if call.method != "__init__":
-            return glance(call, timeout)
-        assert timeout == limit
+            return glance(call, deadline)
+        assert deadline.seconds == limit
         server = cluster._server
         wait_until(lambda: "stuck:0" in server.state.ready, limit)
         names = ["stuck:1"]
@@ -103,7 +104,8 @@ def test_a_hang_in_the_constructor_meets_the_launch_deadline(ray_session, tmp_pa
             lambda: "__init__" in server.inquire("status", None, names, limit).get(names[0], ""),
             limit,
         )
-        return glance(call, 1.0)
+        deadline.__init__(0.0)
+        return glance(call, deadline)
 
     monkeypatch.setattr(WorkerGroupFuncResult, "_glance", patient)
     cfg = {"num_nodes": 1, "timeouts": {"launch": limit}}
@@ -259,7 +261,7 @@ def test_an_uncaught_exception_names_the_worker_and_method(ray_address, tmp_path
     assert any("workers.py" in line for line in card["evidence"])
     assert "ValueError: this method fails" in output
     # The card comes last and whole; the tracebacks are in the file that it names.
-    assert output.rstrip().endswith("┘") and "Traceback (most recent" not in output
+    assert output.rstrip().endswith("┘") and "\nTraceback (most recent" not in output
     whole = Path(card["traceback"]).read_text()
     assert "The above exception was the direct cause" in whole and "in fail" in whole
 
