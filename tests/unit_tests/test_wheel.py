@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from rlinf.cli import new
+
 ROOT = Path(__file__).resolve().parents[2]
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+
+TEMPLATE = {str(path.relative_to(new.TEMPLATE)) for path in new.template_files()}
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +61,16 @@ def test_a_recipe_of_the_current_folder_wins(installed, tmp_path):
     (tmp_path / "metaworld_ppo_mlp.yaml").write_text(text)
     command = rlinf(installed, tmp_path, "train", "metaworld_ppo_mlp", "--dry-run")
     assert f"--config-path {tmp_path}" in command
+
+
+def test_an_installed_package_makes_projects_and_completes(installed, tmp_path):
+    rlinf(installed, tmp_path, "new", "arm")
+    made = {str(path.relative_to(tmp_path)) for path in (tmp_path / "arm").rglob("*")}
+    assert {f"arm/{file.replace('my_project', 'arm')}" for file in TEMPLATE} <= made
+    assert "arm: valid" in rlinf(installed, tmp_path / "arm", "check", "arm", "--no-memory")
+    for shell in ("bash", "zsh", "fish"):
+        assert "__complete" in rlinf(installed, tmp_path, "completion", shell)
+    # Nothing but the template: no caches of whoever built the package.
+    found = installed / "rlinf" / "cli" / "templates" / "project"
+    files = {str(path.relative_to(found)) for path in found.rglob("*") if path.is_file()}
+    assert {file for file in files if "__pycache__" not in file} == TEMPLATE
