@@ -4,6 +4,10 @@ A *curve* is what the evaluations of one run found: success rate and return over
 *curve file*, `curves/<recipe>.json` beside the recipe's `config` folder, holds the curves of
 several seeds. Its *band* is where a run of the recipe is expected. `benchmarks/learning.py` writes
 such files, `rlinf verify` compares a run with one.
+
+Early in training a band reaches from nothing to everything, since seeds begin to learn at different
+times. There it refutes no run, and so confirms none: it *judges* only where its lower edge is above
+what a run reaches that learns nothing.
 """
 
 from __future__ import annotations
@@ -58,11 +62,20 @@ class Band:
         env_steps: where the edges are given, rising.
         low: lower edge at each of them.
         high: upper edge at each of them.
+        floor: what a run reaches that learns nothing.
     """
 
     env_steps: list[int]
     low: list[float]
     high: list[float]
+    floor: float = 0.0
+
+    @property
+    def judging(self) -> list[int]:
+        """Those of `env_steps` at which a run that learns nothing would be below the band."""
+        return [
+            steps for steps, low in zip(self.env_steps, self.low, strict=True) if low > self.floor
+        ]
 
     def at(self, env_steps: int) -> tuple[float, float] | None:
         """Lower and upper edge, linear between the given ones; None outside of the band's ends."""
@@ -87,12 +100,14 @@ class Point:
         value: what it found.
         low: lower edge of the band there.
         high: upper edge.
+        floor: what a run reaches that learns nothing.
     """
 
     env_steps: int
     value: float
     low: float
     high: float
+    floor: float = 0.0
 
     @property
     def place(self) -> Place:
@@ -100,6 +115,11 @@ class Point:
         if self.value < self.low:
             return "below"
         return "above" if self.value > self.high else "inside"
+
+    @property
+    def judges(self) -> bool:
+        """Whether its place says anything: inside a band that takes all runs, it does not."""
+        return self.low > self.floor or self.place != "inside"
 
 
 @dataclass(frozen=True)
@@ -118,6 +138,11 @@ class Verdict:
     def first_below(self) -> Point | None:
         """The first evaluation that was worse than the band."""
         return next((point for point in self.points if point.place == "below"), None)
+
+    @property
+    def judged(self) -> list[Point]:
+        """The evaluations that say anything; without one, nothing is known of the run."""
+        return [point for point in self.points if point.judges]
 
     @property
     def ok(self) -> bool:
@@ -140,7 +165,7 @@ def compare(env_steps: Sequence[int], values: Sequence[float], band: Band) -> Ve
     for steps, value in zip(env_steps, values, strict=True):
         edges = band.at(steps)
         if edges is not None:
-            points.append(Point(steps, value, *edges))
+            points.append(Point(steps, value, *edges, band.floor))
     if not points:
         raise NoCurve(
             f"no evaluation between {band.env_steps[0]:,} and {band.env_steps[-1]:,} env steps, "
@@ -150,13 +175,20 @@ def compare(env_steps: Sequence[int], values: Sequence[float], band: Band) -> Ve
     return Verdict(points, not_compared=len(env_steps) - len(points))
 
 
-def make_band(env_steps: Sequence[int], curves: Iterable[Sequence[float]]) -> Band:
+def make_band(
+    env_steps: Sequence[int], curves: Iterable[Sequence[float]], floor: float = 0.0
+) -> Band:
     """Make the band of some curves that were measured at the same env steps.
 
     An edge is the lowest (highest) value of any curve at this evaluation, the one before and the
     one after it, moved outwards by `MARGIN` times the range of all values. So a run may be one
     evaluation later or earlier than the slowest or fastest seed: curves of few seeds do not show
     every run that is all right.
+
+    Args:
+        env_steps: where the curves were measured.
+        curves: one per seed.
+        floor: what a run reaches that learns nothing.
     """
     curves = [list(curve) for curve in curves]
     flat = [value for curve in curves for value in curve]
@@ -166,7 +198,7 @@ def make_band(env_steps: Sequence[int], curves: Iterable[Sequence[float]]) -> Ba
         near = [value for curve in curves for value in curve[max(0, index - 1) : index + 2]]
         low.append(min(near) - margin)
         high.append(max(near) + margin)
-    return Band(list(env_steps), low, high)
+    return Band(list(env_steps), low, high, floor)
 
 
 # -- curves of runs --------------------------------------------------------------------------------
@@ -251,7 +283,18 @@ class CurveFile:
     def band(self, without: int | None = None) -> Band:
         """Return the band of all seeds, or of all but one."""
         chosen = [curve for seed, curve in self.curves.items() if seed != without]
-        return make_band(self.env_steps, (curve.values[self.metric] for curve in chosen))
+        values = [curve.values[self.metric] for curve in chosen]
+        return make_band(self.env_steps, values, self.floor)
+
+    @property
+    def floor(self) -> float:
+        """What a run reaches that learns nothing: no success, or no better a return than at first.
+
+        Returns have no zero of their own, so the best of the first evaluations stands for it.
+        """
+        if self.metric == "success_once":
+            return 0.0
+        return max(curve.values[self.metric][0] for curve in self.curves.values())
 
     def seeds_inside(self) -> list[int]:
         """Return the seeds that stay inside the band of the others; they tell how good it is."""

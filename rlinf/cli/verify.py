@@ -29,7 +29,8 @@ def add_parser(commands: Any) -> None:
         "verify",
         help="run a recipe and compare its learning curve with the known ones",
         description="Run a recipe and say whether its evaluations stay inside the band of the "
-        "recipe's curve file. Exit code 1 if one is worse than the band; better ones are fine.",
+        "recipe's curve file, where the band can tell. Exit code 1 if one is worse than the band; "
+        "better ones are fine. Exit code 2 if the run is too short to be judged.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         0 if the run stays inside the band or above it; 1 if it does not, or fails, or its config
-        is not valid; 2 for wrong usage.
+        is not valid; 2 for wrong usage, or if neither can be said.
     """
     from rlinf.cli import curves
     from rlinf.config import ConfigError
@@ -81,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"rlinf verify: {error}", file=sys.stderr)
         return 1
     print("\n".join(["", *table(verdict, known.metric), "", *_conclusion(verdict, known)]))
+    if not verdict.judged:
+        return 2
     return 0 if verdict.ok else 1
 
 
@@ -108,11 +111,11 @@ def run_recipe(arguments: Sequence[str], folder: Path, stdout: IO[str] | None = 
 
 def table(verdict: Verdict, metric: str) -> list[str]:
     """Return the evaluations beside the band, one line each."""
-    heading = {"success_once": "success"}.get(metric, metric)
-    lines = [f"{'env steps':>10}  {heading:>8}  {'band':>17}  place"]
+    lines = [f"{'env steps':>10}  {_heading(metric):>8}  {'band':>17}  place"]
     for point in verdict.points:
         value, low, high = (_show(v, metric) for v in (point.value, point.low, point.high))
-        lines.append(f"{point.env_steps:>10,}  {value:>8}  {low:>7} – {high:>7}  {point.place}")
+        place = point.place if point.judges else "cannot tell"
+        lines.append(f"{point.env_steps:>10,}  {value:>8}  {low:>7} – {high:>7}  {place}")
     return lines
 
 
@@ -120,7 +123,7 @@ def _find(name: str, config_path: str | None, given: Path | None) -> CurveFile:
     """Return the curve file of a recipe.
 
     Raises:
-        ValueError: there is none, or it is broken.
+        ValueError: there is none, it is broken, or its band takes every run.
     """
     from rlinf.cli import curves
     from rlinf.config import config_folders
@@ -134,7 +137,14 @@ def _find(name: str, config_path: str | None, given: Path | None) -> CurveFile:
             f"there is no curve file {path}; recipes that have one: {', '.join(others) or 'none'}. "
             f"Make one with: python -m benchmarks.learning --recipe {recipe} --write"
         )
-    return curves.load(path)
+    known = curves.load(path)
+    if not known.band().judging:
+        raise ValueError(
+            f"{path} can judge no run: at none of its evaluations is the band above "
+            f"{_show(known.floor, known.metric)}, which a run reaches that learns nothing. Make it "
+            f"anew, with longer runs: python -m benchmarks.learning --recipe {recipe} --write"
+        )
+    return known
 
 
 def _about(known: CurveFile) -> list[str]:
@@ -152,7 +162,18 @@ def _about(known: CurveFile) -> list[str]:
     ]
     if differing:
         lines.append(f"the band was made with {', '.join(differing)}")
-    return lines
+    return [*lines, _what_it_takes(known)]
+
+
+def _what_it_takes(known: CurveFile) -> str:
+    """Return from where on the band judges, and what a run has to reach."""
+    band = known.band()
+    first, last = band.judging[0], band.judging[-1]
+    needed = [_show(edges[0], known.metric) for steps in (first, last) if (edges := band.at(steps))]
+    return (
+        f"judged from {first:,} env steps on: {_heading(known.metric)} must be {needed[0]} there, "
+        f"and {needed[-1]} after {last:,}; earlier the band cannot tell"
+    )
 
 
 def _conclusion(verdict: Verdict, known: CurveFile) -> list[str]:
@@ -169,9 +190,17 @@ def _conclusion(verdict: Verdict, known: CurveFile) -> list[str]:
     if verdict.first_below is not None:
         return [*lines, _below(verdict.first_below, known.metric)]
     reached, end = verdict.points[-1].env_steps, known.env_steps[-1]
+    if not verdict.judged:
+        return [
+            *lines,
+            f"cannot tell: the run ended after {reached:,} env steps, and the band judges from "
+            f"{known.band().judging[0]:,} on; let it train longer",
+        ]
+    count = f"{len(verdict.judged)} of {len(verdict.points)} evaluations can tell"
     if reached < end:
-        return [*lines, f"inside as far as it went: {reached:,} env steps of the band's {end:,}"]
-    return [*lines, f"{known.recipe} learns as it should"]
+        said = f"inside as far as it went, {reached:,} env steps of the band's {end:,}; {count}"
+        return [*lines, said]
+    return [*lines, f"{count}, and none is below the band", f"{known.recipe} learns as it should"]
 
 
 def _below(point: Point, metric: str) -> str:
@@ -179,6 +208,10 @@ def _below(point: Point, metric: str) -> str:
         f"outside of the band, first after {point.env_steps:,} env steps: "
         f"{_show(point.value, metric)} is below {_show(point.low, metric)}"
     )
+
+
+def _heading(metric: str) -> str:
+    return {"success_once": "success"}.get(metric, metric)
 
 
 def _show(value: float, metric: str) -> str:

@@ -9,7 +9,9 @@ import pytest
 
 from rlinf.cli import curves
 from rlinf.cli.curves import Band, Curve, NoCurve, compare, make_band
+from rlinf.config.load import shipped_folder
 
+SHIPPED = shipped_folder() / "examples" / "embodiment" / "curves"
 STEPS = [100, 200, 300, 400]
 BAND = Band(STEPS, low=[0.0, 0.0, 0.4, 0.8], high=[0.2, 0.5, 0.9, 1.0])
 
@@ -59,6 +61,30 @@ def test_a_band_lets_a_run_be_one_evaluation_late_and_a_little_worse() -> None:
     # The range is 100, so the margin is 10.
     assert band.low == [-10, -10, -10, 30]
     assert band.high == [30, 90, 110, 110]
+
+
+def test_a_band_judges_where_it_is_above_a_run_that_learns_nothing() -> None:
+    seeds = {0: curve([0.0, 0.9, 1.0, 1.0]), 1: curve([0.0, 0.0, 0.8, 1.0])}
+    band = curves.gather("mine", [], seeds, {}).band()
+    assert band.judging == [400]
+    early = compare(STEPS[:3], [0.0, 0.5, 0.7], band)
+    assert early.ok and not early.judged
+    late = compare(STEPS, [0.0, 0.5, 0.7, 0.9], band)
+    assert [point.env_steps for point in late.judged] == [400]
+    # Better than any seed says something, wherever it is.
+    assert compare([100], [1.0], Band([100], [-0.1], [0.5])).judged
+
+
+def test_returns_are_judged_by_where_they_begin() -> None:
+    seeds = {0: curve([0.0] * 4, [-5.0, 10, 40, 50]), 1: curve([0.0] * 4, [3.0, 5, 30, 60])}
+    found = curves.gather("mine", [], seeds, {})
+    assert found.floor == 3.0 and found.band().judging == [400]
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+def test_curve_files_that_come_with_the_package_judge_the_end_of_a_run(path: Path) -> None:
+    found = curves.load(path)
+    assert found.band().judging[-1] == found.env_steps[-1]
 
 
 def test_one_point_is_a_band() -> None:

@@ -51,7 +51,10 @@ def test_a_run_inside_the_band(tree: Path, capfd: pytest.CaptureFixture[str]) ->
     assert main(["verify", "mine", "example.curve=[0.0,0.5,0.95]", "--seed", "3"]) == 0
     printed = capfd.readouterr().out
     assert "band of seeds 0, 1" in printed and "torch 0.1 (here " in printed
-    assert "       200       50%       0% –    100%  inside" in printed
+    assert "judged from 300 env steps on: success must be 30% there, and 30% after 300" in printed
+    assert "       200       50%       0% –    100%  cannot tell" in printed
+    assert "       300       95%      30% –    100%  inside" in printed
+    assert "1 of 3 evaluations can tell, and none is below the band" in printed
     assert printed.rstrip().endswith("mine learns as it should")
     [run] = (tree / "logs" / "verify").iterdir()
     # The evaluations are those of the curve file.
@@ -81,7 +84,32 @@ def test_better_and_shorter_runs_are_told(tree: Path, capfd: pytest.CaptureFixtu
     assert main(["verify", "mine", "example.curve=[0.9,0.9]"]) == 0
     printed = capfd.readouterr().out
     assert "1 of 2 evaluations are better than the band: fine" in printed
-    assert "inside as far as it went: 200 env steps of the band's 300" in printed
+    assert "inside as far as it went, 200 env steps of the band's 300; 1 of 2" in printed
+
+
+def test_a_run_too_short_to_be_judged(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "mine", "example.curve=[0.0,0.0]"]) == 2
+    printed = capfd.readouterr().out
+    assert "cannot tell: the run ended after 200 env steps, and the band judges from 300" in printed
+    assert "learns as it should" not in printed and "inside as far" not in printed
+
+
+def test_a_band_that_takes_every_run_is_refused_before_the_run(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tree / "examples" / "workers" / "config"
+    found = {0: [0.0, 0.0, 1.0], 1: [0.0, 0.0, 0.0]}
+    seeds = {
+        seed: Curve([100, 200, 300], [20] * 3, {"success_once": values, "return": [1.0] * 3})
+        for seed, values in found.items()
+    }
+    curves.save(curves.gather("other", [], seeds, {}), curves.path_for(config, "other"))
+    assert main(["verify", "other", "example.curve=[0.0,0.0,0.0]"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "can judge no run" in said and "above 0%, which a run reaches that learns nothing" in said
+    )
+    assert "--recipe other --write" in said and not (tree / "logs").exists()
 
 
 def test_a_run_that_fails(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
