@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinf.cli.run_argument import ABOUT, run_argument
+from rlinf.utils.numbers import number, percent
 
 if TYPE_CHECKING:
     from rlinf.cli.timeline.summary import LaneSummary, Summary
@@ -59,7 +60,7 @@ def print_summary(summary: Summary) -> None:
     from rich.table import Table
 
     console = Console()
-    title = f"{summary.steps} steps, {summary.seconds / summary.steps:.3g} s each"
+    title = title_of(summary)
     table = Table(title=title, title_justify="left")
     for name in ("process", "busy", "with", "waiting", "for", "idle"):
         table.add_column(name, justify="right" if name in ("busy", "waiting", "idle") else "left")
@@ -69,22 +70,28 @@ def print_summary(summary: Summary) -> None:
     console.print("critical path:")
     ranked = sorted(summary.path.items(), key=lambda entry: -entry[1])
     for (group, what), seconds in ranked[:8]:
-        console.print(f"  {seconds / summary.seconds:6.1%}  {what} of {group}", highlight=False)
+        share = percent(seconds / summary.seconds)
+        console.print(f"  {share:>6}  {what} of {group}", highlight=False)
     console.print(summary.sentence, highlight=False)
+
+
+def title_of(summary: Summary) -> str:
+    """Return how many steps there are, and how long they take."""
+    return f"{number(summary.steps)} steps, {number(summary.seconds / summary.steps, 3)} s each"
 
 
 def row(lane: LaneSummary, total: float) -> tuple[str, str, str, str, str]:
     """Return the shares of the time, and the greatest parts of each."""
     return (
-        f"{sum(lane.busy.values()) / total:.0%}",
+        percent(sum(lane.busy.values()) / total, 0),
         _parts(lane.busy, total),
-        f"{sum(lane.waiting.values()) / total:.0%}",
+        percent(sum(lane.waiting.values()) / total, 0),
         _parts(lane.waiting, total),
-        f"{lane.idle / total:.0%}",
+        percent(lane.idle / total, 0),
     )
 
 
 def _parts(seconds: dict[str, float], total: float) -> str:
     ranked = sorted(seconds.items(), key=lambda entry: -entry[1])[:2]
     worth_saying = [(name, value / total) for name, value in ranked if value > 0.005 * total]
-    return ", ".join(f"{name} {share:.0%}" for name, share in worth_saying)
+    return ", ".join(f"{name} {percent(share, 0)}" for name, share in worth_saying)

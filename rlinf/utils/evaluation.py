@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.utils.intervals import Interval, mean_interval, wilson
+from rlinf.utils.numbers import number, percent
 
 
 @dataclass
@@ -186,8 +187,8 @@ class Evaluation:
         if not self.records:
             return "no episode of the evaluation counts: all of them had a NaN"
         found = self.overall.success_once if self.has_success else self.overall.ret
-        form, name = ("{:.1%}", "success") if self.has_success else ("{:,.1f}", "return")
-        value, low, high = (form.format(number) for number in found)
+        show, name = (percent, "success") if self.has_success else (number, "return")
+        value, low, high = map(show, found)
         return (
             f"evaluated {name} {value} over {self.overall.episodes} episodes from "
             f"{self.overall.distinct_starts} distinct starts (95 % interval: {low} to {high})"

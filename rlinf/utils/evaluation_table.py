@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlinf.utils.evaluation import Evaluation, Summary
 from rlinf.utils.intervals import Interval
+from rlinf.utils.numbers import interval, number, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,22 +48,22 @@ def show_evaluation(evaluation: Evaluation, console: Console | None = None) -> N
 def _cells(summary: Summary, has_success: bool) -> list[str]:
     rate = summary.success_once
     rates = [
-        f"{rate.value:.1%} ({rate.low:.1%} – {rate.high:.1%})",
-        f"{summary.success_at_end.value:.1%}",
+        interval(*map(percent, rate)),
+        percent(summary.success_at_end.value),
     ]
     return [
-        f"{summary.episodes}",
-        f"{summary.distinct_starts}",
+        number(summary.episodes),
+        number(summary.distinct_starts),
         *(rates if has_success else ()),
         _mean(summary.ret),
         _mean(summary.length),
     ]
 
 
-def _mean(interval: Interval) -> str:
-    half = (interval.high - interval.low) / 2
-    spread = f" ± {half:.2g}" if half < float("inf") else ""
-    return f"{interval.value:.4g}{spread}"
+def _mean(found: Interval) -> str:
+    half = (found.high - found.low) / 2
+    spread = f" ± {number(half, 2)}" if half < float("inf") else ""
+    return f"{number(found.value)}{spread}"
 
 
 def _notes(evaluation: Evaluation) -> list[str]:

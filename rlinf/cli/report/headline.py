@@ -8,6 +8,7 @@ from typing import Any
 
 from rlinf.cli.report.run_record import RunRecord
 from rlinf.utils.intervals import wilson
+from rlinf.utils.numbers import number, percent
 from rlinf.utils.run_state import span
 
 STATUS_WORDS = {
@@ -97,13 +98,13 @@ def _evaluation_tiles(record: RunRecord) -> list[Tile]:
         # The run knows which of its episodes began alike, and so say nothing new.
         low = found.get("eval/success_once_low", low)
         high = found.get("eval/success_once_high", high)
-        note = f"95 % interval {low:.1%} – {high:.1%}, n = {count}{when}"
-        out.append(Tile("evaluated success", f"{rate:.1%}", note))
+        note = f"95 % interval {percent(low)} – {percent(high)}, n = {count}{when}"
+        out.append(Tile("evaluated success", percent(rate), note))
     if found.get("eval/return") is not None and count:
-        out.append(Tile("evaluated return", f"{found['eval/return']:,.1f}", f"n = {count}{when}"))
+        out.append(Tile("evaluated return", number(found["eval/return"]), f"n = {count}{when}"))
     if not out and record.latest("env/success_once") is not None:
         value = record.latest("env/success_once")
-        out.append(Tile("success in training", f"{value:.1%}", "last step, with noise"))
+        out.append(Tile("success in training", percent(value), "last step, with noise"))
     return out
 
 
@@ -114,9 +115,9 @@ def _steps(record: RunRecord) -> list[Tile]:
     limits = [n for n in (runner.get("max_epochs"), runner.get("max_steps")) if n and n > 0]
     out = []
     if done is not None:
-        out.append(Tile("steps", f"{done:,}", f"of {min(limits):,}" if limits else ""))
+        out.append(Tile("steps", number(done), f"of {number(min(limits))}" if limits else ""))
     env_steps = record.summary.get("env_steps", record.latest("env/total_steps"))
-    return out + _of(env_steps, "env steps", lambda value: f"{int(value):,}")
+    return out + _of(env_steps, "env steps", lambda value: number(int(value)))
 
 
 def _speed(record: RunRecord) -> list[Tile]:
@@ -124,13 +125,13 @@ def _speed(record: RunRecord) -> list[Tile]:
     whole = record.summary.get("env_steps_per_second")
     if whole is not None:
         rollout = record.summary.get("env_steps_per_second_in_rollout")
-        note = "" if rollout is None else f"{rollout:,.0f}/s in rollouts"
-        return [Tile("env steps / s", f"{whole:,.0f}", note)]
+        note = "" if rollout is None else f"{number(rollout)}/s in rollouts"
+        return [Tile("env steps / s", number(whole), note)]
     name = "env/steps_per_second"
     late = [line[name] for line in record.metrics if name in line][-10:]
     if not late:
         return []
-    return [Tile("env steps / s", f"{sum(late) / len(late):,.0f}", "of the last steps")]
+    return [Tile("env steps / s", number(sum(late) / len(late)), "of the last steps")]
 
 
 def _time_note(record: RunRecord) -> str:

@@ -13,9 +13,12 @@ from rlinf.cli.report.headline import STATUS_WORDS, subtitle, tiles
 from rlinf.cli.report.run_record import RunRecord
 from rlinf.cli.report.timeline_section import TimelineSection
 from rlinf.cli.timeline.summary import LaneSummary, Summary
-from rlinf.cli.trace import row
+from rlinf.cli.trace import row, title_of
+from rlinf.utils.numbers import interval, number, percent
 
 _MOST_EPISODES = 1_000
+_NAMES = ("id", "reset_id", "seed")
+"""Keys of episodes whose numbers are names: they have no separators."""
 _CARD_ROWS = (
     ("who", "failed first"),
     ("where", "where"),
@@ -79,11 +82,10 @@ def bottleneck(section: TimelineSection) -> str:
         return f"<p>{escape(section.note)}</p>"
     total = summary.seconds
     rows = "".join(_lane_row(name, lane, total) for name, lane in summary.lanes.items())
-    words = f"{summary.steps} steps, {total / summary.steps:.3g} s each"
     return (
         f'<p class="sentence">{escape(summary.sentence)}</p>'
-        f'<div class="scroll"><table class="lanes"><caption>{words}</caption><thead><tr>'
-        "<th>process</th><th></th><th>busy</th><th>with</th><th>waiting</th><th>for</th>"
+        f'<div class="scroll"><table class="lanes"><caption>{title_of(summary)}</caption>'
+        "<thead><tr><th>process</th><th></th><th>busy</th><th>with</th><th>waiting</th><th>for</th>"
         f"<th>idle</th></tr></thead><tbody>{rows}</tbody></table></div>{_path(summary)}"
     )
 
@@ -104,7 +106,7 @@ def _lane_row(name: str, lane: LaneSummary, total: float) -> str:
 def _path(summary: Summary) -> str:
     ranked = sorted(summary.path.items(), key=lambda entry: -entry[1])[:8]
     parts = "".join(
-        f"<tr><td>{seconds / summary.seconds:.1%}</td>"
+        f"<tr><td>{percent(seconds / summary.seconds)}</td>"
         f"<td>{escape(what)} of {escape(group)}</td></tr>"
         for (group, what), seconds in ranked
     )
@@ -122,16 +124,18 @@ def episode_section(record: RunRecord, videos: Sequence[Video]) -> str:
     by_task = tasks(record)
     if by_task:
         keys = list(dict.fromkeys(key for row in by_task.values() for key in row if key != "task"))
-        body = ([name, *(number(row.get(key)) for key in keys)] for name, row in by_task.items())
+        body = ([name, *(cell(key, row.get(key)) for key in keys)] for name, row in by_task.items())
         parts.append(table(["task", *keys], body))
     played = episodes(record)
     if played:
         keys = [key for key in dict.fromkeys(k for e in played for k in e) if key != "video"]
-        body = ([number(episode.get(key)) for key in keys] for episode in played[:_MOST_EPISODES])
+        body = (
+            [cell(key, episode.get(key)) for key in keys] for episode in played[:_MOST_EPISODES]
+        )
         more = len(played) - _MOST_EPISODES
-        note = f"<p>{more:,} more are in evaluation.json.</p>" if more > 0 else ""
+        note = f"<p>{number(more)} more are in evaluation.json.</p>" if more > 0 else ""
         parts.append(
-            f"<details><summary>All {len(played):,} episodes of the last evaluation</summary>"
+            f"<details><summary>All {number(len(played))} episodes of the last evaluation</summary>"
             f"{table(keys, body)}{note}</details>"
         )
     notes = [(record.evaluation or {}).get(key) for key in ("protocol", "video_note")]
@@ -224,15 +228,22 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def number(value: Any) -> str:
-    """Return a number, a word or an interval of a result, for people."""
+def cell(key: str, value: Any) -> str:
+    """Return a number, a word or an interval of a result, for people.
+
+    Args:
+        key: what it is; rates of success are in percent.
+        value: what was found.
+    """
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict) and value.keys() >= {"value", "low", "high"}:
-        return f"{number(value['value'])} ({number(value['low'])} – {number(value['high'])})"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return interval(*(cell(key, value[end]) for end in ("value", "low", "high")))
+    if isinstance(value, float) and key.startswith("success"):
+        return percent(value)
+    return number(value) if isinstance(value, int | float) and key not in _NAMES else str(value)
 
 
 def flatten(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:

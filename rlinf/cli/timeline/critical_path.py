@@ -18,6 +18,7 @@ _CLOCKS_DIFFER = 2_000_000
 
 _PEER = re.compile(r"a message from (\S+)")
 _CALL = re.compile(r"(\S+)\.(\w+)\(\)")
+_ITEM = re.compile(r"an item of channel")
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ def _awaited(timeline: Timeline, wait: Piece, now: int) -> Lane | None:
     peer = _PEER.match(wait.name)
     if peer is not None:
         return timeline.lanes.get(peer.group(1))
+    if _ITEM.match(wait.name):
+        return _last_at_work(timeline, wait, now)
     call = _CALL.match(wait.name)
     if call is None:
         return None
@@ -100,3 +103,22 @@ def _awaited(timeline: Timeline, wait: Piece, now: int) -> Lane | None:
         if span.name == method and wait.begin < span.end <= now + _CLOCKS_DIFFER
     ]
     return timeline.lanes[max(ended)[1]] if ended else None
+
+
+def _last_at_work(timeline: Timeline, wait: Piece, now: int) -> Lane | None:
+    """Return who worked until a wait for a channel had its end.
+
+    A channel does not tell who has put something into it. Whoever was the last to be busy meanwhile
+    has, or has let somebody go on who has.
+    """
+    ended: list[tuple[int, str]] = []
+    for lane in timeline.workers:
+        piece = next((p for p in lane.backwards(now) if is_busy(p)), None)
+        if piece is not None and piece.end > wait.begin and not _waits(lane, wait, now):
+            ended.append((min(piece.end, now), lane.name))
+    return timeline.lanes[max(ended)[1]] if ended else None
+
+
+def _waits(lane: Lane, wait: Piece, now: int) -> bool:
+    """Return whether a wait is this process's own."""
+    return lane.at(now) == wait

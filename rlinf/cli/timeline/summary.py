@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from rlinf.cli.timeline.critical_path import critical_path
-from rlinf.cli.timeline.lanes import DRIVER, Timeline, is_busy, is_waiting
-
-_ADVICE = {
-    "env_step": "simulation is the limit: give env more processes (cluster.component_placement), "
-    "or overlap it with the policy (rollout.pipeline_stage_num: 2)",
-    "predict": "inference is the limit: place rollout on a GPU or on more ranks, or overlap it "
-    "with simulation (rollout.pipeline_stage_num: 2)",
-    "training": "the update is the limit: place actor on a GPU or on more ranks, use larger "
-    "micro-batches, or fewer algorithm.update_epoch",
-    "advantages": "computing advantages is the limit: give actor more ranks",
-    "sync_weights": "weight sync is the limit: place actor and rollout on one node, or raise "
-    "runner.weight_sync_interval",
-    "offload": "moving weights between device and host is the limit: switch enable_offload off "
-    "where memory allows",
-}
+from rlinf.cli.timeline.lanes import Timeline, is_busy, is_waiting
+from rlinf.cli.timeline.verdict import sentence
 
 
 @dataclass
@@ -74,7 +62,8 @@ def summarise(timeline: Timeline, first: int = 0, last: int | None = None) -> Su
             group = timeline.lanes[link.lane].group
             path[group, link.name] = path.get((group, link.name), 0.0) + link.seconds
     total = sum(step.seconds for step in steps)
-    return Summary(len(steps), total, lanes, path, _sentence(path, lanes, total))
+    groups = Counter(lane.group for lane in timeline.lanes.values())
+    return Summary(len(steps), total, lanes, path, sentence(path, groups))
 
 
 def _add(lane: LaneSummary, pieces: list, seconds: float) -> None:
@@ -88,19 +77,3 @@ def _add(lane: LaneSummary, pieces: list, seconds: float) -> None:
             continue
         known += piece.seconds
     lane.idle += max(0.0, seconds - known)
-
-
-def _sentence(
-    path: dict[tuple[str, str], float], lanes: dict[str, LaneSummary], total: float
-) -> str:
-    (group, what), seconds = max(path.items(), key=lambda entry: entry[1])
-    members = [lane for name, lane in lanes.items() if name.partition(":")[0] == group]
-    busy = sum(sum(lane.busy.values()) for lane in members) / len(members) / total
-    who = "the driver" if group == DRIVER else f"{group} ({_count(len(members))})"
-    advice = _ADVICE.get(what, "look at what it does there with a profiler (py-spy)")
-    share = f"{seconds / total:.0%} of a step is {what} of {who}"
-    return f"{share}, busy {busy:.0%} of the time: {advice}."
-
-
-def _count(number: int) -> str:
-    return "1 process" if number == 1 else f"{number} processes"

@@ -161,7 +161,7 @@ def test_the_timeline_is_that_of_the_trace(tmp_path, capsys):
     assert main(["trace", str(folder)]) == 0
     sentence = page.text("sentence")
     printed = " ".join(capsys.readouterr().out.split())
-    assert "60% of a step is env_step of EnvGroup (1 process)" in sentence
+    assert "rollout is the limit: 70% of the critical path" in sentence
     assert sentence in printed
     shown = page.data["timeline"]
     assert [name for name, *_ in shown["steps"]] == ["step 3", "step 4", "step 5"]
@@ -313,7 +313,7 @@ def test_episodes_are_in_the_page_or_beside_it(tmp_path):
     shown = page.text("episodes")
     for text in ("success", "episode 0, reach", "failure", "episode 1, push", "10.5", "All 3"):
         assert text in shown
-    assert "0.5 (0.0945 – 0.9055)" in shown and "MT10, seed 3" in shown
+    assert "50.0% (9.4% – 90.5%)" in shown and "MT10, seed 3" in shown
     # Without a list of episodes there is still the video of the final policy.
     (folder / "evaluation.json").unlink()
     (only,) = [ref for ref in report(folder).references if ref.startswith("data:")]

@@ -93,7 +93,7 @@ def test_every_curve_is_drawn_and_tells_its_last_value(browser, url):
 def test_headline_and_timeline_are_there(browser, url, tmp_path):
     dom = browser.dom(url)
     words = re.sub(r"<script.*?</script>|<[^>]+>", " ", dom, flags=re.DOTALL)
-    for text in ("80.0%", "8,000", "1:15 min", "60% of a step is env_step of EnvGroup"):
+    for text in ("80.0%", "8,000", "1:15 min", "rollout is the limit: 70% of the critical path"):
         assert text in " ".join(words.split()), text
     assert re.search(r'<div[^>]*id="timeline".*<canvas[^>]*width="[1-9]', dom, re.DOTALL)
     legend = re.search(r'<div class="legend">(.*?)</div>', dom, re.DOTALL)
