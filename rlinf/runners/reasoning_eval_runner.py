@@ -51,6 +51,7 @@ class ReasoningEvalRunner(BaseRunner):
                 line = {
                     "prompt": verdict.prompt,
                     "response": verdict.response,
+                    "score": verdict.scores[0],
                     "scores": verdict.scores,
                 }
                 file.write(json.dumps(line) + "\n")

@@ -9,24 +9,25 @@ from collections.abc import Mapping, Sequence
 from rlinf.algorithms.dynamic_sampling import carries_signal
 from rlinf.data.reasoning import Verdict
 from rlinf.utils.intervals import mean_interval, wilson
+from rlinf.utils.numbers import percent
 
 _RIGHT = 0.5
 """Scores above it are right answers."""
 
 
 def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]:
-    """Return the metrics of the responses of a step, under `rollout/`.
+    """Return the metrics of the responses of a step, under `rollout/`: score, per task, lengths.
+
+    What is learned from, the scores less penalties, is the learner's to tell: `rollout/rewards`.
 
     Args:
         verdicts: those of all groups that were generated for it.
         seconds: how long that took.
     """
     scores = [score for verdict in verdicts for score in verdict.scores]
-    rewards = [reward for verdict in verdicts for reward in verdict.rewards]
     lengths = [length for verdict in verdicts for length in verdict.lengths]
     out = {
         "score": statistics.fmean(scores),
-        "reward": statistics.fmean(rewards),
         "response_length": statistics.fmean(lengths),
         "response_length_max": float(max(lengths)),
         "truncated": sum(verdict.truncated for verdict in verdicts) / len(scores),
@@ -37,9 +38,10 @@ def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]
         "tokens": float(sum(lengths)),
         "tokens_per_second": sum(lengths) / max(seconds, 1e-9),
     }
-    for task in _tasks(verdicts):
+    tasks = _tasks(verdicts)
+    for task in tasks if len(tasks) > 1 else ():
         of_task = [s for verdict in verdicts if verdict.task == task for s in verdict.scores]
-        out[f"score/{task}"] = statistics.fmean(of_task)
+        out[f"{task}/score"] = statistics.fmean(of_task)
     return {f"rollout/{name}": value for name, value in out.items()} | of_rewards(verdicts)
 
 
@@ -99,8 +101,8 @@ def sentence(metrics: Mapping[str, float]) -> str:
     """
     low, high = metrics["eval/pass@1_low"], metrics["eval/pass@1_high"]
     return (
-        f"held-out pass@1 {metrics['eval/pass@1']:.1%} (95 % interval {low:.1%} to {high:.1%}) "
-        f"over {int(metrics['eval/prompts'])} prompts"
+        f"evaluated pass@1 {percent(metrics['eval/pass@1'])} over {int(metrics['eval/prompts'])} "
+        f"prompts (95 % interval: {percent(low)} to {percent(high)})"
     )
 
 

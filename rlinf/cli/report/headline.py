@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,12 +63,12 @@ def task_of(config: dict[str, Any]) -> str | None:
 
 
 def last_evaluation(record: RunRecord) -> dict[str, float]:
-    """Return the final evaluation; of a run without one, the last of those on the way."""
+    """Return the last evaluation, with its `step`; empty if there is none."""
     final = record.summary.get("evaluation")
     if final:
-        return final
+        return {"step": record.summary.get("evaluation_step"), **final}
     for line in reversed(record.metrics):
-        if line.get("eval/episodes"):
+        if line.get("eval/episodes") or line.get("eval/prompts"):
             return line
     return {}
 
@@ -87,30 +88,53 @@ def tiles(record: RunRecord) -> list[Tile]:
 
 def _evaluation_tiles(record: RunRecord) -> list[Tile]:
     found = last_evaluation(record)
-    count = int(found.get("eval/episodes", 0))
-    when = "" if record.summary.get("evaluation") else f", step {found.get('step')}"
+    trials = "eval/prompts" if "eval/prompts" in found else "eval/episodes"
+    count = int(found.get(trials, 0))
+    when = f"n = {number(count)}"
     if "eval/distinct_starts" in found:
-        when = f" from {found['eval/distinct_starts']:.0f} distinct starts{when}"
+        when += f" from {found['eval/distinct_starts']:.0f} distinct starts"
+    if found.get("step") not in (None, record.summary.get("global_step")):
+        when += f", step {found['step']}"
     out = []
-    rate = found.get("eval/success_once")
-    if rate is not None and count:
-        _, low, high = wilson(rate, count)
-        # The run knows which of its episodes began alike, and so say nothing new.
-        low = found.get("eval/success_once_low", low)
-        high = found.get("eval/success_once_high", high)
-        note = f"95 % interval {percent(low)} – {percent(high)}, n = {count}{when}"
-        out.append(Tile("evaluated success", percent(rate), note))
+    for name, label in (("success_once", "evaluated success"), ("pass@1", "evaluated pass@1")):
+        rate = found.get(f"eval/{name}")
+        if rate is not None and count:
+            _, low, high = wilson(rate, count)
+            # The run knows which of its episodes began alike, and so say nothing new.
+            low = found.get(f"eval/{name}_low", low)
+            high = found.get(f"eval/{name}_high", high)
+            note = f"95 % interval {percent(low)} – {percent(high)}, {when}"
+            out.append(Tile(label, percent(rate), note + _before(record, name, percent)))
     if found.get("eval/return") is not None and count:
-        out.append(Tile("evaluated return", number(found["eval/return"]), f"n = {count}{when}"))
-    if not out and record.latest("env/success_once") is not None:
-        value = record.latest("env/success_once")
-        out.append(Tile("success in training", percent(value), "last step, with noise"))
+        note = when + _before(record, "return", number)
+        out.append(Tile("evaluated return", number(found["eval/return"]), note))
+    return out or _training_tiles(record)
+
+
+def _before(record: RunRecord, name: str, words: Callable[[float], str]) -> str:
+    """Return what the same evaluation had found before the training."""
+    value = (record.summary.get("initial_evaluation") or {}).get(f"eval/{name}")
+    return "" if value is None else f"; {words(value)} before the training"
+
+
+def _training_tiles(record: RunRecord) -> list[Tile]:
+    out = []
+    for name, label in (
+        ("env/success_once", "success in training"),
+        ("rollout/score", "score in training"),
+    ):
+        value = record.latest(name)
+        if value is not None:
+            words = percent(value) if name == "env/success_once" else number(value, 3)
+            out.append(Tile(label, words, "last step, with noise"))
     return out
 
 
 def _steps(record: RunRecord) -> list[Tile]:
     done = record.summary.get("global_step")
-    done = record.metrics[-1]["step"] if done is None and record.metrics else done
+    if record.metrics and (done is None or record.status in ("running", "killed")):
+        # The metrics are newer.
+        done = record.metrics[-1]["step"]
     runner = record.config.get("runner") or {}
     limits = [n for n in (runner.get("max_epochs"), runner.get("max_steps")) if n and n > 0]
     out = []
@@ -122,16 +146,19 @@ def _steps(record: RunRecord) -> list[Tile]:
 
 def _speed(record: RunRecord) -> list[Tile]:
     """Over the whole training; of a run that is under way, of its last steps."""
-    whole = record.summary.get("env_steps_per_second")
-    if whole is not None:
-        rollout = record.summary.get("env_steps_per_second_in_rollout")
-        note = "" if rollout is None else f"{number(rollout)}/s in rollouts"
-        return [Tile("env steps / s", number(whole), note)]
-    name = "env/steps_per_second"
-    late = [line[name] for line in record.metrics if name in line][-10:]
-    if not late:
-        return []
-    return [Tile("env steps / s", number(sum(late) / len(late)), "of the last steps")]
+    for key, name, label in (
+        ("env_steps_per_second", "env/steps_per_second", "env steps / s"),
+        ("samples_per_second", "rollout/samples_per_second", "samples / s"),
+    ):
+        whole = record.summary.get(key)
+        if whole is not None:
+            rollout = record.summary.get(f"{key}_in_rollout")
+            note = "" if rollout is None else f"{number(rollout)}/s in rollouts"
+            return [Tile(label, number(whole), note)]
+        late = [line[name] for line in record.metrics if name in line][-10:]
+        if late:
+            return [Tile(label, number(sum(late) / len(late)), "of the last steps")]
+    return []
 
 
 def _time_note(record: RunRecord) -> str:

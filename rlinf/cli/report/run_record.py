@@ -74,7 +74,9 @@ class RunRecord:
 
     @property
     def recipe(self) -> str | None:
-        """Name of the config that was run, as far as the command line tells."""
+        """Name of the config that was run, as far as it is known."""
+        if self.summary.get("recipe"):
+            return self.summary["recipe"]
         command = self.summary.get("command", [])
         for flag, value in zip(command, command[1:], strict=False):
             if flag in ("--config-name", "-cn"):

@@ -326,6 +326,23 @@ def test_the_run_knows_its_interval_best(tmp_path):
     assert "95 % interval 50.0% – 93.0%, n = 20" in page.text("tiles")
 
 
+def test_a_language_run_is_told_by_its_pass_at_1(tmp_path):
+    found = {"eval/pass@1": 0.93, "eval/pass@1_low": 0.886, "eval/pass@1_high": 0.958}
+    folder = make_run(
+        tmp_path / "run",
+        evaluation=found | {"eval/prompts": 200.0, "eval/score": 0.93},
+        evaluation_step=4,
+        initial_evaluation={"eval/pass@1": 0.41},
+        env_steps=None,
+        env_steps_per_second=None,
+        samples_per_second=231.44,
+    )
+    (folder / "metrics.jsonl").unlink()
+    tiles = report(folder).text("tiles")
+    assert "evaluated pass@1" in tiles and "93.0%" in tiles and "231.4" in tiles
+    assert "95 % interval 88.6% – 95.8%, n = 200, step 4; 41.0% before the training" in tiles
+
+
 def test_what_is_no_run_is_said(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 1
     assert "not the folder of a run" in capsys.readouterr().err

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from rlinf.data.reasoning import Prompt, Sample, SampleGroup, Verdict
-from rlinf.runners.reasoning_metrics import of_validation, of_verdicts
+from rlinf.runners.reasoning_metrics import of_validation, of_verdicts, sentence
 
 
-def verdict(index: int, *infos: dict) -> Verdict:
+def verdict(index: int, *infos: dict, task: str = "sums") -> Verdict:
     samples = [
         Sample(index, number, [1], [2, 3], [0.0] * 2, [0] * 2, "stop", info["score"], info)
         for number, info in enumerate(infos)
     ]
-    return Verdict.of(SampleGroup(Prompt(index, [1], "1+1=", "2", "sums", {}), samples), "2")
+    return Verdict.of(SampleGroup(Prompt(index, [1], "1+1=", "2", task, {}), samples), "2")
 
 
 VERDICTS = [
@@ -33,3 +33,18 @@ def test_what_a_reward_says_beside_the_score_is_a_metric():
 def test_a_validation_tells_it_as_well():
     found = of_validation(VERDICTS)
     assert found["eval/pass@1"] == 0.25 and found["eval/reward/words"] == 4.0
+
+
+def test_there_is_one_name_for_each_thing():
+    """Several tasks have names of their own; what is learned from is the learner's to tell."""
+    other = verdict(2, {"score": 1.0, "outcome": "ok"}, {"score": 1.0, "outcome": "ok"}, task="b")
+    scores = {name for name in of_verdicts(VERDICTS, seconds=1.0) if "score" in name}
+    assert scores == {"rollout/score"}
+    found = of_verdicts([*VERDICTS, other], seconds=1.0)
+    assert found["rollout/b/score"] == 1.0 and found["rollout/sums/score"] == 0.25
+    assert not any(name.startswith("rollout/reward") for name in found)
+    assert of_validation([*VERDICTS, other])["eval/b/pass@1"] == 1.0
+
+
+def test_a_validation_in_a_sentence():
+    assert sentence(of_validation(VERDICTS)).startswith("evaluated pass@1 25.0% over 2 prompts (95")

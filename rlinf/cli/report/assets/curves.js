@@ -68,9 +68,10 @@ for (const [name, found] of Object.entries(run.metrics.series)) {
 }
 const names = Object.keys(series);
 const OVERVIEW = [
-  "eval/success_once", "eval/return", "eval/accuracy", "eval/reward", "env/success_once", "env/return",
+  "eval/success_once", "eval/return", "eval/pass@1", "env/success_once", "env/return", "rollout/score",
   "rollout/rewards", "train/actor/policy_loss", "train/critic/value_loss", "train/actor/approx_kl",
-  "train/actor/grad_norm", "train/critic/explained_variance", "env/steps_per_second", "time/step",
+  "train/actor/grad_norm", "train/critic/explained_variance", "env/steps_per_second",
+  "rollout/samples_per_second", "time/step",
 ];
 const namespace = (name) => name.includes("/") ? name.slice(0, name.indexOf("/")) : "other";
 const groups = ["overview", ...new Set(names.map(namespace))];
