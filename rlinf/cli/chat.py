@@ -23,8 +23,8 @@ examples:
   rlinf chat logs/arithmetic_grpo "12+34=" --greedy              # one answer
   echo "12+34=" | rlinf chat logs/arithmetic_grpo
 """
+_NEW = "/new   forget what was said, and begin another conversation"
 _HELP = """\
-/new   forget what was said, and begin another conversation
 /exit  leave; so does Ctrl-D
 /help  this list
 Ctrl-C ends an answer early"""
@@ -135,7 +135,7 @@ def _converse(model: ChatModel) -> int:
             said = []
             print("a new conversation")
         elif prompt == "/help":
-            print(_HELP)
+            print(f"{_NEW}\n{_HELP}" if model.has_turns else _HELP)
         elif re.fullmatch(r"/[a-z]+", prompt):
             print(f"there is no command {prompt}; /help lists them")
         elif prompt:
@@ -170,9 +170,9 @@ def _answer(model: ChatModel, said: list[Message], prompt: str) -> Answer:
 
 def _greeting(model: ChatModel) -> list[str]:
     params = model.params
-    drawn = "the likeliest tokens" if params.greedy else f"temperature {params.temperature:g}"
+    drawn = "greedy" if params.greedy else f"temperature {params.temperature:g}"
     limit = params.max_new_tokens
-    length = "" if limit is None else f", at most {limit} tokens"
+    length = "" if limit is None else f", at most {limit} new tokens"
     turns = "it remembers what was said" if model.has_turns else "each prompt stands alone"
     return [model.name, f"{drawn}{length}; {turns}; /help lists commands, Ctrl-D leaves"]
 

@@ -196,11 +196,12 @@ def load_chat_model(path: str, wishes: Wishes) -> ChatModel:
         ValueError: There is no model, or none of language.
     """
     folder = Path(path).expanduser()
-    if not folder.is_dir():
+    # A name of a checkpoint gets an answer that says which ones there are.
+    if not folder.is_dir() and not folder.name.startswith("global_step_"):
         logs = Path("logs") / path
-        hint = f"; did you mean {logs}?" if logs.is_dir() else ""
+        hint = f"; did you mean {logs}?" if logs.is_dir() else "."
         raise ValueError(
-            f"there is no folder {path}{hint or ';'} Give that of a run, an experiment, a "
+            f"there is no folder {path}{hint} It must be that of a run, an experiment, a "
             "checkpoint (.../global_step_<N>), or a model in Hugging Face layout"
         )
     transformers_module().utils.logging.disable_progress_bar()
@@ -235,8 +236,13 @@ def _of_folder(folder: Path, wishes: Wishes) -> ChatModel:
 
 
 def _of_checkpoint(checkpoint: Checkpoint, wishes: Wishes) -> ChatModel:
-    config = checkpoint.manifest["config"]
-    runner, place = config["runner"], shown(checkpoint.path)
+    config, place = checkpoint.manifest.get("config"), shown(checkpoint.path)
+    if config is None:
+        raise ValueError(
+            f"{place} does not say of which model it is: it was not written by a run of `rlinf "
+            "train`; give the checkpoint of one"
+        )
+    runner = config["runner"]
     if not runner["task_type"].startswith("reasoning"):
         raise ValueError(
             f"{place} is the policy of an {runner['task_type']} run, and chat is for language "

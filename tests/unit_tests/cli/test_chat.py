@@ -71,7 +71,7 @@ def test_a_conversation(
     type_in(monkeypatch, "abc", "", "de", "/new", "f", "/exit", "never")
     assert main(["chat", "run"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "echo" and "temperature 1, at most 9 tokens" in said[1]
+    assert said[0] == "echo" and "temperature 1, at most 9 new tokens" in said[1]
     assert said[2:] == ["ABC", "DE", "a new conversation", "F"]
     assert echo.heard == [["abc"], ["abc", "ABC", "de"], ["f"]]
 

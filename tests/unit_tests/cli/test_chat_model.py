@@ -173,10 +173,20 @@ def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "logs" / "mine").mkdir(parents=True)
     with pytest.raises(ValueError, match="did you mean logs/mine?"):
         load_chat_model("mine", Wishes())
-    with pytest.raises(ValueError, match=r"no folder other;.*global_step_<N>"):
+    with pytest.raises(ValueError, match=r"no folder other\. It must be.*global_step_<N>"):
         load_chat_model("other", Wishes())
     with pytest.raises(ValueError, match="is not a checkpoint"):
         load_chat_model("logs", Wishes())
+
+
+def test_a_checkpoint_that_is_not_there_or_not_of_a_run(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints")
+    store.begin(3)
+    store.commit(3, {"versions": {}})
+    with pytest.raises(ValueError, match="there is: global_step_3"):
+        load_chat_model(str(tmp_path / "checkpoints" / "global_step_9"), Wishes())
+    with pytest.raises(ValueError, match="does not say of which model it is"):
+        load_chat_model(str(tmp_path), Wishes())
 
 
 @pytest.mark.parametrize(
