@@ -32,11 +32,8 @@ class RunState:
 
     def advance(self, step: int, facts: Mapping[str, str]) -> None:
         """Note that a step is done."""
-        now = time.monotonic()
-        if self.step is None:
-            # The run may have been resumed, so what came before the first step was not this run.
-            self._ends.append((self.began, step - 1))
-        self._ends.append((now, step))
+        # The first step is not a measure: it also compiles, fills caches and begins episodes.
+        self._ends.append((time.monotonic(), step))
         self.step, self.facts = step, facts
 
     @property
@@ -46,7 +43,7 @@ class RunState:
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds per step of late, with all that happens between steps."""
+        """Seconds per step of late, with all that happens between steps; None before two are done."""
         if len(self._ends) < 2:
             return None
         (begin, first), (end, last) = self._ends[0], self._ends[-1]
@@ -54,7 +51,7 @@ class RunState:
 
     @property
     def left(self) -> float | None:
-        """Seconds that the steps to come will take, at the pace of late."""
+        """Seconds that the steps to come will take, at the pace of late; None before two are done."""
         pace = self.step_seconds
         if pace is None or self.step is None:
             return None

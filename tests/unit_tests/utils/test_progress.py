@@ -34,12 +34,16 @@ def test_the_time_left_follows_the_pace_of_late(clock):
     assert state.passed == pytest.approx(5 * 10 + 25 * 2)
 
 
-def test_a_resumed_run_has_not_made_the_first_steps(clock):
+def test_the_first_step_is_not_a_measure(clock):
+    """It compiles, and fills caches; also that of a resumed run, which has not made those before."""
     state = RunState(total=100)
-    clock[0] += 4.0
+    clock[0] += 60.0
     state.advance(91, {})
+    assert state.left is None and state.step_seconds is None
+    clock[0] += 4.0
+    state.advance(92, {})
     assert state.step_seconds == pytest.approx(4.0)
-    assert state.left == pytest.approx(36.0)
+    assert state.left == pytest.approx(32.0)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,8 @@ def test_plain_lines(clock, capsys):
         shown.show(step, {"success": f"{step}%"})
     shown.close()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("[   1.5 s] step 1/30  success 1%  left ")
+    assert lines[0] == "[   1.5 s] step 1/30  success 1%"
+    assert lines[1] == "[   4.5 s] step 3/30  success 3%  left 40 s"
     # One line in two seconds is enough, but the last one comes.
     assert [line.partition("step ")[2].partition(" ")[0] for line in lines] == [
         "1/30",
@@ -111,6 +116,7 @@ def test_the_live_view_shows_all_of_it():
         waiting=lambda: ["EnvGroup.interact() 4 s", "ActorGroup.recv() 4 s"],
         queues=lambda: ["rollouts 12 (3.1 MiB)"],
     )
+    state.advance(6, {})
     state.advance(7, {"env steps": "11,200", "success": "62%", "speed": "2,310/s"})
     view._filled = view._queues()
     view._live.refresh()
