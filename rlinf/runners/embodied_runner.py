@@ -8,6 +8,7 @@ from typing import Any
 from rlinf.runners.agreement import AgreementGate
 from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.evaluation import Evaluator
+from rlinf.runners.farewell import before_training, next_step, places
 from rlinf.runners.fingerprints import RunFingerprints
 from rlinf.runners.rollout_retry import RolloutRetry
 from rlinf.scheduler import WorkerDied, WorkerGroup, wait_all
@@ -208,20 +209,15 @@ class EmbodiedRunner(BaseRunner):
         if final:
             show_evaluation(self.evaluator.last)
             print(self.evaluator.last.sentence())
+        if (before := before_training(self.summary.facts)) is not None:
+            print(before)
         if "video" in self.summary.facts:
             print(f"video: {self.summary.facts['video']}")
-        folder = shown(self.folder)
         if self.cfg.runner.only_eval:
-            print(f"everything is in {folder}")
+            print(f"everything is in {shown(self.folder)}")
             return
-        another = {
-            "metaworld": "another task, for instance with env.train.task=reach-v3",
-            "gymnasium": "another id, for instance with env.train.id=Walker2d-v5",
-        }.get(self.cfg.env.train.env_type, "another recipe, of those in rlinf train --list")
-        print(
-            f"everything is in {folder}; one page of it: rlinf report {folder}; curves: "
-            f"tensorboard --logdir {folder}; next: {another}"
-        )
+        print(places(self.cfg, self.folder))
+        print(next_step(self.cfg, self.folder, self.summary.facts))
 
 
 def _merge_episodes(results: list[dict[str, Any]], prefix: str) -> dict[str, float]:

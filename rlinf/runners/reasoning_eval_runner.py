@@ -14,6 +14,7 @@ from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
 from rlinf.scheduler import WorkerGroup, wait_all
 from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.phases import phases
+from rlinf.utils.runs.folders import shown
 
 
 class ReasoningEvalRunner(BaseRunner):
@@ -65,7 +66,7 @@ class ReasoningEvalRunner(BaseRunner):
     def farewell(self, final: dict[str, float]) -> None:
         """What came out, and where everything is."""
         print(sentence(final))
-        print(f"everything is in {self.folder}; responses are in samples.jsonl")
+        print(f"everything is in {shown(self.folder)}; responses are in samples.jsonl")
 
     # -- what an evaluation has not --------------------------------------------------------------
 

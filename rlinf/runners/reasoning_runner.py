@@ -16,13 +16,13 @@ from rlinf.data.reasoning import GroupRequest, Prompt, Verdict
 from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.runners.agreement import ReasoningGate
 from rlinf.runners.base_runner import BaseRunner
+from rlinf.runners.farewell import before_training, next_step, places
 from rlinf.runners.reasoning_helpers import Helpers
 from rlinf.runners.reasoning_metrics import of_validation, of_verdicts, sentence
 from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
 from rlinf.scheduler import WorkerGroup, wait_all, wait_beside
 from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.phases import phases
-from rlinf.utils.runs.folders import shown
 from rlinf.workers.reasoning_agreement import TooFarApart
 
 _SHOWN = 4
@@ -367,8 +367,8 @@ class ReasoningRunner(BaseRunner):
         """What came out, and where everything is."""
         if final:
             print(sentence(final))
-        folder = shown(self.folder)
-        print(
-            f"everything is in {folder}; responses are in samples.jsonl; one page of it: "
-            f"rlinf report {folder}; curves: tensorboard --logdir {folder}"
-        )
+        if (before := before_training(self.summary.facts)) is not None:
+            print(before)
+        print(places(self.cfg, self.folder))
+        if not self.cfg.runner.only_eval:
+            print(next_step(self.cfg, self.folder, self.summary.facts))

@@ -1,0 +1,52 @@
+"""What a run suggests at its end is not what was just done."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlinf.runners.farewell import before_training, next_step, places
+from tests.unit_tests.workers.actor.learning import make_cfg
+
+FACTS = {"recipe": "mine", "checkpoint": "somewhere", "evaluation": {"eval/success_once": 0.9}}
+
+
+@pytest.mark.parametrize(
+    "task, other", [("button-press-v3", "reach-v3"), ("reach-v3", "button-press-v3")]
+)
+def test_another_task_is_another_one(tmp_path, task, other):
+    cfg = make_cfg({"env.train.task": task})
+    said = next_step(cfg, tmp_path, FACTS)
+    assert said == f"next: another task: rlinf train mine env.train.task={other}"
+
+
+def test_a_run_that_has_learned_little_goes_on(tmp_path):
+    cfg = make_cfg({"runner.max_steps": 30})
+    poor = FACTS | {"evaluation": {"eval/success_once": 0.2}}
+    assert next_step(cfg, tmp_path, poor) == (
+        f"next: train it longer: rlinf train mine runner.run_dir={tmp_path} "
+        "runner.resume_dir=auto runner.max_steps=60"
+    )
+    assert "longer" not in next_step(cfg, tmp_path, poor | {"checkpoint": None})
+    # A resumed run of another length would be refused.
+    falling = make_cfg({"runner.max_steps": 30, "actor.optim.lr_scheduler": "linear"})
+    assert "longer" not in next_step(falling, tmp_path, poor)
+
+
+def test_what_is_there_is_not_suggested(tmp_path):
+    cfg = make_cfg({"runner.logger": {"logger_backends": ["jsonl"]}})
+    assert places(cfg, tmp_path) == (
+        f"everything is in {tmp_path}; one page of it: rlinf report {tmp_path}"
+    )
+    (tmp_path / "report.html").write_text("")
+    (tmp_path / "samples.jsonl").write_text("")
+    said = places(make_cfg({}), tmp_path)
+    assert "one page of it" not in said and "report.html is older than this" in said
+    assert "samples.jsonl" in said and "tensorboard --logdir" in said
+
+
+def test_what_was_before_the_training():
+    assert before_training({"initial_evaluation": None}) is None
+    found = {"eval/success_once": 0.03, "eval/return": 12.0}
+    assert before_training({"initial_evaluation": found}) == "before the training: success 3.0%"
+    found = {"eval/return": 1234.56}
+    assert before_training({"initial_evaluation": found}) == "before the training: return 1,235"
