@@ -25,8 +25,8 @@ from rlinf.runners.run_summary import begin_summary, end_summary
 from rlinf.runners.stop import RunStopped, is_stop
 from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
 from rlinf.utils.checkpoint.store import MANIFEST
-from rlinf.utils.runs import RunInUse
 from rlinf.utils.phases import phases
+from rlinf.utils.runs import RunInUse
 from rlinf.utils.runs.summary import FAILED, STOPPED, add_to_summary, close_summary
 
 WORKERS = "workers"
@@ -54,14 +54,14 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
         # Said in full by its message; a traceback would only hide it.
         raise SystemExit(f"error: {error}") from None
     folder = run_folder(cfg)
+    phases.begin(cfg.runner.progress, since=psutil.Process().create_time())
+    begin_summary(cfg)
     try:
         return _attempt(cfg, job)
     except RunStopped as stopped:
         raise SystemExit(stopped.exit_code) from None
     except KeyboardInterrupt:
         if close_summary(folder, STOPPED):
-    phases.begin(cfg.runner.progress, since=psutil.Process().create_time())
-    begin_summary(cfg)
             print("stopped before the first step", flush=True)
         raise SystemExit(128 + signal.SIGINT) from None
     except BaseException as error:
@@ -69,6 +69,7 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
         close_summary(folder, status, f"{type(error).__name__}: {error}")
         raise
     finally:
+        end_summary(folder)
         end_run(folder)
 
 
@@ -77,7 +78,6 @@ def _attempt(cfg: Any, job: Callable[[Any], Any]) -> Any:
     begin = time.time()
     attempt_cfg, restarts = cfg, 0
     while True:
-        end_summary(folder)
         try:
             result = job(attempt_cfg)
         except CheckpointError as error:
