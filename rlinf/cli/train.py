@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from rlinf.cli import recipes, seeds
+from rlinf.cli import debug, recipes, seeds
 from rlinf.cli.overrides import add_config_arguments
 from rlinf.cli.runs.table import terminal_width
 
@@ -21,6 +21,7 @@ examples:
   rlinf train NAME runner.max_steps=3 cluster.num_nodes=2
   rlinf train path/to/my.yaml
   rlinf train NAME --seeds 1-3                   # once per seed, and mean and spread of them
+  rlinf train NAME --debug                       # pdb where something is raised
 """
 _EVAL_EXAMPLES = """\
 examples:
@@ -67,6 +68,7 @@ def _add(commands: Any, command: str, about: str, examples: str) -> argparse.Arg
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command that would run, and stop"
     )
+    debug.add_arguments(parser)
     parser.set_defaults(run=run, command=command)
     return parser
 
@@ -104,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
     if series:
         return seeds.run_series(series)
     sys.stdout.flush()
+    if args.debug is not None:
+        os.environ[debug.VARIABLE] = args.debug
     # No process stays in between: signals and the exit code are the script's own.
     os.execv(sys.executable, command)
 
@@ -113,13 +117,23 @@ def _load(args: argparse.Namespace) -> recipes.Config:
     from rlinf.cli import checkpoint_config
 
     name = args.config
+    if args.debug is not None and args.seeds is not None:
+        raise ValueError("--debug is for one run, and --seeds makes several; leave one of them out")
     if not args.evaluate:
-        return recipes.load(name, args.overrides, args.config_path)
+        return recipes.load(name, _overrides(args, name), args.config_path)
     if args.config_path is None:
         name = checkpoint_config.of(name) or name
     if not recipes.trains(name, args.overrides, args.config_path):
         raise ValueError(f"{name} trains nothing, so there is nothing to evaluate")
-    return recipes.load(name, [*args.overrides, "runner.only_eval=true"], args.config_path)
+    return recipes.load(name, [*_overrides(args, name), "runner.only_eval=true"], args.config_path)
+
+
+def _overrides(args: argparse.Namespace, name: str) -> list[str]:
+    """Return the overrides of the config, with what a debugged run needs."""
+    if args.debug is None:
+        return list(args.overrides)
+    needed = debug.overrides_of(args.debug, name, args.overrides, args.config_path)
+    return [*args.overrides, *needed]
 
 
 def _command(config: recipes.Config) -> list[str]:

@@ -23,6 +23,7 @@ from rlinf.runners.run_folder import (
 )
 from rlinf.runners.run_summary import begin_summary, end_summary
 from rlinf.runners.stop import RunStopped, is_stop
+from rlinf.scheduler.cluster.hooks import was_told
 from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
 from rlinf.utils.checkpoint.store import MANIFEST
 from rlinf.utils.phases import phases
@@ -46,6 +47,11 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
 
     Returns:
         What the job returned.
+
+    Raises:
+        SystemExit: the job was stopped, or failed as its failure card has told; or the run was
+            refused, as its message tells.
+        BaseException: the job failed otherwise.
     """
     try:
         require_extras(to_plain(cfg))
@@ -67,6 +73,8 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
     except BaseException as error:
         status = STOPPED if is_stop(error) else FAILED
         close_summary(folder, status, f"{type(error).__name__}: {error}")
+        if was_told(error):
+            raise SystemExit(1) from error
         raise
     finally:
         end_summary(folder)

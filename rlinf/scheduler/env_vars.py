@@ -12,7 +12,7 @@ class ClusterEnvVar(str, Enum):
     COMM_NET_DEVICES = "COMM_NET_DEVICES"
     """Network interface of torch's back-ends."""
     DEBUG = "DEBUG"
-    """Whether what is raised opens the debugger at the driver's terminal: 1 or 0."""
+    """What is debugged: 0 nothing, 1 what is raised, inline the same with all in one process."""
     DEVICE_LINK = "DEVICE_LINK"
     """How tensors go between GPUs: nccl, gloo or off."""
     EXT_MODULE = "EXT_MODULE"

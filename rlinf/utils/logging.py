@@ -20,6 +20,11 @@ def get_logger() -> logging.Logger:
     return _driver_logger() if _current is None else _current
 
 
+def current_logger() -> logging.Logger | None:
+    """Return the logger that `set_logger` has set."""
+    return _current
+
+
 def set_logger(logger: logging.Logger | None) -> None:
     """Make a logger that of this process; None makes it the default again."""
     global _current

@@ -37,6 +37,7 @@ FORBIDDEN = {
 
 SCHEDULER = [
     "cluster",
+    "inline",
     "placement",
     "worker",
     "topology",

@@ -34,10 +34,12 @@ from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.reporter import DRIVER
+from rlinf.scheduler.inline.session import InlineSession
 from rlinf.scheduler.net.auth import new_secret
 from rlinf.scheduler.placement import NodePlacementStrategy, PackedPlacementStrategy
+from rlinf.scheduler.placement.base import Placement
 from rlinf.scheduler.registry.server import RegistryServer
-from rlinf.scheduler.spec import LaunchOptions, RunSpec
+from rlinf.scheduler.spec import LaunchOptions, RunSpec, WorkerSpec
 from rlinf.scheduler.topology.node import NodeInfo
 from rlinf.scheduler.topology.topology import ClusterTopology
 from rlinf.scheduler.trace import start as start_trace
@@ -119,7 +121,7 @@ class Cluster:
         if isinstance(num_gpus_per_node, Mapping):
             cluster_cfg, num_gpus_per_node = num_gpus_per_node, None
         self._server: RegistryServer | None = None
-        self._session: RaySession | None = None
+        self._session: RaySession | InlineSession | None = None
         self._supervisor: DriverSupervisor | None = None
         self._groups: list[LaunchedGroup] = []
         self._together = threading.local()
@@ -166,12 +168,16 @@ class Cluster:
         timeouts = DEFAULT_TIMEOUTS | dict(cfg.get("timeouts") or {})
         namespace = f"rlinf-{run_id}"
         old_sigterm = signal.getsignal(signal.SIGTERM)
-        self._session = RaySession(
-            cfg.get("address"),
-            dashboard=bool(cfg.get("dashboard", False)),
-            num_cpus=None,
-            namespace=namespace,
-        )
+        debug = _debug_mode()
+        if debug == "inline":
+            self._session, trace = InlineSession(), False
+        else:
+            self._session = RaySession(
+                cfg.get("address"),
+                dashboard=bool(cfg.get("dashboard", False)),
+                num_cpus=None,
+                namespace=namespace,
+            )
         try:
             self._cfg = cfg
             found = node_search.find_nodes(
@@ -198,12 +204,13 @@ class Cluster:
                 else [],
                 import_path=[os.path.abspath(path) for path in sys.path],
                 trace=trace,
-                debug=ClusterEnvVar.DEBUG.get("0") == "1",
+                debug=debug != "0",
             )
             start_trace(str(self.log_dir / "driver.trace") if trace else None)
             self._runtime = ProcessRuntime(
                 "driver", self.run, self._driver_node.node_rank, self._driver_node.node_ip
             )
+            self._runtime.backend = self._session.backend
             self._runtime.introduce()
             set_current_runtime(self._runtime)
         except BaseException:
@@ -228,6 +235,8 @@ class Cluster:
         self._runtime.registry.on_death(lambda death: console.end_turn(death.name))
         self._debugger = DriverDebugger(self._supervisor.pause_deadlines)
         install_debugger(self._debugger.breakpoint)
+        if isinstance(self._session, InlineSession):
+            self._session.backend.debugger = self._debugger
         self._shutdown = GroupShutdown(
             self._runtime.registry,
             self.timeout("shutdown") or 20.0,
@@ -287,7 +296,9 @@ class Cluster:
 
     def get_alive_nodes(self) -> list[NodeInfo]:
         """Return the nodes of the cluster that Ray says are alive, in rank order."""
-        alive = {node.ray_id for node in alive_nodes()}
+        session = self._session
+        found = session.alive_nodes() if isinstance(session, InlineSession) else alive_nodes()
+        alive = {node.ray_id for node in found}
         return [node for node in self.topology.nodes if node.ray_id in alive]
 
     @staticmethod
@@ -352,23 +363,11 @@ class Cluster:
         specs = worker_specs(
             self.run, self.topology, placements, name, worker_cls.__name__, driver_env, options
         )
-        nodes = [self.topology.nodes[spec.node_rank] for spec in specs]
-        actors = start_actors(
-            specs,
-            worker_cls,
-            arguments,
-            ray_ids=[node.ray_id for node in nodes],
-            interpreters=[
-                self.topology.node_groups[p.node_group_label].get_node_python_interpreter_path(
-                    p.cluster_node_rank
-                )
-                for p in placements
-            ],
-            options=options,
-        )
+        actors = self._start_actors(specs, worker_cls, arguments, placements, options)
         group = LaunchedGroup(
             name,
             self._runtime.supervisor,
+            self._runtime.backend,
             actors,
             [],
             worker_cls.on_shutdown is not Worker.on_shutdown,
@@ -380,6 +379,32 @@ class Cluster:
         else:
             self._await_start(group, starting)
         return group
+
+    def _start_actors(
+        self,
+        specs: list[WorkerSpec],
+        worker_cls: type,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        placements: list[Placement],
+        options: LaunchOptions,
+    ) -> list[Any]:
+        if isinstance(self._session, InlineSession):
+            return self._session.start_actors(specs, worker_cls, arguments, options)
+        interpreters = [
+            self.topology.node_groups[p.node_group_label].get_node_python_interpreter_path(
+                p.cluster_node_rank
+            )
+            for p in placements
+        ]
+        ray_ids = [self.topology.nodes[spec.node_rank].ray_id for spec in specs]
+        return start_actors(
+            specs,
+            worker_cls,
+            arguments,
+            ray_ids=ray_ids,
+            interpreters=interpreters,
+            options=options,
+        )
 
     def _await_start(self, group: LaunchedGroup, starting: WorkerGroupFuncResult) -> None:
         try:
@@ -510,3 +535,15 @@ class Cluster:
         text = tracked.unread_report(self._cfg, reads)
         if text:
             print(text, file=sys.stderr, flush=True)
+
+
+def _debug_mode() -> str:
+    """Return what the user wants: "0", "1" (post-mortem), or "inline" (all in this process).
+
+    Raises:
+        ClusterError: it is something else.
+    """
+    mode = ClusterEnvVar.DEBUG.get("0") or "0"
+    if mode not in ("0", "1", "inline"):
+        raise ClusterError(f"RLINF_DEBUG={mode!r}; allowed: 0, 1, inline")
+    return mode

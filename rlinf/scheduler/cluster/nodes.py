@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf.scheduler.cluster.probe import probe_node
-from rlinf.scheduler.cluster.ray_session import RayNode, RaySession
+from rlinf.scheduler.cluster.ray_session import RaySession
 from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.hardware import enumerate_hardware
-from rlinf.scheduler.topology.node import NodeInfo
+from rlinf.scheduler.inline.session import InlineSession
+from rlinf.scheduler.topology.node import AliveNode, NodeInfo
 from rlinf.scheduler.topology.topology import hardware_of_nodes, rank_nodes
 
 # Variables that describe one shell or one host, not the run.
@@ -62,10 +63,10 @@ class FoundNodes:
 
 
 def find_nodes(
-    session: RaySession, count: int, cfg: Mapping[str, Any], deadline: float
+    session: RaySession | InlineSession, count: int, cfg: Mapping[str, Any], deadline: float
 ) -> FoundNodes:
     """Wait for `count` nodes (0: those that are there) and describe them."""
-    here = _this_node()
+    here = session.this_node()
     alive = session.wait_for_nodes(count, deadline, lambda nodes: _missing(session, nodes, count))
     facts = _ask(session, alive)
     infos = [_describe(node, facts[node.ray_id]) for node in alive]
@@ -87,7 +88,7 @@ def find_nodes(
     )
 
 
-def _find_hardware(session: RaySession, nodes: list[NodeInfo], cfg: Mapping[str, Any]) -> None:
+def _find_hardware(session: Any, nodes: list[NodeInfo], cfg: Mapping[str, Any]) -> None:
     """Look for the robots and other hardware that the configuration names, on their nodes."""
     wanted = hardware_of_nodes(cfg, len(nodes))
     for node in nodes:
@@ -97,7 +98,7 @@ def _find_hardware(session: RaySession, nodes: list[NodeInfo], cfg: Mapping[str,
             node.hardware_resources = found
 
 
-def _ask(session: RaySession, nodes: list[RayNode]) -> dict[str, dict[str, Any]]:
+def _ask(session: Any, nodes: list[AliveNode]) -> dict[str, dict[str, Any]]:
     """Return the facts of each node; the only node of one's own Ray is this process's."""
     if session.local:
         return {node.ray_id: probe_node() for node in nodes}
@@ -105,7 +106,7 @@ def _ask(session: RaySession, nodes: list[RayNode]) -> dict[str, dict[str, Any]]
     return {ray_id: result(_PROBE_SECONDS) for ray_id, result in started.items()}
 
 
-def _describe(node: RayNode, facts: dict[str, Any]) -> NodeInfo:
+def _describe(node: AliveNode, facts: dict[str, Any]) -> NodeInfo:
     return NodeInfo(
         node_rank=-1,
         ray_id=node.ray_id,
@@ -118,7 +119,7 @@ def _describe(node: RayNode, facts: dict[str, Any]) -> NodeInfo:
     )
 
 
-def _missing(session: RaySession, nodes: list[RayNode], count: int) -> str:
+def _missing(session: Any, nodes: list[AliveNode], count: int) -> str:
     """Return which ranks have not come, as far as the ones that did can tell."""
     try:
         facts = _ask(session, nodes)
@@ -129,12 +130,6 @@ def _missing(session: RaySession, nodes: list[RayNode], count: int) -> str:
         missing = sorted(set(range(count)) - {int(rank) for rank in ranks})
         return f"RLINF_NODE_RANK {', '.join(map(str, missing))} missing; is Ray running there?"
     return f"those at {', '.join(node.ip for node in nodes)} did; is Ray running on the others?"
-
-
-def _this_node() -> str:
-    import ray
-
-    return ray.get_runtime_context().get_node_id()
 
 
 def _changed_env(of_node: Mapping[str, str]) -> dict[str, str]:

@@ -8,31 +8,30 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlinf.scheduler.cluster import ray_messages
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.topology.node import AliveNode
+from rlinf.scheduler.worker.backend import RayBackend
 
 _STARTS = 4
 _TOO_SLOW = "timed out during startup"
-
-
-@dataclass
-class RayNode:
-    """A node that Ray says is alive."""
-
-    ray_id: str
-    ip: str
-    is_head: bool
 
 
 class RaySession:
     """A connection to Ray: one's own local instance, or a cluster that was named.
 
     A running Ray on this machine is never joined unless the configuration or RAY_ADDRESS names it.
+
+    Attributes:
+        owned: whether this session has entered Ray, and leaves it.
+        local: whether it has started a Ray of its own.
+        backend: how calls come back.
     """
+
+    backend = RayBackend()
 
     def __init__(
         self, address: str | None, *, dashboard: bool, num_cpus: int | None, namespace: str
@@ -72,9 +71,15 @@ class RaySession:
                 os.environ["PYTHONBREAKPOINT"] = debugger
         self.owned = True
 
+    def this_node(self) -> str:
+        """Return Ray's id of the node of this process."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+
     def wait_for_nodes(
-        self, count: int, deadline: float, missing: Callable[[list[RayNode]], str]
-    ) -> list[RayNode]:
+        self, count: int, deadline: float, missing: Callable[[list[AliveNode]], str]
+    ) -> list[AliveNode]:
         """Wait until `count` nodes are alive.
 
         Args:
@@ -131,12 +136,12 @@ class RaySession:
             ray.shutdown()
 
 
-def alive_nodes() -> list[RayNode]:
+def alive_nodes() -> list[AliveNode]:
     """Return the nodes that Ray says are alive; in any process that has joined Ray."""
     import ray
 
     return [
-        RayNode(
+        AliveNode(
             ray_id=node["NodeID"],
             ip=node["NodeManagerAddress"],
             is_head="node:__internal_head__" in node.get("Resources", {}),

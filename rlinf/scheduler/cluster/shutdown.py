@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.registry.client import RegistryClient
     from rlinf.scheduler.registry.server import RegistryServer
     from rlinf.scheduler.topology.node import NodeInfo
+    from rlinf.scheduler.worker.backend import CallBackend
     from rlinf.scheduler.worker.launched import LaunchedGroup
 
 _KILL_SECONDS = 2.0
@@ -77,8 +78,11 @@ class GroupShutdown:
         names = list(actors)
         awake = self._awake(names)
         told = [g.name_of(rank) for g in groups if g.closes_itself for rank in range(len(g.actors))]
+        if not names:
+            return
+        backend = groups[0].backend
         with attempt("letting workers close what they have open"):
-            self._let_close([actors[name] for name in told if name in awake])
+            self._let_close(backend, [actors[name] for name in told if name in awake])
         with attempt("asking workers what they read"):
             self._take_leave(awake)
         with attempt("telling the registry who ends"):
@@ -87,7 +91,7 @@ class GroupShutdown:
         with attempt("killing workers that were stopped"):
             self._kill([name for name in names if name not in awake])
         with attempt("telling Ray to end workers"):
-            in_time(self._seconds, "Ray to end workers", lambda: _end_actors(actors.values()))
+            in_time(self._seconds, "Ray to end workers", lambda: backend.end([*actors.values()]))
         what = f"{names} to end"
         try:
             self._registry.ask("gone", names=names, what=what, timeout=_KILL_SECONDS)
@@ -96,12 +100,10 @@ class GroupShutdown:
                 self._kill(names)
             self._registry.ask("gone", names=names, what=what, timeout=self._seconds)
 
-    def _let_close(self, actors: list[Any]) -> None:
-        import ray
-
+    def _let_close(self, backend: CallBackend, actors: list[Any]) -> None:
         calls = [actor.rlinf_shut_down.remote() for actor in actors]
         if calls:
-            ray.wait(calls, num_returns=len(calls), timeout=self._seconds)
+            backend.wait(calls, len(calls), self._seconds)
 
     def _take_leave(self, names: list[str]) -> None:
         if self._driver_access is not None:
@@ -128,13 +130,6 @@ class GroupShutdown:
         for rank, result in started.items():
             with attempt(f"killing processes on node {rank}"):
                 result(max(0.0, deadline - time.monotonic()))
-
-
-def _end_actors(actors: Any) -> None:
-    import ray
-
-    for actor in actors:
-        ray.kill(actor, no_restart=True)
 
 
 @contextlib.contextmanager
@@ -222,8 +217,11 @@ def end_leftovers(processes: list[Any], timeout: float) -> None:
 
 
 def kill_processes(pids: list[int]) -> None:
-    """Kill processes of this machine; one that has ended meanwhile is left alone."""
-    for pid in pids:
+    """Kill processes of this machine; one that has ended meanwhile is left alone.
+
+    So is this process, of which workers may be threads.
+    """
+    for pid in set(pids) - {os.getpid()}:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

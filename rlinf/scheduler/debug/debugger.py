@@ -119,7 +119,9 @@ class _Terminal:
 
 
 class DriverDebugger:
-    """Debugs the driver itself; the deadlines of the run stand still meanwhile.
+    """Debugs the driver itself, and workers that live in its process.
+
+    The deadlines of the run stand still meanwhile.
 
     Args:
         pause: stops the deadlines of the run, or lets them go on.
@@ -135,12 +137,18 @@ class DriverDebugger:
             debugger.message(header)
         debugger.set_trace(sys._getframe(1))
 
-    def post_mortem(self, error: BaseException) -> None:
-        """Look around where an exception was raised; the workers still live."""
-        traceback.print_exception(error)
+    def post_mortem(self, error: BaseException, trace: TracebackType | None = None) -> None:
+        """Look around where an exception was raised; the workers still live.
+
+        Args:
+            error: the exception.
+            trace: the part of its traceback to look at; all by default.
+        """
+        traceback.print_exception(type(error), error, trace or error.__traceback__)
         debugger = _LocalPdb(self._pause)
+        debugger.message("(post-mortem: q goes on with the exception)")
         debugger.reset()
-        debugger.interaction(None, error.__traceback__)
+        debugger.interaction(None, trace or error.__traceback__)
 
 
 class _LocalPdb(pdb.Pdb):

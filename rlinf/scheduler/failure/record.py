@@ -36,9 +36,10 @@ class PostMortemRecord:
     Args:
         path: the file.
         record_crashes: whether the interpreter reports fatal signals to the crash file.
+        of_process: whether the worker is the whole process, whose end is its own.
     """
 
-    def __init__(self, path: Path, record_crashes: bool = True):
+    def __init__(self, path: Path, record_crashes: bool = True, of_process: bool = True):
         self.path = path
         self._pid = os.getpid()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,12 +52,16 @@ class PostMortemRecord:
         self._active: dict[int, tuple[float, str]] = {}
         self._tokens = itertools.count()
         self._lock = threading.Lock()
+        if of_process:
+            self._watch_process(record_crashes)
+        self._write()
+
+    def _watch_process(self, record_crashes: bool) -> None:
         if record_crashes:
             faulthandler.enable(self._crash, all_threads=True)
         faulthandler.register(STACK_SIGNAL, self._crash, all_threads=True)
         self._watch_exit()
         forks.in_child(self)
-        self._write()
 
     def close_in_child(self, reason: str) -> None:
         """Leave record and crash file to the parent; a forked child reports to its terminal."""

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 _AGAIN_SECONDS = 0.005
@@ -70,8 +71,19 @@ def shielded_methods(cls: C) -> C:
     return cls
 
 
+around_waits: Callable[[], AbstractContextManager[None]] | None = None
+"""What is done around each wait; nothing, unless the workers of a run take turns."""
+
+
 def interruptible(wait: Callable[..., T], *args: Any) -> T:
     """Call something that waits; the caller must be able to take an exception in its place."""
+    if around_waits is None:
+        return _interruptible(wait, *args)
+    with around_waits():
+        return _interruptible(wait, *args)
+
+
+def _interruptible(wait: Callable[..., T], *args: Any) -> T:
     if threading.get_ident() != _MAIN.ident:
         return wait(*args)
     shields = _main.shields

@@ -24,6 +24,21 @@ from rlinf.scheduler.hardware import (
 
 
 @dataclass
+class AliveNode:
+    """A node that is there; for most runs, that Ray says is alive.
+
+    Attributes:
+        ray_id: names it.
+        ip: its address.
+        is_head: whether Ray was begun there.
+    """
+
+    ray_id: str
+    ip: str
+    is_head: bool
+
+
+@dataclass
 class NodeInfo:
     """A node as its probe reports it."""
 

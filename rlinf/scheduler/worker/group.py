@@ -118,14 +118,13 @@ class WorkerGroup:
         Raises:
             WaitTimeout: no such group was complete within the deadline.
         """
-        import ray
-
         runtime = current_runtime()
         what = f"group {name!r} to be complete"
         infos = runtime.registry.ask("group", group=name, timeout=timeout, what=what)
-        actors = [ray.get_actor(info.name, namespace=runtime.run.namespace) for info in infos]
+        backend = runtime.backend
+        actors = [backend.find(info.name, runtime.run.namespace) for info in infos]
         group = cls(worker_cls, (), {})
-        group._launched = LaunchedGroup(name, runtime.supervisor, actors, infos)
+        group._launched = LaunchedGroup(name, runtime.supervisor, backend, actors, infos)
         return group
 
     # -- facts --------------------------------------------------------------------------------

@@ -12,6 +12,13 @@ from rlinf.scheduler import trace
 from rlinf.scheduler.deadlines import Deadline, await_within
 from rlinf.scheduler.errors import CallCancelled, WaitTimeout, WorkerDied
 from rlinf.scheduler.failure.supervisor import Supervisor
+from rlinf.scheduler.worker.backend import (
+    CallBackend,
+    CallFailed,
+    CallRaised,
+    NotYet,
+    WorkerLost,
+)
 from rlinf.scheduler.worker.pending import waiting
 from rlinf.scheduler.worker.remote_error import WorkerRaised
 
@@ -35,6 +42,7 @@ class CalledGroup(Protocol):
 
     name: str
     supervisor: Supervisor
+    backend: CallBackend
 
     def name_of(self, rank: int) -> str:
         """Return the address of a rank as text."""
@@ -90,26 +98,22 @@ class WorkerGroupFuncResult:
 
     def _glance(self, deadline: Deadline) -> list[Any] | None:
         """Return all values if they come soon; None if ranks have to be watched one by one."""
-        import ray
-
         left = deadline.left()
         if len(self._refs) > 1 and (left is None or left > _GLANCE_SECONDS):
             left = _GLANCE_SECONDS
         try:
-            return ray.get(self._refs, timeout=left)
-        except ray.exceptions.GetTimeoutError:
+            return self._group.backend.get(self._refs, left)
+        except NotYet:
             return None
-        except ray.exceptions.RayError as error:
+        except CallFailed as error:
             self._fail(self._failure(error))
 
     async def async_wait(self, timeout: float | None = None) -> list[Any]:
         """Like `wait`, for coroutines: the event loop goes on meanwhile."""
         if self._outcomes is None:
-            import ray
-
             if timeout is None:
                 timeout = self._group.supervisor.timeout("call")
-            together = asyncio.gather(*self._refs)
+            together = asyncio.gather(*map(self._group.backend.result, self._refs))
 
             async def ended(seconds: float | None) -> bool:
                 return together in (await asyncio.wait([together], timeout=seconds))[0]
@@ -119,7 +123,7 @@ class WorkerGroupFuncResult:
                     if not await await_within(timeout, ended):
                         raise self.late(timeout)
                     self._outcomes = list(together.result())
-            except ray.exceptions.RayError as error:
+            except CallFailed as error:
                 loop = asyncio.get_running_loop()
                 self._fail(await loop.run_in_executor(None, self._failure, error))
             finally:
@@ -140,17 +144,13 @@ class WorkerGroupFuncResult:
 
     def ended(self, timeout: float) -> bool:
         """Wait until the call has ended on all ranks, well or badly; False if it has not."""
-        import ray
-
-        ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=timeout)
+        ready = self._group.backend.wait(self._refs, len(self._refs), timeout)
         return len(ready) == len(self._refs)
 
     def late(self, seconds: float | None) -> WaitTimeout:
         """Return the error that says which ranks have not ended after so many seconds."""
-        import ray
-
         # Not 0: that asks before Ray has looked.
-        ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=0.1)
+        ready = self._group.backend.wait(self._refs, len(self._refs), 0.1)
         missing = [
             r for r, ref in zip(self.ranks, self._refs, strict=True) if ref not in set(ready)
         ]
@@ -170,8 +170,9 @@ class WorkerGroupFuncResult:
             self._group.supervisor.cancel(call, self._group.name_of(rank))
 
     def _call_ids(self) -> dict[int, str]:
-        """Id of the call on each rank: that of Ray's task."""
-        return {r: ref.task_id().hex() for r, ref in zip(self.ranks, self._refs, strict=True)}
+        """Id of the call on each rank."""
+        call_id = self._group.backend.call_id
+        return {r: call_id(ref) for r, ref in zip(self.ranks, self._refs, strict=True)}
 
     # -- durations ----------------------------------------------------------------------------
 
@@ -206,11 +207,9 @@ class WorkerGroupFuncResult:
 
         Raises the failure of the call if it failed.
         """
-        import ray
-
         try:
-            return ray.get(ref)
-        except ray.exceptions.RayError as error:
+            return self._group.backend.get([ref])[0]
+        except CallFailed as error:
             self._fail(self._failure(error))
 
     def _fail(self, failure: BaseException) -> NoReturn:
@@ -218,11 +217,9 @@ class WorkerGroupFuncResult:
         # The worker's own traceback is the cause; Ray's frames would only bury it.
         raise failure from failure.__cause__
 
-    def _failure(self, error: Exception) -> BaseException:
+    def _failure(self, error: CallFailed) -> BaseException:
         """Return the exception to raise; a death goes first, since it explains the others."""
-        import ray
-
-        ray.wait(self._refs, num_returns=len(self._refs), timeout=_ECHO_SECONDS)
+        self._group.backend.wait(self._refs, len(self._refs), _ECHO_SECONDS)
         deadline = time.monotonic() + _EXPLAINED_SECONDS
         while True:
             died, raised = self._failures()
@@ -231,7 +228,7 @@ class WorkerGroupFuncResult:
             if self._cancelled and any(r.report.type == CallCancelled.__name__ for r in raised):
                 return CallCancelled(f"{self._group.name}.{self.method}() was cancelled")
             if not raised:
-                return error
+                return error.__cause__ or error
             first = min(raised, key=_blame)
             failure = first.unpack()
             if isinstance(failure, WorkerDied):
@@ -252,22 +249,20 @@ class WorkerGroupFuncResult:
 
     def _failures(self) -> tuple[list[WorkerDied], list[WorkerRaised]]:
         """Return the deaths and the exceptions of the ranks that have ended."""
-        import ray
-
+        backend = self._group.backend
         died: list[tuple[int, Exception]] = []
         raised: list[WorkerRaised] = []
         for rank, ref in zip(self.ranks, self._refs, strict=True):
-            ready, _ = ray.wait([ref], timeout=0)
-            if not ready:
+            if not backend.wait([ref], 1, timeout=0):
                 continue
             try:
-                ray.get(ref)
-            except ray.exceptions.RayTaskError as failure:
-                if isinstance(failure.cause, WorkerRaised):
-                    raised.append(failure.cause)
-            except (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError) as failure:
+                backend.get([ref])
+            except CallRaised as failure:
+                raised.append(failure.envelope)
+            except WorkerLost as failure:
                 died.append((rank, failure))
-            except ray.exceptions.TaskCancelledError:
+            except CallFailed:
+                # Nothing is known of it that another rank could not tell better.
                 continue
         explain, name_of = self._group.supervisor.explain_death, self._group.name_of
         return [explain(name_of(rank), str(failure)) for rank, failure in died], raised
@@ -346,18 +341,18 @@ def _collect(
     Returns:
         The call that ended last; None if all had ended before.
     """
-    import ray
-
     open_calls = [handle for handle in handles if handle._outcomes is None]
     owner = {ref: call for call in (*beside, *open_calls) for ref in call._refs}
     needed = dict.fromkeys(ref for call in open_calls for ref in call._refs)
     watched = dict.fromkeys(ref for ref in owner if ref not in needed)
     values: dict[Any, Any] = {}
+    # All calls of a process go the same way.
+    backend = next((call.group.backend for call in (*beside, *open_calls)), None)
     last: WorkerGroupFuncResult | None = None
     with waiting(lambda: dict.fromkeys(owner[ref] for ref in list(needed))):
         while needed:
             left = deadline.left()
-            ready, _ = ray.wait([*needed, *watched], num_returns=1, timeout=left)
+            ready = backend.wait([*needed, *watched], 1, left)
             if not ready and deadline.passed():
                 raise owner[next(iter(needed))].late(deadline.seconds)
             for ref in ready:

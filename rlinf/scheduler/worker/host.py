@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any
 
 from rlinf.scheduler import trace
@@ -237,8 +238,19 @@ def _coroutine_forwarder(name: str, is_coroutine: bool) -> Callable[..., Any]:
     return method
 
 
+_CALL_ID: ContextVar[str | None] = ContextVar("rlinf_call_id", default=None)
+
+
+def set_call_id(call: str) -> None:
+    """Tell the id of the running call, where it is not Ray that runs it."""
+    _CALL_ID.set(call)
+
+
 def _call_id() -> str:
     """Id of the running call: that of Ray's task, which the caller knows, too."""
+    known = _CALL_ID.get()
+    if known is not None:
+        return known
     import ray
 
     return ray.get_runtime_context().get_task_id()

@@ -8,6 +8,7 @@ from typing import Any
 from rlinf.scheduler.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.errors import WaitTimeout
 from rlinf.scheduler.failure.supervisor import Supervisor
+from rlinf.scheduler.worker.backend import CallBackend
 from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
 
 
@@ -24,7 +25,8 @@ class LaunchedGroup:
     Attributes:
         name: name of the group.
         supervisor: explains what goes wrong with it.
-        actors: Ray handles, in rank order.
+        backend: how calls come back.
+        actors: handles of the workers, in rank order.
         infos: what the registry knows of each, in rank order.
         closes_itself: whether the workers want to be told before they end.
         stopped: whether `Cluster.stop_group` has ended it.
@@ -34,12 +36,14 @@ class LaunchedGroup:
         self,
         name: str,
         supervisor: Supervisor,
+        backend: CallBackend,
         actors: list[Any],
         infos: list[WorkerInfo],
         closes_itself: bool = False,
     ):
         self.name = name
         self.supervisor = supervisor
+        self.backend = backend
         self.actors = actors
         self.infos = infos
         self.closes_itself = closes_itself

@@ -15,6 +15,7 @@ from typing import Any
 from rlinf.scheduler.deadlines import Deadline
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.events import Death
+from rlinf.scheduler.worker.backend import NotYet, WorkerLost, WorkerUnavailable
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.handle import WorkerGroupFuncResult, wait_all
 from rlinf.scheduler.worker.launched import LaunchedGroup
@@ -101,19 +102,18 @@ def wait_restarted(group: WorkerGroup, timeout: float | None = None) -> list[int
 
 
 def _info_of(group: LaunchedGroup, rank: int, deadline: Deadline) -> Any:
-    import ray
-
     while True:
         if deadline.passed():
             raise group.late("__init__", [rank], deadline.seconds)
         try:
-            return ray.get(group.actors[rank].rlinf_info.remote(), timeout=deadline.left())
-        except ray.exceptions.ActorUnavailableError:
+            asked = group.actors[rank].rlinf_info.remote()
+            return group.backend.get([asked], deadline.left())[0]
+        except WorkerUnavailable:
             # Between two lives. Ray tells nobody when the next one begins.
             time.sleep(_RETRY_SECONDS)
-        except ray.exceptions.GetTimeoutError:
+        except NotYet:
             continue
-        except ray.exceptions.RayActorError as error:
+        except WorkerLost as error:
             raise group.supervisor.explain_death(group.name_of(rank), str(error)) from None
 
 

@@ -18,7 +18,12 @@ from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.exchange import Exchange
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.collective.shm_limit import given_limit
-from rlinf.scheduler.current import current_runtime, has_runtime, set_current_runtime
+from rlinf.scheduler.current import (
+    current_runtime,
+    current_scope,
+    has_runtime,
+    set_current_runtime,
+)
 from rlinf.scheduler.deadlines import set_paused
 from rlinf.scheduler.debug.debugger import WorkerDebugger, install
 from rlinf.scheduler.events import Raised
@@ -27,6 +32,7 @@ from rlinf.scheduler.failure.supervisor import Supervisor
 from rlinf.scheduler.net import forks
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec, WorkerSpec
+from rlinf.scheduler.worker.backend import CallBackend, RayBackend
 from rlinf.scheduler.worker.cancelling import CallCanceller
 from rlinf.scheduler.worker.log_folder import prepare_log_dir
 from rlinf.scheduler.worker.ports import free_port
@@ -52,6 +58,7 @@ class ProcessRuntime:
         exchange: what this process exchanges with other groups, as one.
         broadcaster: one to many on top of that.
         supervisor: what is known of workers that fail; the driver has one that knows more.
+        backend: how calls of workers come back.
     """
 
     def __init__(
@@ -82,6 +89,8 @@ class ProcessRuntime:
         self.exchange = Exchange(self.mailbox)
         self.broadcaster = Broadcaster(self.endpoint, self.mailbox)
         self.supervisor = Supervisor(name, run, self.registry)
+        scope = current_scope()
+        self.backend: CallBackend = RayBackend() if scope is None else scope.backend
 
     def introduce(self) -> None:
         """Let others send to this process although it is no worker."""
@@ -134,14 +143,19 @@ class WorkerRuntime(ProcessRuntime):
 
     def __init__(self, spec: WorkerSpec):
         os.environ.update(spec.env)
-        # Those of Ray: by their end it notices that of this process.
-        forks.close_open_ones_in_child()
+        scope = current_scope()
+        if scope is None:
+            # Those of Ray: by their end it notices that of this process.
+            forks.close_open_ones_in_child()
         known = set(sys.path)
         sys.path.extend(p for p in spec.run.import_path if p not in known and os.path.isdir(p))
         self.spec = spec
         prepare_log_dir(Path(spec.run.log_dir))
-        self.record = PostMortemRecord(Path(spec.record_file), spec.record_crashes)
-        trace.start(spec.trace_file)
+        self.record = PostMortemRecord(
+            Path(spec.record_file), spec.record_crashes, of_process=scope is None
+        )
+        if scope is None:
+            trace.start(spec.trace_file)
         self.cancel = CallCanceller()
         super().__init__(
             spec.name,
@@ -149,7 +163,7 @@ class WorkerRuntime(ProcessRuntime):
             spec.node_rank,
             spec.node_ip,
             spec.visible,
-            on_lost=self._registry_lost,
+            on_lost=self._registry_lost if scope is None else None,
         )
         self.registry.on_inquiry("status", lambda _: self.record.activity)
         self.registry.on_inquiry("stacks", lambda _: self.stacks())
@@ -176,8 +190,9 @@ class WorkerRuntime(ProcessRuntime):
             memory_domain=self.endpoint.domain,
             log_file=spec.log_file,
         )
-        self.debugger = WorkerDebugger(self.registry)
-        install(self.debugger.breakpoint)
+        self.debugger = WorkerDebugger(self.registry) if scope is None else scope.backend.debugger
+        if scope is None:
+            install(self.debugger.breakpoint)
         set_current_runtime(self)
 
     def register(self) -> None:
