@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import queue
 import secrets
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from rlinf.scheduler.current import Scope, set_scope
@@ -83,11 +84,11 @@ class InlineActor:
         return getattr(self._host, method)(*args, **kwargs)
 
     def end(self) -> None:
-        """Leave the run; calls that have not begun never do."""
-        runtime = self._scope.runtime
+        """Leave the run; what a call that goes on comes to is of no interest any more."""
+        self._host.forget_run()
         self._threads.end()
-        if runtime is not None:
-            runtime.close()
+        if self._scope.runtime is not None:
+            self._scope.runtime.close()
 
 
 class _Method:
@@ -123,14 +124,23 @@ class _Threads:
 
 
 class _PlainThreads(_Threads):
-    """Threads for methods that are no coroutines, one unless the group allows more."""
+    """Threads for methods that are no coroutines, one unless the group allows more.
+
+    They do not keep the process alive: one of them may wait for what never comes.
+    """
 
     def __init__(self, name: str, count: int, scope: Scope, turns: Turns):
-        self._turns = turns
-        self._pool = ThreadPoolExecutor(count, name, initializer=set_scope, initargs=(scope,))
+        self._scope, self._turns = scope, turns
+        self._calls: queue.SimpleQueue[tuple[InlineCall, Callable[[], Any]] | None]
+        self._calls = queue.SimpleQueue()
+        self._count = count
+        for _ in range(count):
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
 
-    def start(self, call: InlineCall, function: Callable[[], Any]) -> None:
-        def run() -> None:
+    def _serve(self) -> None:
+        set_scope(self._scope)
+        while (entry := self._calls.get()) is not None:
+            call, function = entry
             set_call_id(call.id)
             with self._turns.taken():
                 try:
@@ -140,10 +150,12 @@ class _PlainThreads(_Threads):
                 else:
                     call.future.set_result(outcome)
 
-        self._pool.submit(run)
+    def start(self, call: InlineCall, function: Callable[[], Any]) -> None:
+        self._calls.put((call, function))
 
     def end(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for _ in range(self._count):
+            self._calls.put(None)
 
 
 class _LoopThread(_Threads):

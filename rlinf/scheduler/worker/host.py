@@ -39,6 +39,7 @@ class WorkerHost:
         self._worker: Any = None
         self._runtime: WorkerRuntime | None = None
         self._timers: dict[str, dict[str, float]] = {}
+        self._over = False
         if _was_restarted() if restarted is None else restarted:
             self._boot()
 
@@ -113,10 +114,11 @@ class WorkerHost:
             error = RuntimeError(f"{method}() called sys.exit({error.code!r})").with_traceback(
                 error.__traceback__
             )
-        if self._spec.run.debug and self._runtime is not None and is_own_fault(error):
+        tells = self._runtime is not None and not self._over
+        if self._spec.run.debug and tells and is_own_fault(error):
             self._runtime.debugger.post_mortem(error, user_part(error.__traceback__))
         envelope = pack(error, self._spec.name, method)
-        if self._runtime is not None and not isinstance(error, CallCancelled):
+        if tells and not isinstance(error, CallCancelled):
             note(
                 self._spec.name,
                 logging.ERROR,
@@ -128,6 +130,10 @@ class WorkerHost:
     def rlinf_shut_down(self) -> None:
         """Let the worker close what it has open."""
         self._worker.on_shutdown()
+
+    def forget_run(self) -> None:
+        """Tell nobody any more what the worker raises; its run has ended."""
+        self._over = True
 
     def __repr__(self) -> str:
         return self._spec.name

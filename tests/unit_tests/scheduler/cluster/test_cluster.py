@@ -39,6 +39,22 @@ def test_one_cluster_at_a_time(cluster):
         Echo.create_group().launch(cluster)
 
 
+def test_groups_that_are_launched_together_are_there_at_the_end(ray_session, tmp_path):
+    with Cluster(1, 4, distributed_log_dir=str(tmp_path)) as cluster:
+        with cluster.launch_together():
+            groups = [Echo.create_group().launch(cluster, name=name) for name in ("a", "b")]
+            assert [group.worker_info_list for group in groups] == [[], []], "nobody has waited"
+        assert [len(group.worker_info_list) for group in groups] == [4, 4]
+        for group in groups:
+            assert group.add().wait() == [0, 1, 2, 3]
+        with pytest.raises(LookupError, match="lost its way"):
+            with cluster.launch_together():
+                well = Echo.create_group().launch(cluster, name="c")
+                Lost.create_group().launch(cluster, name="d")
+        assert well.add().wait() == [0, 1, 2, 3], "the other one is not harmed"
+        Echo.create_group().launch(cluster, name="d")
+
+
 def test_contradictions_are_refused(ray_session):
     with pytest.raises(ClusterError, match="num_nodes=2 contradicts cluster.num_nodes=1"):
         Cluster(2, cluster_cfg={"num_nodes": 1})
@@ -97,3 +113,11 @@ class Reader(Echo):
 
     def used(self) -> int:
         return self.cfg.example.used
+
+
+class Lost(Echo):
+    """Cannot be made."""
+
+    def __init__(self):
+        super().__init__()
+        raise LookupError(f"rank {self._rank} lost its way")
