@@ -5,13 +5,23 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import sys
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rlinf.utils.extras import install_hint
+
+Result = TypeVar("Result")
+
+START_SECONDS = 30.0
+"""How long a run waits for the server of wandb when it begins."""
+FINISH_SECONDS = 30.0
+"""How long a run waits for a service when it ends."""
 
 
 class Backend(Protocol):
@@ -70,54 +80,71 @@ class JsonLines:
 
 
 class Wandb:
-    """A run of Weights & Biases; `WANDB_MODE=offline` keeps it on this machine."""
+    """A run of Weights & Biases; `WANDB_MODE=offline` keeps it on this machine.
+
+    So does a server that cannot be reached, or that does not know the user.
+    """
 
     def __init__(self, folder: Path, cfg: Any, step: int) -> None:
         wandb = _import("wandb")
-        proxy = cfg.wandb_proxy
-        known = folder / "wandb_run_id"
-        self._run = wandb.init(
-            project=cfg.project_name,
-            name=cfg.experiment_name,
-            entity=cfg.wandb_entity,
-            dir=str(folder),
-            config=_config_of(folder),
+        self._known = folder / "wandb_run_id"
+        self._arguments = {
+            "project": cfg.project_name,
+            "name": cfg.experiment_name,
+            "entity": cfg.wandb_entity,
+            "dir": str(folder),
+            "config": _config_of(folder),
             # A resumed run goes on in the same curves; what it repeats is the same, bit for bit.
-            id=known.read_text() if step > 0 and known.exists() else None,
-            resume="allow",
-            settings=wandb.Settings(http_proxy=proxy, https_proxy=proxy) if proxy else None,
-        )
-        known.write_text(self._run.id)
+            "id": self._known.read_text() if step > 0 and self._known.exists() else None,
+            "resume": "allow",
+            "settings": wandb.Settings(**_wandb_settings(cfg)),
+        }
+        try:
+            self._run = wandb.init(**self._arguments)
+        except wandb.Error as error:
+            _tell_offline("wandb", error)
+            self._run = wandb.init(**self._arguments, mode="offline")
+        self._known.write_text(self._run.id)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send metrics of one step."""
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Wait until everything has been sent."""
-        self._run.finish()
+        """Wait until everything has been sent, for some time."""
+        _finish("wandb", self._run.finish, f"{self._arguments['dir']}/wandb/*run-*-{self._run.id}")
 
 
 class Swanlab:
-    """An experiment of SwanLab; `runner.logger.swanlab_mode` says where it is kept."""
+    """An experiment of SwanLab; `runner.logger.swanlab_mode` says where it is kept.
+
+    A server that cannot be reached, or that does not know the user, is as the mode `offline`.
+    """
 
     def __init__(self, folder: Path, cfg: Any, step: int) -> None:
         swanlab = _import("swanlab")
-        logs = folder / "swanlab"
-        logs.mkdir(parents=True, exist_ok=True)
-        self._run = swanlab.init(
-            project=cfg.project_name,
-            experiment_name=cfg.experiment_name,
-            mode=cfg.swanlab_mode,
-            logdir=str(logs),
-            config=_config_of(folder),
+        self._logs = folder / "swanlab"
+        self._logs.mkdir(parents=True, exist_ok=True)
+        arguments = {
+            "project": cfg.project_name,
+            "experiment_name": cfg.experiment_name,
+            "logdir": str(self._logs),
+            "config": _config_of(folder),
             **self._identity(folder / "swanlab_run_id", cfg.swanlab_mode, step),
-        )
+        }
+        # In the main thread it would take Ctrl-C over, and could not be left behind when it ends.
+        try:
+            self._run = in_thread(lambda: swanlab.init(mode=cfg.swanlab_mode, **arguments))
+        except Exception as error:
+            if cfg.swanlab_mode != "cloud":
+                raise
+            _tell_offline("swanlab", error)
+            self._run = in_thread(lambda: swanlab.init(mode="offline", **arguments))
 
     @staticmethod
     def _identity(known: Path, mode: str, step: int) -> dict[str, str]:
-        """Let a resumed run go on in the same experiment, which only the cloud knows again."""
-        if mode != "cloud":
+        """Let a resumed run go on in the same experiment, in the cloud or once it is sent there."""
+        if mode not in ("cloud", "offline"):
             return {}
         if step == 0 or not known.exists():
             known.write_text(uuid.uuid4().hex[:21])
@@ -128,8 +155,8 @@ class Swanlab:
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Wait until everything has been sent."""
-        self._run.finish()
+        """Wait until everything has been sent, for some time."""
+        _finish("swanlab", self._run.finish, f"{self._logs}/run-*")
 
 
 BACKENDS: dict[str, type[Backend]] = {
@@ -154,6 +181,70 @@ def _import(package: str) -> ModuleType:
             f"runner.logger.logger_backends names {package}, which cannot be imported ({error}); "
             f"pip install {package}, or {install_hint('tracking')}, or take it out of the list"
         ) from error
+
+
+def _wandb_settings(cfg: Any) -> dict[str, Any]:
+    """Return the proxy, and how long to wait for the server unless the user says it."""
+    settings: dict[str, Any] = {}
+    if "WANDB_INIT_TIMEOUT" not in os.environ:
+        settings["init_timeout"] = START_SECONDS
+    if cfg.wandb_proxy:
+        settings |= {"http_proxy": cfg.wandb_proxy, "https_proxy": cfg.wandb_proxy}
+    return settings
+
+
+def _tell_offline(service: str, error: Exception) -> None:
+    print(
+        f"WARNING: no connection to {service} ({type(error).__name__}: {error})\n"
+        f"         metrics for it are kept in the run's folder; send them with {service} sync",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _finish(service: str, finish: Callable[[], object], where: str) -> None:
+    """Wait until a service has everything, but not for a server that is gone.
+
+    Raises:
+        TimeoutError: it does not have it by then; says how to send the rest.
+    """
+    try:
+        in_thread(finish, FINISH_SECONDS)
+    except StillRunning:
+        raise TimeoutError(
+            f"its server has not taken everything within {FINISH_SECONDS:g} s; send the rest with "
+            f"{service} sync {where}"
+        ) from None
+
+
+class StillRunning(TimeoutError):
+    """What was asked for goes on, in a thread that nobody waits for."""
+
+
+def in_thread(function: Callable[[], Result], seconds: float | None = None) -> Result:
+    """Call a function in a thread of its own and return what it returns, or raise what it raises.
+
+    Args:
+        function: without arguments.
+        seconds: how long to wait; None is for ever. What is not done by then is left behind.
+
+    Raises:
+        StillRunning: it takes longer.
+    """
+    done: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise StillRunning(f"not done after {seconds:g} s")
+    return done.result()
 
 
 def _whole_lines(path: Path) -> list[str]:

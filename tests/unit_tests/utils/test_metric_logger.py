@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -51,6 +52,7 @@ def services(monkeypatch) -> dict[str, list[FakeRun]]:
 
         module.init = init
         module.Settings = SimpleNamespace
+        module.Error = type("Error", (Exception,), {})
         monkeypatch.setitem(sys.modules, name, module)
     return runs
 
@@ -114,9 +116,10 @@ def test_the_proxy_and_the_team_reach_wandb(tmp_path, services):
     assert arguments["settings"].https_proxy == "http://proxy:1"
 
 
-def test_a_resumed_run_goes_on_in_the_same_experiment(tmp_path, services):
+@pytest.mark.parametrize("mode", ["cloud", "offline"])
+def test_a_resumed_run_goes_on_in_the_same_experiment(tmp_path, services, mode):
     for step in (0, 2, 0):
-        logger = MetricLogger(tmp_path, settings("swanlab"))
+        logger = MetricLogger(tmp_path, settings("swanlab", swanlab_mode=mode))
         logger.start(step)
         logger.close()
     first, resumed, new = (run.arguments for run in services["swanlab"])
@@ -141,6 +144,66 @@ def test_a_backend_that_fails_is_said_once_and_stops_nothing(tmp_path, services,
     assert "still written to: jsonl, swanlab" in said
     assert [line["a/b"] for line in lines(tmp_path)] == [1.0, 2.0, 3.0]
     assert len(services["swanlab"][0].logged) == 3
+
+
+@pytest.mark.parametrize("name", ["wandb", "swanlab"])
+def test_without_a_connection_everything_is_kept_for_later(
+    tmp_path, services, monkeypatch, capsys, name
+):
+    module = sys.modules[name]
+    init = module.init
+
+    def refuse(**arguments: object) -> FakeRun:
+        if arguments.get("mode") != "offline":
+            raise module.Error("no API key")
+        return init(**arguments)
+
+    monkeypatch.setattr(module, "init", refuse)
+    write(MetricLogger(tmp_path, settings(name, "jsonl")))
+    said = capsys.readouterr().err
+    assert f"no connection to {name} (Error: no API key)" in said and f"{name} sync" in said
+    (run,) = services[name]
+    assert run.logged == STEPS and run.finished and len(lines(tmp_path)) == 3
+
+
+def test_what_cannot_be_kept_offline_either_is_switched_off(
+    tmp_path, services, monkeypatch, capsys
+):
+    def fail(**arguments: object) -> FakeRun:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys.modules["swanlab"], "init", fail)
+    write(MetricLogger(tmp_path, settings("swanlab", "jsonl", swanlab_mode="offline")))
+    said = capsys.readouterr().err
+    assert "not written to swanlab from here on: OSError" in said and "connection" not in said
+    assert len(lines(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("name", ["wandb", "swanlab"])
+def test_a_run_does_not_wait_for_a_server_that_is_gone(
+    tmp_path, services, monkeypatch, capsys, name
+):
+    monkeypatch.setattr(metric_backends, "FINISH_SECONDS", 0.1)
+    logger = MetricLogger(tmp_path, settings(name, "jsonl"))
+    logger.log({"a/b": 1.0}, 1)
+    back = threading.Event()
+    monkeypatch.setattr(services[name][0], "finish", back.wait)
+    logger.close()
+    back.set()
+    said = capsys.readouterr().err
+    assert "not taken everything within 0.1 s" in said and f"{name} sync {tmp_path}" in said
+
+
+def test_swanlab_does_not_get_the_thread_that_signals_come_to(tmp_path, services, monkeypatch):
+    init, threads = sys.modules["swanlab"].init, []
+
+    def note(**arguments: object) -> FakeRun:
+        threads.append(threading.current_thread())
+        return init(**arguments)
+
+    monkeypatch.setattr(sys.modules["swanlab"], "init", note)
+    write(MetricLogger(tmp_path, settings("swanlab")))
+    assert threads and threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])
