@@ -54,9 +54,14 @@ def installed_copies(path: Sequence[str] | None = None) -> list[Installed]:
 
 
 def own_requirements() -> tuple[str, ...] | None:
-    """Return what this package requires, with its extras; None if it is not installed."""
+    """Return what this package requires, with its extras; None if it is not installed.
+
+    A copy of this version that is installed elsewhere requires the same.
+    """
     package = Path(rlinf.__file__).resolve().parent
-    return next((c.requires for c in installed_copies() if _is(c, package)), None)
+    ours = [copy for copy in installed_copies() if copy.is_ours]
+    same = [copy for copy in ours if _is(copy, package) or copy.version == rlinf.__version__]
+    return min(same, key=lambda copy: copy.folder != package).requires if same else None
 
 
 def check_identity(
@@ -76,10 +81,10 @@ def check_identity(
     package, path = package.resolve(), list(sys.path if path is None else path)
     copies = installed_copies(path)
     others = [copy for copy in copies if not _is(copy, package)]
-    findings = [_other(copy, package, version) for copy in others]
+    own = next((copy for copy in copies if _is(copy, package)), None)
+    findings = [_other(copy, package, version, own is not None) for copy in others]
     known = {package, *(copy.folder for copy in copies)}
     findings += [_shadow(folder, package) for folder in _on_path(path) if folder not in known]
-    own = next((copy for copy in copies if _is(copy, package)), None)
     if own is not None and own.version != version:
         said = f"is {version}, but was installed as {own.version}: its extras may be others now"
         findings.append(Finding(NAME, "warn", f"{package} {said}", install_hint()))
@@ -92,8 +97,12 @@ def _is(copy: Installed, package: Path) -> bool:
     return copy.is_ours and copy.folder == package
 
 
-def _other(copy: Installed, package: Path, version: str) -> Finding:
+def _other(copy: Installed, package: Path, version: str, is_installed: bool) -> Finding:
     here = f"this one is {version}, in {package}"
+    if copy.is_ours and not is_installed:
+        said = f"{copy.version} is installed, in {copy.folder}, but not used; {here}"
+        fix = f"take {package.parent} off PYTHONPATH, or install this one: {install_hint()}"
+        return Finding(NAME, "warn", said, fix)
     if copy.is_ours:
         said = f"installed twice: {copy.version} in {copy.folder}; {here}"
         return Finding(NAME, "warn", said, _removal(copy.site))

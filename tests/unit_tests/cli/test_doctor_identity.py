@@ -96,6 +96,17 @@ def test_two_copies_of_ours(site: Path, tmp_path: Path) -> None:
     assert finding.status == "warn" and "installed twice: 0.0.9" in finding.found
 
 
+def test_a_clone_on_the_path_beside_an_installed_one(site: Path, tmp_path: Path) -> None:
+    install(site, OURS)
+    clone = tmp_path / "clone"
+    for name in OURS:
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).touch()
+    (finding,) = check(clone / "rlinf", clone, site)
+    assert finding.status == "warn" and f"is installed, in {site / 'rlinf'}, but" in finding.found
+    assert finding.fix.startswith(f"take {clone} off PYTHONPATH, or install this one: pip install")
+
+
 def test_a_folder_on_the_path_that_nobody_installed(site: Path, tmp_path: Path) -> None:
     stray = tmp_path / "work" / "rlinf"
     stray.mkdir(parents=True)
