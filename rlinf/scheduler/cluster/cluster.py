@@ -45,7 +45,7 @@ from rlinf.scheduler.topology.topology import ClusterTopology
 from rlinf.scheduler.trace import start as start_trace
 from rlinf.scheduler.traffic import Traffic
 from rlinf.scheduler.worker.channel_keeper import ChannelKeeper
-from rlinf.scheduler.worker.handle import WorkerGroupFuncResult
+from rlinf.scheduler.worker.handle import WorkerGroupFuncResult, wait_all
 from rlinf.scheduler.worker.launched import LaunchedGroup
 from rlinf.scheduler.worker.log_folder import default_log_dir, prepare_log_dir
 from rlinf.scheduler.worker.ports import free_port
@@ -68,6 +68,9 @@ DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "lock": 1800.0,
     "shutdown": 20.0,
 }
+
+_Launch = tuple[LaunchedGroup, WorkerGroupFuncResult]
+"""A group, and the call that builds its workers."""
 
 
 class Cluster:
@@ -330,17 +333,17 @@ class Cluster:
     def launch_together(self) -> Iterator[None]:
         """Let the groups that are launched in the block start at the same time.
 
-        The block ends when the workers of all of them have registered, and raises what `launch`
-        raises; their methods are called after it.
+        The block ends when the workers of all of them have registered; their methods are called
+        after it. If one cannot be started, all of them are ended, and the block raises what
+        `launch` raises.
         """
         self._together.launches = launches = []
-        with phases.phase("launch"):
+        with phases.phase("launch"), self._end_on_failure(launches):
             try:
                 yield
             finally:
                 del self._together.launches
-            for group, starting in launches:
-                self._await_start(group, starting)
+            self._await_start(launches)
 
     @phases.phase("launch")
     def start_group(
@@ -373,11 +376,12 @@ class Cluster:
             worker_cls.on_shutdown is not Worker.on_shutdown,
         )
         self._groups.append(group)
-        starting = group.start()
+        launch = (group, group.start())
         if hasattr(self._together, "launches"):
-            self._together.launches.append((group, starting))
+            self._together.launches.append(launch)
         else:
-            self._await_start(group, starting)
+            with self._end_on_failure([launch]):
+                self._await_start([launch])
         return group
 
     def _start_actors(
@@ -406,12 +410,24 @@ class Cluster:
             options=options,
         )
 
-    def _await_start(self, group: LaunchedGroup, starting: WorkerGroupFuncResult) -> None:
+    def _await_start(self, launches: list[_Launch]) -> None:
+        """Wait until the workers of groups have registered; raise the first failure."""
+        timeout = self.timeout("launch")
+        if len(launches) > 1:
+            # One that fails is told although another one hangs.
+            wait_all(*(starting for _, starting in launches), timeout=timeout)
+        for group, starting in launches:
+            group.infos = starting.wait(timeout)
+
+    @contextmanager
+    def _end_on_failure(self, launches: list[_Launch]) -> Iterator[None]:
+        """End groups if the block, which starts them, fails."""
         try:
-            group.infos = starting.wait(self.timeout("launch"))
+            yield
         except BaseException:
-            with attempt(f"ending group {group.name!r}, which could not be started,"):
-                self.stop_group(group)
+            for group, _ in launches:
+                with attempt(f"ending group {group.name!r}, which could not be started,"):
+                    self.stop_group(group)
             raise
 
     def stop_group(self, group: LaunchedGroup) -> None:
