@@ -30,6 +30,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--no-memory", action="store_true", help="do not predict memory, which takes some seconds"
     )
+    parser.add_argument(
+        "--show-sample",
+        action="store_true",
+        help="show one prompt with its tokens and rewards, or one step of an env",
+    )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=run)
@@ -57,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
             args.config_path,
             args.gpus_per_node,
             memory=not args.no_memory,
+            sample=args.show_sample,
         )
     except ConfigError as error:
         if args.json:
@@ -66,15 +72,16 @@ def run(args: argparse.Namespace) -> int:
             print(error, file=sys.stderr)
         return 1
     memory, missing = report.pop("memory_lines", []), report.pop("missing")
-    packages = report.pop("missing_extras")
+    packages, sample = report.pop("missing_extras"), report.pop("sample_lines", [])
+    code = 1 if args.show_sample and report["sample"] is None else 0
     if args.json:
         report["missing"] = [asdict(problem) for problem in missing]
         report["missing_extras"] = [
             {"path": item.path, "value": item.value, "modules": item.modules} for item in packages
         ]
         report["install"] = install_command(packages) if packages else None
-        print(json.dumps({"ok": True, "problems": [], **report}, indent=2))
-        return 0
+        print(json.dumps({"ok": True, "problems": [], **report}, indent=2, default=str))
+        return code
     print(f"{args.config}: valid, task type {report['task_type']}")
     if report["placement_map"]:
         print(f"\n{report['placement_map']}")
@@ -92,7 +99,9 @@ def run(args: argparse.Namespace) -> int:
     if memory:
         print("\nmemory of each process at its peak")
         print("\n".join(f"  {line}" for line in memory))
-    return 0
+    if sample:
+        print("\n".join(["", *sample]))
+    return code
 
 
 def inspect_config(
@@ -102,6 +111,7 @@ def inspect_config(
     gpus_per_node: int | None = None,
     *,
     memory: bool = False,
+    sample: bool = False,
 ) -> dict[str, Any]:
     """Validate a config and works out its placement.
 
@@ -111,13 +121,15 @@ def inspect_config(
         config_path: Folder of the config.
         gpus_per_node: Accelerators on each node; None is what the config or this machine has.
         memory: Predict what each process will take.
+        sample: Make one sample in this process.
 
     Returns:
         `task_type`, `placement` (per component one entry per process), `placement_map` (the same
         as text), `arithmetic` (lines of text), `missing` (what is named and not here, as
         problems) and `missing_extras` (packages that it needs and that are not here); on request
         `memory` (bytes by component and part) and `memory_lines` (the same as text, or why there is
-        no prediction).
+        no prediction), `sample` (what `rlinf.cli.samples` gives, None if there is none) and
+        `sample_lines`.
 
     Raises:
         rlinf.config.ConfigError: The config is not valid; holds every problem.
@@ -164,6 +176,8 @@ def inspect_config(
     trains = cfg.runner.task_type in ("embodied", "reasoning")
     if memory and trains and {"actor", "rollout"} <= report["placement"].keys():
         report |= _memory(cfg, report["placement"])
+    if sample:
+        report |= _sample(cfg)
     return report
 
 
@@ -197,6 +211,17 @@ def _memory(cfg: Any, placement: dict[str, list[dict[str, Any]]]) -> dict[str, A
     except memory.CannotPredict as error:
         return {"memory": None, "memory_lines": [f"not predicted: {error}"]}
     return {"memory": memory.as_data(workers), "memory_lines": memory.as_lines(workers)}
+
+
+def _sample(cfg: Any) -> dict[str, Any]:
+    from rlinf.cli import samples
+    from rlinf.cli.sample_parts import NoSample
+
+    try:
+        found = samples.sample_of(cfg)
+    except NoSample as error:
+        return {"sample": None, "sample_lines": [f"no sample: {error}"]}
+    return {"sample": found, "sample_lines": samples.as_lines(found)}
 
 
 def _entry(process: Any) -> dict[str, Any]:
