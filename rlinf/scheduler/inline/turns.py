@@ -34,6 +34,7 @@ class Turns:
         self._states: dict[Scope | None, _ProcessState] = {}
         self._torch_threads: dict[Scope | None, int] = {}
         self._last: Scope | None = None
+        self._over = False
 
     def begin(self) -> None:
         """Let the driver's thread, which calls this, have the first turn."""
@@ -46,6 +47,8 @@ class Turns:
         """Let threads run as they like, as the driver that calls this has always done."""
         interrupts.around_waits = None
         self._switch_to(None)
+        # Threads that have yet to end find the process as it is.
+        self._over = True
         self._holder = None
         self._lock.release()
 
@@ -96,6 +99,8 @@ class Turns:
         self._lock.release()
 
     def _switch_to(self, scope: Scope | None) -> None:
+        if self._over:
+            return
         if scope is not self._last:
             self._states[self._last] = _ProcessState.now()
             (self._states.get(scope) or _ProcessState.fresh()).restore()
