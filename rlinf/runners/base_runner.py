@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from rlinf.config import to_plain
 from rlinf.runners.checkpoints import RunCheckpoints
+from rlinf.runners.farewell import go_on_command
 from rlinf.runners.requests import RunRequests
 from rlinf.runners.run_folder import (
     begin_run,
@@ -31,7 +32,6 @@ from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.metric_logger import MetricLogger
 from rlinf.utils.phases import phases
 from rlinf.utils.progress import Progress
-from rlinf.utils.runs.folders import shown
 from rlinf.utils.runs.summary import EVALUATED, FAILED, FINISHED, RUNNING, STOPPED
 
 _FAILURES = "train/checkpoint_failures"
@@ -264,9 +264,7 @@ class BaseRunner(ABC):
             return
         said = f"stopped after step {self.global_step}"
         if self.checkpoints.store.all():
-            recipe = self.summary.facts["recipe"]
-            said += f"; go on with\n  rlinf train {recipe} runner.run_dir={shown(self.folder)} "
-            said += "runner.resume_dir=auto"
+            said += f"; go on with\n  {go_on_command(self.folder, self.summary.facts)}"
         else:
             said += ", before there was anything to go on from"
         # The terminal may be gone.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rlinf.utils.numbers import number, percent
@@ -48,16 +50,29 @@ def next_step(cfg: Any, folder: Path, facts: Mapping[str, Any]) -> str:
         return "next: another recipe, of those in rlinf train --list"
     if _is_poor(facts) and facts.get("checkpoint") and _length_is_free(cfg):
         limits = {key: cfg.runner[key] for key in ("max_epochs", "max_steps")}
-        longer = [f"runner.{key}={2 * limit}" for key, limit in limits.items() if limit > 0]
-        return (
-            f"next: train it longer: rlinf train {recipe} runner.run_dir={name} "
-            f"runner.resume_dir=auto {' '.join(longer)}"
-        )
+        longer = {f"runner.{key}": 2 * limit for key, limit in limits.items() if limit > 0}
+        return f"next: train it longer: {go_on_command(folder, facts, longer)}"
     key, known = _ANOTHER.get(cfg.env.train.env_type, ("", ()))
     others = [value for value in known if value != cfg.env.train.get(key)]
     if others:
         return f"next: another {key}: rlinf train {recipe} env.train.{key}={others[0]}"
     return "next: another recipe, of those in rlinf train --list"
+
+
+def go_on_command(
+    folder: Path, facts: Mapping[str, Any], changes: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """Return the command that goes on with a run, in its folder.
+
+    Args:
+        folder: of the run.
+        facts: of its summary.
+        changes: keys of the configuration that are to be other than they were.
+    """
+    own = {"runner.run_dir": shown(folder), "runner.resume_dir": "auto", **changes}
+    kept = [text for text in facts.get("overrides") or () if text.partition("=")[0] not in own]
+    words = [facts["recipe"], *kept, *(f"{key}={value}" for key, value in own.items())]
+    return f"rlinf train {shlex.join(words)}"
 
 
 def before_training(facts: Mapping[str, Any]) -> str | None:

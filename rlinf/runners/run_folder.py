@@ -134,6 +134,14 @@ def recipe_name(cfg: Any) -> str:
     return cfg.runner.logger.experiment_name if name in (None, "checkpoint") else name
 
 
+def given_overrides() -> list[str]:
+    """Return the overrides that a run was started with, as `rlinf train` takes them."""
+    from hydra.core.hydra_config import HydraConfig
+
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    return [text.lstrip("+") for text in given]
+
+
 def versions() -> dict[str, str]:
     """Return the versions of what matters for the numbers."""
     out = {"python": platform.python_version(), "machine": platform.machine()}

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlinf.runners.run_folder import recipe_name, run_folder, versions
+from rlinf.runners.run_folder import given_overrides, recipe_name, run_folder, versions
 from rlinf.utils.phases import phases
 from rlinf.utils.runs import RunSummary
 from rlinf.utils.runs.summary import add_to_summary
@@ -18,6 +18,7 @@ def begin_summary(cfg: Any) -> RunSummary:
         run_folder(cfg),
         phases.began,
         recipe=recipe_name(cfg),
+        overrides=given_overrides(),
         seed=cfg.runner.seed,
         versions=versions(),
     )

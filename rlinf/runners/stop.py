@@ -52,7 +52,9 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, self._on_signal) for signum in SIGNALS}
+            # What is ignored stays so: under nohup the end of the terminal ends nothing.
+            taken = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]
+            self._before = {signum: signal.signal(signum, self._on_signal) for signum in taken}
         return self
 
     def __exit__(self, *exc: object) -> None:

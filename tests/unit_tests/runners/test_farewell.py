@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlinf.runners.farewell import before_training, next_step, places
+from rlinf.runners.farewell import before_training, go_on_command, next_step, places
 from tests.unit_tests.workers.actor.learning import make_cfg
 
 FACTS = {"recipe": "mine", "checkpoint": "somewhere", "evaluation": {"eval/success_once": 0.9}}
@@ -50,3 +50,13 @@ def test_what_was_before_the_training():
     assert before_training({"initial_evaluation": found}) == "before the training: success 3.0%"
     found = {"eval/return": 1234.56}
     assert before_training({"initial_evaluation": found}) == "before the training: return 1,235"
+
+
+def test_what_a_run_was_started_with_is_part_of_going_on_with_it(tmp_path):
+    facts = FACTS | {
+        "overrides": ["runner.seed=3", "runner.run_dir=elsewhere", "a={b: [1, 2]}", "x.y=1"]
+    }
+    assert go_on_command(tmp_path, facts, {"x.y": 2}) == (
+        f"rlinf train mine runner.seed=3 'a={{b: [1, 2]}}' runner.run_dir={tmp_path} "
+        "runner.resume_dir=auto x.y=2"
+    )

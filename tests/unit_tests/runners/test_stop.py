@@ -58,3 +58,14 @@ def test_what_counts_as_a_stop():
     stops = [KeyboardInterrupt(), RunStopped(signal.SIGHUP), SystemExit(143), SystemExit(130)]
     assert all(map(is_stop, stops))
     assert not any(map(is_stop, [SystemExit(1), SystemExit("error: x"), ValueError()]))
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+        assert stop.requested is None
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

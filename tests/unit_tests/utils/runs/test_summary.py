@@ -52,3 +52,9 @@ def test_a_summary_is_closed_if_the_run_could_not(tmp_path, status, kept):
 def test_a_run_that_had_no_summary_gets_one(tmp_path):
     close_summary(tmp_path, "stopped")
     assert status_of(tmp_path) == "stopped"
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "null", "{", '["status"]'])
+def test_what_is_no_summary_is_none(tmp_path, text):
+    (tmp_path / "summary.json").write_text(text)
+    assert read_summary(tmp_path) is None
