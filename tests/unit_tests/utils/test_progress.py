@@ -35,7 +35,7 @@ def test_the_time_left_follows_the_pace_of_late(clock):
 
 
 def test_the_first_step_is_not_a_measure(clock):
-    """It compiles, and fills caches; also that of a resumed run, which has not made those before."""
+    """It compiles and fills caches, also in a resumed run, which has not made those before."""
     state = RunState(total=100)
     clock[0] += 60.0
     state.advance(91, {})
