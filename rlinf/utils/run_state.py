@@ -43,7 +43,7 @@ class RunState:
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds per step of late, with all that happens between steps; None before two are done."""
+        """Seconds per step of late, with what happens between steps; None before two are done."""
         if len(self._ends) < 2:
             return None
         (begin, first), (end, last) = self._ends[0], self._ends[-1]
@@ -51,7 +51,7 @@ class RunState:
 
     @property
     def left(self) -> float | None:
-        """Seconds that the steps to come will take, at the pace of late; None before two are done."""
+        """Seconds that the steps to come take at the pace of late; None before two are done."""
         pace = self.step_seconds
         if pace is None or self.step is None:
             return None
