@@ -109,9 +109,10 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     A run that says that it is running, while nobody holds the lock of its folder, was killed.
     """
     try:
-        facts: dict[str, Any] = dict(json.loads((folder / FILE).read_text()))
-    except (OSError, TypeError, ValueError):
-        # Not there, half written by something else, or no summary at all.
+        facts = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(facts, dict):
         return None
     if facts.get("status") == RUNNING and holder_of(folder) is None:
         facts["status"] = KILLED
