@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -45,6 +46,7 @@ class TensorBoard:
     def __init__(self, folder: Path, cfg: Any, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        _keep_quiet_in_threads_of("tensorboard")
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -55,6 +57,26 @@ class TensorBoard:
     def close(self) -> None:
         """Write out what is buffered."""
         self._writer.close()
+
+
+def _keep_quiet_in_threads_of(package: str) -> None:
+    """Leave out what Python prints of disk errors in threads of a package, which tells them itself.
+
+    TensorBoard's thread ends with a traceback on the terminal, and the next `log` raises the error.
+    """
+    before = threading.excepthook
+    if getattr(before, "quiet_for", None) == package:
+        return
+
+    def hook(args: Any) -> None:
+        frames = traceback.walk_tb(args.exc_traceback)
+        names = [frame.f_globals.get("__name__", "") for frame, _ in frames]
+        of_package = any(name.partition(".")[0] == package for name in names)
+        if not (of_package and isinstance(args.exc_value, OSError)):
+            before(args)
+
+    hook.quiet_for = package  # type: ignore[attr-defined]
+    threading.excepthook = hook
 
 
 class JsonLines:

@@ -96,7 +96,7 @@ class _Writing:
 
     def __init__(self, folder: str, job: Job):
         self.folder = folder
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._job: Job | None = job
         # Not a daemon: what was begun is finished before the process goes.
         self._thread = threading.Thread(target=self._run, name="rlinf-checkpoint")
@@ -105,7 +105,8 @@ class _Writing:
     def _run(self) -> None:
         try:
             self._job()
-        except Exception as error:
+        except BaseException as error:
+            # Whatever it is: what was not written must not count as written.
             self.error = error
         finally:
             # The snapshot is as large as what it is of.

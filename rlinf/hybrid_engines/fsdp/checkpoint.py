@@ -6,6 +6,7 @@ Loading unpickles nothing.
 
 from __future__ import annotations
 
+import errno
 import warnings
 from pathlib import Path
 from typing import Any
@@ -68,17 +69,28 @@ class EngineCheckpoint:
         return {name: _copy(tensor) for name, tensor in self._tensors().items()}
 
     def write(self, snapshot: dict[str, Tensor], folder: Path) -> None:
-        """Write a snapshot; may run in a thread of its own."""
+        """Write a snapshot; may run in a thread of its own.
+
+        Raises:
+            OSError: a rank could not write its shards.
+        """
         # Imported here: it takes most of a second, and many runs never save.
         import torch.distributed.checkpoint as dcp
 
         folder.mkdir(parents=True, exist_ok=True)
-        dcp.save(
-            snapshot,
-            storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True),
-            process_group=self._group,
-            no_dist=self._group is None,
-        )
+        try:
+            dcp.save(
+                snapshot,
+                storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True),
+                process_group=self._group,
+                no_dist=self._group is None,
+            )
+        except dcp.CheckpointException as error:
+            # No `Exception`: whoever catches those would take the snapshot for written.
+            rank, (failure, _) = next(iter(error.failures.items()))
+            if isinstance(failure, OSError):
+                raise OSError(failure.errno, f"{failure.strerror} (rank {rank})") from None
+            raise OSError(errno.EIO, f"rank {rank}: {failure}") from None
 
     def read(self, folder: Path, only_model: bool = False) -> None:
         """Bring weights, buffers and optimiser back to what they were.
