@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from rlinf.scheduler.channel.spec import KEEPER_GROUP, ChannelSpec
 from rlinf.scheduler.cluster import nodes as node_search
 from rlinf.scheduler.cluster.driver_supervisor import DriverSupervisor
+from rlinf.scheduler.cluster.groups import RunningGroups
 from rlinf.scheduler.cluster.hooks import ExitHooks, tell_last
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.ray_session import RaySession, alive_nodes
@@ -45,7 +46,6 @@ from rlinf.scheduler.topology.topology import ClusterTopology
 from rlinf.scheduler.trace import start as start_trace
 from rlinf.scheduler.traffic import Traffic
 from rlinf.scheduler.worker.channel_keeper import ChannelKeeper
-from rlinf.scheduler.worker.handle import WorkerGroupFuncResult, wait_all
 from rlinf.scheduler.worker.launched import LaunchedGroup
 from rlinf.scheduler.worker.log_folder import default_log_dir, prepare_log_dir
 from rlinf.scheduler.worker.ports import free_port
@@ -68,9 +68,6 @@ DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "lock": 1800.0,
     "shutdown": 20.0,
 }
-
-_Launch = tuple[LaunchedGroup, WorkerGroupFuncResult]
-"""A group, and the call that builds its workers."""
 
 
 class Cluster:
@@ -126,8 +123,6 @@ class Cluster:
         self._server: RegistryServer | None = None
         self._session: RaySession | InlineSession | None = None
         self._supervisor: DriverSupervisor | None = None
-        self._groups: list[LaunchedGroup] = []
-        self._together = threading.local()
         self._keepers: dict[tuple[int, ...], list[str]] = {}
         self._closed = False
         self._lock = threading.RLock()
@@ -148,7 +143,8 @@ class Cluster:
         self.run = self._runtime.run
         self.topology: ClusterTopology = self._runtime.registry.ask("take", key="topology")
         self.log_dir = Path(self.run.log_dir)
-        self._shutdown = GroupShutdown(self._runtime.registry, self.timeout("shutdown") or 20.0)
+        ending = GroupShutdown(self._runtime.registry, self.timeout("shutdown") or 20.0)
+        self._groups = RunningGroups(ending, self.timeout("launch"))
 
     def _create(
         self,
@@ -240,7 +236,7 @@ class Cluster:
         install_debugger(self._debugger.breakpoint)
         if isinstance(self._session, InlineSession):
             self._session.backend.debugger = self._debugger
-        self._shutdown = GroupShutdown(
+        ending = GroupShutdown(
             self._runtime.registry,
             self.timeout("shutdown") or 20.0,
             DriverAccess(
@@ -248,6 +244,7 @@ class Cluster:
             ),
             self._supervisor.awake,
         )
+        self._groups = RunningGroups(ending, self.timeout("launch"))
         self._hooks = ExitHooks(self.shutdown, self._fail, old_sigterm)
 
     # -- facts --------------------------------------------------------------------------------
@@ -337,13 +334,8 @@ class Cluster:
         after it. If one cannot be started, all of them are ended, and the block raises what
         `launch` raises.
         """
-        self._together.launches = launches = []
-        with phases.phase("launch"), self._end_on_failure(launches):
-            try:
-                yield
-            finally:
-                del self._together.launches
-            self._await_start(launches)
+        with phases.phase("launch"), self._groups.started_together():
+            yield
 
     @phases.phase("launch")
     def start_group(
@@ -367,21 +359,10 @@ class Cluster:
             self.run, self.topology, placements, name, worker_cls.__name__, driver_env, options
         )
         actors = self._start_actors(specs, worker_cls, arguments, placements, options)
-        group = LaunchedGroup(
-            name,
-            self._runtime.supervisor,
-            self._runtime.backend,
-            actors,
-            [],
-            worker_cls.on_shutdown is not Worker.on_shutdown,
-        )
-        self._groups.append(group)
-        launch = (group, group.start())
-        if hasattr(self._together, "launches"):
-            self._together.launches.append(launch)
-        else:
-            with self._end_on_failure([launch]):
-                self._await_start([launch])
+        closes_itself = worker_cls.on_shutdown is not Worker.on_shutdown
+        runtime = self._runtime
+        group = LaunchedGroup(name, runtime.supervisor, runtime.backend, actors, [], closes_itself)
+        self._groups.start(group)
         return group
 
     def _start_actors(
@@ -394,50 +375,11 @@ class Cluster:
     ) -> list[Any]:
         if isinstance(self._session, InlineSession):
             return self._session.start_actors(specs, worker_cls, arguments, options)
-        interpreters = [
-            self.topology.node_groups[p.node_group_label].get_node_python_interpreter_path(
-                p.cluster_node_rank
-            )
-            for p in placements
-        ]
-        ray_ids = [self.topology.nodes[spec.node_rank].ray_id for spec in specs]
-        return start_actors(
-            specs,
-            worker_cls,
-            arguments,
-            ray_ids=ray_ids,
-            interpreters=interpreters,
-            options=options,
-        )
-
-    def _await_start(self, launches: list[_Launch]) -> None:
-        """Wait until the workers of groups have registered; raise the first failure."""
-        timeout = self.timeout("launch")
-        if len(launches) > 1:
-            # One that fails is told although another one hangs.
-            wait_all(*(starting for _, starting in launches), timeout=timeout)
-        for group, starting in launches:
-            group.infos = starting.wait(timeout)
-
-    @contextmanager
-    def _end_on_failure(self, launches: list[_Launch]) -> Iterator[None]:
-        """End groups if the block, which starts them, fails."""
-        try:
-            yield
-        except BaseException:
-            for group, _ in launches:
-                with attempt(f"ending group {group.name!r}, which could not be started,"):
-                    self.stop_group(group)
-            raise
+        return start_actors(specs, worker_cls, arguments, self.topology, placements, options)
 
     def stop_group(self, group: LaunchedGroup) -> None:
         """End the workers of a group and wait until they are gone; once."""
-        # A later group may have the same name, and its workers are not to be touched.
-        if not group.stopped:
-            group.stopped = True
-            if group in self._groups:
-                self._groups.remove(group)
-            self._shutdown.end([group])
+        self._groups.end(group)
 
     def _start_keepers(self, distributed: bool, node_rank: int) -> list[str]:
         """Start the processes that keep channels on some nodes, once; return their names."""
@@ -526,9 +468,8 @@ class Cluster:
         assert self._session is not None
         self._hooks.remove()
         started = our_processes() if self._session.local else []
-        groups, self._groups = self._groups, []
         parts: dict[str, Callable[[], None]] = {
-            "ending the workers": lambda: self._shutdown.end(groups),
+            "ending the workers": self._groups.end_all,
             "naming what nobody read": self._report_unread,
             "leaving the run": self._runtime.close,
             "removing the table of shared memory": remove_unused_table,

@@ -175,12 +175,20 @@ def start_actors(
     specs: list[WorkerSpec],
     worker_cls: type,
     arguments: tuple[tuple[Any, ...], dict[str, Any]],
-    *,
-    ray_ids: list[str],
-    interpreters: list[str | None],
+    topology: ClusterTopology,
+    placements: list[Placement],
     options: LaunchOptions,
 ) -> list[Any]:
-    """Start one actor per spec, without waiting for them."""
+    """Start one actor of Ray's per spec, without waiting for them.
+
+    Args:
+        specs: what each worker is told.
+        worker_cls: their class.
+        arguments: of its constructor.
+        topology: the nodes.
+        placements: where each goes.
+        options: how they are started.
+    """
     import cloudpickle
     import ray
 
@@ -189,7 +197,10 @@ def start_actors(
         payload = ray.put(payload)
     remote = ray.remote(actor_class(worker_cls))
     actors = []
-    for spec, ray_id, interpreter in zip(specs, ray_ids, interpreters, strict=True):
+    for spec, placement in zip(specs, placements, strict=True):
+        ray_id = topology.nodes[spec.node_rank].ray_id
+        label, node_rank = placement.node_group_label, placement.cluster_node_rank
+        interpreter = topology.node_groups[label].get_node_python_interpreter_path(node_rank)
         settings: dict[str, Any] = {
             "name": spec.name,
             "namespace": spec.run.namespace,

@@ -55,7 +55,7 @@ def test_whatever_fails_in_a_shutdown_the_rest_is_done(ray_session, tmp_path, ca
         with started(tmp_path) as cluster:
             group = Stubborn.create_group().launch(cluster, ONE)
             process = psutil.Process(group.pid().wait()[0])
-            monkeypatch.setattr(cluster._shutdown, "end", fail)
+            monkeypatch.setattr(cluster._groups._shutdown, "end", fail)
             monkeypatch.setattr(cluster, "_report_unread", fail)
             raise ValueError("the run's own error")
     said = capsys.readouterr().err
@@ -66,7 +66,7 @@ def test_whatever_fails_in_a_shutdown_the_rest_is_done(ray_session, tmp_path, ca
     with started(tmp_path / "next") as cluster:
         assert Stubborn.create_group().launch(cluster, ONE).world_size == 1
         cluster.run.timeouts["shutdown"] = 1.0
-        cluster._shutdown._seconds = 1.0
+        cluster._groups._shutdown._seconds = 1.0
 
 
 def test_a_group_that_cannot_be_ended_does_not_hide_why_it_cannot_be_started(cluster, monkeypatch):
@@ -74,7 +74,7 @@ def test_a_group_that_cannot_be_ended_does_not_hide_why_it_cannot_be_started(clu
         raise WaitTimeout("it to end", seconds=1.0)
 
     with monkeypatch.context() as patched:
-        patched.setattr(cluster._shutdown, "end", fail)
+        patched.setattr(cluster._groups._shutdown, "end", fail)
         with pytest.raises(ArithmeticError, match="not to be started"):
             Stubborn.create_group(fails=True).launch(cluster, ONE)
 
