@@ -32,6 +32,7 @@ TRACKS = (
             "tests/e2e_tests/embodied",
             "tests/e2e_tests/reasoning",
             "tests/e2e_tests/scheduler",
+            "tests/e2e_tests/walk",
         ),
     },
     {

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from tests.lanes import HUNG, Lane, run
+from tests.lanes import HUNG, TRACKS, Lane, run
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -40,6 +43,12 @@ PASSES_THE_SECOND_TIME = """
         tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
         assert tries.read_text() == "xx"
     """
+
+
+def test_every_whole_job_is_in_a_lane():
+    named = {path for track in TRACKS for paths in track.values() for path in paths}
+    for test in (ROOT / "tests/e2e_tests").rglob("test_*.py"):
+        assert any(test.is_relative_to(ROOT / path) for path in named), test
 
 
 def test_all_pass(suite, capfd):

@@ -155,8 +155,9 @@ def test_the_tour_twice_and_with_mistakes(
     assert all((run / "report.html").is_file() for run in (first, second))
     assert all(len(list(run.glob("eval*"))) >= 1 for run in (first, second))
     assert (walk.folder / "logs" / EXPERIMENT / "latest").resolve() == second.resolve()
-    mistakes(walk, first)
-    assert len(walk.runs()) == 3
+    if begin is from_wheel:
+        mistakes(walk, first)
+        assert len(walk.runs()) == 3
     made = {path.name for path in walk.folder.iterdir()} - before
     assert made <= {"logs", "my_robot", "__pycache__"}, made
 
