@@ -94,6 +94,10 @@ def transformers_module() -> Any:
         raise ValueError(
             f"language models need transformers: install it with {install_hint('reasoning')}"
         ) from error
+    # Torch lists once which functions obey `with torch.device(...)`, when one is first called in
+    # such a block. Transformers replaces one of them while it loads, which must not be that time.
+    with torch.device("cpu"):
+        torch.empty(0)
     return transformers
 
 

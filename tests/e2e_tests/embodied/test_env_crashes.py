@@ -31,6 +31,7 @@ SHORT = [
     "runner.eval_episodes=4",
     "actor.global_batch_size=80",
     "algorithm.update_epoch=1",
+    "runner.eval_at_start=false",
 ]
 
 

@@ -153,7 +153,7 @@ def test_packages_that_are_not_here_are_told_with_the_command_that_installs_them
     out = capsys.readouterr().out
     assert "packages that the run needs and this Python does not have" in out
     assert '  env.train.env_type = "metaworld": metaworld\n' in out
-    assert out.count("pip install -e") == 2 and "[embodied,tracking]" in out
+    assert "pip install -e" in out and "[embodied,tracking]" in out
     assert main([*arguments, "--json", "--no-memory"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [item["modules"] for item in report["missing_extras"]] == [["metaworld"], ["swanlab"]]

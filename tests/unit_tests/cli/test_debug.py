@@ -13,7 +13,9 @@ from rlinf.cli import main, train
 def started(monkeypatch):
     """What would run in the place of this process: its command and RLINF_DEBUG."""
     calls = []
-    monkeypatch.delenv("RLINF_DEBUG", raising=False)
+    # Set first, so that what the command sets is taken back.
+    monkeypatch.setenv("RLINF_DEBUG", "0")
+    monkeypatch.delenv("RLINF_DEBUG")
     monkeypatch.setattr(
         train.os, "execv", lambda _, command: calls.append((command, os.environ.get("RLINF_DEBUG")))
     )

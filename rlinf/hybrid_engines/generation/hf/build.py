@@ -16,6 +16,7 @@ from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
 from rlinf.models.causal_lm.families import why_not_plain
+from rlinf.models.causal_lm.load import transformers_module
 
 logger = logging.getLogger(__name__)
 
@@ -120,14 +121,12 @@ def load_model(settings: EngineSettings) -> nn.Module:
     Raises:
         ValueError: There is no such folder.
     """
-    from transformers import AutoModelForCausalLM
-
     if not Path(settings.model_path).is_dir():
         raise ValueError(
             f"model_path is {settings.model_path!r}: there is no such folder; set "
             "rollout.model.model_path or actor.model.model_path"
         )
-    return AutoModelForCausalLM.from_pretrained(
+    return transformers_module().AutoModelForCausalLM.from_pretrained(
         settings.model_path,
         dtype=getattr(torch, PRECISIONS[settings.precision]),
         trust_remote_code=settings.trust_remote_code,
