@@ -32,12 +32,12 @@ TRACKS = (
             "tests/e2e_tests/embodied",
             "tests/e2e_tests/reasoning",
             "tests/e2e_tests/scheduler",
-            "tests/e2e_tests/walk",
         ),
     },
     {
         "faults": ("tests/e2e_tests/faults",),
         "scheduler and workers": ("tests/unit_tests/scheduler", "tests/unit_tests/workers"),
+        "a newcomer's walk": ("tests/e2e_tests/walk",),
     },
 )
 """Lanes by name; tracks run beside each other, the lanes of a track one after the other."""

@@ -199,7 +199,7 @@ class Cluster:
                 log_dir=str(self.log_dir),
                 timeouts=timeouts,
                 ray_processes=[(p.pid, p.create_time()) for p in our_processes()]
-                if self._session.local
+                if self._session.has_own_ray
                 else [],
                 import_path=[os.path.abspath(path) for path in sys.path],
                 trace=trace,
@@ -467,7 +467,7 @@ class Cluster:
             return
         assert self._session is not None
         self._hooks.remove()
-        started = our_processes() if self._session.local else []
+        started = our_processes() if self._session.has_own_ray else []
         parts: dict[str, Callable[[], None]] = {
             "ending the workers": self._groups.end_all,
             "naming what nobody read": self._report_unread,

@@ -71,6 +71,11 @@ class RaySession:
                 os.environ["PYTHONBREAKPOINT"] = debugger
         self.owned = True
 
+    @property
+    def has_own_ray(self) -> bool:
+        """Whether the processes of Ray are this session's own, and end with it."""
+        return self.local
+
     def this_node(self) -> str:
         """Return Ray's id of the node of this process."""
         import ray

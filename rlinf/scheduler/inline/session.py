@@ -20,10 +20,12 @@ class InlineSession:
 
     Attributes:
         local: whether this node is the only one, as it is.
+        has_own_ray: whether a Ray was started for it; one that runs in this process is another's.
         backend: how calls come back.
     """
 
     local = True
+    has_own_ray = False
 
     def __init__(self) -> None:
         self.backend = InlineBackend()

@@ -184,6 +184,16 @@ def test_durations_are_known(asker):
     assert call.consume_duration() >= 0.0
 
 
+def test_a_ray_of_somebody_else_in_this_process_lives_on(ray_session, monkeypatch, tmp_path):
+    import ray
+
+    monkeypatch.setenv("RLINF_DEBUG", "inline")
+    with Cluster(num_nodes=1, distributed_log_dir=str(tmp_path)) as cluster:
+        group = Answerer.create_group().launch(cluster, ONE, name="answerer")
+        assert group.who().wait() == [(True, "answerer:0")]
+    assert ray.get(ray.remote(lambda: 3).remote(), timeout=60) == 3
+
+
 def test_several_ranks_are_refused(cluster):
     with pytest.raises(ClusterError, match="'pair' has 2 ranks.*component_placement"):
         Asker.create_group().launch(cluster, NodePlacementStrategy([0, 0]), name="pair")
