@@ -19,6 +19,7 @@ from rlinf.scheduler import (
     wait_all,
     wait_restarted,
 )
+from rlinf.scheduler.deadlines import Deadline
 from rlinf.scheduler.worker.recovery import _info_of
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -141,7 +142,7 @@ def test_a_second_crash_during_the_recovery_is_not_taken_for_dealt_with(cluster)
     os.kill(group.worker_info_list[0].pid, signal.SIGKILL)
     assert wait_restarted(group) == [0]
     os.kill(group.worker_info_list[0].pid, signal.SIGKILL)
-    wait_until(lambda: _info_of(group.launched, 0, time.monotonic() + 60, 60.0).incarnation == 2)
+    wait_until(lambda: _info_of(group.launched, 0, Deadline(60.0)).incarnation == 2)
     begin_exchange(group)
     second = cluster.deaths()[-1]
     assert (second.name, second.order) == ("a:0", 1)
