@@ -191,6 +191,7 @@ class BaseRunner(ABC):
                         self._train(stop)
                     with phases.phase("save"):
                         self._complete_checkpoints()
+                    stop.check()
             final = self.final_evaluation()
             if final and self._evaluated_at != self.global_step:
                 self._note_evaluation(final)
@@ -287,14 +288,17 @@ class BaseRunner(ABC):
                 mark_step(self.global_step, begin)
                 self._report(progress, metrics, seconds)
                 self._look_for_requests(stop)
-                stopping = stop.requested is not None
-                if self._due(self.cfg.runner.val_check_interval) and not stopping:
+                evaluating = self._due(self.cfg.runner.val_check_interval)
+                if evaluating and stop.requested is None:
                     self._note_evaluation(self.evaluate())
-                self._save_if_due(stop.requested is not None)
-                if stop.requested is not None:
+                # Look once: a signal that comes after this is heeded at the end of the next step.
+                stopping = stop.requested is not None
+                self._save_if_due(stopping)
+                if stopping:
                     self.checkpoints.poll(wait=True)
                 self._answer_requests()
-                stop.check()
+                if stopping:
+                    stop.check()
                 if time.perf_counter() - noted > _SUMMARY_SECONDS:
                     self._write_summary(RUNNING)
                     noted = time.perf_counter()

@@ -145,9 +145,11 @@ class RegistryState:
     # -- ports --------------------------------------------------------------------------------
 
     def lock_port(self, owner: str, node_rank: int, port: int) -> bool:
-        """Reserve a port of a node for its owner's life; False if it is taken."""
-        holder = self._ports.setdefault((node_rank, port), owner)
-        return holder == owner
+        """Reserve a port of a node for its owner's life; False if it is taken, by it as well."""
+        if (node_rank, port) in self._ports:
+            return False
+        self._ports[node_rank, port] = owner
+        return True
 
     # -- locks --------------------------------------------------------------------------------
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.stop import RunStopped, StopSignals, is_stop
 
 
@@ -69,3 +72,53 @@ def test_what_is_ignored_stays_ignored():
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+class CountedRunner(BaseRunner):
+    """A runner of empty steps, which is asked to stop at one moment of its first step."""
+
+    build_workers = evaluate = state = load_state = headline = totals = farewell = None
+
+    def __init__(self, moment: str, stop: StopSignals):
+        runner = {"val_check_interval": 0, "save_interval": 0, "save_last": True, "progress": "off"}
+        self.cfg = SimpleNamespace(runner=SimpleNamespace(**runner))
+        self.max_steps, self.global_step, self.saved = 3, 0, []
+        self.requests = SimpleNamespace(checkpoint=False, saving=None)
+        self.requests.look = self._at("look")
+        self.requests.begin_save = lambda step: None
+        self.requests.stop = False
+        self.checkpoints = SimpleNamespace(poll=self._at("poll"), save=self._save)
+        self._scores, self._best_metric = {}, ()
+        self._moment, self._stop = moment, stop
+
+    def train_step(self) -> dict[str, float]:
+        self._at("train_step")()
+        return {}
+
+    def _at(self, moment: str) -> Callable[..., None]:
+        def happen(wait: bool = False) -> None:
+            if moment == self._moment:
+                self._stop.request(signal.SIGINT)
+
+        return happen
+
+    def _save(self, step: int, *_: object) -> None:
+        self.saved.append(step)
+
+    def _report(self, progress, metrics, seconds) -> None:
+        self._at("report")()
+
+    def _answer_requests(self) -> None:
+        self._at("answer")()
+
+    def _counts(self) -> dict[str, object]:
+        return {}
+
+
+@pytest.mark.parametrize("moment", ["train_step", "report", "poll", "answer"])
+def test_a_stop_at_any_moment_of_a_step_saves_the_step_it_ends_after(moment):
+    stop = StopSignals()
+    runner = CountedRunner(moment, stop)
+    with pytest.raises(RunStopped):
+        runner._train(stop)
+    assert runner.saved == [runner.global_step]

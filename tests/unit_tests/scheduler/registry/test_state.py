@@ -47,6 +47,7 @@ def test_a_dead_worker_is_not_waited_for():
 def test_ports_belong_to_their_node_and_owner():
     state = RegistryState()
     assert state.lock_port("a", 0, 80)
+    assert not state.lock_port("a", 0, 80), "two ports of one owner are two"
     assert not state.lock_port("b", 0, 80)
     assert state.lock_port("b", 1, 80)
     state.died("a", "")
