@@ -1,0 +1,83 @@
+"""Ray on the hosts of a bed, started as on the machines of a cluster."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from rlinf.testbed.bed import Host, HostBed, HostBedError
+
+PORT = 6379
+_STORE_BYTES = 100 << 20
+"""Of Ray's object store, per host: our data does not go through it."""
+
+
+class RayNodes:
+    """Ray on some hosts of a bed; the first of them is its head.
+
+    Args:
+        hosts: the hosts.
+        ranks: `RLINF_NODE_RANK` of each; by default in their order. None leaves it unset.
+        env: variables that Ray, and with it every worker, is started with.
+        num_cpus: cores that Ray counts on each host.
+
+    Attributes:
+        address: what drivers name as RAY_ADDRESS.
+        env: variables that drivers need.
+
+    Raises:
+        HostBedError: it did not start; says what it said.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        ranks: Sequence[int | None] | None = None,
+        env: Mapping[str, str] | None = None,
+        num_cpus: int = 4,
+    ):
+        self.hosts = list(hosts)
+        self.ranks = list(range(len(self.hosts))) if ranks is None else list(ranks)
+        self.address = f"{self.hosts[0].ip}:{PORT}"
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self._env = {**token, "RAY_DISABLE_DOCKER_CPU_WARNING": "1", **(env or {})}
+        self._num_cpus = num_cpus
+        self.env = {**token, "RAY_ADDRESS": self.address}
+        self._await([self._start(0)])
+        self._await([self._start(index) for index in range(1, len(self.hosts))])
+
+    def _start(self, index: int) -> subprocess.Popen[str]:
+        host, rank = self.hosts[index], self.ranks[index]
+        head = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+        role = head if index == 0 else [f"--address={self.address}"]
+        own = {} if rank is None else {"RLINF_NODE_RANK": str(rank)}
+        return host.start(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", *role]
+            + [f"--node-ip-address={host.ip}", f"--num-cpus={self._num_cpus}"]
+            + [f"--object-store-memory={_STORE_BYTES}", "--disable-usage-stats"],
+            env={**self._env, **own},
+            cwd=os.getcwd(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def _await(self, started: list[subprocess.Popen[str]]) -> None:
+        for process in started:
+            said, _ = process.communicate()
+            if process.returncode:
+                raise HostBedError(f"Ray did not start on a host:\n{said}")
+
+
+def bed_with_ray(count: int, **options: object) -> tuple[HostBed, RayNodes]:
+    """Make a bed and start Ray on all of its hosts."""
+    bed = HostBed(count)
+    try:
+        return bed, RayNodes(bed.hosts, **options)
+    except BaseException:
+        bed.close()
+        raise
