@@ -33,6 +33,7 @@ TRACKS = (
             "tests/e2e_tests/reasoning",
             "tests/e2e_tests/scheduler",
         ),
+        "hosts": ("tests/e2e_tests/hosts",),
     },
     {
         "faults": ("tests/e2e_tests/faults",),

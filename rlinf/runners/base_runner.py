@@ -26,9 +26,9 @@ from rlinf.runners.run_folder import (
 from rlinf.runners.run_progress import run_progress
 from rlinf.runners.run_summary import begin_summary
 from rlinf.runners.stop import StopSignals, is_stop
-from rlinf.scheduler import WorkerDied, WorkerGroup
+from rlinf.scheduler import Cluster, WorkerDied, WorkerGroup
 from rlinf.scheduler.trace import mark_step
-from rlinf.utils.checkpoint import Checkpoint
+from rlinf.utils.checkpoint import MANIFEST, Checkpoint
 from rlinf.utils.metric_logger import MetricLogger
 from rlinf.utils.phases import phases
 from rlinf.utils.progress import Progress
@@ -66,7 +66,11 @@ class BaseRunner(ABC):
         self.summary = begin_summary(cfg)
         self.logger = MetricLogger(self.folder, cfg.runner.logger)
         self.requests = RunRequests(self.folder)
-        self.checkpoints = RunCheckpoints(cfg, checkpoint_folder(cfg), groups, self.comes_back)
+        self.files = Cluster.current().files
+        self.files.mark(self.folder)
+        self.checkpoints = RunCheckpoints(
+            cfg, checkpoint_folder(cfg), groups, self.comes_back, self.files.collect
+        )
         resume_dir = cfg.runner.resume_dir
         # Whoever has chosen it has compared the hashes.
         self._resumed = None if resume_dir is None else Checkpoint.open(resume_dir, verify=False)
@@ -146,13 +150,9 @@ class BaseRunner(ABC):
             self.build_workers()
         only_eval = self.cfg.runner.only_eval
         if self._resumed is not None:
-            if only_eval:
-                with phases.phase("load"):
-                    self.load_policy(self._resumed)
-                state = self._resumed.runner_state()
-            else:
-                with phases.phase("load"):
-                    state = self.checkpoints.restore(self._resumed)
+            with phases.phase("load"):
+                state = self._load(self._resumed)
+            if not only_eval:
                 self.summary.write(
                     resumed_from=str(self._resumed.path),
                     not_restored=self.checkpoints.not_restored,
@@ -167,6 +167,17 @@ class BaseRunner(ABC):
             return
         self.checkpoints.set_aside(after=self.global_step)
         self.logger.start(self.global_step)
+
+    def _load(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Bring the workers to a checkpoint, or only the policy; return the runner's own state."""
+        self.files.deliver(checkpoint.path, MANIFEST)
+        try:
+            if not self.cfg.runner.only_eval:
+                return self.checkpoints.restore(checkpoint)
+            self.load_policy(checkpoint)
+            return checkpoint.runner_state()
+        finally:
+            self.files.drop(checkpoint.path)
 
     def run(self) -> dict[str, Any]:
         """Train, evaluate, and return the summary; `runner.only_eval` leaves training out.

@@ -36,6 +36,7 @@ class RunCheckpoints:
         groups: groups whose workers are `Checkpointed`.
         comes_back: whether the run survives the death of a worker; then it costs no more than the
             checkpoint that is being written.
+        collect: brings what workers have written under a folder to this node.
 
     Attributes:
         failures: checkpoints that were given up so far.
@@ -50,10 +51,12 @@ class RunCheckpoints:
         folder: Path,
         groups: list[WorkerGroup],
         comes_back: Callable[[WorkerDied], bool] = lambda death: False,
+        collect: Callable[[str], None] = lambda folder: None,
     ):
         self._cfg = cfg
         self._groups = groups
         self._comes_back = comes_back
+        self._collect = collect
         self._settings = cfg.runner
         self.store = CheckpointStore(folder, cfg.runner.keep_last, cfg.runner.keep_best)
         self.failures = 0
@@ -156,7 +159,7 @@ class RunCheckpoints:
             "seconds": round(time.perf_counter() - begun.begin, 3),
             "not_saved": self.not_saved,
         }
-        return _Commit(self.store, begun.step, facts, begun.score)
+        return _Commit(self.store, begun, facts, self._collect)
 
     def _give_up(self, error: Exception) -> None:
         """Do without the checkpoint that is being written; raise what ends the run."""
@@ -221,13 +224,19 @@ def _notes(answers: list[list[list[str]]]) -> list[str]:
 
 
 class _Commit:
-    """Hashes and syncs what the workers wrote, beside training: large checkpoints take a while."""
+    """Collects, hashes and syncs what the workers wrote, beside training: it may take a while."""
 
     def __init__(
-        self, store: CheckpointStore, step: int, facts: dict[str, Any], score: float | None
+        self,
+        store: CheckpointStore,
+        begun: _Begun,
+        facts: dict[str, Any],
+        collect: Callable[[str], None],
     ):
         self._error: Exception | None = None
-        self._args = (step, facts, score)
+        self._begun = begun
+        self._facts = facts
+        self._collect = collect
         self._store = store
         # Not a daemon: a checkpoint that is all there is also made one when the run ends here.
         self._thread = threading.Thread(target=self._run, name="rlinf-commit")
@@ -235,7 +244,8 @@ class _Commit:
 
     def _run(self) -> None:
         try:
-            self._store.commit(*self._args)
+            self._collect(self._begun.folder)
+            self._store.commit(self._begun.step, self._facts, self._begun.score)
         except Exception as error:
             self._error = error
 

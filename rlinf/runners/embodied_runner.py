@@ -43,7 +43,7 @@ class EmbodiedRunner(BaseRunner):
         self.rollout = rollout
         self.env = env
         self.retry = RolloutRetry(env, [rollout, actor], max_env_restarts(cfg))
-        self.evaluator = Evaluator(cfg, self.folder, env, rollout, self.retry)
+        self.evaluator = Evaluator(cfg, self.folder, env, rollout, self.retry, self.files)
         self.agreement = AgreementGate(cfg, actor, rollout)
         self.fingerprints = RunFingerprints(cfg, self.folder, actor)
         self.max_steps = min(limits, default=0)

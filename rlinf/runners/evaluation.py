@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.runners.rollout_retry import RolloutRetry
-from rlinf.scheduler import WorkerGroup
+from rlinf.scheduler import RunFiles, WorkerGroup
 from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.evaluation import EpisodeRecord, Evaluation
 from rlinf.utils.phases import phases
@@ -26,6 +26,7 @@ class Evaluator:
         env: group of `EnvWorker`.
         rollout: group of `MultiStepRolloutWorker`.
         retry: plays an evaluation again when an env process has crashed in it.
+        files: brings what workers write to this node.
 
     Attributes:
         last: the last evaluation; None before the first.
@@ -33,12 +34,19 @@ class Evaluator:
     """
 
     def __init__(
-        self, cfg: Any, folder: Path, env: WorkerGroup, rollout: WorkerGroup, retry: RolloutRetry
+        self,
+        cfg: Any,
+        folder: Path,
+        env: WorkerGroup,
+        rollout: WorkerGroup,
+        retry: RolloutRetry,
+        files: RunFiles,
     ):
         self.last: Evaluation | None = None
         self.checkpoint: Path | None = None
         self._cfg, self._folder = cfg, folder
         self._env, self._rollout, self._retry = env, rollout, retry
+        self._files = files
 
     def evaluate(self, step: int, sync_weights: Callable[[], None]) -> Evaluation:
         """Play the episodes without noise and without learning, and change nothing in training.
@@ -110,10 +118,12 @@ class Evaluator:
         chosen += [n for n in evaluation.failures()[: video.max_failures] if n not in chosen]
         own = video.video_base_dir
         folder = self._folder / "videos" if own is None else Path(own).expanduser().resolve()
+        self._files.mark(folder)
         env_futures, _ = self._retry.play(
             lambda: (self._env.record(chosen, str(folder)), self._rollout.evaluate())
         )
         shown = env_futures.wait()[0]
+        self._files.collect(folder)
         for number, path in shown.videos.items():
             place = Path(path)
             inside = place.is_relative_to(self._folder)

@@ -18,6 +18,7 @@ _EXPORTS = {
         "ItemLost",
     ],
     "rlinf.scheduler.cluster.cluster": ["Cluster"],
+    "rlinf.scheduler.cluster.run_files": ["RunFiles"],
     "rlinf.scheduler.topology.node": ["NodeGroupInfo", "NodeInfo"],
     "rlinf.scheduler.topology.topology": ["ClusterTopology"],
     "rlinf.scheduler.collective.options": ["CollectiveGroupOptions"],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.scheduler.address import WorkerAddress
+from rlinf.scheduler.places import place_on_node
 
 
 @dataclass
@@ -42,6 +43,10 @@ class RunSpec:
     import_path: list[str] = field(default_factory=list)
     trace: bool = True
     debug: bool = False
+
+    def on_node(self, path: str) -> Path:
+        """Return where a process of the run, on this node, puts what belongs to a path of it."""
+        return Path(path) if self.num_nodes == 1 else place_on_node(path, self.run_id)
 
     def timeout(self, name: str) -> float | None:
         """Deadline of a kind of wait."""
@@ -116,17 +121,17 @@ class WorkerSpec:
 
     @property
     def log_file(self) -> str:
-        """Where the worker logs, on its node; "" if it does not."""
+        """Where the log of the worker is, once it is collected; "" if it has none."""
         return worker_file(self.run.log_dir, self.name, ".log") if self.log_to_file else ""
 
     @property
     def record_file(self) -> str:
-        """The worker's post-mortem record, on its node."""
+        """Where the worker's post-mortem record is."""
         return worker_file(self.run.log_dir, self.name, ".record")
 
     @property
     def trace_file(self) -> str | None:
-        """Where the worker records its spans, on its node; None if it does not."""
+        """Where the spans of the worker are, once collected; None if it records none."""
         return worker_file(self.run.log_dir, self.name, ".trace") if self.run.trace else None
 
 

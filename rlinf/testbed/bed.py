@@ -88,7 +88,7 @@ class Host:
     def start(
         self,
         command: Sequence[str],
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         cwd: str | os.PathLike[str] = "/",
         **options: Any,
     ) -> subprocess.Popen[Any]:
@@ -96,13 +96,13 @@ class Host:
 
         Args:
             command: the program and its arguments.
-            env: variables besides those of this process.
+            env: variables besides those of this process; None takes one away.
             cwd: folder to start in.
             options: of `subprocess.Popen`.
         """
         return subprocess.Popen(
             self.command(command, cwd),
-            env={**os.environ, **(env or {})},
+            env=_environment(env),
             start_new_session=True,
             **options,
         )
@@ -110,14 +110,12 @@ class Host:
     def run(
         self,
         command: Sequence[str],
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         cwd: str | os.PathLike[str] = "/",
         **options: Any,
     ) -> subprocess.CompletedProcess[Any]:
         """Run a command on the host; see `start`, and `subprocess.run` for the options."""
-        return subprocess.run(
-            self.command(command, cwd), env={**os.environ, **(env or {})}, **options
-        )
+        return subprocess.run(self.command(command, cwd), env=_environment(env), **options)
 
     def cut(self) -> None:
         """Let nothing pass between this host and the others; connections are not told."""
@@ -247,6 +245,11 @@ class HostBed:
         if "error" in answer:
             raise HostBedError(f"{op}: {answer['error']}")
         return answer
+
+
+def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+    wanted = {**os.environ, **(changes or {})}
+    return {name: value for name, value in wanted.items() if value is not None}
 
 
 def _joined(first: str, rest: str | None) -> str:

@@ -26,7 +26,7 @@ class RayNodes:
 
     Attributes:
         address: what drivers name as RAY_ADDRESS.
-        env: variables that drivers need.
+        env: variables that drivers need; None is for those that must not be set.
 
     Raises:
         HostBedError: it did not start; says what it said.
@@ -43,9 +43,11 @@ class RayNodes:
         self.ranks = list(range(len(self.hosts))) if ranks is None else list(ranks)
         self.address = f"{self.hosts[0].ip}:{PORT}"
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        self._env = {**token, "RAY_DISABLE_DOCKER_CPU_WARNING": "1", **(env or {})}
+        # What this process has set for a Ray of its own is not for these.
+        others: dict[str, str | None] = {n: None for n in os.environ if n.startswith("RAY_")}
+        self._env = {**others, **token, **(env or {})}
         self._num_cpus = num_cpus
-        self.env = {**token, "RAY_ADDRESS": self.address}
+        self.env = {**others, **token, "RAY_ADDRESS": self.address}
         self._await([self._start(0)])
         self._await([self._start(index) for index in range(1, len(self.hosts))])
 

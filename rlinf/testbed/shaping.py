@@ -26,6 +26,4 @@ def shape(route: Any, index: int, bits_per_second: float | None) -> None:
     if bits_per_second is not None:
         rate = int(bits_per_second / 8)
         burst = max(_SMALLEST_BURST, rate // 250)
-        route.tc(
-            "add", "tbf", index, _HANDLE, rate=rate, burst=burst, latency=_QUEUE_MICROSECONDS
-        )
+        route.tc("add", "tbf", index, _HANDLE, rate=rate, burst=burst, latency=_QUEUE_MICROSECONDS)

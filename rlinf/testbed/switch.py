@@ -81,6 +81,7 @@ class Switch:
         # The end of this one ends the first process of the host, and that ends all others.
         host.kill()
         host.wait()
+        self._route.link("del", index=self._index(f"port{index}"))
         return {}
 
     def close(self) -> None:
@@ -91,7 +92,10 @@ class Switch:
             host.wait()
 
     def _index(self, name: str) -> int:
-        return self._route.link_lookup(ifname=name)[0]
+        found = self._route.link_lookup(ifname=name)
+        if not found:
+            raise LookupError(f"there is no {name}; has its host been killed?")
+        return found[0]
 
     def _order(self, number: int, order: dict[str, Any]) -> None:
         stream = self._hosts[number].stdin

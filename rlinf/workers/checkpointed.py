@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rlinf.scheduler.places import place_to_read, place_to_write
+
 Job = Callable[[], None]
 
 
@@ -47,7 +49,7 @@ class Checkpointed:
         if self._writing is not None:
             # What went wrong with it is for those who ask about that folder.
             self._writing.done(wait=True)
-        self._writing = _Writing(folder, self._snapshot(Path(folder)))
+        self._writing = _Writing(folder, self._snapshot(place_to_write(folder)))
         if not background:
             self.checkpoint_written(folder, wait=True)
         return self._not_saved()
@@ -77,7 +79,7 @@ class Checkpointed:
 
     def load_checkpoint(self, folder: str) -> list[str]:
         """Go on from what was saved; return, in words, what could not be restored."""
-        return self._restore(Path(folder))
+        return self._restore(place_to_read(folder))
 
     def _snapshot(self, folder: Path) -> Job:
         """Copy what must be kept; return the function that writes the copy."""

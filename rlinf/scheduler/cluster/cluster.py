@@ -19,6 +19,7 @@ from rlinf.scheduler.cluster.groups import RunningGroups
 from rlinf.scheduler.cluster.hooks import ExitHooks, tell_last
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.ray_session import RaySession, alive_nodes
+from rlinf.scheduler.cluster.run_files import RunFiles
 from rlinf.scheduler.cluster.shutdown import (
     DriverAccess,
     GroupShutdown,
@@ -76,6 +77,11 @@ class Cluster:
     One per process. `Cluster(num_nodes=1)` and `Cluster(cluster_cfg=cfg.cluster)` start a run in a
     driver; `Cluster()` gives the one that exists, also inside a worker. Use it as a context
     manager, or call `shutdown()`; a program that just ends cleans up, too.
+
+    Attributes:
+        topology: the nodes and what they have.
+        log_dir: folder of logs.
+        files: in the driver, brings the files of the run together; see `RunFiles`.
     """
 
     _current: ClassVar[Cluster | None] = None
@@ -206,6 +212,10 @@ class Cluster:
                 debug=debug != "0",
             )
             start_trace(str(self.log_dir / "driver.trace") if trace else None)
+            others = [n for n in self.topology.nodes if n is not self._driver_node]
+            self.files = RunFiles(self._session, others, run_id)
+            self.files.mark(self.log_dir)
+            self.files.follow(self.log_dir)
             self._runtime = ProcessRuntime(
                 "driver", self.run, self._driver_node.node_rank, self._driver_node.node_ip
             )
@@ -470,6 +480,7 @@ class Cluster:
         started = our_processes() if self._session.has_own_ray else []
         parts: dict[str, Callable[[], None]] = {
             "ending the workers": self._groups.end_all,
+            "taking the files of other nodes": self._take_files,
             "naming what nobody read": self._report_unread,
             "leaving the run": self._runtime.close,
             "removing the table of shared memory": remove_unused_table,
@@ -481,6 +492,9 @@ class Cluster:
             with attempt(what):
                 part()
         leave_ray(self._session, started, self.timeout("shutdown") or 20.0)
+
+    def _take_files(self) -> None:
+        self.files.end(self.log_dir, self.timeout("shutdown") or 20.0)
 
     def _report_unread(self) -> None:
         """Name the keys of the configuration that nobody read, after a run that went well."""

@@ -21,6 +21,7 @@ from rlinf.scheduler.failure.process_state import is_stopped, process_state
 from rlinf.scheduler.failure.record import STACK_SIGNAL
 from rlinf.scheduler.failure.reporter import FailureReporter, StoppedWorker
 from rlinf.scheduler.failure.supervisor import Supervisor
+from rlinf.scheduler.places import place_on_node
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.registry.server import RegistryServer
 from rlinf.scheduler.spec import RunSpec, worker_file
@@ -130,7 +131,7 @@ class DriverSupervisor(Supervisor):
             return read_post_mortem(*files, pid)
         node = self._nodes[rank]
         return self._session.run_on(
-            node.ray_id, read_post_mortem, *files, pid, timeout=_EXAMINE_SECONDS
+            node.ray_id, _read_there, self._run.run_id, files, pid, timeout=_EXAMINE_SECONDS
         )
 
     def with_facts(self, died: WorkerDied) -> WorkerDied:
@@ -224,6 +225,12 @@ class DriverSupervisor(Supervisor):
         except Exception:
             traceback.print_exc()
             return self.reporter.card
+
+
+def _read_there(run_id: str, files: list[str], pid: int | None) -> PostMortem:
+    """Read what a worker left on its node, which runs this."""
+    record, log = (str(place_on_node(path, run_id)) for path in files)
+    return read_post_mortem(record, log, pid)
 
 
 def _gist(error: Exception) -> str:

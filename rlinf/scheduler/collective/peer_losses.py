@@ -187,7 +187,8 @@ def explain(death: Death, run: RunSpec, node_rank: int, oom_kills: int) -> Worke
             pid=info.pid,
             cause=death.reason,
         )
-    files = [worker_file(run.log_dir, death.name, suffix) for suffix in (".record", ".log")]
+    paths = [worker_file(run.log_dir, death.name, suffix) for suffix in (".record", ".log")]
+    files = [str(run.on_node(path)) for path in paths]
     return diagnose(
         death.name,
         read_post_mortem(*files, info.pid),

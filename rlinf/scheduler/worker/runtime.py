@@ -8,7 +8,6 @@ import sys
 import tempfile
 from contextvars import ContextVar
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler import trace
@@ -150,12 +149,12 @@ class WorkerRuntime(ProcessRuntime):
         known = set(sys.path)
         sys.path.extend(p for p in spec.run.import_path if p not in known and os.path.isdir(p))
         self.spec = spec
-        prepare_log_dir(Path(spec.run.log_dir))
+        prepare_log_dir(spec.run.on_node(spec.run.log_dir))
         self.record = PostMortemRecord(
-            Path(spec.record_file), spec.record_crashes, of_process=scope is None
+            spec.run.on_node(spec.record_file), spec.record_crashes, of_process=scope is None
         )
         if scope is None:
-            trace.start(spec.trace_file)
+            trace.start(spec.trace_file and str(spec.run.on_node(spec.trace_file)))
         self.cancel = CallCanceller()
         super().__init__(
             spec.name,

@@ -97,7 +97,9 @@ class Worker(CommMixin):
         self._group_sizes: dict[str, int] = {}
         self._device_lock = DeviceLock(runtime, spec.lock_keys)
         who = f"{self._group_name}-Rank-{spec.address.rank_path}"
-        self._logger = worker_logger(spec.name, who, spec.log_file)
+        self._logger = worker_logger(
+            spec.name, who, spec.log_file and str(spec.run.on_node(spec.log_file))
+        )
         note(
             spec.name,
             logging.INFO,

@@ -13,6 +13,7 @@ from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.scheduler import Worker
+from rlinf.scheduler.places import place_to_read
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.workers.actor.agreement import compute_format
@@ -138,7 +139,8 @@ class Actor(Checkpointed, Worker):
 
     def load_policy(self, folder: str) -> None:
         """Take the policy of a checkpoint, and nothing else of it."""
-        self._tensors[ACTOR].read(Path(folder) / ACTOR / "tensors", only_model=True)
+        tensors = place_to_read(folder) / ACTOR / "tensors"
+        self._tensors[ACTOR].read(tensors, only_model=True)
 
     def _snapshot(self, folder: Path) -> Job:
         tensors = {name: checkpoint.snapshot() for name, checkpoint in self._tensors.items()}

@@ -25,6 +25,7 @@ from rlinf.data.embodied_messages import (
 from rlinf.envs import can_render, get_env_cls
 from rlinf.envs.rendering import choose_backend
 from rlinf.scheduler import Worker
+from rlinf.scheduler.places import place_to_write
 from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
@@ -252,11 +253,13 @@ class EnvWorker(Checkpointed, Worker):
             return self._play(lambda _: Played(reason=reason))
         video = self.cfg.env.eval.video_cfg
         stride = 2 if self._chunk_len == 1 else 1
-        return self._play(
-            lambda player: player.record(
-                numbers, Path(folder), video.fps, video.info_on_video, stride
-            )
+        place = place_to_write(folder)
+        played = self._play(
+            lambda player: player.record(numbers, place, video.fps, video.info_on_video, stride)
         )
+        # Where they are once the driver has taken them.
+        played.videos = {n: str(Path(folder) / Path(p).name) for n, p in played.videos.items()}
+        return played
 
     def _play(self, play: Callable[[EpisodePlayer], Played]) -> Played:
         """Let a player play, with the policy at hand until it is done."""

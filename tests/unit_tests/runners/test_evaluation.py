@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.runners.evaluation import Evaluator
+from rlinf.scheduler import RunFiles
 from rlinf.workers.env.episode_player import EpisodePlayer, Played
 from tests.unit_tests.envs.conftest import WalkEnv
 from tests.unit_tests.workers.actor.learning import make_cfg
@@ -60,7 +61,8 @@ def make(tmp_path, env=None, video=None, **runner):
     cfg = make_cfg({"env.eval": section, "runner.eval_episodes": 9, **keys})
     retry = SimpleNamespace(play=lambda start: start())
     rollout = Group()
-    return Evaluator(cfg, tmp_path, env or Group(), rollout, retry), rollout
+    files = RunFiles(session=None, nodes=[], run_id="alone")
+    return Evaluator(cfg, tmp_path, env or Group(), rollout, retry, files), rollout
 
 
 def test_parts_are_put_together_and_written(tmp_path):
