@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.failure.process_state import oom_kills, process_state
 from rlinf.scheduler.failure.record import EXIT_AT, HEAD, crash_file, describe, earlier_file
 
+_LOOKS = 20
+_LOOK_SECONDS = 0.01
 OUT_OF_MEMORY = "the node ran out of memory and the kernel killed the process"
 
 
@@ -68,10 +71,7 @@ def read_post_mortem(
             already.
         lines: most lines of the log to return.
     """
-    found = _read(Path(path))
-    if pid is not None and found.pid != pid:
-        earlier = _read(earlier_file(Path(path)))
-        found = earlier if earlier.pid == pid else found
+    found = _read_of(Path(path), pid)
     if found.pid:
         found.process_state = process_state(found.pid)
     found.log_tail = tail(log_file, lines)
@@ -89,6 +89,25 @@ def activity_of(path: str) -> str:
     except (OSError, struct.error):
         return ""
     return describe(data[HEAD.size : HEAD.size + size].decode("utf8", "replace"), since)
+
+
+def _read_of(path: Path, pid: int | None) -> PostMortem:
+    """Read what a process left, also while the next of its name puts that aside."""
+    for _ in range(_LOOKS):
+        found = _read(path)
+        if pid is None:
+            return found
+        moved = not crash_file(path).exists() or _read(path).pid != pid
+        if found.pid == pid and not moved:
+            return found
+        earlier = _read(earlier_file(path))
+        if earlier.pid == pid:
+            return earlier
+        if found.pid != pid:
+            return found
+        time.sleep(_LOOK_SECONDS)
+    # It ended before it had a crash file.
+    return found
 
 
 def _read(path: Path) -> PostMortem:

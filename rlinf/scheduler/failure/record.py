@@ -133,8 +133,11 @@ def earlier_file(path: Path) -> Path:
 
 
 def _keep_earlier(path: Path) -> None:
-    """Put the record of a process that had this worker's name aside: somebody may still ask."""
-    for old in (path, crash_file(path)):
+    """Put the record of a process that had this worker's name aside: somebody may still ask.
+
+    The crash file goes first: whoever finds the record here and no crash file looks again.
+    """
+    for old in (crash_file(path), path):
         if old.exists():
             os.replace(old, earlier_file(old))
 
