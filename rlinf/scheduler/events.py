@@ -17,6 +17,7 @@ class Death:
         time: when the registry noticed, in seconds since the epoch.
         order: 0 for the first death of the run.
         reason: what the registry saw.
+        unreachable: whether its host is not heard any more, so that nothing is known of its end.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Death:
     time: float
     order: int
     reason: str
+    unreachable: bool = False
 
 
 @dataclass

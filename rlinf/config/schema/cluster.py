@@ -75,6 +75,13 @@ class TimeoutsConfig(Section):
     lock: Float | None = Field(
         1800, gt=0, description="Until a device lock is free (s); null is no deadline."
     )
+    reconnect: Float = Field(
+        10,
+        gt=0,
+        le=15,
+        description="A link between two machines may be down for this long without harm (s); Ray "
+        "itself gives a machine up after about 15.",
+    )
     shutdown: Float = Field(20, gt=0, description="For workers to stop before they are killed (s).")
 
 

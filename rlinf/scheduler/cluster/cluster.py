@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.channel.spec import KEEPER_GROUP, ChannelSpec
 from rlinf.scheduler.cluster import nodes as node_search
 from rlinf.scheduler.cluster.driver_supervisor import DriverSupervisor
@@ -67,6 +68,7 @@ DEFAULT_TIMEOUTS: dict[str, float | None] = {
     "recv": 1800.0,
     "channel": 1800.0,
     "lock": 1800.0,
+    "reconnect": 10.0,
     "shutdown": 20.0,
 }
 
@@ -193,7 +195,10 @@ class Cluster:
             self._driver_node = found.driver_node
             several = len(self.topology.nodes) > 1
             secret = new_secret()
-            self._server = RegistryServer(secret, self._driver_node.node_ip if several else None)
+            self._server = RegistryServer(
+                secret, self._driver_node.node_ip if several else None, float(timeouts["reconnect"])
+            )
+            self._server.on_unreachable = self._lose_hosts
             self._server.state.values["topology"] = self.topology
             self.run = RunSpec(
                 run_id=run_id,
@@ -410,6 +415,15 @@ class Cluster:
         return NodePlacementStrategy([0])
 
     # -- failure ------------------------------------------------------------------------------
+
+    def _lose_hosts(self, infos: list[WorkerInfo]) -> None:
+        """Deal with workers whose host is not heard any more.
+
+        Ray would wait for them far longer, and so would everybody who has called them.
+        """
+        for rank in {info.cluster_node_rank for info in infos}:
+            self.files.lose(rank)
+        self._groups.abandon([info.name for info in infos])
 
     def deaths(self) -> list[Death]:
         """Return all deaths of the run so far, in the order of time."""

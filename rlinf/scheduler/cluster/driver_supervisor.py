@@ -108,6 +108,8 @@ class DriverSupervisor(Supervisor):
         if info is not None:
             rank, address, pid = info.cluster_node_rank, info.node_ip, info.pid
         unclear = functools.partial(WorkerDied, name, node_rank=rank, node_ip=address, pid=pid)
+        if death is not None and death.unreachable:
+            return unclear(cause=f"its host cannot be reached: {death.reason}")
         if death is None and info is not None and not self._is_gone(info):
             return unclear(cause=f"its connection was lost, but the process still runs; {message}")
         try:

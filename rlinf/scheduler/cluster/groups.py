@@ -70,6 +70,14 @@ class RunningGroups:
                     self.end(group)
             raise
 
+    def abandon(self, names: list[str]) -> None:
+        """Tell the backend that workers are lost, so that calls of them fail at once."""
+        for group in list(self._groups):
+            lost = [a for rank, a in enumerate(group.actors) if group.name_of(rank) in names]
+            if lost:
+                with attempt(f"giving up lost workers of group {group.name!r}"):
+                    group.backend.end(lost)
+
     def end(self, group: LaunchedGroup) -> None:
         """End the workers of a group and wait until they are gone; once."""
         # A later group may have the same name, and its workers are not to be touched.

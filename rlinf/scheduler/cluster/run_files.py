@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ _AHEAD = 3
 """Chunks of a file that are under way at once."""
 _TASK_SECONDS = 120.0
 """How long a node may take to answer, for one chunk."""
+_LOOK_SECONDS = 0.5
 FOLLOW_SECONDS = 5.0
 """How often the logs of other nodes are taken."""
 _OF_PROCESS = (".record",)
@@ -116,7 +118,8 @@ class RunFiles:
             for node in self._nodes:
                 if node.node_rank in started:
                     try:
-                        self._take_from(node, started[node.node_rank](seconds))
+                        files = self._result(node, started[node.node_rank], seconds)
+                        self._take_from(node, files)
                     except Exception as error:
                         self._lose(node, folder, error)
 
@@ -129,6 +132,9 @@ class RunFiles:
                 self._taken[key] = file.size
 
     def _lose(self, node: NodeInfo, folder: str | Path, error: Exception) -> None:
+        if node.node_rank in self._lost:
+            # It is told of elsewhere.
+            return
         self._lost.add(node.node_rank)
         said = str(error).strip().partition("\n")[0]
         print(
@@ -138,6 +144,10 @@ class RunFiles:
             file=sys.stderr,
             flush=True,
         )
+
+    def lose(self, node_rank: int) -> None:
+        """Ask a node no more, since it cannot be reached."""
+        self._lost.add(node_rank)
 
     def deliver(self, folder: str | Path, witness: str) -> None:
         """Give a folder to the nodes that do not have it where it is here.
@@ -178,7 +188,8 @@ class RunFiles:
             # What could not be taken stays where it is.
             if node.node_rank not in self._lost:
                 with contextlib.suppress(Exception):
-                    self._session.start_on(node.ray_id, _remove_staging, self._run_id)(seconds)
+                    started = self._session.start_on(node.ray_id, _remove_staging, self._run_id)
+                    self._result(node, started, seconds)
         for mark in self._marks:
             mark.unlink(missing_ok=True)
 
@@ -207,7 +218,7 @@ class RunFiles:
             if not started:
                 return
             size, result = started.popleft()
-            data = result(_TASK_SECONDS)
+            data = self._result(node, result)
             if len(data) != size:
                 raise OSError(
                     f"{file.path} on node {node.node_rank} ({node.node_ip}) became shorter while "
@@ -218,28 +229,42 @@ class RunFiles:
     def _give(self, nodes: list[NodeInfo], path: Path) -> None:
         """Copy a file to nodes."""
         with path.open("rb") as source:
-            offset, started = 0, deque[Callable[[float], Any]]()
+            offset, started = 0, deque[tuple[NodeInfo, Callable[[float], Any]]]()
             while (data := source.read(CHUNK)) or offset == 0:
                 for node in nodes:
                     args = (str(path), self._run_id, offset, data)
-                    started.append(self._session.start_on(node.ray_id, _write, *args))
+                    started.append((node, self._session.start_on(node.ray_id, _write, *args)))
                 while len(started) > _AHEAD * len(nodes):
-                    started.popleft()(_TASK_SECONDS)
+                    self._result(*started.popleft())
                 offset += len(data)
                 if not data:
                     break
             while started:
-                started.popleft()(_TASK_SECONDS)
+                self._result(*started.popleft())
 
     # -- nodes ----------------------------------------------------------------------------------
 
     def _on(self, node: NodeInfo, function: Callable[..., Any], *args: Any) -> Any:
-        return self._session.start_on(node.ray_id, function, *args)(_TASK_SECONDS)
+        return self._result(node, self._session.start_on(node.ray_id, function, *args))
 
     def _ask(self, function: Callable[..., Any], *args: Any) -> list[tuple[NodeInfo, Any]]:
         """Ask all nodes at the same time."""
         started = [(n, self._session.start_on(n.ray_id, function, *args)) for n in self._nodes]
-        return [(node, result(_TASK_SECONDS)) for node, result in started]
+        return [(node, self._result(node, result)) for node, result in started]
+
+    def _result(
+        self, node: NodeInfo, result: Callable[[float], Any], seconds: float = _TASK_SECONDS
+    ) -> Any:
+        """Wait for the value of a task; at most until its node is lost."""
+        end = time.monotonic() + seconds
+        while True:
+            if node.node_rank in self._lost:
+                raise OSError(f"node {node.node_rank} ({node.node_ip}) is lost")
+            try:
+                return result(min(_LOOK_SECONDS, max(0.0, end - time.monotonic())))
+            except TimeoutError:
+                if time.monotonic() >= end:
+                    raise
 
 
 class _Follower:

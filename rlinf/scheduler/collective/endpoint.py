@@ -26,7 +26,8 @@ from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.process_state import oom_kills
 from rlinf.scheduler.net.connection import Connection, Flushed
 from rlinf.scheduler.net.interrupts import shielded
-from rlinf.scheduler.net.sockets import Address, Listener
+from rlinf.scheduler.net.link_watch import LinkWatch
+from rlinf.scheduler.net.sockets import Address, Listener, answers
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec, memory_domain
 
@@ -44,6 +45,7 @@ The body is a `Payload` if the message carries an encoded object, else the list 
 
 
 _WARM_UP_SECONDS = 0.5
+_PROBE_SECONDS = 1.0
 
 
 class Endpoint:
@@ -92,6 +94,7 @@ class Endpoint:
         self._listeners = [Listener(self._loop, ("unix", f"rlinf-{secrets.token_hex(8)}"), *args)]
         self._life = life_at(self.addresses)
         self._losses = PeerLosses(registry, self._break)
+        self._watch = LinkWatch(run.timeout("reconnect") or 10.0, _close_all, self._answers)
         self.connections = PeerConnections(
             name,
             self._life,
@@ -99,6 +102,7 @@ class Endpoint:
             node_rank,
             registry,
             self._losses,
+            self._watch,
             self._loop,
             self._on_message,
             self._on_close,
@@ -167,6 +171,7 @@ class Endpoint:
     def close(self) -> None:
         """Stop taking data."""
         self._closing = True
+        self._watch.stop()
         for listener in self._listeners:
             self._loop.call_soon(listener.close)
         self._helpers.shutdown(wait=False, cancel_futures=True)
@@ -335,7 +340,14 @@ class Endpoint:
 
     # -- receiving (one message at a time) ------------------------------------------------------
 
+    def _answers(self, connection: Connection) -> bool:
+        """Find out by a new connection whether the peer of a silent one can be reached."""
+        info = self.connections.info(connection.identity["name"])
+        address = next((a for a in info.endpoints if a[0] == "tcp"), None) if info else None
+        return address is not None and answers(address, self.run.secret, self.name, _PROBE_SECONDS)
+
     def _on_connect(self, connection: Connection) -> None:
+        self._watch.add(connection)
         lost = self.connections.admit(connection)
         if lost is not None:
             peer, life = connection.identity["name"], connection.identity.get("life", "")
@@ -474,6 +486,11 @@ class Endpoint:
             return self.ended(peer) or error
         self._losses.revive(peer, info.life)
         return self.ended(peer)
+
+
+def _close_all(connections: list[Connection], reason: str) -> None:
+    for connection in connections:
+        connection.close(reason)
 
 
 def _loudly(function: Callable[..., Any], *args: Any) -> None:

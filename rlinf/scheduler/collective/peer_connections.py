@@ -14,6 +14,7 @@ from rlinf.scheduler.errors import ConnectionBroken, SchedulerError, WaitTimeout
 from rlinf.scheduler.net import forks
 from rlinf.scheduler.net.connection import Connection, Numbers
 from rlinf.scheduler.net.interrupts import interruptible
+from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import connect
 from rlinf.scheduler.registry.client import RegistryClient
@@ -34,6 +35,7 @@ class PeerConnections:
         node_rank: node of this process.
         registry: knows where peers are.
         losses: the peers that can no longer be reached.
+        watch: notices hosts that have fallen silent.
         loop: reads the connections.
         on_message: takes messages; see `Connection`.
         on_close: is told of the end of a connection.
@@ -47,6 +49,7 @@ class PeerConnections:
         node_rank: int,
         registry: RegistryClient,
         losses: PeerLosses,
+        watch: LinkWatch,
         loop: IOLoop,
         on_message: Callable[[Connection, bytes, list[memoryview]], None],
         on_close: Callable[[Connection, str], None],
@@ -57,6 +60,7 @@ class PeerConnections:
         self._node_rank = node_rank
         self._registry = registry
         self._losses = losses
+        self._watch = watch
         self._loop = loop
         self._on_message = on_message
         self._on_close = on_close
@@ -238,6 +242,7 @@ class PeerConnections:
         connection.numbers = numbers
         with self._lock:
             self._out[peer] = connection
+        self._watch.add(connection)
 
     def _numbers_of(self, peer: str, life: str, outgoing: bool) -> Numbers:
         """Return the numbers of the messages on connections that one of the two has made."""

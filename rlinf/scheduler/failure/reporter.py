@@ -140,6 +140,9 @@ class FailureReporter:
             followers = [name for name in followers if name != stopped[0].name]
         elif waited:
             card = _timeout_card(error)
+        elif isinstance(first, Death) and first.unreachable and first.info is not None:
+            card, there = _host_card(first, self._state.deaths)
+            followers = [name for name in followers if name not in there]
         elif isinstance(first, Death):
             card = self._death_card(first, self._facts(first, chain))
         elif isinstance(first, Raised):
@@ -219,6 +222,28 @@ def _moment(event: Death | Raised) -> float:
 
 def _lost_connection(event: Death | Raised) -> bool:
     return isinstance(event, Raised) and event.may_follow_from_lost_peer
+
+
+def _host_card(death: Death, deaths: list[Death]) -> tuple[FailureCard, list[str]]:
+    """Return the card of a host that is lost, and the workers that were on it."""
+    info = death.info
+    there = sorted(
+        d.name for d in deaths if d.unreachable and d.info and d.info.node_ip == info.node_ip
+    )
+    host = f"node {info.cluster_node_rank} ({info.node_ip})"
+    card = FailureCard(
+        who=host,
+        where=f"{host} and the link to it",
+        when=timestamp(death.time),
+        doing="",
+        what=death.reason,
+        evidence=["workers there:", *there],
+        cause="the host is down, or the link to it is cut",
+        change="look whether that host is up and its network works; cluster.timeouts.reconnect "
+        "says how long a link may be down, and runner.max_restarts lets a run go on from its last "
+        "checkpoint on the hosts that are left",
+    )
+    return card, there
 
 
 def _raised_card(event: Raised) -> FailureCard:

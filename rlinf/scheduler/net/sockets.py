@@ -8,17 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.net import auth, forks
-from rlinf.scheduler.net.connection import Connection, OnClose, OnMessage, set_user_timeout
+from rlinf.scheduler.net.connection import Connection, OnClose, OnMessage
 from rlinf.scheduler.net.interrupts import interruptible
+from rlinf.scheduler.net.link_watch import watch_for_silence
 from rlinf.scheduler.net.loop import IOLoop
 
 HANDSHAKE_SECONDS = 60.0
-LIFELINE_SECONDS = 5.0
-"""How long what is sent on a lifeline may stay unacknowledged.
-
-Connections for data have no such limit: the kernel would also end one whose reader is slow.
-"""
-
 _MAX_HANDSHAKES = 256
 
 Address = tuple[Any, ...]
@@ -40,10 +35,10 @@ class Listener:
         on_message: OnMessage,
         on_close: OnClose,
         on_connect: Callable[[Connection], None] | None = None,
-        lifeline: bool = False,
+        on_probe: Callable[[dict[str, Any]], None] | None = None,
     ):
         self._loop = loop
-        self._lifeline = lifeline
+        self._on_probe = on_probe
         self._secret = secret
         self._on_message = on_message
         self._on_close = on_close
@@ -88,7 +83,7 @@ class Listener:
     def _admit(self, sock: socket.socket) -> None:
         try:
             sock.settimeout(HANDSHAKE_SECONDS)
-            _tune(sock, self._lifeline)
+            _tune(sock)
             identity = auth.admit(sock, self._secret)
         except (OSError, ValueError):
             self.refused += 1
@@ -96,6 +91,11 @@ class Listener:
             return
         finally:
             self._slots.release()
+        if identity.get("probe"):
+            sock.close()
+            if self._on_probe is not None:
+                self._on_probe(identity)
+            return
         connection = Connection(sock, self._loop, self._on_message, self._on_close, identity)
         if self._on_connect is not None:
             self._on_connect(connection)
@@ -119,7 +119,6 @@ def connect(
     on_close: OnClose,
     timeout: float = HANDSHAKE_SECONDS,
     prepare: Callable[[Connection], None] | None = None,
-    lifeline: bool = False,
 ) -> Connection:
     """Connect, prove the secret and start to receive.
 
@@ -132,12 +131,32 @@ def connect(
         on_close: is told the end.
         timeout: deadline of each step of the handshake, in seconds.
         prepare: called with the connection before it receives anything.
-        lifeline: whether what happens to this connection decides over a peer's life.
 
     Raises:
         ConnectionError: nobody listens there, or one of the sides does not know the secret.
         TimeoutError: no answer within `timeout` seconds.
     """
+    sock = _greeted(address, secret, identity, timeout)
+    connection = Connection(sock, loop, on_message, on_close, {"address": address})
+    if prepare is not None:
+        prepare(connection)
+    connection.start()
+    return connection
+
+
+def answers(address: Address, secret: bytes, name: str, timeout: float) -> bool:
+    """Return whether a listener can be reached and knows the secret; it is told who asks."""
+    try:
+        _greeted(address, secret, {"name": name, "probe": True}, timeout).close()
+    except OSError:
+        return False
+    return True
+
+
+def _greeted(
+    address: Address, secret: bytes, identity: dict[str, Any], timeout: float
+) -> socket.socket:
+    """Connect and prove the secret."""
     if address[0] == "unix":
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target: Any = "\0" + address[1]
@@ -148,31 +167,21 @@ def connect(
     try:
         sock.settimeout(timeout)
         interruptible(sock.connect, target)
-        _tune(sock, lifeline)
+        _tune(sock)
         interruptible(auth.greet, sock, secret, identity)
     except BaseException:
         sock.close()
         raise
-    connection = Connection(sock, loop, on_message, on_close, {"address": address})
-    if prepare is not None:
-        prepare(connection)
-    connection.start()
-    return connection
+    return sock
 
 
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _tune(sock: socket.socket, lifeline: bool) -> None:
+def _tune(sock: socket.socket) -> None:
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # A node that vanishes without closing its connections is noticed within five seconds.
-        for option, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3)):
-            if hasattr(socket, option):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-        if lifeline:
-            set_user_timeout(sock, LIFELINE_SECONDS)
+        watch_for_silence(sock)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)

@@ -17,10 +17,13 @@ from rlinf.scheduler.events import Death
 from rlinf.scheduler.net.auth import AuthError
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.net.interrupts import interruptible, shielded_methods
+from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
-from rlinf.scheduler.net.sockets import Address, connect
+from rlinf.scheduler.net.sockets import Address, answers, connect
 
 _RETRY_SECONDS = 0.1
+_PROBE_SECONDS = 1.0
+_LATER_SECONDS = 2.0
 
 
 @shielded_methods
@@ -33,6 +36,9 @@ class RegistryClient:
         name: name of this process in the run.
         local: whether the registry is on this node, so that its local socket can be used.
         on_lost: called in the I/O thread when the registry is gone.
+        loop: serves the connection.
+        timeout: deadline of requests that name no other, and of joining, in seconds.
+        reconnect: seconds that the link to the registry may be down.
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class RegistryClient:
         on_lost: Callable[[str], None] | None = None,
         loop: IOLoop | None = None,
         timeout: float = 60.0,
+        reconnect: float = 10.0,
     ):
         self.name = name
         self.loop = loop or IOLoop()
@@ -58,6 +65,14 @@ class RegistryClient:
         self._calls: dict[int, _Call] = {}
         self._numbers = itertools.count()
         self._closing = False
+        # The registry decides first: it can tell who else is gone.
+        self._watch = LinkWatch(
+            reconnect + _LATER_SECONDS,
+            lambda connections, reason: connections[0].close(reason),
+            lambda connection: answers(
+                connection.identity["address"], secret, name, _PROBE_SECONDS
+            ),
+        )
         usable = [a for a in addresses if local or a[0] != "unix"]
         deadline = time.monotonic() + timeout
         error: Exception | None = None
@@ -72,8 +87,8 @@ class RegistryClient:
                         self._on_message,
                         self._on_close,
                         timeout=max(0.1, deadline - time.monotonic()),
-                        lifeline=True,
                     )
+                    self._watch.add(self._connection)
                     return
                 except OSError as failure:
                     error = failure
@@ -207,6 +222,7 @@ class RegistryClient:
     def close(self) -> None:
         """End the lifeline on purpose."""
         self._closing = True
+        self._watch.stop()
         self._connection.close()
 
 

@@ -13,6 +13,7 @@ from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.events import Death, Raised
 from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.net.interrupts import interruptible, shielded_methods
+from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Address, Listener
 from rlinf.scheduler.registry.state import WAIT, RegistryState, Waiter
@@ -26,12 +27,13 @@ class RegistryServer:
     error)`. The server also sends events: `("event", name, payload)`.
     """
 
-    def __init__(self, secret: bytes, host: str | None = None):
+    def __init__(self, secret: bytes, host: str | None = None, reconnect: float = 10.0):
         """Start to listen.
 
         Args:
             secret: secret of the run.
             host: address for processes on other nodes; None if there are none.
+            reconnect: seconds that the link to another node may be down.
         """
         self.state = RegistryState()
         self.services: dict[str, Callable[..., Any]] = {}
@@ -41,10 +43,14 @@ class RegistryServer:
         self._waiters: list[Waiter] = []
         self._inquiries: dict[int, _Inquiry] = {}
         self._numbers = itertools.count()
+        # Called with the workers whose host is not heard any more, once their ends are recorded.
+        self.on_unreachable: Callable[[list[WorkerInfo]], None] = lambda infos: None
+        self._unreachable: set[str] = set()
+        self._watch = LinkWatch(reconnect, self._on_silent)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         name = f"rlinf-{secrets.token_hex(8)}"
-        args = (secret, self._on_message, self._on_close, self._on_connect, True)
+        args = (secret, self._on_message, self._on_close, self._on_connect, self._on_probe)
         self._listeners = [Listener(self._loop, ("unix", name), *args)]
         if host is not None:
             self._listeners.append(Listener(self._loop, ("tcp", host, 0), *args))
@@ -56,6 +62,7 @@ class RegistryServer:
 
     def close(self) -> None:
         """End the service."""
+        self._watch.stop()
         for listener in self._listeners:
             self._loop.call_soon(listener.close)
         self._loop.stop()
@@ -71,6 +78,25 @@ class RegistryServer:
             if name in self._members:
                 self._depart(name, "it was started anew before its end was noticed")
             self._members[name] = connection
+        self._watch.add(connection)
+
+    def _on_probe(self, identity: dict[str, Any]) -> None:
+        """A member whose connection is silent shows that it is there."""
+        with self._lock:
+            connection = self._members.get(identity["name"])
+        if connection is not None:
+            self._watch.heard(connection)
+
+    def _on_silent(self, connections: list[Connection], reason: str) -> None:
+        names = [connection.identity["name"] for connection in connections]
+        with self._lock:
+            self._unreachable.update(names)
+            infos = [info for name in names if (info := self.state.workers.get(name))]
+        for connection in connections:
+            connection.close(reason)
+        for connection in connections:
+            connection.over.wait()
+        self.on_unreachable(infos)
 
     def _on_close(self, connection: Connection, reason: str) -> None:
         name = connection.identity["name"]
@@ -90,7 +116,8 @@ class RegistryServer:
             self._leaving.discard(name)
             self._broadcast("left", (name, self.state.left(name)))
         else:
-            self._broadcast("died", self.state.died(name, reason))
+            unreachable = name in self._unreachable
+            self._broadcast("died", self.state.died(name, reason, unreachable))
         self._retry()
 
     def _broadcast(self, event: str, payload: Any) -> None:

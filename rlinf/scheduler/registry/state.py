@@ -136,9 +136,9 @@ class RegistryState:
         self._lives.pop(name, None)
         return self.remove(name)
 
-    def died(self, name: str, reason: str) -> Death:
+    def died(self, name: str, reason: str, unreachable: bool = False) -> Death:
         """Record the end of a member that did not say goodbye."""
-        death = Death(name, self.remove(name), time.time(), len(self.deaths), reason)
+        death = Death(name, self.remove(name), time.time(), len(self.deaths), reason, unreachable)
         self.deaths.append(death)
         return death
 

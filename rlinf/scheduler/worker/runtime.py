@@ -82,6 +82,7 @@ class ProcessRuntime:
             local=node_rank == run.driver_node_rank,
             on_lost=on_lost,
             timeout=run.timeout("registry") or 60.0,
+            reconnect=run.timeout("reconnect") or 10.0,
         )
         self.endpoint = Endpoint(name, run, node_rank, node_ip, self.registry, visible)
         self.mailbox = Mailbox(self.endpoint)

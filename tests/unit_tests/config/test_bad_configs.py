@@ -28,7 +28,7 @@ MISTAKES = {
     "unknown and far from everything": (
         {"cluster.timeouts.zzz": 1},
         "cluster.timeouts.zzz = 1",
-        "allowed here: call, channel, launch, lock, nodes, recv",
+        "allowed here: call, channel, launch, lock, nodes, reconnect, recv",
     ),
     "key of an env that the env does not have": (
         {"env.train.taskk": "reach-v3"},

@@ -1,0 +1,133 @@
+"""Notices hosts that have fallen silent: a cut cable and a lost host close no connection.
+
+TCP keeps what is on the way and sends it again, so a link that comes back loses nothing. It only
+does not tell how long to wait: that is decided here, by how long the kernel has heard nothing of a
+peer. After a link has come back, a connection with data on the way may stay silent for a while,
+since TCP tries again more and more rarely; whether the link works is then found out by a new
+connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+from rlinf.scheduler.net.connection import Connection
+
+GRACE_SECONDS = 2.5
+"""What a link that is back may take to show it, beyond the time that it may be down."""
+_LOOK_SECONDS = 0.5
+_QUIET_SECONDS = 2.5
+"""Longer than a link that works can be silent: the kernel asks idle peers every second or two."""
+_INFO = struct.Struct("<52x2I")
+_RTO_MAX_MS = 44
+_LONGEST_RETRY_MS = 2000
+
+
+def watch_for_silence(sock: socket.socket) -> None:
+    """Let the kernel ask an idle peer whether it is there, and try again often what is not taken.
+
+    It never gives a peer up by itself.
+    """
+    options = {socket.TCP_KEEPIDLE: 2, socket.TCP_KEEPINTVL: 1, socket.TCP_KEEPCNT: 127}
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in options.items():
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    # Kernels before 6.15 do not know it, and then take longer to go on after a cut.
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, _RTO_MAX_MS, _LONGEST_RETRY_MS)
+
+
+def silence(sock: socket.socket) -> float:
+    """Return the seconds since the kernel has received anything of the peer of a TCP socket."""
+    data, acknowledgement = _INFO.unpack(
+        sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+    )
+    return min(data, acknowledgement) / 1000
+
+
+class LinkWatch:
+    """Watches the TCP connections of a process.
+
+    Args:
+        limit: seconds that a link may be down.
+        on_silent: `on_silent(connections, reason)`, called with all connections to a host of which
+            nothing has been heard for longer.
+        probe: finds out by a new connection whether the peer of one can be reached, within about a
+            second; None if peers do that, and `heard` tells.
+    """
+
+    def __init__(
+        self,
+        limit: float,
+        on_silent: Callable[[list[Connection], str], None],
+        probe: Callable[[Connection], bool] | None = None,
+    ):
+        self._limit = limit + GRACE_SECONDS
+        self._on_silent = on_silent
+        self._probe = probe
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._heard: weakref.WeakKeyDictionary[Connection, float] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, connection: Connection) -> None:
+        """Watch a connection until it is closed; one within a machine is not watched."""
+        if connection.sock.family == socket.AF_UNIX:
+            return
+        with self._lock:
+            self._connections.add(connection)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rlinf-links", daemon=True)
+                self._thread.start()
+
+    def heard(self, connection: Connection) -> None:
+        """Note that the peer of a connection is there, as was seen otherwise."""
+        with self._lock:
+            self._heard[connection] = time.monotonic()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._end.set()
+
+    def _run(self) -> None:
+        while not self._end.wait(_LOOK_SECONDS):
+            with self._lock:
+                watched = [c for c in self._connections if c.closed is None]
+            quiet = {c: seconds for c in watched if (seconds := self._silence(c)) > _QUIET_SECONDS}
+            hosts: dict[tuple[str, str], list[Connection]] = {}
+            for connection in quiet:
+                hosts.setdefault(_link(connection), []).append(connection)
+            for (here, host), connections in hosts.items():
+                if self._probe is not None and self._probe(connections[0]):
+                    for connection in connections:
+                        self.heard(connection)
+                elif max(quiet[c] for c in connections) > self._limit:
+                    seconds = max(quiet[c] for c in connections)
+                    reason = f"{here} has heard nothing from {host} for {seconds:.1f} s"
+                    self._on_silent(connections, reason)
+
+    def _silence(self, connection: Connection) -> float:
+        try:
+            seconds = silence(connection.sock)
+        except OSError:
+            # Just closed.
+            return 0.0
+        with self._lock:
+            heard = self._heard.get(connection)
+        return seconds if heard is None else min(seconds, time.monotonic() - heard)
+
+
+def _link(connection: Connection) -> tuple[str, str]:
+    """Return the addresses of both ends."""
+    try:
+        return connection.sock.getsockname()[0], connection.sock.getpeername()[0]
+    except OSError:
+        # Just closed.
+        return "", ""

@@ -1,0 +1,81 @@
+"""Links that fail for a while cost time and nothing else; hosts that are lost are named."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlinf.testbed import HostBed
+from tests.e2e_tests.hosts.conftest import ROOT, HostCluster
+from tests.long_tests import ALL_TESTS
+
+PROGRAM = Path(__file__).with_name("talk.py")
+
+
+def talk(hosts: HostCluster, seconds: float, log_dir: str) -> subprocess.Popen[str]:
+    """Starts workers that talk on all hosts; returns when they do."""
+    program = hosts.hosts[0].start(
+        [sys.executable, str(PROGRAM), str(len(hosts.hosts)), str(seconds), log_dir],
+        env={**hosts.ray.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    said = []
+    for line in program.stdout:
+        said.append(line)
+        if line == "talking\n":
+            return program
+    raise AssertionError("".join(said))
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_or_reordered_when_links_are_cut_for_a_while(hosts):
+    chance = random.Random(7)
+    cuts = [chance.uniform(0.05, 2.0) for _ in range(12 if ALL_TESTS else 4)]
+    cuts.append(8.5 if ALL_TESTS else 6.0)
+    program = talk(hosts, 2.0 * sum(cuts) if ALL_TESTS else 1.3 * sum(cuts), "/tmp/logs-cuts")
+    for seconds in cuts:
+        time.sleep(chance.uniform(0.0, 0.5))
+        victims = chance.sample(hosts.hosts, chance.choice([1, 1, 2]))
+        for host in victims:
+            host.cut()
+        time.sleep(seconds)
+        for host in victims:
+            host.restore()
+    said, _ = program.communicate()
+    assert program.returncode == 0, said
+    heard, taken = map(int, re.search(r"heard (\d+), taken (\d+)", said).groups())
+    assert heard > 50 and taken > 20, said
+
+
+@pytest.fixture(scope="module")
+def doomed(hosts):
+    """Hosts of which a test may lose some."""
+    with HostBed(3) as bed:
+        yield HostCluster(bed)
+
+
+@pytest.mark.timeout(300)
+def test_a_lost_host_is_named_with_all_of_its_workers(doomed):
+    program = talk(doomed, 600.0, "/tmp/logs-lost")
+    victim = doomed.hosts[2]
+    begin = time.monotonic()
+    victim.kill()
+    said, _ = program.communicate()
+    seconds = time.monotonic() - begin
+    assert program.returncode == 1, said
+    card = json.loads(doomed.read("/tmp/logs-lost/failure.json"))
+    assert card["who"] == f"node 2 ({victim.ip})" and victim.ip in card["what"]
+    assert doomed.hosts[0].ip in card["what"], "the link has two ends"
+    assert card["evidence"] == ["workers there:", "taker:0", "talkers:2"]
+    assert card["followers"] in ([], ["talkers:0"], ["talkers:1"], ["talkers:0", "talkers:1"])
+    print(f"named after {seconds:.1f} s")
