@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlinf.scheduler.places import place_to_read, place_to_write
+from rlinf.scheduler.worker.file_places import place_to_read, place_to_write
 
 Job = Callable[[], None]
 

@@ -25,6 +25,7 @@ LAYERS = [
     "scheduler",
     "config",
     "utils",
+    "testbed",
 ]
 """From top to bottom: a layer imports itself and those below it."""
 

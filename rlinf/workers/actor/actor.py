@@ -13,7 +13,7 @@ from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.scheduler import Worker
-from rlinf.scheduler.places import place_to_read
+from rlinf.scheduler.worker.file_places import place_to_read
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.workers.actor.agreement import compute_format

@@ -25,7 +25,7 @@ from rlinf.data.embodied_messages import (
 from rlinf.envs import can_render, get_env_cls
 from rlinf.envs.rendering import choose_backend
 from rlinf.scheduler import Worker
-from rlinf.scheduler.places import place_to_write
+from rlinf.scheduler.worker.file_places import place_to_write
 from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
