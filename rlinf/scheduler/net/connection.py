@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.net.buffers import POOL
 from rlinf.scheduler.net.interrupts import shielded
 from rlinf.scheduler.net.loop import READ, IOLoop
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _HEAD = struct.Struct("<QQII")
 _READ_SIZE = 1 << 16
+_LARGE_READ = 1 << 20
 _IOV = 512
 _EXPIRY_SECONDS = 1.0
 COPY_LIMIT = 1 << 16
@@ -129,6 +131,7 @@ class Connection:
         self._start = self._end = 0
         self._body: memoryview | None = None
         self._body_filled = 0
+        self._lowest = 1
         self._count = 0
         self._meta_size = 0
         self._write_error: str | None = None
@@ -319,7 +322,11 @@ class Connection:
                     self._body_filled += count
                     if self._body_filled == len(self._body):
                         body, self._body = self._body, None
+                        self._wake_after(1)
                         self._deliver(body)
+                        del body
+                    elif len(self._body) - self._body_filled < self._lowest:
+                        self._wake_after(1)
                 else:
                     self._end += count
                     self._parse()
@@ -329,6 +336,13 @@ class Connection:
             return None
         except (OSError, MemoryError) as error:
             return f"reading failed: {error}"
+
+    def _wake_after(self, due: int) -> None:
+        """Let the kernel wake the reader when so much of a large body is there, not bit by bit."""
+        lowest = _LARGE_READ if due > 2 * _LARGE_READ else 1
+        if lowest != self._lowest and self.sock.family != socket.AF_UNIX:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
+            self._lowest = lowest
 
     def _end_of_stream(self) -> str:
         partly = self._body is not None or self._end > self._start
@@ -359,6 +373,7 @@ class Connection:
             self._body = _allocate(number, body_size)
             self._body[:have] = self._view[begin : begin + have]
             self._body_filled = have
+            self._wake_after(body_size - have)
             self._start = self._end = 0
             return
         if self._start:
@@ -443,9 +458,7 @@ def _is_bytes(part: memoryview | Flushed) -> bool:
 
 def _allocate(number: int, size: int) -> memoryview:
     """Memory for a large body, without the cost of zeroing it."""
-    import numpy
-
     try:
-        return memoryview(numpy.empty(size, dtype=numpy.uint8)).cast("B")
+        return POOL.get(size)
     except (MemoryError, ValueError) as error:
         raise MemoryError(f"there is no memory for message {number} of {size} bytes") from error

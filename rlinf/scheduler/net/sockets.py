@@ -183,5 +183,7 @@ def _tune(sock: socket.socket) -> None:
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         watch_for_silence(sock)
+        # The kernel chooses the buffers of TCP: a size that is set is capped, and then kept.
+        return
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
