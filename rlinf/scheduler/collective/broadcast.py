@@ -1,7 +1,8 @@
 """One object from one worker to many: encoded once, across the network once per node.
 
 On the sender's node all receivers read the same block of shared memory. On each other node one
-receiver gets the bytes and shares them with its neighbours.
+receiver gets the bytes and shares them with its neighbours. If there are several other nodes, the
+bytes go from one to the next (`HostChain`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf.scheduler.address import WorkerAddress
 from rlinf.scheduler.collective.endpoint import Endpoint
+from rlinf.scheduler.collective.host_chain import HostChain
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.errors import SchedulerError
@@ -72,6 +74,7 @@ class Broadcaster:
         self._missing: dict[int, tuple[set[str], Work]] = {}
         # By tag: broadcasts to hand on, in the order in which they came.
         self._relays: dict[str, deque[Callable[[], None]]] = {}
+        self._chain = HostChain(endpoint, self._arrive, self._undelivered)
         endpoint.on("spread", self._on_spread)
         endpoint.on("arrived", self._on_arrived)
         endpoint.on("undelivered", self._on_undelivered)
@@ -130,8 +133,7 @@ class Broadcaster:
         self, number: int, obj: Any, receivers: list[str], tag: str, limit: float
     ) -> None:
         endpoint = self._endpoint
-        for receiver in receivers:
-            endpoint.connections.to(receiver)
+        endpoint.locate(receivers)
         near = [r for r in receivers if endpoint.shares_memory(r)]
         far: dict[int, list[str]] = {}
         for receiver in receivers:
@@ -150,7 +152,10 @@ class Broadcaster:
             if rest:
                 packed = endpoint.packer.pack(encoded, rest, True, limit)
                 self._spread(rest, (endpoint.name, tag, number, []), packed)
-            for first, *others in far.values():
+            route = [far[node] for node in sorted(far)]
+            if len(route) > 1:
+                self._chain.send(route, tag, number, [encoded.header, *encoded.buffers])
+            for first, *others in route if len(route) == 1 else ():
                 packed = endpoint.packer.pack(encoded, [first], False, 1.0)
                 self._spread([first], (endpoint.name, tag, number, others), packed)
 
@@ -166,8 +171,12 @@ class Broadcaster:
     def _on_spread(
         self, sender: str, _: Connection, fields: tuple[Any, ...], payload: Payload | None
     ) -> None:
-        root, tag, number, relay_to = fields
         assert payload is not None
+        self._arrive(fields, payload)
+
+    def _arrive(self, fields: tuple[Any, ...], payload: Payload) -> None:
+        """Take an object, and let neighbours have it as well."""
+        root, tag, _, relay_to = fields
         if relay_to:
             # The object that is made of the bytes shares their memory, and may be changed.
             limit = self._endpoint.run.timeout("recv")
@@ -203,11 +212,15 @@ class Broadcaster:
                 copied.finish()
             self._spread(to, (root, tag, number, []), packed)
         except Exception as error:
-            failure = error
-            if not isinstance(error, SchedulerError):
-                name = self._endpoint.name
-                failure = SchedulerError(f"{name} could not hand a broadcast on to {to}: {error}")
-            self._endpoint.post_soon(root, "undelivered", (number, failure))
+            self._undelivered(root, number, error)
+
+    def _undelivered(self, root: str, number: int, error: Exception) -> None:
+        """Tell the source that a broadcast could not be handed on."""
+        failure = error
+        if not isinstance(error, SchedulerError):
+            name = self._endpoint.name
+            failure = SchedulerError(f"{name} could not hand a broadcast on: {error}")
+        self._endpoint.post_soon(root, "undelivered", (number, failure))
 
     def _copy(self, to: list[str], parts: list[memoryview]) -> PackedMessage:
         from rlinf.scheduler.collective.codec import Encoded

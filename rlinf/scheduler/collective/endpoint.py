@@ -33,7 +33,7 @@ from rlinf.scheduler.spec import RunSpec, memory_domain
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.codec import Encoded
-    from rlinf.scheduler.collective.payload import PackedMessage, Packer, Unpacker
+    from rlinf.scheduler.collective.payload import PackedMessage, Packer, Payload, Unpacker
     from rlinf.scheduler.collective.shm import Block
     from rlinf.scheduler.collective.work import Work
 
@@ -163,6 +163,17 @@ class Endpoint:
         """
         self._watchers.append(watcher)
 
+    def locate(self, peers: Iterable[str]) -> None:
+        """Find out where peers are, all at the same time; not for the I/O thread.
+
+        Raises:
+            PeerLost: one has ended.
+            WaitTimeout: one did not appear within `cluster.timeouts.recv`.
+        """
+        unknown = [peer for peer in peers if self.connections.info(peer) is None]
+        for _ in self._helpers.map(self.connections.locate, unknown):
+            pass
+
     def later(self, function: Callable[..., Any], *args: Any) -> None:
         """Run something that may block outside of the I/O thread."""
         self._helpers.submit(_loudly, function, *args)
@@ -222,6 +233,11 @@ class Endpoint:
     def pack_for(self, peer: str, encoded: Encoded, timeout: float = 60.0) -> PackedMessage:
         """Prepare an encoded object for one peer."""
         return self.packer.pack(encoded, (peer,), self.shares_memory(peer), timeout)
+
+    def payload(self, connection: Connection, parts: list[memoryview]) -> Payload:
+        """Return the object whose parts have come on a connection, not yet decoded."""
+        nbytes = sum(map(len, parts))
+        return self._unpacker.take(connection, connection.identity["name"], parts, None, nbytes)
 
     def read_own(self, block: Block) -> list[memoryview]:
         """Return the buffers of a block of this process, for a peer that shares no memory."""

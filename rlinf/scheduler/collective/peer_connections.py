@@ -188,14 +188,26 @@ class PeerConnections:
             what = f"the end of a connection to {connection.identity['name']} to be dealt with"
             raise WaitTimeout(what, waiter=self._name, seconds=limit)
 
-    def _connect(self, peer: str) -> Connection:
+    def locate(self, peer: str) -> WorkerInfo:
+        """Return where a peer is; wait for it, at first use.
+
+        Raises:
+            PeerLost: the peer has ended.
+            WaitTimeout: the peer did not appear within `cluster.timeouts.recv`.
+        """
         limit = self._run.timeout("recv")
-        deadline = Deadline(limit)
         what = f"{peer} to register, in order to send to it"
         try:
             info = self._registry.ask("lookup", worker=peer, timeout=limit, what=what)
         except ConnectionError as error:
             raise self._why(peer, error) from error
+        with self._lock:
+            self._infos[peer] = info
+        return info
+
+    def _connect(self, peer: str) -> Connection:
+        deadline = Deadline(self._run.timeout("recv"))
+        info = self.locate(peer)
         while True:
             near = info.cluster_node_rank == self._node_rank
             address = next((a for a in info.endpoints if near or a[0] == "tcp"), None)

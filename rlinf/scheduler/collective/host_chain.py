@@ -1,0 +1,225 @@
+"""A broadcast from host to host: each receives the bytes once and sends them on while they come.
+
+The bytes of an object go in chunks along a chain with one process of each host. The chain of a set
+of hosts is always the same, so that what is sent first arrives first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlinf.scheduler.collective.endpoint import Endpoint
+from rlinf.scheduler.net.buffers import POOL
+from rlinf.scheduler.net.connection import Connection
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.collective.payload import Payload
+
+CHUNK = 4 << 20
+
+Route = list[list[str]]
+"""The receivers of each host that is still to come; the first of each takes the bytes."""
+_Key = tuple[str, int]
+"""A broadcast: its source and the number there."""
+Deliver = Callable[[tuple[str, str, int, list[str]], "Payload"], None]
+"""Takes (source, tag, number, neighbours on this host) and the object."""
+
+
+class HostChain:
+    """The chains of a process, as source and as a link of them.
+
+    Args:
+        endpoint: sends and receives.
+        deliver: takes an object when all of it is here.
+        fail: `fail(source, number, error)` if it cannot be sent on.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, deliver: Deliver, fail: Callable[[str, int, Exception], None]
+    ):
+        self._endpoint = endpoint
+        self._deliver = deliver
+        self._fail = fail
+        # By source and its number: those of which some is here.
+        self._incoming: dict[_Key, _Incoming] = {}
+        self._onward: dict[str, _Onward] = {}
+        endpoint.on("chain", self._on_begin)
+        endpoint.on("chain.part", self._on_part)
+        endpoint.on_end(self._on_end)
+
+    def send(self, route: Route, tag: str, number: int, parts: Sequence[Any]) -> None:
+        """Send the bytes of an object along a chain; they must not change before all have it.
+
+        Raises:
+            PeerLost: the first host cannot be reached.
+        """
+        endpoint = self._endpoint
+        connection = endpoint.connections.to(route[0][0])
+        views = [memoryview(part).cast("B") for part in parts]
+        sizes = [len(view) for view in views]
+        endpoint.submit(connection, "chain", (endpoint.name, tag, number, route, sizes))
+        for chunk in chunks(views, CHUNK):
+            endpoint.submit(connection, "chain.part", (endpoint.name, number), chunk)
+
+    def _on_begin(
+        self, sender: str, connection: Connection, fields: tuple[Any, ...], _: Any
+    ) -> None:
+        source, tag, number, (own, *rest), sizes = fields
+        onward = None
+        if rest:
+            onward = self._onward_to(rest[0][0])
+            onward.send((source, number), "chain", (source, tag, number, rest, sizes), ())
+        incoming = _Incoming(sender, (source, tag, number, own[1:]), sizes, onward)
+        self._incoming[source, number] = incoming
+
+    def _on_part(
+        self,
+        sender: str,
+        connection: Connection,
+        fields: tuple[Any, ...],
+        buffers: list[memoryview],
+    ) -> None:
+        incoming = self._incoming.get(fields)
+        if incoming is None:
+            # Its source has ended since.
+            return
+        if incoming.onward is not None:
+            incoming.onward.send(fields, "chain.part", fields, buffers)
+        if incoming.take(buffers):
+            del self._incoming[fields]
+            payload = self._endpoint.payload(connection, incoming.parts())
+            self._deliver(incoming.fields, payload)
+
+    def _onward_to(self, peer: str) -> _Onward:
+        """Return what sends to a peer: one for all broadcasts, so that they keep their order."""
+        onward = self._onward.get(peer)
+        if onward is None or onward.broken:
+            onward = self._onward[peer] = _Onward(self._endpoint, peer, self._fail)
+        return onward
+
+    def _on_end(self, peer: str, error: BaseException) -> None:
+        """Let go of what will never be complete."""
+        self._onward.pop(peer, None)
+        self._incoming = {
+            key: incoming
+            for key, incoming in self._incoming.items()
+            if peer not in (key[0], incoming.upstream)
+        }
+
+
+class _Incoming:
+    """An object of which some bytes are here."""
+
+    def __init__(
+        self,
+        upstream: str,
+        fields: tuple[str, str, int, list[str]],
+        sizes: list[int],
+        onward: _Onward | None,
+    ):
+        self.upstream = upstream
+        self.fields = fields
+        self.onward = onward
+        self._sizes = sizes
+        self._memory: memoryview | None = None
+        self._filled = 0
+
+    def take(self, buffers: list[memoryview]) -> bool:
+        """Take the next bytes; returns whether that was all."""
+        total = sum(self._sizes)
+        if self._memory is None:
+            if len(buffers) == 1 and len(buffers[0]) == total:
+                self._memory = buffers[0]
+                return True
+            self._memory = POOL.get(total)
+        for buffer in buffers:
+            self._memory[self._filled : self._filled + len(buffer)] = buffer
+            self._filled += len(buffer)
+        return self._filled == total
+
+    def parts(self) -> list[memoryview]:
+        """Return the parts of the object."""
+        out, begin = [], 0
+        for size in self._sizes:
+            out.append(self._memory[begin : begin + size])
+            begin += size
+        return out
+
+
+class _Onward:
+    """Sends to the next host, in order; what comes before the connection is there waits for it.
+
+    Attributes:
+        broken: whether nothing more can be sent.
+    """
+
+    def __init__(self, endpoint: Endpoint, peer: str, fail: Callable[[str, int, Exception], None]):
+        self.broken = False
+        self._endpoint = endpoint
+        self._fail = fail
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._waiting: deque[tuple[_Key, str, tuple[Any, ...], Any]] = deque()
+        self._failed: set[_Key] = set()
+        endpoint.later(self._connect, peer)
+
+    def send(self, key: _Key, kind: str, fields: tuple[Any, ...], buffers: Any) -> None:
+        """Send a message of a broadcast, given by its source and number."""
+        with self._lock:
+            self._waiting.append((key, kind, fields, buffers))
+            failures = self._write_waiting()
+        self._tell(failures)
+
+    def _connect(self, peer: str) -> None:
+        try:
+            connection = self._endpoint.connections.to(peer)
+        except Exception as error:
+            with self._lock:
+                self.broken = True
+                failures = [(key, error) for key, *_ in self._waiting]
+                self._waiting.clear()
+        else:
+            with self._lock:
+                self._connection = connection
+                failures = self._write_waiting()
+        self._tell(failures)
+
+    def _write_waiting(self) -> list[tuple[_Key, Exception]]:
+        """Write what waits if the connection is there; returns what failed."""
+        failures = []
+        while self._waiting and (self._connection is not None or self.broken):
+            key, *message = self._waiting.popleft()
+            try:
+                self._endpoint.answer_raw(self._connection, *message)
+            except Exception as error:
+                self.broken = True
+                failures.append((key, error))
+        return failures
+
+    def _tell(self, failures: list[tuple[_Key, Exception]]) -> None:
+        """Tell each source once."""
+        for key, error in failures:
+            if key not in self._failed:
+                self._failed.add(key)
+                self._fail(*key, error)
+
+
+def chunks(views: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:
+    """Cut the bytes of several views, one after the other, into chunks of at most a size."""
+    chunk: list[memoryview] = []
+    room = size
+    for view in views:
+        begin = 0
+        while begin < len(view):
+            piece = view[begin : begin + room]
+            chunk.append(piece)
+            begin += len(piece)
+            room -= len(piece)
+            if room == 0:
+                yield chunk
+                chunk, room = [], size
+    if chunk:
+        yield chunk
