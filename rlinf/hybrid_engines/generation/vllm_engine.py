@@ -57,6 +57,7 @@ class VllmEngine(ExternalEngine):
             settings.model_path,
             getattr(torch, PRECISIONS[settings.precision]),
             list(range(settings.tensor_parallel_size)) if self._on_cuda else [],
+            _PROBE,
         )
         self._has_tokenizer = settings.tokenizer_path is not None
         self._takes_adapters = settings.lora_rank is not None
@@ -228,6 +229,11 @@ def _start(settings: EngineSettings) -> Any:
         options.pop(key, None)
     if settings.lora_rank is not None:
         options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(settings.lora_rank)}
+    if not on_cuda:
+        # On a CPU a request with a seed fails when its prompt is read in pieces.
+        options["enable_chunked_prefill"] = False
+        most = max(options.get("max_num_batched_tokens", 0), settings.max_length, 8192)
+        options["max_num_batched_tokens"] = most
     if settings.cuda_graph_max_bs is not None:
         options["max_cudagraph_capture_size"] = settings.cuda_graph_max_bs
     return vllm.LLM(

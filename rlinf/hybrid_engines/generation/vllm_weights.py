@@ -16,6 +16,7 @@ from torch.multiprocessing import reductions
 
 from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch
 
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 BACKEND = "rlinf"
 """Name of `vllm_worker.BucketTransfer` among vLLM's ways to transfer weights."""
 
@@ -39,6 +40,7 @@ class WeightTransfer:
         folder: Of the model, whose names and shapes weights must have.
         dtype: What vLLM computes in; weights are cast before they are sent.
         devices: CUDA devices of vLLM, as this process counts them; none on a CPU.
+        prompt: What the probe of `send` reads.
         bucket_bytes: See `BUCKET_BYTES`.
     """
 
@@ -48,12 +50,14 @@ class WeightTransfer:
         folder: str,
         dtype: torch.dtype,
         devices: list[int],
+        prompt: list[int],
         bucket_bytes: int = BUCKET_BYTES,
     ):
         self._call = call
         self._folder = folder
         self._dtype = dtype
         self._devices = devices
+        self._prompt = prompt
         self._bucket_bytes = bucket_bytes
         self._known: dict[str, tuple[int, ...]] = {}
         self._tied = False
@@ -72,6 +76,9 @@ class WeightTransfer:
                 without effect.
         """
         self._check(tensors)
+        if self._tied and not self._devices:
+            # On a CPU vLLM multiplies with packed copies of both, and packs what it is sent.
+            tensors = tensors | {HEAD: tensors[EMBEDDING]}
         self._send(tensors.items())
         if not self._proven:
             self._prove(tensors, probe)
@@ -123,7 +130,7 @@ class WeightTransfer:
         if not self._known:
             self._known, self._tied = known_shapes(folder), ties_embeddings(folder)
         known = self._known
-        may_lack = {"lm_head.weight"} if self._tied else set()
+        may_lack = {HEAD} if self._tied else set()
         missing = known.keys() - tensors.keys() - may_lack
         unknown = tensors.keys() - known.keys() - may_lack
         if missing or unknown:
@@ -144,14 +151,14 @@ class WeightTransfer:
             WeightMismatch: A change had no effect.
         """
         before = probe()
-        for kind, chosen in kinds(tensors, self._tied).items():
-            self._send((n, t * _SHIFT if n in chosen else t) for n, t in tensors.items())
+        for kind, changed in changes(tensors, self._tied, self._prompt):
+            self._send((tensors | changed).items())
             after = probe()
             self._send(tensors.items())
             again = probe()
             if after == before or not math.isclose(again, before, abs_tol=1e-3):
                 raise WeightMismatch(
-                    f"vLLM took new values of {kind} (such as {min(chosen)}) without effect: the "
+                    f"vLLM took new values of {kind} (such as {min(changed)}) without effect: the "
                     f"log-probability of a token was {before:.6f}, {after:.6f} with values times "
                     f"{_SHIFT:g}, and {again:.6f} with the old ones again; use another version of "
                     "vLLM, or rollout_backend hf"
@@ -219,18 +226,39 @@ def ties_embeddings(folder: str) -> bool:
     return bool(AutoConfig.from_pretrained(folder).tie_word_embeddings)
 
 
-def kinds(tensors: dict[str, Tensor], tied: bool) -> dict[str, set[str]]:
-    """Return the names of weights by how they are used."""
-    found: dict[str, set[str]] = {}
+def changes(
+    tensors: dict[str, Tensor], tied: bool, prompt: list[int]
+) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Change weights of one kind after the other, each so that what a prompt gives must change.
+
+    Args:
+        tensors: All weights by name.
+        tied: Whether one matrix is for what is read and for what is drawn.
+        prompt: Tokens that are read.
+
+    Yields:
+        What was changed, and the changed tensors by name.
+    """
+    kinds: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
-        if "embed" in name or (tied and name.startswith("lm_head")):
+        if "embed" in name or (tied and name == HEAD):
             kind = "embeddings"
-        elif name.startswith("lm_head"):
-            kind = "heads"
+        elif name == HEAD:
+            kind = "the last layer"
         else:
             kind = "matrices" if tensor.dim() > 1 else "vectors"
-        found.setdefault(kind, set()).add(name)
-    return found
+        kinds.setdefault(kind, []).append(name)
+    for kind, names in kinds.items():
+        if kind != "embeddings":
+            yield kind, {name: tensors[name] * _SHIFT for name in names}
+            continue
+        rows = torch.ones(len(tensors[names[0]]), 1, device=tensors[names[0]].device)
+        rows[prompt] = _SHIFT
+        yield "embeddings of what is read", {n: (tensors[n] * rows).to(tensors[n]) for n in names}
+        if tied:
+            rows = 1 + _SHIFT - rows
+            changed = {n: (tensors[n] * rows).to(tensors[n]) for n in names}
+            yield "embeddings of what is drawn", changed
 
 
 def _format(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:

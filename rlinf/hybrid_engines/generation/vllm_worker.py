@@ -1,8 +1,8 @@
 """What runs inside of vLLM's processes: weights arrive there, and log-probabilities leave.
 
 vLLM imports this module in each of its workers (`worker_extension_cls`) before it builds the
-model. Everything that reaches these functions is made of numbers, strings and bytes, so vLLM's default
-serialisation carries it.
+model. Everything that reaches these functions is made of numbers, strings and bytes, so vLLM's
+default serialisation carries it.
 """
 
 from __future__ import annotations
