@@ -13,14 +13,6 @@ from rlinf.config.schema.model import ReasoningRolloutModelConfig, RolloutModelC
 class VllmConfig(Section):
     """Settings of the vLLM engine."""
 
-    url: str | None = Field(
-        None, description="Address of a vLLM server that runs elsewhere; null starts vLLM here."
-    )
-    weights_folder: str | None = Field(
-        None,
-        description="Folder that this worker and the server at `url` both see, for new weights;"
-        " null sends them by NCCL.",
-    )
     attention_backend: str | None = Field(None, description="Attention kernel; null lets it pick.")
     enable_chunked_prefill: bool = Field(True, description="Read long prompts in pieces.")
     enable_prefix_caching: bool = Field(True, description="Share the cache of equal prefixes.")

@@ -16,8 +16,7 @@ def keeps_adapters(cfg: Any) -> bool:
 
     Other engines get merged weights.
     """
-    rollout = cfg.rollout
-    return rollout.rollout_backend == "vllm" and rollout.vllm.url is None
+    return cfg.rollout.rollout_backend == "vllm"
 
 
 class ReceivedAdapters(nn.Module):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rlinf.hybrid_engines.generation.external import ExternalEngine, Made
-from rlinf.hybrid_engines.generation.interface import GenerationEngine, KeptWeights, NamedTensors
+from rlinf.hybrid_engines.generation.interface import KeptWeights, NamedTensors
 from rlinf.hybrid_engines.generation.requests import require
 from rlinf.hybrid_engines.generation.responses import Response
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
@@ -66,12 +66,8 @@ class VllmEngine(ExternalEngine):
         self._full_logprobs = False
 
     @classmethod
-    def from_settings(cls, settings: EngineSettings) -> GenerationEngine:
-        """Start vLLM, or use the one that runs at `rollout.vllm.url`."""
-        if settings.options.get("url"):
-            from rlinf.hybrid_engines.generation.vllm_server import VllmServer
-
-            return VllmServer(settings)
+    def from_settings(cls, settings: EngineSettings) -> VllmEngine:
+        """See the base."""
         return cls(settings)
 
     @property
@@ -225,8 +221,6 @@ def _start(settings: EngineSettings) -> Any:
     backend = options.pop("attention_backend", None)
     if backend is not None:
         options["attention_config"] = {"backend": backend}
-    for key in ("url", "weights_folder"):
-        options.pop(key, None)
     if settings.lora_rank is not None:
         options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(settings.lora_rank)}
     if not on_cuda:
