@@ -17,6 +17,12 @@ Parts, each in a process of its own:
 - `weight_phases`: what such an update consists of, with buckets of several sizes.
 - `grpo`: whole steps of 32 prompts x 8 responses x 256 tokens, beside TRL's GRPOTrainer.
 - `smollm2`: the recipe `smollm2_grpo`, before and after training.
+- `vllm`: vLLM as an engine: weights by CUDA IPC, log-probabilities, updates in the middle, sleep.
+- `vllm_lora`: the same with adapters beside fixed weights.
+- `vllm_grpo`: whole GRPO steps with vLLM as the engine.
+- `engines`: tokens per second of our engine and of vLLM, by context and batch.
+
+The last four need vLLM, and run when they are named.
 
 Each row goes to FOLDER/gpu_reasoning.jsonl as soon as it is there.
 """
@@ -36,8 +42,10 @@ from pathlib import Path
 
 from benchmarks.gpu_parts.settings import Row, Settings
 
-PARTS = ("generation", "training", "weights", "weight_phases", "grpo", "smollm2")
+PARTS = ("generation", "training", "weights", "weight_phases", "grpo")
+WHEN_NAMED = ("smollm2", "vllm", "vllm_lora", "vllm_grpo", "engines")
 ROOT = Path(__file__).resolve().parents[1]
+SIZES = ("0.5B", "1.5B", "7B")
 FILE = "gpu_reasoning.jsonl"
 
 
@@ -47,14 +55,15 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for results")
-    options.add_argument("--parts", nargs="+", choices=PARTS, help="all but smollm2 by default")
-    options.add_argument("--sizes", nargs="+", choices=("0.5B", "1.5B"), default=["0.5B", "1.5B"])
+    options.add_argument("--parts", nargs="+", choices=PARTS + WHEN_NAMED, help="which")
+    options.add_argument("--sizes", nargs="+", choices=SIZES, default=["0.5B", "1.5B"])
     options.add_argument("--trl", default=sys.executable, metavar="PYTHON", help="that has TRL")
     options.add_argument("--smollm2", type=Path, metavar="FOLDER", help="weights of SmolLM2")
     options.add_argument("--steps", type=int, default=100, help="training steps of SmolLM2 (100)")
     options.add_argument("--compiled", action="store_true", help="with torch.compile, too")
     options.add_argument("--bandwidth", type=float, default=4.8, metavar="TB/S")
     options.add_argument("--limit", type=float, default=420.0, help="seconds for one part (420)")
+    options.add_argument("--seconds", type=float, default=300.0, help="for the rows of engines")
     options.add_argument("--tiny", action="store_true", help="a small model on a CPU")
     options.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     return options
@@ -65,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(given)
     args.out = args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
-    parts = args.parts or [part for part in PARTS if part != "smollm2" or args.smollm2]
+    parts = args.parts or [*PARTS, *(["smollm2"] if args.smollm2 else [])]
     if args.here:
         names = {field.name for field in fields(Settings)}
         keys = {name: value for name, value in vars(args).items() if name in names}

@@ -34,6 +34,7 @@ class Settings:
         steps: training steps of SmolLM2.
         compiled: measure generation and training with `torch.compile`, too.
         bandwidth: of the GPU's memory, in TB/s.
+        seconds: after which a part begins nothing new, where it has many rows.
     """
 
     out: Path
@@ -44,6 +45,7 @@ class Settings:
     steps: int = 100
     compiled: bool = False
     bandwidth: float = 4.8
+    seconds: float = 300.0
 
     @property
     def device(self) -> torch.device:
@@ -60,17 +62,26 @@ def section_of(shape: str) -> dict[str, Any]:
     return {"model_type": kind, "hf_config": sizes, "precision": precision}
 
 
-def random_model(shape: str, device: torch.device) -> Any:
-    """Return a random model of transformers, made where it is used."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def config_of(shape: str, length: int = 4096) -> Any:
+    """Return the config of a shape, for sequences of up to that many tokens."""
+    from transformers import AutoConfig
 
     keys = dict(SHAPES[shape])
     family = keys.pop("family").lower()
-    config = AutoConfig.for_model(family, **keys, max_position_embeddings=4096)
+    architecture = f"{SHAPES[shape]['family']}ForCausalLM"
+    return AutoConfig.for_model(
+        family, **keys, max_position_embeddings=length, architectures=[architecture]
+    )
+
+
+def random_model(shape: str, device: torch.device, seed: int = 0, length: int = 4096) -> Any:
+    """Return a random model of transformers, made where it is used."""
+    from transformers import AutoModelForCausalLM
+
     dtype = torch.float32 if shape == TINY else torch.bfloat16
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     with device:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        return AutoModelForCausalLM.from_config(config_of(shape, length), dtype=dtype).eval()
 
 
 def seconds_of(action: Callable[[], Any], device: torch.device) -> float:

@@ -11,7 +11,7 @@ from rlinf.runners.reasoning_helpers import launch_helpers
 from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.runners.restarts import WORKERS, run_with_restarts
 from rlinf.runners.run_folder import run_folder
-from rlinf.scheduler import Cluster, HybridComponentPlacement
+from rlinf.scheduler import Cluster, ModelParallelComponentPlacement
 from rlinf.workers.actor.reasoning_actor import ReasoningActor
 from rlinf.workers.reward.reward_worker import RewardWorker
 from rlinf.workers.rollout.generation_worker import GenerationWorker
@@ -28,7 +28,7 @@ def run(cfg: DictConfig) -> None:
     logs = str(run_folder(cfg) / WORKERS)
     trace = cfg.runner.trace
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
-        component_placement = HybridComponentPlacement(cfg, cluster)
+        component_placement = ModelParallelComponentPlacement(cfg, cluster)
         evaluates = cfg.runner.task_type == "reasoning_eval"
         with cluster.launch_together():
             groups = {

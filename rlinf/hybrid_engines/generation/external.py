@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rlinf.hybrid_engines.generation.interface import GenerationEngine, NamedTensors
 from rlinf.hybrid_engines.generation.noise import sample_key
@@ -73,6 +74,10 @@ class ExternalEngine(GenerationEngine):
     def _load(self, named: NamedTensors) -> None:
         """Load weights; nothing runs meanwhile."""
 
+    def _load_adapters(self, named: NamedTensors, config: Any, version: int) -> None:
+        """Load adapters; nothing runs meanwhile."""
+        raise NotImplementedError
+
     # -- shared ------------------------------------------------------------------------------------
 
     def _submit(self, requests: list[GenerationRequest]) -> None:
@@ -98,12 +103,23 @@ class ExternalEngine(GenerationEngine):
         return [*results, *(response.result("abort") for response in left)]
 
     def _update_weights(self, named: NamedTensors) -> None:
-        self._take(self._halt(list(self._open)))
-        left = list(self._open.values())
-        self._open.clear()
+        left = self._interrupted()
         self._load(named)
         for response in left:
             self._start(response)
+
+    def _update_adapters(self, named: NamedTensors, config: Any, version: int) -> None:
+        left = self._interrupted()
+        self._load_adapters(named, config, version)
+        for response in left:
+            self._start(response)
+
+    def _interrupted(self) -> list[Response]:
+        """End all requests; return what has to be started again."""
+        self._take(self._halt(list(self._open)))
+        left = list(self._open.values())
+        self._open.clear()
+        return left
 
     def _start(self, response: Response) -> None:
         self._started += 1

@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeAlias, Union
+from typing import Any, Literal, TypeAlias, Union
 
 from torch import Tensor
 
@@ -37,6 +37,7 @@ class GenerationEngine(ABC):
         self._known: dict[Hashable, int] = {}
         self._unfinished = 0
         self._asleep = False
+        self._weights_awake = True
         self._weights_lost = False
 
     @classmethod
@@ -140,6 +141,37 @@ class GenerationEngine(ABC):
         with self._updating(version, recompute):
             self._update_weights(named)
 
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether `update_adapters` is there, for low-rank adapters beside fixed weights."""
+        return False
+
+    @property
+    def takes_stop_texts(self) -> bool:
+        """Whether requests may have `SamplingParams.stop`."""
+        return False
+
+    def update_adapters(
+        self, named: NamedTensors, config: Any, version: int, recompute: bool = False
+    ) -> None:
+        """Replace the low-rank adapters that the weights are used with.
+
+        Args:
+            named: All of them, under the names of peft's files.
+            config: Their `peft.LoraConfig`.
+            version: Their number.
+            recompute: As for `update_weights`.
+
+        Raises:
+            ValueError: The engine takes no adapters, or as `update_weights`.
+        """
+        require(
+            self.takes_adapters,
+            "this engine takes no adapters by themselves: set weight_syncer.lora to merged",
+        )
+        with self._updating(version, recompute):
+            self._update_adapters(named, config, version)
+
     def sleep(self, weights: KeptWeights = "keep") -> None:
         """Free the memory of keys and values, and that of the weights.
 
@@ -157,17 +189,26 @@ class GenerationEngine(ABC):
         )
         self._sleep(weights)
         self._asleep = True
+        self._weights_awake = False
         self._weights_lost = self._weights_lost or weights == "discard"
 
-    def wake(self) -> None:
+    def wake(self, weights_only: bool = False) -> None:
         """Take the memory back that `sleep` gave away.
+
+        Args:
+            weights_only: Leave the memory of keys and values to others for now, until `wake()`;
+                `update_weights` can come in between.
 
         Raises:
             ValueError: The engine does not sleep.
         """
         require(self._asleep, "wake: the engine is awake")
-        self._wake()
-        self._asleep = False
+        if not self._weights_awake:
+            self._wake_weights()
+            self._weights_awake = True
+        if not weights_only:
+            self._wake_cache()
+            self._asleep = False
 
     @abstractmethod
     def stats(self) -> dict[str, float]:
@@ -194,18 +235,26 @@ class GenerationEngine(ABC):
     def _update_weights(self, named: NamedTensors) -> None:
         """Load weights; responses in the making are recomputed."""
 
+    def _update_adapters(self, named: NamedTensors, config: Any, version: int) -> None:
+        """Load adapters; responses in the making are recomputed."""
+        raise NotImplementedError
+
     @abstractmethod
     def _sleep(self, weights: KeptWeights) -> None:
         """Give memory away; the engine is idle."""
 
     @abstractmethod
-    def _wake(self) -> None:
-        """Take memory back."""
+    def _wake_weights(self) -> None:
+        """Take the memory of the weights back, if it was given away."""
+
+    @abstractmethod
+    def _wake_cache(self) -> None:
+        """Take the memory of keys and values back; the weights have theirs."""
 
     @contextmanager
     def _updating(self, version: int, recompute: bool) -> Iterator[None]:
         """Check that weights can be replaced; counts them as lost until the block is through."""
-        require(not self._asleep, "update_weights: the engine sleeps; wake() it first")
+        require(self._weights_awake, "update_weights: the engine sleeps; wake() it first")
         require(
             recompute or not self.unfinished,
             f"update_weights: {self.unfinished} responses are in the making and their keys and "
@@ -247,6 +296,11 @@ class GenerationEngine(ABC):
                 f"{len(prompt) + limit}, but a sequence has {self.max_length} at most; raise "
                 "runner.seq_length or lower algorithm.sampling_params.max_new_tokens"
             )
+        require(
+            not request.params.stop or self.takes_stop_texts,
+            f"request {name!r} ends at the texts {list(request.params.stop)}, but this engine ends "
+            "at tokens alone: use rollout_backend vllm, or texts of one token each",
+        )
         self._check_tokens(name, "prompt", prompt)
         for partial in request.partials:
             self._check_partial(request, partial)

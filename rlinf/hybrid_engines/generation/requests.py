@@ -25,6 +25,8 @@ class SamplingParams:
         ignore_eos: Do not end at the end of sequence of the model.
         seed: Of the noise of this request. Request, sample index and position alone decide on the
             noise, so the same request gives the same tokens in any batch. None is a new one.
+        stop: Texts that end a response, for engines that have the tokenizer; the last token of the
+            response is the one that completes the text.
     """
 
     max_new_tokens: int | None = None
@@ -34,9 +36,11 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int | None = None
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "stop", tuple(self.stop))
         require(
             self.max_new_tokens is None or self.max_new_tokens >= 1,
             f"max_new_tokens is {self.max_new_tokens}: at least 1 is needed, or None",

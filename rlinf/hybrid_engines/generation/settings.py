@@ -32,6 +32,8 @@ class EngineSettings:
         cuda_graph_max_bs: Largest batch with a CUDA graph; None is up to the engine.
         compiled: Let `torch.compile` fuse what it can.
         trust_remote_code: Run Python code found in the folder.
+        tokenizer_path: Folder of the tokenizer, for requests that end at texts; None does without.
+        lora_rank: Of adapters that come by themselves; None is none.
         options: The section of the engine's own keys, such as `rollout.vllm`.
     """
 
@@ -48,6 +50,8 @@ class EngineSettings:
     cuda_graph_max_bs: int | None = None
     compiled: bool = False
     trust_remote_code: bool = False
+    tokenizer_path: str | None = None
+    lora_rank: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

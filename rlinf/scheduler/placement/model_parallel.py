@@ -39,7 +39,7 @@ class ParallelSizes:
     """Data parallel: copies of the model."""
 
 
-_REQUIRED = ("actor", "rollout", "reward")
+_REQUIRED = ("rollout", "reward")
 
 
 def _size(component: str, field: str) -> property:
@@ -50,10 +50,12 @@ def _size(component: str, field: str) -> property:
 class ModelParallelComponentPlacement(ComponentPlacement):
     """Actor, rollout and their helpers, each on a run of resources; for reasoning and agents.
 
-    Collocated: actor and rollout use the same resources. The rollout has one process for each
-    tensor-parallel group of its own. Where the actor's groups are larger, the rollout's are
-    strided, so that each rollout shard lies on a device that already holds part of it.
-    Disaggregated: actor, rollout, critic and dedicated inference have resources of their own.
+    The rollout has one process for each tensor-parallel group of its own.
+    Collocated: actor and rollout use the same resources, or one of them a part of the other's.
+    Where they use the same and the actor's groups are larger, the rollout's are strided, so that
+    each rollout shard lies on a device that already holds part of it.
+    Disaggregated: actor and rollout have resources of their own; or there is no actor.
+    Dedicated inference and critics have resources of their own in both.
     """
 
     actor_world_size = _size("actor", "world")
@@ -89,12 +91,14 @@ class ModelParallelComponentPlacement(ComponentPlacement):
             PlacementError: If the components do not fit one of the two modes.
         """
         super().__init__(cfg, cluster)
-        missing = [name for name in _REQUIRED if name not in self._specs]
+        # An evaluation has no actor.
+        required = _REQUIRED if self._cfg.get("actor") is None else ("actor", *_REQUIRED)
+        missing = [name for name in required if name not in self._specs]
         if missing:
             raise PlacementError(
                 PATH,
                 f"has no {', '.join(missing)}",
-                allowed=f"the components {', '.join(_REQUIRED)}; optional are inference (or"
+                allowed=f"the components {', '.join(required)}; optional are inference (or"
                 " actor_inference), critic and critic_inference",
                 fix=f"add e.g. {missing[0]}: 0",
             )
@@ -114,7 +118,7 @@ class ModelParallelComponentPlacement(ComponentPlacement):
 
     @property
     def is_collocated(self) -> bool:
-        """Whether actor and rollout use the same resources."""
+        """Whether actor and rollout share resources."""
         return self._mode is PlacementMode.COLLOCATED
 
     @property
@@ -199,19 +203,13 @@ class ModelParallelComponentPlacement(ComponentPlacement):
                 "cluster.auto_scheduler", "is not supported", fix="place the components yourself"
             )
         used = {name: self.devices(name) for name in self._parallel}
-        helpers = [n for n in self._parallel if n in (self._inference, "critic_inference")]
-        if used["actor"] == used["rollout"]:
-            if helpers:
-                raise self.get_spec(helpers[0]).source.error(
-                    f"{helpers[0]} cannot be placed when actor and rollout are collocated",
-                    allowed="actor and rollout on resources of their own, or no inference",
-                    fix=f"remove {helpers[0]}: the actor does its work",
-                )
-            if "critic" in used and used["critic"] != used["actor"]:
-                self._check_disjoint("actor", "critic")
-            return PlacementMode.COLLOCATED
         for first, second in combinations(self._parallel, 2):
-            self._check_disjoint(first, second)
+            same = used[first] == used[second]
+            if {first, second} == {"actor", "rollout"}:
+                if not (used[first] <= used[second] or used[second] <= used[first]):
+                    self._check_disjoint(first, second)
+            elif not (same and {first, second} == {"actor", "critic"}):
+                self._check_disjoint(first, second)
         algorithm = self._cfg.get("algorithm") or {}
         if self.has_dedicated_inference and not algorithm.get("recompute_logprobs"):
             raise self.get_spec(self._inference).source.error(
@@ -219,7 +217,8 @@ class ModelParallelComponentPlacement(ComponentPlacement):
                 allowed="inference together with algorithm.recompute_logprobs: true",
                 fix=f"set it, or remove {self._inference}",
             )
-        return PlacementMode.DISAGGREGATED
+        shared = "actor" in used and used["actor"] & used["rollout"]
+        return PlacementMode.COLLOCATED if shared else PlacementMode.DISAGGREGATED
 
     def _check_disjoint(self, first: str, second: str) -> None:
         shared = self.devices(first) & self.devices(second)
@@ -227,8 +226,8 @@ class ModelParallelComponentPlacement(ComponentPlacement):
             raise self.get_spec(second).source.error(
                 f"{second} shares {len(shared)} of its {len(self.devices(second))} resources with"
                 f" {first} ({self.get_spec(first).text})",
-                allowed="actor and rollout on the same ranks (collocated), or no shared ranks"
-                " (disaggregated)",
+                allowed="actor and rollout on the same ranks, or one on a part of the other's"
+                " (collocated), or no shared ranks (disaggregated); others on ranks of their own",
             )
 
     def _make_strategy(self, name: str) -> PlacementStrategy:
@@ -236,8 +235,9 @@ class ModelParallelComponentPlacement(ComponentPlacement):
         per_process, stride = 1, 1
         if name == "rollout":
             per_process = sizes.tp * sizes.pp
-            actor_tp = self._sizes["actor"].tp
-            if self.is_collocated and actor_tp > sizes.tp:
+            actor_tp = self._sizes["actor"].tp if "actor" in self._sizes else 1
+            same = self.is_collocated and self.devices("actor") == self.devices("rollout")
+            if same and actor_tp > sizes.tp:
                 if actor_tp % sizes.tp:
                     raise spec.source.error(
                         f"rollout shards do not line up with the actor's: {actor_tp} ="

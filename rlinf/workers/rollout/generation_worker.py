@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from rlinf.hybrid_engines.generation import (
     SamplingParams,
     build_engine,
 )
+from rlinf.hybrid_engines.generation.adapters import ReceivedAdapters, keeps_adapters
 from rlinf.hybrid_engines.generation.settings import PRECISIONS
 from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
@@ -63,36 +66,55 @@ class GenerationWorker(Worker):
         network = complete(rollout_section(cfg) if evaluated is None else evaluated.network, None)
         model = None
         self._weights: PolicyReceiver | None = None
-        # An engine of another project has its weights elsewhere, and adapters are merged here.
-        merges = evaluated is None and cfg.weight_syncer.lora == "adapters"
-        if own or merges:
+        self._adapters: ReceivedAdapters | None = None
+        adapters = evaluated is None and cfg.weight_syncer.lora == "adapters"
+        if adapters and keeps_adapters(cfg):
+            self._adapters = ReceivedAdapters(network)
+        elif own or adapters:
+            # An engine of another project has its weights elsewhere, and adapters are merged here.
             from rlinf.models.causal_lm.load import load_causal_lm
 
             model = load_causal_lm(network, torch.float32)
         if model is not None and evaluated is None:
             self._weights = PolicyReceiver(self, cfg, model)
         settings = EngineSettings.from_config(cfg, model if own else None, network)
+        if self._adapters is not None:
+            settings = replace(settings, lora_rank=self._adapters.config.r)
         self._format = getattr(torch, PRECISIONS[settings.precision])
-        self.engine = build_engine(cfg.rollout.rollout_backend, settings)
+        self._ends, self._texts = self._stops()
+        with tempfile.TemporaryDirectory(prefix="rlinf-tokenizer-") as folder:
+            if self._texts:
+                tokenizer_of_run(cfg).save_pretrained(folder)
+                settings = replace(settings, tokenizer_path=folder)
+            self.engine = build_engine(cfg.rollout.rollout_backend, settings)
         if evaluated is not None and evaluated.weights is not None:
             policy = get_model(network, dtype=torch.float32)
             load_weights(policy, evaluated.weights)
             self.engine.update_weights(policy.policy_tensors(lambda t: t), evaluated.step)
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
-        self._ends = self._end_tokens()
 
-    def _end_tokens(self) -> tuple[int, ...]:
+    def _stops(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Return the tokens and the texts that end a response.
+
+        Raises:
+            ValueError: A text is not one token, and the engine does not look for texts.
+        """
         tokenizer = tokenizer_of_run(self.cfg)
-        ends = [tokenizer.eos_token_id]
+        backend = self.cfg.rollout.rollout_backend
+        ends, texts = [tokenizer.eos_token_id], []
         for text in self.cfg.algorithm.sampling_params.stop:
             tokens = tokenizer.encode(text, add_special_tokens=False)
-            if len(tokens) != 1:
+            if len(tokens) == 1:
+                ends += tokens
+            elif backend == "vllm":
+                texts.append(text)
+            else:
                 raise ValueError(
                     f"algorithm.sampling_params.stop has {text!r}, which is {len(tokens)} tokens; "
-                    "a text that ends a response must be one token of the tokenizer"
+                    f"with rollout_backend {backend} a text that ends a response must be one token "
+                    "of the tokenizer (vllm takes any text)"
                 )
-            ends += tokens
-        return tuple(ends)
+        return tuple(ends), tuple(texts)
 
     # -- generating -----------------------------------------------------------------------------
 
@@ -155,6 +177,7 @@ class GenerationWorker(Worker):
         further: dict[str, Any] = {
             "seed": seed_of(self._seed, purpose, request.prompt.index),
             "stop_token_ids": self._ends,
+            "stop": self._texts,
         }
         section = self.cfg.algorithm.sampling_params
         if request.validation and self.cfg.algorithm.val_sampling_params is not None:
@@ -178,10 +201,13 @@ class GenerationWorker(Worker):
     # -- weights --------------------------------------------------------------------------------
 
     async def sync_model_from_actor(self) -> int:
-        """Receive the actor's weights, or adapters to merge; return their version."""
-        self._wake()
+        """Receive the actor's weights or adapters; return their version."""
+        if self._asleep:
+            # Keys and values come last: the room for what arrives may be theirs.
+            self.engine.wake(weights_only=True)
         self._suspend()
         version = self._load()
+        self._wake()
         self._carry_on()
         return version
 
@@ -214,6 +240,11 @@ class GenerationWorker(Worker):
 
     def _load(self) -> int:
         """Bring the engine to the next version of the weights; return its number."""
+        if self._adapters is not None:
+            version = WeightReceiver(self, self.cfg).receive(self._adapters)
+            adapters = self._adapters
+            self.engine.update_adapters(adapters.state_dict(), adapters.config, version)
+            return version
         if self._weights is None:
             named, version = WeightReceiver(self, self.cfg).collect()
             self.engine.update_weights(named, version)

@@ -353,10 +353,12 @@ class HFEngine(GenerationEngine):
         if self._on_cuda:
             torch.cuda.empty_cache()
 
-    def _wake(self) -> None:
+    def _wake_weights(self) -> None:
         if self._weights_away:
             self._decoder.weights.restore()
             self._weights_away = False
+
+    def _wake_cache(self) -> None:
         self._decoder.allocate()
 
 

@@ -159,7 +159,8 @@ def test_memory(running):
         ("release", ["kv_cache"]),
         ("resume", ["kv_cache"]),
         ("release", ["kv_cache", "weights"]),
-        ("resume", ["kv_cache", "weights"]),
+        ("resume", ["weights"]),
+        ("resume", ["kv_cache"]),
         ("shutdown",),
     ]
 

@@ -147,10 +147,37 @@ def test_process_ranks_that_agree_are_accepted() -> None:
     assert placement.get_world_size("rollout") == 2
 
 
+def test_helpers_beside_a_collocated_pair() -> None:
+    placement = place(
+        {"actor,rollout,reward": "0-3", "inference": "4-5", "reference": 6, "critic": 7},
+        algorithm={"recompute_logprobs": True},
+        rollout_tp=2,
+    )
+    assert placement.is_collocated
+    assert devices(placement, "rollout") == [[0, 1], [2, 3]]
+    assert devices(placement, "inference") == [[4], [5]]
+    assert devices(placement, "reference") == [[6]]
+
+
+@pytest.mark.parametrize(("actor", "rollout"), [("0-3", "0-1"), ("2-3", "0-3")])
+def test_one_may_use_a_part_of_the_others_resources(actor: str, rollout: str) -> None:
+    placement = place({"actor": actor, "rollout": rollout, "reward": 0}, actor_tp=2, rollout_tp=1)
+    assert placement.is_collocated
+    first, last = map(int, rollout.split("-"))
+    assert devices(placement, "rollout") == [[rank] for rank in range(first, last + 1)]
+
+
+def test_an_evaluation_has_no_actor() -> None:
+    placement = place({"rollout": "0-3", "reward": 0}, rollout_tp=2, actor=None)
+    assert placement.is_disaggregated
+    assert devices(placement, "rollout") == [[0, 1], [2, 3]]
+
+
 DISJOINT = {"actor": "0-3", "rollout": "4-7", "reward": 0}
 
 MISTAKES = {
     "no reward": ({"actor,rollout": "all"}, {}, "has no reward"),
+    "no actor": ({"rollout,reward": "all"}, {}, "has no actor"),
     "no rollout": ({"actor,reward": "all"}, {}, "has no rollout"),
     "overlap": (
         {"actor": "0-3", "rollout": "2-7", "reward": 0},
@@ -172,7 +199,7 @@ MISTAKES = {
     "collocated inference": (
         {**COLLOCATED, "inference": "0-3"},
         {},
-        "inference cannot be placed when actor and rollout are collocated",
+        "inference shares 4 of its 4 resources with actor",
     ),
     "critic overlaps": ({**COLLOCATED, "critic": "0-3"}, {}, "critic shares 4 of its 4"),
     "inference without work": (

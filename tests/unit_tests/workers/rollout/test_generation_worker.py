@@ -174,6 +174,7 @@ class Typist:
 
     def __init__(self) -> None:
         self.version, self.asleep, self.weights = 0, False, {"w": torch.zeros(1)}
+        self.weights_awake = True
         self._work: dict[Any, GenerationResult] = {}
         self.typed = asyncio.Event()
 
@@ -207,17 +208,17 @@ class Typist:
 
     def sleep(self, weights: str) -> None:
         assert not self.asleep and not self._work and weights == "offload"
-        self.asleep = True
+        self.asleep, self.weights_awake = True, False
 
-    def wake(self) -> None:
+    def wake(self, weights_only: bool = False) -> None:
         assert self.asleep
-        self.asleep = False
+        self.asleep, self.weights_awake = weights_only, True
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         return list(self.weights.items())
 
     def update_weights(self, named: dict[str, torch.Tensor], version: int) -> None:
-        assert not self.asleep and not self._work
+        assert self.weights_awake and not self._work
         self.weights, self.version = dict(named), version
 
     def stats(self) -> dict[str, float]:
