@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from rlinf.config.errors import ABSENT, Problem, show
+from rlinf.config.port_range import parse_port_range
 from rlinf.config.schema.root import TASKS
 from rlinf.config.supported_model import SupportedModel
 from rlinf.config.tracked import to_plain
@@ -148,6 +149,17 @@ def has_an_end(context: CheckContext) -> Iterator[Problem]:
     if runner.max_steps == -1 and runner.max_epochs == -1 and not runner.only_eval:
         message = "the run would never end: max_steps and max_epochs are both -1 (no limit)"
         yield Problem("runner.max_steps", -1, message, "set runner.max_steps or runner.max_epochs")
+
+
+@cross_check()
+def ports_are_a_range(context: CheckContext) -> Iterator[Problem]:
+    """The ports that the run listens on can be opened."""
+    given = context.cfg.cluster.port_range
+    if given is not None:
+        try:
+            parse_port_range(given)
+        except ValueError as error:
+            yield Problem("cluster.port_range", given, str(error), "write it as 30000-30999")
 
 
 @cross_check(TASKS)

@@ -29,6 +29,7 @@ class RunSpec:
         import_path: where the driver finds its modules; workers look there, too.
         trace: whether processes record what they do and wait for.
         debug: whether a worker that raises opens the debugger.
+        ports: (lowest, highest) port that processes listen on; None is any.
     """
 
     run_id: str
@@ -43,6 +44,7 @@ class RunSpec:
     import_path: list[str] = field(default_factory=list)
     trace: bool = True
     debug: bool = False
+    ports: tuple[int, int] | None = None
 
     def on_node(self, path: str) -> Path:
         """Return where a process of the run, on this node, puts what belongs to a path of it."""
@@ -81,7 +83,8 @@ class WorkerSpec:
         address: name of the worker.
         world_size: number of workers in the group.
         node_rank: rank of its node in the cluster.
-        node_ip: address of its node.
+        node_ip: address at which others reach it.
+        comm_ips: addresses at which it exchanges data, that one first.
         env: environment variables to set before anything of the user's is imported.
         accelerator_type: kind of accelerator, or "NO_ACCEL".
         accelerator_model: its model.
@@ -102,6 +105,7 @@ class WorkerSpec:
     node_rank: int
     node_ip: str
     env: dict[str, str]
+    comm_ips: list[str] = field(default_factory=list)
     accelerator_type: str = "NO_ACCEL"
     accelerator_model: str = ""
     accelerator_rank: int = -1

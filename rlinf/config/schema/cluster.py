@@ -116,6 +116,11 @@ class ClusterConfig(Section):
     timeouts: TimeoutsConfig = Field(
         default_factory=TimeoutsConfig, description="Deadlines of every wait, in seconds."
     )
+    port_range: str | None = Field(
+        None,
+        description="Ports that processes of the run listen on, on every machine: `30000-30999`; "
+        "null is any free port.",
+    )
     log_dir: str | None = Field(
         None, description="Folder for logs and failure cards; null is the run's own folder."
     )

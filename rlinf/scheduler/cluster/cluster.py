@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rlinf.config.port_range import parse_port_range
 from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.channel.spec import KEEPER_GROUP, ChannelSpec
 from rlinf.scheduler.cluster import nodes as node_search
@@ -173,6 +174,7 @@ class Cluster:
         self.log_dir = (Path(named) if named else default_log_dir(run_id)).absolute()
         prepare_log_dir(self.log_dir)
         timeouts = DEFAULT_TIMEOUTS | dict(cfg.get("timeouts") or {})
+        ports = _ports(cfg.get("port_range"))
         namespace = f"rlinf-{run_id}"
         old_sigterm = signal.getsignal(signal.SIGTERM)
         debug = _debug_mode()
@@ -196,7 +198,10 @@ class Cluster:
             several = len(self.topology.nodes) > 1
             secret = new_secret()
             self._server = RegistryServer(
-                secret, self._driver_node.node_ip if several else None, float(timeouts["reconnect"])
+                secret,
+                self._driver_node.comm_ips[0] if several else None,
+                float(timeouts["reconnect"]),
+                ports,
             )
             self._server.on_unreachable = self._lose_hosts
             self._server.state.values["topology"] = self.topology
@@ -215,6 +220,7 @@ class Cluster:
                 import_path=[os.path.abspath(path) for path in sys.path],
                 trace=trace,
                 debug=debug != "0",
+                ports=ports,
             )
             start_trace(str(self.log_dir / "driver.trace") if trace else None)
             others = [n for n in self.topology.nodes if n is not self._driver_node]
@@ -222,7 +228,7 @@ class Cluster:
             self.files.mark(self.log_dir)
             self.files.follow(self.log_dir)
             self._runtime = ProcessRuntime(
-                "driver", self.run, self._driver_node.node_rank, self._driver_node.node_ip
+                "driver", self.run, self._driver_node.node_rank, self._driver_node.comm_ips
             )
             self._runtime.backend = self._session.backend
             self._runtime.introduce()
@@ -520,6 +526,21 @@ class Cluster:
         text = tracked.unread_report(self._cfg, reads)
         if text:
             print(text, file=sys.stderr, flush=True)
+
+
+def _ports(given: str | None) -> tuple[int, int] | None:
+    """Return the lowest and the highest port that processes listen on; None is any.
+
+    Raises:
+        ClusterError: it is no range of ports.
+    """
+    if given is None:
+        return None
+    try:
+        allowed = parse_port_range(given)
+    except ValueError as error:
+        raise ClusterError(f"cluster.port_range: {error}") from None
+    return allowed[0], allowed[-1]
 
 
 def _debug_mode() -> str:

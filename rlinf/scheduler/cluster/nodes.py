@@ -111,6 +111,7 @@ def _describe(node: AliveNode, facts: dict[str, Any]) -> NodeInfo:
         node_rank=-1,
         ray_id=node.ray_id,
         node_ip=node.ip,
+        comm_ips=facts["comm_ips"],
         is_head=node.is_head,
         num_cpus=facts["num_cpus"],
         python_interpreter_path=facts["python"],

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from rlinf.scheduler.cluster.interfaces import comm_addresses
 from rlinf.scheduler.env_vars import ClusterEnvVar
 from rlinf.scheduler.failure.process_state import oom_kills
 
@@ -21,4 +22,5 @@ def probe_node() -> dict[str, Any]:
         "node_rank": ClusterEnvVar.NODE_RANK.get(),
         "hardware": enumerate_hardware(0),
         "oom_kills": oom_kills(),
+        "comm_ips": comm_addresses(),
     }

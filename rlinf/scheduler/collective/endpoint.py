@@ -55,7 +55,7 @@ class Endpoint:
         name: name of this process.
         run: what all processes share.
         node_rank: node of this process.
-        node_ip: address of that node.
+        comm_ips: addresses at which it takes data from other nodes.
         registry: the lifeline; its I/O thread serves the endpoint, too.
         visible: cluster-wide ids of the accelerators that this process sees, by the index that it
             has for each: its own if it is isolated, otherwise all of its node.
@@ -66,14 +66,14 @@ class Endpoint:
         name: str,
         run: RunSpec,
         node_rank: int,
-        node_ip: str,
+        comm_ips: list[str],
         registry: RegistryClient,
         visible: list[int] | None = None,
     ):
         self.name = name
         self.run = run
         self.node_rank = node_rank
-        self.node_ip = node_ip
+        self.node_ip = comm_ips[0]
         self.domain = memory_domain()
         self.visible = list(visible or [])
         self._oom_kills = oom_kills()
@@ -108,7 +108,9 @@ class Endpoint:
             self._on_close,
         )
         if run.num_nodes > 1:
-            self._listeners.append(Listener(self._loop, ("tcp", node_ip, 0), *args))
+            self._listeners += [
+                Listener(self._loop, ("tcp", ip, 0), *args, ports=run.ports) for ip in comm_ips
+            ]
         self.links = DeviceLinks(self)
         registry.on_inquiry("broken", self._on_broken)
         registry.on_death(self._on_death)

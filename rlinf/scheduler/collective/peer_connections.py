@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +17,7 @@ from rlinf.scheduler.net.connection import Connection, Numbers
 from rlinf.scheduler.net.interrupts import interruptible
 from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
-from rlinf.scheduler.net.sockets import connect
+from rlinf.scheduler.net.sockets import Address, connect
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec
 
@@ -208,9 +209,10 @@ class PeerConnections:
     def _connect(self, peer: str) -> Connection:
         deadline = Deadline(self._run.timeout("recv"))
         info = self.locate(peer)
+        attempt = 0
         while True:
-            near = info.cluster_node_rank == self._node_rank
-            address = next((a for a in info.endpoints if near or a[0] == "tcp"), None)
+            address = self._address_of(peer, info, attempt)
+            attempt += 1
             if address is None:
                 raise WorkerDied(peer, cause=f"it has no address for node {self._node_rank}")
             with self._lock:
@@ -233,6 +235,14 @@ class PeerConnections:
                 )
             except OSError as failure:
                 info = self._look_again(peer, failure, deadline)
+
+    def _address_of(self, peer: str, info: WorkerInfo, attempt: int) -> Address | None:
+        """Return where to reach a peer; on another node, pairs share its interfaces evenly."""
+        if info.cluster_node_rank == self._node_rank:
+            return info.endpoints[0] if info.endpoints else None
+        usable = [address for address in info.endpoints if address[0] == "tcp"]
+        first = zlib.crc32(f"{self._name} {peer}".encode())
+        return usable[(first + attempt) % len(usable)] if usable else None
 
     def _look_again(self, peer: str, failure: OSError, deadline: Deadline) -> WorkerInfo:
         """Return where a peer is that could not be reached; it may be slow, or started anew."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -36,6 +38,7 @@ class Listener:
         on_close: OnClose,
         on_connect: Callable[[Connection], None] | None = None,
         on_probe: Callable[[dict[str, Any]], None] | None = None,
+        ports: tuple[int, int] | None = None,
     ):
         self._loop = loop
         self._on_probe = on_probe
@@ -54,7 +57,7 @@ class Listener:
                 socket.socket(_family(address[1]), socket.SOCK_STREAM)
             )
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._sock.bind((address[1], address[2]))
+            _bind(self._sock, address, ports)
             self.address = ("tcp", address[1], self._sock.getsockname()[1])
         self._sock.listen(1024)
         self._sock.setblocking(False)
@@ -166,13 +169,53 @@ def _greeted(
     forks.close_in_child(sock)
     try:
         sock.settimeout(timeout)
-        interruptible(sock.connect, target)
+        _reach(sock, target, timeout)
         _tune(sock)
         interruptible(auth.greet, sock, secret, identity)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _reach(sock: socket.socket, target: Any, timeout: float) -> None:
+    """Connect; errors name the address."""
+    where = target if isinstance(target, str) else f"{target[0]} port {target[1]}"
+    try:
+        interruptible(sock.connect, target)
+    except TimeoutError as error:
+        raise TimeoutError(
+            f"nobody answers at {where} within {timeout:g} s; a firewall may block "
+            "it (cluster.port_range sets the ports, RLINF_COMM_NET_DEVICES the interface)"
+        ) from error
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}: {where}") from error
+
+
+def _bind(sock: socket.socket, address: Address, ports: tuple[int, int] | None) -> None:
+    """Bind to a port, or to any free one of a range.
+
+    Raises:
+        OSError: none is free, or the address is not of this machine; says which.
+    """
+    host, port = address[1:]
+    if ports is None or port:
+        sock.bind((host, port))
+        return
+    allowed = range(ports[0], ports[1] + 1)
+    # All processes of a node look for one at the same time.
+    first = secrets.randbelow(len(allowed))
+    for candidate in (*allowed[first:], *allowed[:first]):
+        try:
+            sock.bind((host, candidate))
+            return
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise OSError(error.errno, f"{error.strerror}: {host}") from error
+    raise OSError(
+        errno.EADDRINUSE,
+        f"no port of cluster.port_range {ports[0]}-{ports[1]} is free at {host}; use a wider range",
+    )
 
 
 def _family(host: str) -> socket.AddressFamily:

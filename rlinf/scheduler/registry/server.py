@@ -27,13 +27,20 @@ class RegistryServer:
     error)`. The server also sends events: `("event", name, payload)`.
     """
 
-    def __init__(self, secret: bytes, host: str | None = None, reconnect: float = 10.0):
+    def __init__(
+        self,
+        secret: bytes,
+        host: str | None = None,
+        reconnect: float = 10.0,
+        ports: tuple[int, int] | None = None,
+    ):
         """Start to listen.
 
         Args:
             secret: secret of the run.
             host: address for processes on other nodes; None if there are none.
             reconnect: seconds that the link to another node may be down.
+            ports: (lowest, highest) port to listen on; None is any.
         """
         self.state = RegistryState()
         self.services: dict[str, Callable[..., Any]] = {}
@@ -53,7 +60,7 @@ class RegistryServer:
         args = (secret, self._on_message, self._on_close, self._on_connect, self._on_probe)
         self._listeners = [Listener(self._loop, ("unix", name), *args)]
         if host is not None:
-            self._listeners.append(Listener(self._loop, ("tcp", host, 0), *args))
+            self._listeners.append(Listener(self._loop, ("tcp", host, 0), *args, ports=ports))
 
     @property
     def addresses(self) -> list[Address]:

@@ -58,6 +58,11 @@ class NodeInfo:
     """Variables that every worker on the node gets in addition."""
     hardware_resources: list[HardwareResource] = field(default_factory=list)
     profiler_backends: list[str] = field(default_factory=list)
+    comm_ips: list[str] = field(default_factory=list)
+    """Addresses at which its processes exchange data; `node_ip` if none is given."""
+
+    def __post_init__(self) -> None:
+        self.comm_ips = self.comm_ips or [self.node_ip]
 
     @property
     def accelerators(self) -> list[AcceleratorInfo]:

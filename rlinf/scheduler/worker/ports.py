@@ -27,28 +27,34 @@ def port_choices(highest: int = _HIGHEST_PORT) -> range:
     return below if len(below) >= len(above) else above
 
 
-def free_port(highest: int | None = None) -> int:
+def free_port(highest: int | None = None, allowed: tuple[int, int] | None = None) -> int:
     """Return a port that is free at this moment and that no outgoing connection takes meanwhile.
 
     Args:
         highest: the highest port allowed; None is 65535.
+        allowed: lowest and highest port of `cluster.port_range`, if there is one.
 
     Raises:
-        ValueError: the limit leaves no port to choose from.
+        ValueError: the limits leave no port to choose from.
     """
-    if highest is not None and not _LOWEST_PORT <= highest <= _HIGHEST_PORT:
+    lowest = _LOWEST_PORT if allowed is None else allowed[0]
+    if highest is not None and not lowest <= highest <= _HIGHEST_PORT:
         raise ValueError(
-            f"max_port_num={highest} is not possible: ports are taken from {_LOWEST_PORT} to "
-            f"{_HIGHEST_PORT}"
+            f"max_port_num={highest} is not possible: ports are taken from {lowest} to "
+            f"{_HIGHEST_PORT if allowed is None else allowed[1]}"
         )
-    choices = port_choices(_HIGHEST_PORT if highest is None else highest)
+    most = _HIGHEST_PORT if highest is None else highest
+    if allowed is None:
+        choices = port_choices(most)
+    else:
+        choices = range(allowed[0], min(allowed[1], most) + 1)
     for _ in range(len(choices)):
         # Not `random`, which a program may seed alike in all of its processes.
         port = choices[secrets.randbelow(len(choices))]
         if _is_free(port):
             return port
-    if highest is not None:
-        raise ValueError(f"no port up to max_port_num={highest} is free on this node")
+    if highest is not None or allowed is not None:
+        raise ValueError(f"no port of {choices[0]} to {choices[-1]} is free on this node")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         # All ports are the kernel's to give away.
         sock.bind(("", 0))

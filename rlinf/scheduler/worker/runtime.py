@@ -65,7 +65,7 @@ class ProcessRuntime:
         name: str,
         run: RunSpec,
         node_rank: int,
-        node_ip: str,
+        comm_ips: list[str],
         visible: list[int] | None = None,
         on_lost: Any = None,
     ):
@@ -74,7 +74,7 @@ class ProcessRuntime:
         self.name = name
         self.run = run
         self.node_rank = node_rank
-        self.node_ip = node_ip
+        self.node_ip = comm_ips[0]
         self.registry = RegistryClient(
             run.registry,
             run.secret,
@@ -84,7 +84,7 @@ class ProcessRuntime:
             timeout=run.timeout("registry") or 60.0,
             reconnect=run.timeout("reconnect") or 10.0,
         )
-        self.endpoint = Endpoint(name, run, node_rank, node_ip, self.registry, visible)
+        self.endpoint = Endpoint(name, run, node_rank, comm_ips, self.registry, visible)
         self.mailbox = Mailbox(self.endpoint)
         self.exchange = Exchange(self.mailbox)
         self.broadcaster = Broadcaster(self.endpoint, self.mailbox)
@@ -161,7 +161,7 @@ class WorkerRuntime(ProcessRuntime):
             spec.name,
             spec.run,
             spec.node_rank,
-            spec.node_ip,
+            spec.comm_ips or [spec.node_ip],
             spec.visible,
             on_lost=self._registry_lost if scope is None else None,
         )
@@ -211,7 +211,7 @@ class WorkerRuntime(ProcessRuntime):
     def lock_free_port(self, highest: int | None = None, attempts: int = 1000) -> int:
         """Find a free port of this node and reserve it for this process."""
         for _ in range(attempts):
-            port = free_port(highest)
+            port = free_port(highest, self.run.ports)
             if self.registry.ask("port", node_rank=self.node_rank, port=port):
                 return port
         raise RuntimeError(f"no free port on node {self.node_rank} after {attempts} tries")

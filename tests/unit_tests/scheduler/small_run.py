@@ -32,11 +32,20 @@ class SmallRun:
     Args:
         log_dir: where members would log.
         num_nodes: with several, members on different nodes exchange data over TCP.
+        host: address that all have.
+        ports: lowest and highest port that they listen on; None is any.
     """
 
-    def __init__(self, log_dir: Path, num_nodes: int = 1):
+    def __init__(
+        self,
+        log_dir: Path,
+        num_nodes: int = 1,
+        host: str = "127.0.0.1",
+        ports: tuple[int, int] | None = None,
+    ):
         secret = new_secret()
-        self.server = RegistryServer(secret, "127.0.0.1" if num_nodes > 1 else None)
+        self._host = host
+        self.server = RegistryServer(secret, host if num_nodes > 1 else None, ports=ports)
         names = ("registry", "recv", "channel", "lock", "launch")
         self._spec = RunSpec(
             "small",
@@ -47,6 +56,7 @@ class SmallRun:
             num_nodes=num_nodes,
             log_dir=str(log_dir),
             timeouts={name: 3 * PROMPTLY for name in names},
+            ports=ports,
         )
         self._members: list[ProcessRuntime] = []
 
@@ -67,7 +77,7 @@ class SmallRun:
             visible: cluster-wide ids of the accelerators that it sees.
             own: cluster-wide ids of those that it was given.
         """
-        member = ProcessRuntime(name, self._spec, node_rank, "127.0.0.1", visible)
+        member = ProcessRuntime(name, self._spec, node_rank, [self._host], visible)
         self._members.append(member)
         endpoints = member.endpoint.addresses
         if wire is not None:

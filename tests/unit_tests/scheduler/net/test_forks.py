@@ -24,7 +24,7 @@ def say(line):
     os.write(1, (line + chr(10)).encode())
 
 run = pickle.load(open(sys.argv[1], "rb"))
-here = ProcessRuntime("parent:0", run, 0, "127.0.0.1")
+here = ProcessRuntime("parent:0", run, 0, ["127.0.0.1"])
 set_current_runtime(here)
 here.registry.ask("register", info=WorkerInfo(WorkerAddress.from_name("parent:0"), 0, 1,
     pid=os.getpid(), endpoints=here.endpoint.addresses))
