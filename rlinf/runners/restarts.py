@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from rlinf.config import ConfigError, ExtrasMissing, require_extras, to_plain
+from rlinf.config import ConfigError, ExtrasMissing, require_extras, to_plain, validate_cfg
 from rlinf.runners.run_folder import (
     RunRefused,
     begin_run,
@@ -24,6 +24,7 @@ from rlinf.runners.run_folder import (
 from rlinf.runners.run_summary import begin_summary, end_summary
 from rlinf.runners.stop import RunStopped, is_stop
 from rlinf.scheduler.cluster.hooks import was_told
+from rlinf.scheduler.cluster.lost_nodes import lost_nodes
 from rlinf.utils.checkpoint import CheckpointError, CheckpointStore
 from rlinf.utils.checkpoint.store import MANIFEST
 from rlinf.utils.phases import phases
@@ -100,11 +101,37 @@ def _attempt(cfg: Any, job: Callable[[Any], Any]) -> Any:
             _announce(error, restarts, cfg.runner.max_restarts, newest)
             _keep_logs(folder, restarts)
             resume_dir = str(newest) if newest is not None else cfg.runner.resume_dir
-            attempt_cfg = with_runner_keys(cfg, resume_dir=resume_dir)
+            attempt_cfg = _on_nodes_left(with_runner_keys(cfg, resume_dir=resume_dir), error)
         else:
             if restarts:
                 add_to_summary(folder, restarts=restarts)
             return result
+
+
+def _on_nodes_left(cfg: Any, error: Exception) -> Any:
+    """Return the configuration for the nodes that are left, if its placement allows that.
+
+    Raises:
+        Exception: it does not; the failure that ended the run before.
+    """
+    lost = len(lost_nodes())
+    if not lost:
+        return cfg
+    count = cfg.cluster.num_nodes
+    plain = to_plain(cfg)
+    plain["cluster"]["num_nodes"] = count - lost
+    try:
+        fewer = validate_cfg(plain)
+    except ConfigError as problem:
+        print(
+            f"the run cannot go on: {lost} of {count} nodes are lost, and its placement needs "
+            f"them. {problem}",
+            file=sys.stderr,
+            flush=True,
+        )
+        raise error from None
+    print(f"going on with {count - lost} of {count} nodes", file=sys.stderr, flush=True)
+    return fewer
 
 
 def _newest(folder: Path, since: float) -> Path | None:

@@ -20,6 +20,7 @@ from rlinf.scheduler.cluster.driver_supervisor import DriverSupervisor
 from rlinf.scheduler.cluster.groups import RunningGroups
 from rlinf.scheduler.cluster.hooks import ExitHooks, tell_last
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
+from rlinf.scheduler.cluster.lost_nodes import note_lost
 from rlinf.scheduler.cluster.ray_session import RaySession, alive_nodes
 from rlinf.scheduler.cluster.run_files import RunFiles
 from rlinf.scheduler.cluster.shutdown import (
@@ -429,6 +430,7 @@ class Cluster:
         """
         for rank in {info.cluster_node_rank for info in infos}:
             self.files.lose(rank)
+            note_lost([self.topology.nodes[rank].ray_id])
         self._groups.abandon([info.name for info in infos])
 
     def deaths(self) -> list[Death]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlinf.scheduler.cluster.lost_nodes import lost_nodes
 from rlinf.scheduler.cluster.probe import probe_node
 from rlinf.scheduler.cluster.ray_session import RaySession
 from rlinf.scheduler.env_vars import ClusterEnvVar
@@ -70,7 +71,9 @@ def find_nodes(
     alive = session.wait_for_nodes(count, deadline, lambda nodes: _missing(session, nodes, count))
     facts = _ask(session, alive)
     infos = [_describe(node, facts[node.ray_id]) for node in alive]
-    ranked, extra = rank_nodes(infos, count, has_node_groups=bool(cfg.get("node_groups")))
+    ranked, extra = rank_nodes(
+        infos, count, has_node_groups=bool(cfg.get("node_groups")), gaps=bool(lost_nodes())
+    )
     for node in extra:
         print(f"node {node.node_ip} is not used: cluster.num_nodes is {count}", file=sys.stderr)
     driver = next((node for node in ranked if node.ray_id == here), None)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.scheduler.cluster import ray_messages
+from rlinf.scheduler.cluster.lost_nodes import lost_nodes
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.topology.node import AliveNode
 from rlinf.scheduler.worker.backend import RayBackend
@@ -142,7 +143,7 @@ class RaySession:
 
 
 def alive_nodes() -> list[AliveNode]:
-    """Return the nodes that Ray says are alive; in any process that has joined Ray."""
+    """Return the nodes that Ray says are alive, without those that this process has lost."""
     import ray
 
     return [
@@ -152,7 +153,7 @@ def alive_nodes() -> list[AliveNode]:
             is_head="node:__internal_head__" in node.get("Resources", {}),
         )
         for node in ray.nodes()
-        if node["Alive"]
+        if node["Alive"] and node["NodeID"] not in lost_nodes()
     ]
 
 

@@ -216,7 +216,11 @@ def hardware_of_nodes(
 
 
 def rank_nodes(
-    found: Sequence[NodeInfo], num_nodes: int | None = None, *, has_node_groups: bool = False
+    found: Sequence[NodeInfo],
+    num_nodes: int | None = None,
+    *,
+    has_node_groups: bool = False,
+    gaps: bool = False,
 ) -> tuple[list[NodeInfo], list[NodeInfo]]:
     """Give every node its rank.
 
@@ -228,6 +232,7 @@ def rank_nodes(
         num_nodes: How many the cluster shall have; all that were found if ``None`` or 0.
         has_node_groups: Whether the config has ``node_groups``. It names nodes by rank, so on
             several nodes every one must then have RLINF_NODE_RANK.
+        gaps: Whether nodes of some ranks have been lost; those that are left keep their order.
 
     Returns:
         The nodes of the cluster in rank order, and those left over.
@@ -248,7 +253,10 @@ def rank_nodes(
             f"cluster.node_groups names nodes by rank, so {NODE_RANK} must be set on every node"
             f" before `ray start`. It is set on none. {_export_advice(found)}"
         )
-    order = _by_given_rank(found, num_nodes) if with_rank else sorted(found, key=_natural_order)
+    if with_rank:
+        order = _by_given_rank(found, num_nodes, gaps)
+    else:
+        order = sorted(found, key=_natural_order)
     if len(order) < num_nodes:
         raise NodeRankError(f"the cluster needs {num_nodes} nodes, found {len(order)}")
     kept = [dataclasses.replace(n, node_rank=rank) for rank, n in enumerate(order[:num_nodes])]
@@ -260,7 +268,7 @@ def rank_nodes(
     return kept, order[num_nodes:]
 
 
-def _by_given_rank(found: Sequence[NodeInfo], num_nodes: int) -> list[NodeInfo]:
+def _by_given_rank(found: Sequence[NodeInfo], num_nodes: int, gaps: bool) -> list[NodeInfo]:
     by_rank: dict[int, NodeInfo] = {}
     for node in found:
         text = node.default_env_vars[NODE_RANK].strip()
@@ -275,7 +283,7 @@ def _by_given_rank(found: Sequence[NodeInfo], num_nodes: int) -> list[NodeInfo]:
             )
         by_rank[int(text)] = node
     missing = [rank for rank in range(num_nodes) if rank not in by_rank]
-    if missing:
+    if missing and not gaps:
         raise NodeRankError(
             f"{NODE_RANK} {format_ranks(missing)} of {num_nodes} nodes is missing; found"
             f" {', '.join(f'{rank} on {by_rank[rank]}' for rank in sorted(by_rank))}. Ranks are"

@@ -14,6 +14,7 @@ import pytest
 
 from rlinf.testbed import HostBed
 from tests.e2e_tests.hosts.conftest import ROOT, HostCluster
+from tests.e2e_tests.hosts.test_embodied import RECIPE, SHORT, in_folder, placed
 from tests.long_tests import ALL_TESTS
 
 PROGRAM = Path(__file__).with_name("talk.py")
@@ -79,3 +80,34 @@ def test_a_lost_host_is_named_with_all_of_its_workers(doomed):
     assert card["evidence"] == ["workers there:", "taker:0", "talkers:2"]
     assert card["followers"] in ([], ["talkers:0"], ["talkers:1"], ["talkers:0", "talkers:1"])
     print(f"named after {seconds:.1f} s")
+
+
+@pytest.mark.timeout(600)
+def test_a_run_goes_on_from_its_checkpoint_on_the_hosts_that_are_left(hosts):
+    """The simulators of all hosts: with one host less there are fewer, and the run ends well."""
+    run = "/tmp/runs/survivor"
+    with HostBed(3) as bed:
+        doomed = HostCluster(bed)
+        program = doomed.hosts[0].start(
+            [sys.executable, "-m", "rlinf.cli", "train", RECIPE, *SHORT]
+            + ["cluster.num_nodes=3", placed("0", "0", "all"), in_folder(run)]
+            + ["cluster.cpu_slots_per_node=1", "env.train.total_num_envs=6"]
+            + ["actor.global_batch_size=60", "runner.save_interval=1", "runner.max_epochs=60"]
+            + ["runner.max_restarts=1"],
+            env={**doomed.ray.env, "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        said = []
+        for line in program.stdout:
+            said.append(line)
+            if "step 3/60" in line:
+                bed.hosts[1].kill()
+        assert program.wait() == 0, "".join(said)
+        summary = json.loads(doomed.read(f"{run}/summary.json"))
+        assert (summary["status"], summary["restarts"]) == ("finished", 1)
+        assert "going on with 2 of 3 nodes" in "".join(said)
+        steps = [m["step"] for m in doomed.metrics(run) if "env/episodes" in m]
+        assert steps == list(range(1, 61))
