@@ -12,7 +12,6 @@ from rlinf.testbed.bed import Host, HostBed, HostBedError
 
 PORT = 6379
 _STORE_BYTES = 100 << 20
-"""Of Ray's object store, per host: our data does not go through it."""
 
 
 class RayNodes:
@@ -23,6 +22,7 @@ class RayNodes:
         ranks: `RLINF_NODE_RANK` of each; by default in their order. None leaves it unset.
         env: variables that Ray, and with it every worker, is started with.
         num_cpus: cores that Ray counts on each host.
+        store_bytes: size of Ray's object store on each host; our data does not go through it.
 
     Attributes:
         address: what drivers name as RAY_ADDRESS.
@@ -38,6 +38,7 @@ class RayNodes:
         ranks: Sequence[int | None] | None = None,
         env: Mapping[str, str] | None = None,
         num_cpus: int = 4,
+        store_bytes: int = _STORE_BYTES,
     ):
         self.hosts = list(hosts)
         self.ranks = list(range(len(self.hosts))) if ranks is None else list(ranks)
@@ -47,6 +48,7 @@ class RayNodes:
         others: dict[str, str | None] = {n: None for n in os.environ if n.startswith("RAY_")}
         self._env = {**others, **token, **(env or {})}
         self._num_cpus = num_cpus
+        self._store_bytes = store_bytes
         self.env = {**others, **token, "RAY_ADDRESS": self.address}
         self._await([self._start(0)])
         self._await([self._start(index) for index in range(1, len(self.hosts))])
@@ -59,7 +61,7 @@ class RayNodes:
         return host.start(
             [sys.executable, "-m", "ray.scripts.scripts", "start", *role]
             + [f"--node-ip-address={host.ip}", f"--num-cpus={self._num_cpus}"]
-            + [f"--object-store-memory={_STORE_BYTES}", "--disable-usage-stats"],
+            + [f"--object-store-memory={self._store_bytes}", "--disable-usage-stats"],
             env={**self._env, **own},
             cwd=os.getcwd(),
             stdin=subprocess.DEVNULL,
