@@ -302,7 +302,8 @@ class Endpoint:
         if packed.transfers:
             place += (packed.transfers,)
         meta = pickle.dumps((kind, fields, *place))
-        self._write(connection, meta, packed.buffers, flushed)
+        # What is unpickled is in the first of them; the others are the bytes of tensors and arrays.
+        self._write(connection, meta, packed.buffers, flushed, covered=1)
 
     def answer_raw(
         self,
@@ -311,24 +312,35 @@ class Endpoint:
         fields: tuple[Any, ...],
         buffers: Any = (),
         flushed: Flushed | None = None,
+        covered: int | None = None,
     ) -> None:
         """Send a message whose buffers are not an encoded object, or none at all."""
-        self._write(connection, pickle.dumps((kind, fields)), buffers, flushed)
+        self._write(connection, pickle.dumps((kind, fields)), buffers, flushed, covered)
 
     def submit(
-        self, connection: Connection, kind: str, fields: tuple[Any, ...], buffers: Any = ()
+        self,
+        connection: Connection,
+        kind: str,
+        fields: tuple[Any, ...],
+        buffers: Any = (),
+        covered: int | None = None,
     ) -> None:
         """Like `answer_raw`, but waits for the reason of a failure; not for the I/O thread."""
         try:
-            self.answer_raw(connection, kind, fields, buffers)
+            self.answer_raw(connection, kind, fields, buffers, covered=covered)
         except ConnectionBroken as error:
             raise self._cause(connection, error) from None
 
     def _write(
-        self, connection: Connection, meta: bytes, buffers: Any, flushed: Flushed | None
+        self,
+        connection: Connection,
+        meta: bytes,
+        buffers: Any,
+        flushed: Flushed | None,
+        covered: int | None,
     ) -> None:
         try:
-            connection.send(meta, buffers, flushed)
+            connection.send(meta, buffers, flushed, covered)
         except ConnectionError as error:
             peer = connection.identity["name"]
             broken = ConnectionBroken(self.name, peer=peer, reason=str(error))

@@ -60,38 +60,47 @@ class HostChain:
         connection = endpoint.connections.to(route[0][0])
         views = [memoryview(part).cast("B") for part in parts]
         sizes = [len(view) for view in views]
-        endpoint.submit(connection, "chain", (endpoint.name, tag, number, route, sizes))
-        for chunk in chunks(views, CHUNK):
-            endpoint.submit(connection, "chain.part", (endpoint.name, number), chunk)
+        # What is unpickled is in the first part, which goes with the message that begins.
+        head, *rest = views
+        begin = (endpoint.name, tag, number, route, sizes)
+        endpoint.submit(connection, "chain", begin, [head])
+        for chunk in chunks(rest, CHUNK):
+            endpoint.submit(connection, "chain.part", (endpoint.name, number), chunk, covered=0)
 
     def _on_begin(
-        self, sender: str, connection: Connection, fields: tuple[Any, ...], _: Any
-    ) -> None:
-        source, tag, number, (own, *rest), sizes = fields
-        onward = None
-        if rest:
-            onward = self._onward_to(rest[0][0])
-            onward.send((source, number), "chain", (source, tag, number, rest, sizes), ())
-        incoming = _Incoming(sender, (source, tag, number, own[1:]), sizes, onward)
-        self._incoming[source, number] = incoming
-
-    def _on_part(
         self,
         sender: str,
         connection: Connection,
         fields: tuple[Any, ...],
         buffers: list[memoryview],
     ) -> None:
+        source, tag, number, (own, *rest), sizes = fields
+        onward = None
+        if rest:
+            onward = self._onward_to(rest[0][0])
+            onward.send((source, number), "chain", (source, tag, number, rest, sizes), buffers)
+        incoming = _Incoming(sender, (source, tag, number, own[1:]), buffers[0], sizes[1:], onward)
+        self._incoming[source, number] = incoming
+        if incoming.complete:
+            self._finish(connection, (source, number))
+
+    def _on_part(
+        self, sender: str, connection: Connection, fields: _Key, buffers: list[memoryview]
+    ) -> None:
         incoming = self._incoming.get(fields)
         if incoming is None:
             # Its source has ended since.
             return
         if incoming.onward is not None:
-            incoming.onward.send(fields, "chain.part", fields, buffers)
-        if incoming.take(buffers):
-            del self._incoming[fields]
-            payload = self._endpoint.payload(connection, incoming.parts())
-            self._deliver(incoming.fields, payload)
+            incoming.onward.send(fields, "chain.part", fields, buffers, covered=0)
+        incoming.take(buffers)
+        if incoming.complete:
+            self._finish(connection, fields)
+
+    def _finish(self, connection: Connection, key: _Key) -> None:
+        incoming = self._incoming.pop(key)
+        payload = self._endpoint.payload(connection, incoming.parts())
+        self._deliver(incoming.fields, payload)
 
     def _onward_to(self, peer: str) -> _Onward:
         """Return what sends to a peer: one for all broadcasts, so that they keep their order."""
@@ -111,40 +120,56 @@ class HostChain:
 
 
 class _Incoming:
-    """An object of which some bytes are here."""
+    """An object of which some bytes are here.
+
+    Args:
+        upstream: who sends it.
+        fields: source, tag, number, neighbours.
+        head: its first part.
+        sizes: of the other parts.
+        onward: sends it to the next host; None at the end of the chain.
+    """
 
     def __init__(
         self,
         upstream: str,
         fields: tuple[str, str, int, list[str]],
+        head: memoryview,
         sizes: list[int],
         onward: _Onward | None,
     ):
         self.upstream = upstream
         self.fields = fields
         self.onward = onward
+        self._head = head
         self._sizes = sizes
+        self._total = sum(sizes)
         self._memory: memoryview | None = None
         self._filled = 0
 
-    def take(self, buffers: list[memoryview]) -> bool:
-        """Take the next bytes; returns whether that was all."""
-        total = sum(self._sizes)
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is here."""
+        return self._filled == self._total
+
+    def take(self, buffers: list[memoryview]) -> None:
+        """Take the next bytes."""
+        if len(buffers) == 1 and len(buffers[0]) == self._total:
+            self._memory = buffers[0]
+            self._filled = self._total
+            return
         if self._memory is None:
-            if len(buffers) == 1 and len(buffers[0]) == total:
-                self._memory = buffers[0]
-                return True
-            self._memory = POOL.get(total)
+            self._memory = POOL.get(self._total)
         for buffer in buffers:
             self._memory[self._filled : self._filled + len(buffer)] = buffer
             self._filled += len(buffer)
-        return self._filled == total
 
     def parts(self) -> list[memoryview]:
         """Return the parts of the object."""
-        out, begin = [], 0
+        memory = memoryview(b"") if self._memory is None else self._memory
+        out, begin = [self._head], 0
         for size in self._sizes:
-            out.append(self._memory[begin : begin + size])
+            out.append(memory[begin : begin + size])
             begin += size
         return out
 
@@ -162,14 +187,21 @@ class _Onward:
         self._fail = fail
         self._lock = threading.Lock()
         self._connection: Connection | None = None
-        self._waiting: deque[tuple[_Key, str, tuple[Any, ...], Any]] = deque()
+        self._waiting: deque[tuple[_Key, str, tuple[Any, ...], Any, int | None]] = deque()
         self._failed: set[_Key] = set()
         endpoint.later(self._connect, peer)
 
-    def send(self, key: _Key, kind: str, fields: tuple[Any, ...], buffers: Any) -> None:
+    def send(
+        self,
+        key: _Key,
+        kind: str,
+        fields: tuple[Any, ...],
+        buffers: Any,
+        covered: int | None = None,
+    ) -> None:
         """Send a message of a broadcast, given by its source and number."""
         with self._lock:
-            self._waiting.append((key, kind, fields, buffers))
+            self._waiting.append((key, kind, fields, buffers, covered))
             failures = self._write_waiting()
         self._tell(failures)
 
@@ -191,9 +223,9 @@ class _Onward:
         """Write what waits if the connection is there; returns what failed."""
         failures = []
         while self._waiting and (self._connection is not None or self.broken):
-            key, *message = self._waiting.popleft()
+            key, *message, covered = self._waiting.popleft()
             try:
-                self._endpoint.answer_raw(self._connection, *message)
+                self._endpoint.answer_raw(self._connection, *message, covered=covered)
             except Exception as error:
                 self.broken = True
                 failures.append((key, error))

@@ -15,7 +15,9 @@ import socket
 import struct
 from typing import Any
 
-MAGIC = b"RLINF1"
+from rlinf.scheduler.net.seals import SealKeys
+
+MAGIC = b"RLINF2"
 NONCE = 32
 MAC = 32
 MAX_IDENTITY = 4096
@@ -46,8 +48,8 @@ def read_exactly(sock: socket.socket, size: int) -> bytes:
     return bytes(chunks)
 
 
-def greet(sock: socket.socket, secret: bytes, identity: dict[str, Any]) -> None:
-    """Client side of the handshake on a blocking socket."""
+def greet(sock: socket.socket, secret: bytes, identity: dict[str, Any]) -> SealKeys:
+    """Client side of the handshake on a blocking socket; return the keys of the connection."""
     hello = read_exactly(sock, len(MAGIC) + NONCE)
     if hello[: len(MAGIC)] != MAGIC:
         raise AuthError("the peer does not speak this protocol")
@@ -59,10 +61,16 @@ def greet(sock: socket.socket, secret: bytes, identity: dict[str, Any]) -> None:
     sock.sendall(mine + _mac(secret, b"client", theirs, mine, who) + _LEN.pack(len(who)) + who)
     if not hmac.compare_digest(read_exactly(sock, MAC), _mac(secret, b"server", mine, theirs)):
         raise AuthError("the listening side does not know the secret of this run")
+    to_server, to_client = _keys(secret, theirs, mine)
+    return SealKeys(send=to_server, receive=to_client)
 
 
-def admit(sock: socket.socket, secret: bytes) -> dict[str, Any]:
-    """Server side of the handshake on a blocking socket; return the client's identity."""
+def admit(sock: socket.socket, secret: bytes) -> tuple[dict[str, Any], SealKeys]:
+    """Server side of the handshake on a blocking socket.
+
+    Returns:
+        The client's identity, and the keys of the connection.
+    """
     mine = os.urandom(NONCE)
     sock.sendall(MAGIC + mine)
     head = read_exactly(sock, NONCE + MAC + _LEN.size)
@@ -74,4 +82,11 @@ def admit(sock: socket.socket, secret: bytes) -> dict[str, Any]:
     if not hmac.compare_digest(proof, _mac(secret, b"client", mine, theirs, who)):
         raise AuthError("the peer does not know the secret of this run")
     sock.sendall(_mac(secret, b"server", theirs, mine))
-    return json.loads(who)
+    to_server, to_client = _keys(secret, mine, theirs)
+    return json.loads(who), SealKeys(send=to_client, receive=to_server)
+
+
+def _keys(secret: bytes, of_server: bytes, of_client: bytes) -> tuple[bytes, bytes]:
+    """Return the keys of what goes to the server and to the client, from the nonces of both."""
+    to_server = _mac(secret, b"key to server", of_server, of_client)
+    return to_server, _mac(secret, b"key to client", of_server, of_client)

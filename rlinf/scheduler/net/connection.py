@@ -1,8 +1,9 @@
 """A framed, full-duplex connection: messages of one small meta part and any number of buffers.
 
-Frame: `<u64 number><u64 body length><u32 meta length><u32 number of buffers>`, then the body:
-`<u64 length> * buffers, <meta>, <buffers>`. Messages of each direction are numbered from 1 on, and
-a message with another number than the next ends the connection.
+Frame: `<u64 number><u64 body length><u32 meta length><u32 number of buffers>`, between hosts a seal
+(`rlinf.scheduler.net.seals`), then the body: `<u64 length> * buffers, <meta>, <buffers>`. Messages
+of each direction are numbered from 1 on, and a message with another number than the next, or with a
+wrong seal, ends the connection.
 
 Sending writes straight from the caller's thread as long as the kernel takes it; only the rest is
 left to the I/O thread. Receiving happens in the I/O thread, or in a thread that has nothing to do
@@ -25,9 +26,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.net import seals
 from rlinf.scheduler.net.buffers import POOL
 from rlinf.scheduler.net.interrupts import shielded
 from rlinf.scheduler.net.loop import READ, IOLoop
+from rlinf.scheduler.net.seals import Seal, SealKeys, check_body, make_seal, read_seal
 
 if TYPE_CHECKING:
     from rlinf.scheduler.net.waker import Waker
@@ -113,8 +116,13 @@ class Connection:
         on_message: OnMessage,
         on_close: OnClose,
         identity: dict[str, Any],
+        keys: SealKeys | None = None,
     ):
         self.sock = sock
+        self._keys = keys
+        self._head_size = _HEAD.size + (0 if keys is None else seals.SIZE)
+        self._head = b""
+        self._seal: Seal | None = None
         self.identity = identity
         self.closed: str | None = None
         self.numbers = Numbers()
@@ -156,12 +164,23 @@ class Connection:
 
     @shielded
     def send(
-        self, meta: bytes, buffers: Sequence[Any] = (), flushed: Flushed | None = None
+        self,
+        meta: bytes,
+        buffers: Sequence[Any] = (),
+        flushed: Flushed | None = None,
+        covered: int | None = None,
     ) -> None:
         """Send one message; never blocks.
 
         What the kernel does not take at once is written later by the I/O thread. Small remainders
         are copied. Large buffers are referenced: their owner must not change them before `flushed`.
+
+        Args:
+            meta: the small part.
+            buffers: the others.
+            flushed: is told when all has been given to the kernel.
+            covered: how many of the buffers, from the first on, are proved to be unchanged on their
+                way between hosts; None is all.
 
         Raises:
             ConnectionError: the connection is closed, or broke while this was written.
@@ -179,8 +198,13 @@ class Connection:
                 raise ConnectionError(reason)
             self.numbers.sent += 1
             head = _HEAD.pack(self.numbers.sent, size, len(meta), len(views))
-            parts[0] = head + sizes + meta
-            self.sent_bytes += len(head) + size
+            seal = b""
+            if self._keys is not None:
+                proved = views[:covered]
+                proof = (sizes, meta, *proved)
+                seal = make_seal(self._keys.send, head, len(proved), proof)
+            parts[0] = head + seal + sizes + meta
+            self.sent_bytes += self._head_size + size
             rest = parts if self._pending else self._write(parts)
             if self._write_error is not None:
                 raise ConnectionError(self._write_error)
@@ -352,23 +376,22 @@ class Connection:
     def _parse(self) -> None:
         while True:
             available = self._end - self._start
-            if available < _HEAD.size:
+            if available < self._head_size:
                 break
-            number, body_size, self._meta_size, self._count = _HEAD.unpack_from(
-                self._buffer, self._start
-            )
+            begin = self._start + self._head_size
+            self._open(bytes(self._view[self._start : begin]))
+            number, body_size, self._meta_size, self._count = _HEAD.unpack(self._head)
             if number != self.numbers.received + 1:
                 raise ConnectionError(
                     f"message {number} came where message {self.numbers.received + 1} was due"
                 )
-            begin = self._start + _HEAD.size
             have = min(self._end - begin, body_size)
             if have == body_size:
                 body = memoryview(bytes(self._view[begin : begin + body_size]))
                 self._start = begin + body_size
                 self._deliver(body)
                 continue
-            if _HEAD.size + body_size <= _READ_SIZE:
+            if self._head_size + body_size <= _READ_SIZE:
                 break
             self._body = _allocate(number, body_size)
             self._body[:have] = self._view[begin : begin + have]
@@ -381,6 +404,18 @@ class Connection:
             self._view[: len(rest)] = rest
             self._start, self._end = 0, len(rest)
 
+    def _open(self, whole: bytes) -> None:
+        """Take the head of a frame.
+
+        Raises:
+            ConnectionError: the peer did not write it.
+        """
+        if self._keys is None:
+            self._head = whole
+        elif whole[: _HEAD.size] != self._head or self._seal is None:
+            self._head = whole[: _HEAD.size]
+            self._seal = read_seal(self._keys.receive, self._head, whole[_HEAD.size :])
+
     def _deliver(self, body: memoryview) -> None:
         self.numbers.received += 1
         sizes = struct.unpack_from(f"<{self._count}Q", body) if self._count else ()
@@ -390,6 +425,10 @@ class Connection:
         for size in sizes:
             buffers.append(body[position : position + size])
             position += size
+        if self._keys is not None:
+            covered = (body[: 8 * self._count + self._meta_size], *buffers[: self._seal.covered])
+            check_body(self._keys.receive, self._head, self._seal, covered)
+            self._seal = None
         try:
             self._on_message(self, meta, buffers)
         except Exception:

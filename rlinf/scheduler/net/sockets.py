@@ -14,6 +14,7 @@ from rlinf.scheduler.net.connection import Connection, OnClose, OnMessage
 from rlinf.scheduler.net.interrupts import interruptible
 from rlinf.scheduler.net.link_watch import watch_for_silence
 from rlinf.scheduler.net.loop import IOLoop
+from rlinf.scheduler.net.seals import SealKeys
 
 HANDSHAKE_SECONDS = 60.0
 _MAX_HANDSHAKES = 256
@@ -87,7 +88,7 @@ class Listener:
         try:
             sock.settimeout(HANDSHAKE_SECONDS)
             _tune(sock)
-            identity = auth.admit(sock, self._secret)
+            identity, keys = auth.admit(sock, self._secret)
         except (OSError, ValueError):
             self.refused += 1
             sock.close()
@@ -99,7 +100,9 @@ class Listener:
             if self._on_probe is not None:
                 self._on_probe(identity)
             return
-        connection = Connection(sock, self._loop, self._on_message, self._on_close, identity)
+        connection = Connection(
+            sock, self._loop, self._on_message, self._on_close, identity, _needed(sock, keys)
+        )
         if self._on_connect is not None:
             self._on_connect(connection)
         connection.start()
@@ -139,8 +142,10 @@ def connect(
         ConnectionError: nobody listens there, or one of the sides does not know the secret.
         TimeoutError: no answer within `timeout` seconds.
     """
-    sock = _greeted(address, secret, identity, timeout)
-    connection = Connection(sock, loop, on_message, on_close, {"address": address})
+    sock, keys = _greeted(address, secret, identity, timeout)
+    connection = Connection(
+        sock, loop, on_message, on_close, {"address": address}, _needed(sock, keys)
+    )
     if prepare is not None:
         prepare(connection)
     connection.start()
@@ -150,7 +155,7 @@ def connect(
 def answers(address: Address, secret: bytes, name: str, timeout: float) -> bool:
     """Return whether a listener can be reached and knows the secret; it is told who asks."""
     try:
-        _greeted(address, secret, {"name": name, "probe": True}, timeout).close()
+        _greeted(address, secret, {"name": name, "probe": True}, timeout)[0].close()
     except OSError:
         return False
     return True
@@ -158,8 +163,8 @@ def answers(address: Address, secret: bytes, name: str, timeout: float) -> bool:
 
 def _greeted(
     address: Address, secret: bytes, identity: dict[str, Any], timeout: float
-) -> socket.socket:
-    """Connect and prove the secret."""
+) -> tuple[socket.socket, SealKeys]:
+    """Connect and prove the secret; return the socket and the keys of the connection."""
     if address[0] == "unix":
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target: Any = "\0" + address[1]
@@ -171,11 +176,16 @@ def _greeted(
         sock.settimeout(timeout)
         _reach(sock, target, timeout)
         _tune(sock)
-        interruptible(auth.greet, sock, secret, identity)
+        keys = interruptible(auth.greet, sock, secret, identity)
     except BaseException:
         sock.close()
         raise
-    return sock
+    return sock, keys
+
+
+def _needed(sock: socket.socket, keys: SealKeys) -> SealKeys | None:
+    """Return the keys if somebody between the two could change what is sent."""
+    return None if sock.family == socket.AF_UNIX else keys
 
 
 def _reach(sock: socket.socket, target: Any, timeout: float) -> None:
