@@ -41,6 +41,8 @@ class Stranger:
             far.sendall(hello)
             while frame := near.recv(1 << 16):
                 far.sendall(self._change(frame))
+            # Another thread reads it: closing it alone would tell nobody.
+            far.shutdown(socket.SHUT_RDWR)
         far.close()
 
     @staticmethod
