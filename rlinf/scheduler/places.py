@@ -31,7 +31,10 @@ def make_own_folder() -> None:
     folder = own_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.lstat(folder)
-    advice = "set TMPDIR to another place for temporary files"
+    advice = (
+        "set cluster.log_dir to a folder that you may write to, or TMPDIR to another place for "
+        "temporary files"
+    )
     if not stat.S_ISDIR(found.st_mode):
         raise ClusterError(f"{folder}, for the files of this user's runs, is a link; {advice}")
     if found.st_uid != os.getuid():

@@ -224,7 +224,8 @@ class Cluster:
                 ports=ports,
             )
             start_trace(str(self.log_dir / "driver.trace") if trace else None)
-            others = [n for n in self.topology.nodes if n is not self._driver_node]
+            here = self._driver_node.node_rank
+            others = [node for node in self.topology.nodes if node.node_rank != here]
             self.files = RunFiles(self._session, others, run_id)
             self.files.mark(self.log_dir)
             self.files.follow(self.log_dir)
