@@ -227,7 +227,7 @@ def test_a_keeper_that_dies_during_a_request_is_named(small_run, monkeypatch, op
     keeper, member = small_run.keeper(), small_run.join("m:0")
     channel = small_run.channel(member, "c")
 
-    def send_when_it_dies(*args):
+    def send_when_it_dies(*args, **options):
         # The connection is seen to end before anybody has told of the death.
         small_run.kill(keeper)
         raise ConnectionBroken("m:0", peer="keeper:0", reason="writing failed")
