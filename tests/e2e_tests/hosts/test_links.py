@@ -15,7 +15,7 @@ import pytest
 from rlinf.testbed import HostBed
 from tests.e2e_tests.hosts.conftest import ROOT, HostCluster
 from tests.e2e_tests.hosts.test_embodied import RECIPE, SHORT, in_folder, placed
-from tests.long_tests import ALL_TESTS
+from tests.long_tests import ALL_TESTS, long_test
 
 PROGRAM = Path(__file__).with_name("talk.py")
 
@@ -82,6 +82,7 @@ def test_a_lost_host_is_named_with_all_of_its_workers(doomed):
     print(f"named after {seconds:.1f} s")
 
 
+@long_test
 @pytest.mark.timeout(600)
 def test_a_run_goes_on_from_its_checkpoint_on_the_hosts_that_are_left(hosts):
     """The simulators of all hosts: with one host less there are fewer, and the run ends well."""
