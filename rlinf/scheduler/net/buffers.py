@@ -59,8 +59,9 @@ class BufferPool:
         memory = self._take(size)
         if memory is None:
             memory = numpy.empty(size, numpy.uint8)
-        # All that refers to the memory refers to this.
-        lent = memory[:size].view()
+        # All that refers to the memory refers to this. A slice would not do: NumPy lets arrays that
+        # are made of a slice refer to what it is a slice of.
+        lent = numpy.frombuffer(memoryview(memory), numpy.uint8, size)
         weakref.finalize(lent, self._give_back, memory).atexit = False
         return memoryview(lent)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import sys
 import threading
@@ -26,26 +27,28 @@ class Talker(Worker):
         """
         others = [rank for rank in range(self._world_size) if rank != self._rank]
         heard: dict[int, int] = {}
-        failures: list[BaseException] = []
+        ended: queue.Queue[BaseException | None] = queue.Queue()
 
         def run(work: Any, *args: Any) -> None:
             try:
                 work(*args)
             except BaseException as error:
-                failures.append(error)
+                ended.put(error)
+            else:
+                ended.put(None)
 
         def listen(rank: int) -> None:
             heard[rank] = self._listen(rank)
 
-        threads = [threading.Thread(target=run, args=(listen, rank)) for rank in others]
-        threads += [threading.Thread(target=run, args=(self._tell, r, seconds)) for r in others]
-        threads.append(threading.Thread(target=run, args=(self._put, channel, seconds)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
+        calls = [(listen, rank) for rank in others]
+        calls += [(self._tell, rank, seconds) for rank in others]
+        calls.append((self._put, channel, seconds))
+        for call in calls:
+            threading.Thread(target=run, args=call, daemon=True).start()
+        for _ in calls:
+            # What waits for a thread that failed never ends: the first failure ends all.
+            if (error := ended.get()) is not None:
+                raise error
         return heard
 
     def _tell(self, rank: int, seconds: float) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from rlinf.scheduler.collective.codec import decode, encode
 from rlinf.scheduler.net import buffers
 from rlinf.scheduler.net.buffers import SMALLEST, BufferPool
 
@@ -24,6 +26,32 @@ def test_memory_is_given_again_when_the_last_view_of_it_is_gone():
     del part
     third = pool.get(SMALLEST)
     assert pool.reused == 1 and address(third) == place
+
+
+VIEWS = {
+    "slice": lambda view: view[100:200],
+    "frombuffer": lambda view: np.frombuffer(view, np.uint8)[5:].reshape(-1, 1),
+    "asarray": lambda view: np.asarray(view).view(np.int16)[::2],
+    "ndarray": lambda view: np.ndarray((7,), np.float32, view),
+    "torch": lambda view: torch.frombuffer(view, dtype=torch.float32)[1:],
+    "torch of ndarray": lambda view: torch.from_numpy(np.ndarray((7,), np.float32, view)),
+    "array": lambda view: decode(encode(np.zeros(SMALLEST, np.uint8)).header, [view]),
+    "tensor": lambda view: decode(encode(torch.zeros(SMALLEST, dtype=torch.uint8)).header, [view]),
+    "bfloat16": lambda view: decode(encode(torch.zeros(9999).bfloat16()).header, [view[:19998]]),
+}
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_whatever_refers_to_memory_keeps_it(kind):
+    pool = BufferPool()
+    view = pool.get(SMALLEST)
+    place = address(view)
+    kept = VIEWS[kind](view)
+    del view
+    assert address(pool.get(SMALLEST)) != place, f"{kept} is overwritten by the next message"
+    del kept
+    free = [free.memory.ctypes.data for free in pool._free]
+    assert place in free
 
 
 @pytest.mark.parametrize(("size", "again", "fits"), [(3, 3, True), (3, 2, True), (3, 1, False)])
