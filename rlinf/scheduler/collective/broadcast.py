@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,7 +45,7 @@ def members_of(groups: Groups) -> list[str]:
         group, ranks = entry
         for rank in ranks if isinstance(ranks, list) else [ranks]:
             names.append(WorkerAddress(group, rank).get_name())
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(f"{', '.join(twice)} is named twice in the groups of a broadcast")
     return names
@@ -119,6 +119,7 @@ class Broadcaster:
         if not receivers:
             work.finish(obj)
             return work
+        endpoint.watch(*receivers)
         with self._lock:
             self._missing[number] = (set(receivers), work)
         work.on_done(lambda _: self._missing.pop(number, None))
@@ -134,10 +135,12 @@ class Broadcaster:
     ) -> None:
         endpoint = self._endpoint
         endpoint.locate(receivers)
-        near = [r for r in receivers if endpoint.shares_memory(r)]
+        near: list[str] = []
         far: dict[int, list[str]] = {}
         for receiver in receivers:
-            if receiver not in near:
+            if endpoint.shares_memory(receiver):
+                near.append(receiver)
+            else:
                 far.setdefault(endpoint.node_of(receiver), []).append(receiver)
         # GPU handles are made for one reader each, so readers on this GPU get messages of their
         # own.
@@ -146,7 +149,7 @@ class Broadcaster:
             encoded, _ = endpoint.encode_for(receiver, (number, obj), copy=False)
             packed = endpoint.pack_for(receiver, encoded, limit)
             self._spread([receiver], (endpoint.name, tag, number, []), packed)
-        rest = [r for r in near if r not in alone]
+        rest = [r for r in near if not endpoint.shares_gpu(r)]
         if rest or far:
             encoded, _ = endpoint.packer.encode((number, obj))
             if rest:
