@@ -63,6 +63,17 @@ class HeldPayload(NamedTuple):
     give_back: Callable[[], None]
 
 
+_KEPT_PLANS = 64
+
+
+class _Plan(NamedTuple):
+    """Who takes part in a broadcast: its source, its tag, and all members in the order listed."""
+
+    root: str
+    tag: str
+    members: dict[str, None]
+
+
 class Broadcaster:
     """Broadcasts of a process, as source, relay and receiver."""
 
@@ -72,6 +83,8 @@ class Broadcaster:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._missing: dict[int, tuple[set[str], Work]] = {}
+        # By what the caller gave: working it out takes as long as the list of members is.
+        self._plans: dict[Any, _Plan] = {}
         # By tag: broadcasts to hand on, in the order in which they came.
         self._relays: dict[str, deque[Callable[[], None]]] = {}
         self._chain = HostChain(endpoint, self._arrive, self._undelivered)
@@ -88,17 +101,30 @@ class Broadcaster:
         The source's work is done when every receiver has taken the object, or, if it holds it, has
         given it back.
         """
-        members = members_of(groups)
-        root = WorkerAddress(*source).get_name() if source else members[0]
+        root, tag, members = self._plan(groups, source)
         name = self._endpoint.name
         if name not in members:
-            raise ValueError(f"{name} calls a broadcast of {members}, of which it is not a member")
-        if root not in members:
-            raise ValueError(f"the source {root} is not a member of the broadcast of {members}")
-        tag = _tag(members, root)
+            named = list(members)
+            raise ValueError(f"{name} calls a broadcast of {named}, of which it is not a member")
         if name == root:
             return self._send(obj, [m for m in members if m != root], tag)
         return self._mailbox.recv(root, tag).then(self._take, root, hold)
+
+    def _plan(self, groups: Groups, source: tuple[str, Any] | None) -> _Plan:
+        key = _key(groups, source)
+        plan = self._plans.get(key) if key is not None else None
+        if plan is None:
+            members = members_of(groups)
+            root = WorkerAddress(*source).get_name() if source else members[0]
+            if root not in members:
+                raise ValueError(f"the source {root} is not a member of the broadcast of {members}")
+            plan = _Plan(root, _tag(members, root), dict.fromkeys(members))
+            if key is not None:
+                with self._lock:
+                    self._plans[key] = plan
+                    if len(self._plans) > _KEPT_PLANS:
+                        del self._plans[next(iter(self._plans))]
+        return plan
 
     def _take(self, message: tuple[int, Any], root: str, hold: bool) -> Any:
         number, obj = message
@@ -260,6 +286,18 @@ class Broadcaster:
             failed = [work for missing, work in self._missing.values() if peer in missing]
         for work in failed:
             work.finish(error=error)
+
+
+def _key(groups: Groups, source: tuple[str, Any] | None) -> Any:
+    """Return what is equal for equal arguments and can be looked up; None if there is no such."""
+    try:
+        listed = [(g, type(r), tuple(r) if isinstance(r, list) else r) for g, r in groups]
+        key = (tuple(listed), source and tuple(source))
+        hash(key)
+    except (TypeError, ValueError):
+        # Whoever works out the plan says what is wrong.
+        return None
+    return key
 
 
 def _tag(members: list[str], root: str) -> str:

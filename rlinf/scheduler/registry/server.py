@@ -29,6 +29,12 @@ class RegistryServer:
     Requests are tuples `("ask", number, operation, kwargs)`, answered by `("answer", number, value,
     error)`, or not at all if the number is None. The server also sends events: `("event", name,
     payload)`.
+
+    Attributes:
+        state: what it knows.
+        services: what the driver offers, by name.
+        received: messages of members so far.
+        sent: messages to members so far.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class RegistryServer:
         """
         self.state = RegistryState()
         self.services: dict[str, Callable[..., Any]] = {}
+        self.received = self.sent = 0
         self._loop = IOLoop("rlinf-registry")
         self._members: dict[str, Connection] = {}
         self._leaving: set[str] = set()
@@ -139,13 +146,21 @@ class RegistryServer:
         data = _event_of(departure)
         for watcher in self._watches.watchers_of(name):
             if watcher in self._members:
-                _send(self._members[watcher], data)
+                self._send(self._members[watcher], data)
         self._watches.forget_watcher(name)
         if leaves:
             self._watches.forget_watched(name)
         self.state.changes.append(("member", name))
         self._changed.notify_all()
         self._settle()
+
+    def _send(self, connection: Connection, data: bytes) -> None:
+        """Send to a member; one that has just gone is reported by its connection's end."""
+        self.sent += 1
+        try:
+            connection.send(data)
+        except ConnectionError:
+            pass
 
     def inquire(
         self, event: str, payload: Any, names: list[str] | None, timeout: float
@@ -162,7 +177,7 @@ class RegistryServer:
             inquiry = self._inquiries.ask(name for name in asked if name in self._members)
             data = pickle.dumps(("event", event, (inquiry.number, payload)))
             for name in list(inquiry.open):
-                _send(self._members[name], data)
+                self._send(self._members[name], data)
         inquiry.wait(timeout)
         with self._lock:
             self._inquiries.end(inquiry.number)
@@ -174,6 +189,7 @@ class RegistryServer:
         kind, number, *rest = pickle.loads(meta)
         name = connection.identity["name"]
         with self._lock:
+            self.received += 1
             if kind == "ask":
                 self._serve(connection, name, number, *rest)
             elif kind == "reply":
@@ -195,7 +211,7 @@ class RegistryServer:
     ) -> None:
         def answer(value: Any, error: Exception | None = None) -> None:
             if number is not None:
-                _send(connection, pickle.dumps(("answer", number, value, error)))
+                self._send(connection, pickle.dumps(("answer", number, value, error)))
 
         try:
             outcome = getattr(self, f"_op_{operation}")(name, **kwargs)
@@ -293,7 +309,7 @@ class RegistryServer:
                 continue
             gone = worker not in self._members and last.moment > self._joined[name]
             if life == last.life if life else gone:
-                _send(self._members[name], _event_of(last))
+                self._send(self._members[name], _event_of(last))
 
     def _op_watch_all(self, name: str) -> None:
         self._watches.add_all(name)
@@ -310,7 +326,7 @@ class RegistryServer:
             return False
         self._watches.add(name, worker)
         inquiry = self._inquiries.ask([worker])
-        _send(self._members[worker], pickle.dumps(("event", "ping", (inquiry.number, None))))
+        self._send(self._members[worker], pickle.dumps(("event", "ping", (inquiry.number, None))))
 
         def attempt() -> Any:
             if not inquiry.complete:
@@ -383,7 +399,7 @@ class RegistryServer:
         data = pickle.dumps(("event", event, (_NOBODY, payload)))
         for target in names:
             if target in self._members:
-                _send(self._members[target], data)
+                self._send(self._members[target], data)
 
     def _op_service(self, name: str, service: str, kwargs: dict[str, Any]) -> _Attempt:
         """Run something that the driver offers, outside of the I/O thread."""
@@ -468,10 +484,3 @@ class _Attempt(NamedTuple):
 def _event_of(departure: Departure) -> bytes:
     return pickle.dumps(("event", departure.event, departure.payload))
 
-
-def _send(connection: Connection, data: bytes) -> None:
-    """Send to a member; one that has just gone is reported by its connection's end."""
-    try:
-        connection.send(data)
-    except ConnectionError:
-        pass
