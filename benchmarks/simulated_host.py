@@ -23,6 +23,7 @@ from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.collective.payload import Packer
 from rlinf.scheduler.collective.work import Work
+from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec
@@ -208,4 +209,7 @@ def serve(pipe: Pipe, run: RunSpec, group: str, ranks: list[int], size: int) -> 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     threading.stack_size(_STACK_BYTES)
+    # A thread that looks at the links of a process is nothing that each light rank should have. The
+    # driver's looks at all of them.
+    LinkWatch.add = lambda watch, connection: None  # type: ignore[method-assign]
     Host(pipe, run, group, ranks, size).serve()

@@ -138,11 +138,12 @@ class RegistryServer:
         self._unreachable.discard(name)
         info = self.state.workers.get(name) or self.state.others.get(name)
         life = info.life if info is not None else ""
-        event = "left" if leaves else "died"
-        told: Any = (name, self.state.left(name)) if leaves else None
-        if not leaves:
-            told = self.state.died(name, reason, unreachable)
-        departure = self._departures[name] = Departure(next(self._moments), life, event, told)
+        told: tuple[str, Any]
+        if leaves:
+            told = "left", (name, self.state.left(name))
+        else:
+            told = "died", self.state.died(name, reason, unreachable)
+        departure = self._departures[name] = Departure(next(self._moments), life, *told)
         data = _event_of(departure)
         for watcher in self._watches.watchers_of(name):
             if watcher in self._members:
