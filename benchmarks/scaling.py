@@ -138,6 +138,9 @@ def add_costs(board: Board, column: str, costs: dict[str, float], small: str) ->
         small: the size that others are compared with.
     """
     for label, value in costs.items():
+        # What costs nothing has no ratio.
+        if not value:
+            continue
         unit, factor, digits = _unit(label)
         board.row(label, unit, digits, [Aim(2.0, small)]).add(column, value * factor)
 
