@@ -58,10 +58,9 @@ class Meter:
 
 def measure_run(size: int) -> dict[str, float]:
     """Return what a rank of a run of this size costs, by operation and kind."""
-    from benchmarks.simulated_run import GROUP, SimulatedRun, allow_descriptors, descriptors, memory
+    from benchmarks.simulated_run import GROUP, SimulatedRun, descriptors, memory
     from rlinf.scheduler.worker.handle import wait_all
 
-    allow_descriptors()
     simulated = SimulatedRun(size)
     try:
         meter = Meter(simulated.messages)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import resource
 import tempfile
 import threading
 import time
@@ -297,9 +296,3 @@ def descriptors() -> int:
 def memory() -> int:
     """Return the resident memory of this process in bytes."""
     return psutil.Process().memory_info().rss
-
-
-def allow_descriptors() -> None:
-    """Let this process have as many descriptors as it may."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -16,6 +16,7 @@ from rlinf.scheduler.net.interrupts import interruptible, shielded_methods
 from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Address, Listener
+from rlinf.scheduler.registry.descriptors import allow_descriptors
 from rlinf.scheduler.registry.inquiries import Inquiries
 from rlinf.scheduler.registry.state import RegistryState
 from rlinf.scheduler.registry.waiters import Wait, Waiter, Waiters
@@ -58,6 +59,7 @@ class RegistryServer:
         self._loop = IOLoop("rlinf-registry")
         self._members: dict[str, Connection] = {}
         self._leaving: set[str] = set()
+        self._fits = True
         self._waiters = Waiters()
         self._watches = Watches()
         self._inquiries = Inquiries(lambda number: self.state.changes.append(("inquiry", number)))
@@ -102,6 +104,7 @@ class RegistryServer:
                 self._depart(name, "it was started anew before its end was noticed")
             self._members[name] = connection
             self._joined[name] = next(self._moments)
+            self._fits = self._fits and allow_descriptors(len(self._members))
         self._watch.add(connection)
 
     def _on_probe(self, identity: dict[str, Any]) -> None:
@@ -484,4 +487,3 @@ class _Attempt(NamedTuple):
 
 def _event_of(departure: Departure) -> bytes:
     return pickle.dumps(("event", departure.event, departure.payload))
-
