@@ -62,7 +62,7 @@ class LightRank:
         )
         self.registry.on_inquiry("status", lambda _: "idle")
         self.registry.on_inquiry("leave", lambda _: set())
-        self.endpoint = Endpoint(name, self._run, self._node_rank, "127.0.0.1", self.registry)
+        self.endpoint = Endpoint(name, self._run, self._node_rank, ["127.0.0.1"], self.registry)
         self.mailbox = Mailbox(self.endpoint)
         self.broadcaster = Broadcaster(self.endpoint, self.mailbox)
         self.registry.ask("port", node_rank=self._node_rank, port=20_000 + self._rank)

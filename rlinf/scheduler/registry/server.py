@@ -146,17 +146,32 @@ class RegistryServer:
             told = "left", (name, self.state.left(name))
         else:
             told = "died", self.state.died(name, reason, unreachable)
-        departure = self._departures[name] = Departure(next(self._moments), life, *told)
-        data = _event_of(departure)
-        for watcher in self._watches.watchers_of(name):
-            if watcher in self._members:
-                self._send(self._members[watcher], data)
+        self._departures[name] = Departure(next(self._moments), life, *told, told=set())
+        self._tell_end(name, self._watches.watchers_of(name))
         self._watches.forget_watcher(name)
         if leaves:
             self._watches.forget_watched(name)
         self.state.changes.append(("member", name))
         self._changed.notify_all()
         self._settle()
+
+    def _tell_end(self, name: str, members: list[str]) -> None:
+        """Tell members of the latest end under a name, each once."""
+        last = self._departures[name]
+        data = pickle.dumps(("event", last.event, last.payload))
+        for member in members:
+            if member in self._members and member not in last.told:
+                last.told.add(member)
+                self._send(self._members[member], data)
+
+    def _has_missed(self, member: str, name: str, life: str) -> bool:
+        """Return whether an end concerns a member that nobody could know of when it came."""
+        last = self._departures.get(name)
+        if last is None:
+            return False
+        if life:
+            return life == last.life
+        return name not in self._members and last.moment > self._joined[member]
 
     def _send(self, connection: Connection, data: bytes) -> None:
         """Send to a member; one that has just gone is reported by its connection's end."""
@@ -306,14 +321,8 @@ class RegistryServer:
             life: the process that it depends on; "" if that is whichever has the name.
         """
         for worker in workers:
-            if not self._watches.add(name, worker):
-                continue
-            last = self._departures.get(worker)
-            if last is None:
-                continue
-            gone = worker not in self._members and last.moment > self._joined[name]
-            if life == last.life if life else gone:
-                self._send(self._members[name], _event_of(last))
+            if self._watches.add(name, worker) and self._has_missed(name, worker, life):
+                self._tell_end(worker, [name])
 
     def _op_watch_all(self, name: str) -> None:
         self._watches.add_all(name)
@@ -325,8 +334,8 @@ class RegistryServer:
         """
         info = self.state.workers.get(worker) or self.state.others.get(worker)
         if worker not in self._members or (info is not None and info.life != life):
-            if worker not in self._members:
-                self._op_watch(name, [worker], life)
+            if worker not in self._members and self._has_missed(name, worker, life):
+                self._tell_end(worker, [name])
             return False
         self._watches.add(name, worker)
         inquiry = self._inquiries.ask([worker])
@@ -483,7 +492,3 @@ class _Attempt(NamedTuple):
 
     attempt: Callable[[], Any]
     undo: Callable[[], None] | None = None
-
-
-def _event_of(departure: Departure) -> bytes:
-    return pickle.dumps(("event", departure.event, departure.payload))

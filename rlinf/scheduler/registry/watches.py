@@ -17,12 +17,14 @@ class Departure(NamedTuple):
         life: which of those that had the name; "" if it was no worker.
         event: "died" or "left".
         payload: what is told of it.
+        told: who has been told.
     """
 
     moment: int
     life: str
     event: str
     payload: Any
+    told: set[str]
 
 
 class Watches:

@@ -103,6 +103,17 @@ def test_the_answer_that_a_peer_does_not_live_comes_after_word_of_its_end(small_
     assert "there:0" in here.registry.dead
 
 
+def test_an_end_is_told_once(small_run):
+    here, there = small_run.join("here:0"), small_run.join("there:0")
+    here.mailbox.send("there:0", "hello").wait()
+    told = []
+    here.registry.on_leave(lambda name, info: told.append(name))
+    leave(small_run, there)
+    here.registry.watch("there:0")
+    here.registry.ask("responds", worker="there:0", life=there.endpoint._life)
+    assert has_heard_all(here) and told == ["there:0"]
+
+
 def test_the_registry_forgets_who_was_told_of_what(small_run):
     server = small_run.server
     here = small_run.join("here:0")
@@ -110,6 +121,9 @@ def test_the_registry_forgets_who_was_told_of_what(small_run):
         there = small_run.join(f"there{number}:0")
         here.mailbox.send(there.name, "hello").wait()
         leave(small_run, there)
+        # It may find out for itself, by a connection that ended.
+        life = there.endpoint._life
+        assert here.registry.ask("responds", worker=there.name, life=life) is False
     assert not server._watches._watchers and not server._watches._watched
 
 
