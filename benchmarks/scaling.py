@@ -26,6 +26,7 @@ from benchmarks.harness import ROOT, Aim, Board, ContestantFailed, run
 
 SIZES = (8, 64, 512, 4096)
 LONG_CALL_SECONDS = 4.0
+IDLE_SECONDS = 5.0
 _NOOPS = 5
 _LIMIT = 1800.0
 
@@ -71,6 +72,11 @@ def measure_run(size: int) -> dict[str, float]:
         after = memory(), descriptors()
         costs["driver: memory"] = (after[0] - before[0]) / size
         costs["driver: descriptors"] = (after[1] - before[1]) / size
+        cpu = time.process_time()
+        time.sleep(IDLE_SECONDS)
+        costs["idle: CPU of the driver in a second"] = (
+            (time.process_time() - cpu) / IDLE_SECONDS / size
+        )
         with meter.operation("no-op call", size * _NOOPS):
             for _ in range(_NOOPS):
                 simulated.call("noop")

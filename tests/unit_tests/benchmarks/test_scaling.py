@@ -9,6 +9,7 @@ from benchmarks.harness import Board
 def test_a_small_run(monkeypatch):
     monkeypatch.setattr(simulated_run, "HOSTS", 2)
     monkeypatch.setattr(scaling, "LONG_CALL_SECONDS", 0.2)
+    monkeypatch.setattr(scaling, "IDLE_SECONDS", 0.1)
     costs = scaling.measure_run(12)
     # Join, a port, registering and being ready: three questions and their answers.
     assert costs["launch: messages of the registry"] == 6
