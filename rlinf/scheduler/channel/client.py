@@ -364,6 +364,9 @@ class ChannelClient:
                 pending.fill(index, early[index])
             elif (error := self.endpoint.ended(*entry)) is not None:
                 pending.lose(index, error)
+            else:
+                producer, life = entry
+                self.endpoint.watch(producer, life=life)
         self._finish_if_complete(pending)
 
     def _borrow(

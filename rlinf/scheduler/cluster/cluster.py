@@ -255,6 +255,7 @@ class Cluster:
         console = DebugConsole(self._supervisor.pause_deadlines)
         self._server.services[DEBUG_SERVICE] = console.serve
         self._runtime.registry.on_death(lambda death: console.end_turn(death.name))
+        self._runtime.registry.notify("watch_all")
         self._debugger = DriverDebugger(self._supervisor.pause_deadlines)
         install_debugger(self._debugger.breakpoint)
         if isinstance(self._session, InlineSession):

@@ -145,7 +145,7 @@ class DriverSupervisor(Supervisor):
         return known
 
     def _last_death(self, name: str) -> Death | None:
-        deaths = [d for d in self._server.deaths() if d.name == name and d.info is not None]
+        deaths = [d for d in self._server.deaths_of(name) if d.info is not None]
         return deaths[-1] if deaths else None
 
     def _is_gone(self, info: WorkerInfo) -> bool:

@@ -72,8 +72,9 @@ class RunningGroups:
 
     def abandon(self, names: list[str]) -> None:
         """Tell the backend that workers are lost, so that calls of them fail at once."""
+        known = set(names)
         for group in list(self._groups):
-            lost = [a for rank, a in enumerate(group.actors) if group.name_of(rank) in names]
+            lost = [a for rank, a in enumerate(group.actors) if group.name_of(rank) in known]
             if lost:
                 with attempt(f"giving up lost workers of group {group.name!r}"):
                     group.backend.end(lost)

@@ -76,7 +76,7 @@ class GroupShutdown:
         """
         actors = {g.name_of(rank): actor for g in groups for rank, actor in enumerate(g.actors)}
         names = list(actors)
-        awake = self._awake(names)
+        awake = dict.fromkeys(self._awake(names))
         told = [g.name_of(rank) for g in groups if g.closes_itself for rank in range(len(g.actors))]
         if not names:
             return
@@ -84,7 +84,7 @@ class GroupShutdown:
         with attempt("letting workers close what they have open"):
             self._let_close(backend, [actors[name] for name in told if name in awake])
         with attempt("asking workers what they read"):
-            self._take_leave(awake)
+            self._take_leave(list(awake))
         with attempt("telling the registry who ends"):
             self._registry.ask("expect_exit", names=names)
         # Ray asks a process to end, and one that has been stopped does not hear it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,7 +45,7 @@ def members_of(groups: Groups) -> list[str]:
         group, ranks = entry
         for rank in ranks if isinstance(ranks, list) else [ranks]:
             names.append(WorkerAddress(group, rank).get_name())
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(f"{', '.join(twice)} is named twice in the groups of a broadcast")
     return names
@@ -63,6 +63,17 @@ class HeldPayload(NamedTuple):
     give_back: Callable[[], None]
 
 
+_KEPT_PLANS = 64
+
+
+class _Plan(NamedTuple):
+    """Who takes part in a broadcast: its source, its tag, and all members in the order listed."""
+
+    root: str
+    tag: str
+    members: dict[str, None]
+
+
 class Broadcaster:
     """Broadcasts of a process, as source, relay and receiver."""
 
@@ -72,6 +83,8 @@ class Broadcaster:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._missing: dict[int, tuple[set[str], Work]] = {}
+        # By what the caller gave: working it out takes as long as the list of members is.
+        self._plans: dict[Any, _Plan] = {}
         # By tag: broadcasts to hand on, in the order in which they came.
         self._relays: dict[str, deque[Callable[[], None]]] = {}
         self._chain = HostChain(endpoint, self._arrive, self._undelivered)
@@ -88,17 +101,30 @@ class Broadcaster:
         The source's work is done when every receiver has taken the object, or, if it holds it, has
         given it back.
         """
-        members = members_of(groups)
-        root = WorkerAddress(*source).get_name() if source else members[0]
+        root, tag, members = self._plan(groups, source)
         name = self._endpoint.name
         if name not in members:
-            raise ValueError(f"{name} calls a broadcast of {members}, of which it is not a member")
-        if root not in members:
-            raise ValueError(f"the source {root} is not a member of the broadcast of {members}")
-        tag = _tag(members, root)
+            named = list(members)
+            raise ValueError(f"{name} calls a broadcast of {named}, of which it is not a member")
         if name == root:
             return self._send(obj, [m for m in members if m != root], tag)
         return self._mailbox.recv(root, tag).then(self._take, root, hold)
+
+    def _plan(self, groups: Groups, source: tuple[str, Any] | None) -> _Plan:
+        key = _key(groups, source)
+        plan = self._plans.get(key) if key is not None else None
+        if plan is None:
+            members = members_of(groups)
+            root = WorkerAddress(*source).get_name() if source else members[0]
+            if root not in members:
+                raise ValueError(f"the source {root} is not a member of the broadcast of {members}")
+            plan = _Plan(root, _tag(members, root), dict.fromkeys(members))
+            if key is not None:
+                with self._lock:
+                    self._plans[key] = plan
+                    if len(self._plans) > _KEPT_PLANS:
+                        del self._plans[next(iter(self._plans))]
+        return plan
 
     def _take(self, message: tuple[int, Any], root: str, hold: bool) -> Any:
         number, obj = message
@@ -119,6 +145,7 @@ class Broadcaster:
         if not receivers:
             work.finish(obj)
             return work
+        endpoint.watch(*receivers)
         with self._lock:
             self._missing[number] = (set(receivers), work)
         work.on_done(lambda _: self._missing.pop(number, None))
@@ -134,10 +161,12 @@ class Broadcaster:
     ) -> None:
         endpoint = self._endpoint
         endpoint.locate(receivers)
-        near = [r for r in receivers if endpoint.shares_memory(r)]
+        near: list[str] = []
         far: dict[int, list[str]] = {}
         for receiver in receivers:
-            if receiver not in near:
+            if endpoint.shares_memory(receiver):
+                near.append(receiver)
+            else:
                 far.setdefault(endpoint.node_of(receiver), []).append(receiver)
         # GPU handles are made for one reader each, so readers on this GPU get messages of their
         # own.
@@ -146,7 +175,7 @@ class Broadcaster:
             encoded, _ = endpoint.encode_for(receiver, (number, obj), copy=False)
             packed = endpoint.pack_for(receiver, encoded, limit)
             self._spread([receiver], (endpoint.name, tag, number, []), packed)
-        rest = [r for r in near if r not in alone]
+        rest = [r for r in near if not endpoint.shares_gpu(r)]
         if rest or far:
             encoded, _ = endpoint.packer.encode((number, obj))
             if rest:
@@ -257,6 +286,18 @@ class Broadcaster:
             failed = [work for missing, work in self._missing.values() if peer in missing]
         for work in failed:
             work.finish(error=error)
+
+
+def _key(groups: Groups, source: tuple[str, Any] | None) -> Any:
+    """Return what is equal for equal arguments and can be looked up; None if there is no such."""
+    try:
+        listed = [(g, type(r), tuple(r) if isinstance(r, list) else r) for g, r in groups]
+        key = (tuple(listed), source and tuple(source))
+        hash(key)
+    except (TypeError, ValueError):
+        # Whoever works out the plan says what is wrong.
+        return None
+    return key
 
 
 def _tag(members: list[str], root: str) -> str:

@@ -176,6 +176,10 @@ class Endpoint:
         for _ in self._helpers.map(self.connections.locate, unknown):
             pass
 
+    def watch(self, *peers: str, life: str = "") -> None:
+        """Be told of the ends of peers, also of those that are never reached."""
+        self._registry.watch(*peers, life=life)
+
     def later(self, function: Callable[..., Any], *args: Any) -> None:
         """Run something that may block outside of the I/O thread."""
         self._helpers.submit(_loudly, function, *args)
@@ -506,7 +510,11 @@ class Endpoint:
         return self._losses.error(peer)
 
     def lost(self, peer: str) -> BaseException | None:
-        """Like `ended`, but None for a peer that was started anew; not for the I/O thread."""
+        """Like `ended`, but None for a peer that was started anew; not for the I/O thread.
+
+        Whoever asks is told when the peer ends later.
+        """
+        self.watch(peer)
         error = self.ended(peer)
         if error is None:
             return None

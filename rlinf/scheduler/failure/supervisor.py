@@ -43,7 +43,7 @@ class Supervisor:
 
     def tell(self, event: str, payload: Any, names: list[str]) -> None:
         """Send an event to workers, which take it in also while they are busy."""
-        self._registry.ask("tell", event=event, payload=payload, names=names)
+        self._registry.notify("tell", event=event, payload=payload, names=names)
 
     def cancel(self, call: str, name: str) -> None:
         """Ask a worker to stop a call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -118,8 +119,9 @@ class PlacementStrategy:
 def _place(
     processes: Sequence[Sequence[Resource]], topology: ClusterTopology, isolate: bool
 ) -> list[Placement]:
-    nodes = [used[0].node_rank for used in processes]
-    used_nodes = sorted(set(nodes))
+    sizes = Counter(used[0].node_rank for used in processes)
+    places = {node_rank: place for place, node_rank in enumerate(sorted(sizes))}
+    before: Counter[int] = Counter()
     placements: list[Placement] = []
     for rank, used in enumerate(processes):
         kind, node_rank = used[0].kind, used[0].node_rank
@@ -134,11 +136,11 @@ def _place(
             Placement(
                 rank=rank,
                 cluster_node_rank=node_rank,
-                placement_node_rank=used_nodes.index(node_rank),
+                placement_node_rank=places[node_rank],
                 local_accelerator_rank=own[0] if kind == ACCELERATOR else NO_DEVICE,
                 accelerator_type=node.accelerator_type if kind != CPU else AcceleratorType.NO_ACCEL,
-                local_rank=nodes[:rank].count(node_rank),
-                local_world_size=nodes.count(node_rank),
+                local_rank=before[node_rank],
+                local_world_size=sizes[node_rank],
                 visible_accelerators=visible,
                 isolate_accelerator=isolated,
                 local_hardware_ranks=own if kind != NODE else (),
@@ -146,4 +148,5 @@ def _place(
                 resource_kind=kind,
             )
         )
+        before[node_rank] += 1
     return placements

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pickle
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,9 @@ from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Address, answers, connect
 
-_RETRY_SECONDS = 0.1
+_FIRST_RETRY_SECONDS = 0.1
+_LAST_RETRY_SECONDS = 2.0
+"""Pauses between attempts to join grow: of many that join at once, most wait for their turn."""
 _PROBE_SECONDS = 1.0
 _LATER_SECONDS = 2.0
 
@@ -61,6 +64,7 @@ class RegistryClient:
         self._handlers: dict[str, Callable[[Any], Any]] = {"ping": lambda _: True}
         self._death_watchers: list[Callable[[Death], None]] = []
         self._leave_watchers: list[Callable[[str, WorkerInfo | None], None]] = []
+        self._watched: set[str] = set()
         self._lock = threading.Lock()
         self._calls: dict[int, _Call] = {}
         self._numbers = itertools.count()
@@ -74,7 +78,7 @@ class RegistryClient:
             ),
         )
         usable = [a for a in addresses if local or a[0] != "unix"]
-        deadline = time.monotonic() + timeout
+        deadline, pause = time.monotonic() + timeout, _FIRST_RETRY_SECONDS
         error: Exception | None = None
         while True:
             for address in usable:
@@ -93,10 +97,11 @@ class RegistryClient:
                 except OSError as failure:
                     error = failure
             # A registry that is slow, or has many to admit, is tried again.
-            slow = isinstance(error, AuthError | TimeoutError | ConnectionResetError)
+            slow = isinstance(error, _SLOW)
             if not slow or time.monotonic() > deadline:
                 break
-            interruptible(time.sleep, _RETRY_SECONDS)
+            interruptible(time.sleep, pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LAST_RETRY_SECONDS)
         raise ClusterError(
             f"{name} cannot reach the registry of the run at {usable}: {error}. On several nodes, "
             "check that the driver's address is reachable from this node (firewall, "
@@ -164,7 +169,7 @@ class RegistryClient:
     def notify(self, operation: str, **kwargs: Any) -> None:
         """Send a request whose answer nobody needs; a lost registry is ignored."""
         try:
-            self._connection.send(pickle.dumps(("ask", next(self._numbers), operation, kwargs)))
+            self._connection.send(pickle.dumps(("ask", None, operation, kwargs)))
         except ConnectionError:
             pass
 
@@ -174,12 +179,27 @@ class RegistryClient:
         """Answer an inquiry of the registry with `handler(payload)`, in the I/O thread."""
         self._handlers[event] = handler
 
+    def watch(self, *names: str, life: str = "") -> None:
+        """Ask to be told of the ends of members, also of those since this process has joined.
+
+        Those that it has looked up, or that have looked it up, are told without being asked for.
+        Never blocks, and costs a message only for names that are new.
+
+        Args:
+            *names: the members.
+            life: the process that this one depends on; "" if that is whichever has the name.
+        """
+        fresh = [name for name in names if name not in self._watched]
+        if fresh:
+            self._watched.update(fresh)
+            self.notify("watch", workers=fresh, life=life)
+
     def on_death(self, watcher: Callable[[Death], None]) -> None:
-        """Call `watcher` for each death, in the I/O thread."""
+        """Call `watcher` for each death that this process is told of, in the I/O thread."""
         self._death_watchers.append(watcher)
 
     def on_leave(self, watcher: Callable[[str, WorkerInfo | None], None]) -> None:
-        """Call `watcher(name, info)` for each that leaves on purpose, in the I/O thread."""
+        """Call `watcher(name, info)` for each that leaves on purpose; see `on_death`."""
         self._leave_watchers.append(watcher)
 
     def _on_message(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
@@ -193,6 +213,8 @@ class RegistryClient:
             for watcher in list(self._death_watchers):
                 watcher(payload)
         elif event == "left":
+            # The registry forgets who is told of a name whose group has been closed.
+            self._watched.discard(payload[0])
             for leave_watcher in list(self._leave_watchers):
                 leave_watcher(*payload)
         else:
@@ -227,6 +249,9 @@ class RegistryClient:
 
 
 Undo = tuple[str, dict[str, Any]]
+
+_SLOW = (AuthError, TimeoutError, ConnectionResetError, BlockingIOError)
+"""What joining a registry raises that has many to admit."""
 
 
 class _Call:

@@ -7,7 +7,7 @@ import pickle
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.events import Death, Raised
@@ -16,7 +16,11 @@ from rlinf.scheduler.net.interrupts import interruptible, shielded_methods
 from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Address, Listener
-from rlinf.scheduler.registry.state import WAIT, RegistryState, Waiter
+from rlinf.scheduler.registry.descriptors import allow_descriptors
+from rlinf.scheduler.registry.inquiries import Inquiries
+from rlinf.scheduler.registry.state import RegistryState
+from rlinf.scheduler.registry.waiters import Wait, Waiter, Waiters
+from rlinf.scheduler.registry.watches import Departure, Watches
 
 
 @shielded_methods
@@ -24,7 +28,14 @@ class RegistryServer:
     """The registry of one run.
 
     Requests are tuples `("ask", number, operation, kwargs)`, answered by `("answer", number, value,
-    error)`. The server also sends events: `("event", name, payload)`.
+    error)`, or not at all if the number is None. The server also sends events: `("event", name,
+    payload)`.
+
+    Attributes:
+        state: what it knows.
+        services: what the driver offers, by name.
+        received: messages of members so far.
+        sent: messages to members so far.
     """
 
     def __init__(
@@ -44,11 +55,18 @@ class RegistryServer:
         """
         self.state = RegistryState()
         self.services: dict[str, Callable[..., Any]] = {}
+        self.received = self.sent = 0
         self._loop = IOLoop("rlinf-registry")
         self._members: dict[str, Connection] = {}
         self._leaving: set[str] = set()
-        self._waiters: list[Waiter] = []
-        self._inquiries: dict[int, _Inquiry] = {}
+        self._fits = True
+        self._waiters = Waiters()
+        self._watches = Watches()
+        self._inquiries = Inquiries(lambda number: self.state.changes.append(("inquiry", number)))
+        # Joins and ends in their order: whoever has joined later is not told of an end.
+        self._moments = itertools.count()
+        self._joined: dict[str, int] = {}
+        self._departures: dict[str, Departure] = {}
         self._numbers = itertools.count()
         # Called with the workers whose host is not heard any more, once their ends are recorded.
         self.on_unreachable: Callable[[list[WorkerInfo]], None] = lambda infos: None
@@ -85,6 +103,8 @@ class RegistryServer:
             if name in self._members:
                 self._depart(name, "it was started anew before its end was noticed")
             self._members[name] = connection
+            self._joined[name] = next(self._moments)
+            self._fits = self._fits and allow_descriptors(len(self._members))
         self._watch.add(connection)
 
     def _on_probe(self, identity: dict[str, Any]) -> None:
@@ -112,25 +132,54 @@ class RegistryServer:
                 self._depart(name, reason)
 
     def _depart(self, name: str, reason: str) -> None:
-        del self._members[name]
-        for waiter in [w for w in self._waiters if w.member == name]:
-            self._waiters.remove(waiter)
-            if waiter.undo:
-                waiter.undo()
-        for inquiry in list(self._inquiries.values()):
-            inquiry.missing(name)
-        if name in self._leaving:
-            self._leaving.discard(name)
-            self._broadcast("left", (name, self.state.left(name)))
+        del self._members[name], self._joined[name]
+        for waiter in self._waiters.of_member(name):
+            self._give_up(waiter)
+        self._inquiries.member_gone(name)
+        leaves, unreachable = name in self._leaving, name in self._unreachable
+        self._leaving.discard(name)
+        self._unreachable.discard(name)
+        info = self.state.workers.get(name) or self.state.others.get(name)
+        life = info.life if info is not None else ""
+        told: tuple[str, Any]
+        if leaves:
+            told = "left", (name, self.state.left(name))
         else:
-            unreachable = name in self._unreachable
-            self._broadcast("died", self.state.died(name, reason, unreachable))
-        self._retry()
+            told = "died", self.state.died(name, reason, unreachable)
+        self._departures[name] = Departure(next(self._moments), life, *told, told=set())
+        self._tell_end(name, self._watches.watchers_of(name))
+        self._watches.forget_watcher(name)
+        if leaves:
+            self._watches.forget_watched(name)
+        self.state.changes.append(("member", name))
+        self._changed.notify_all()
+        self._settle()
 
-    def _broadcast(self, event: str, payload: Any) -> None:
-        data = pickle.dumps(("event", event, payload))
-        for connection in list(self._members.values()):
-            _send(connection, data)
+    def _tell_end(self, name: str, members: list[str]) -> None:
+        """Tell members of the latest end under a name, each once."""
+        last = self._departures[name]
+        data = pickle.dumps(("event", last.event, last.payload))
+        for member in members:
+            if member in self._members and member not in last.told:
+                last.told.add(member)
+                self._send(self._members[member], data)
+
+    def _has_missed(self, member: str, name: str, life: str) -> bool:
+        """Return whether an end concerns a member that nobody could know of when it came."""
+        last = self._departures.get(name)
+        if last is None:
+            return False
+        if life:
+            return life == last.life
+        return name not in self._members and last.moment > self._joined[member]
+
+    def _send(self, connection: Connection, data: bytes) -> None:
+        """Send to a member; one that has just gone is reported by its connection's end."""
+        self.sent += 1
+        try:
+            connection.send(data)
+        except ConnectionError:
+            pass
 
     def inquire(
         self, event: str, payload: Any, names: list[str] | None, timeout: float
@@ -144,15 +193,13 @@ class RegistryServer:
         """
         with self._lock:
             asked = self.state.workers if names is None else names
-            targets = [name for name in asked if name in self._members]
-            number = next(self._numbers)
-            inquiry = self._inquiries[number] = _Inquiry(set(targets))
-            data = pickle.dumps(("event", event, (number, payload)))
-            for name in targets:
-                _send(self._members[name], data)
+            inquiry = self._inquiries.ask(name for name in asked if name in self._members)
+            data = pickle.dumps(("event", event, (inquiry.number, payload)))
+            for name in list(inquiry.open):
+                self._send(self._members[name], data)
         inquiry.wait(timeout)
         with self._lock:
-            del self._inquiries[number]
+            self._inquiries.end(inquiry.number)
             return dict(inquiry.answers)
 
     # -- requests -----------------------------------------------------------------------------
@@ -161,184 +208,216 @@ class RegistryServer:
         kind, number, *rest = pickle.loads(meta)
         name = connection.identity["name"]
         with self._lock:
+            self.received += 1
             if kind == "ask":
                 self._serve(connection, name, number, *rest)
             elif kind == "reply":
-                if number in self._inquiries:
-                    self._inquiries[number].take(name, rest[0])
-                    self._retry()
+                self._inquiries.take(number, name, rest[0])
             elif kind == "decline":
                 # It is still starting, and cannot answer this yet.
-                if number in self._inquiries:
-                    self._inquiries[number].missing(name)
-                    self._retry()
+                self._inquiries.decline(number, name)
             elif kind == "forget":
                 self._forget(connection, name, number, *rest)
+            self._settle()
 
     def _serve(
-        self, connection: Connection, name: str, number: int, operation: str, kwargs: dict[str, Any]
+        self,
+        connection: Connection,
+        name: str,
+        number: int | None,
+        operation: str,
+        kwargs: dict[str, Any],
     ) -> None:
         def answer(value: Any, error: Exception | None = None) -> None:
-            _send(connection, pickle.dumps(("answer", number, value, error)))
+            if number is not None:
+                self._send(connection, pickle.dumps(("answer", number, value, error)))
 
         try:
-            handler = getattr(self, f"_op_{operation}")
-            value, undo, changed = handler(name, **kwargs)
-            if callable(value):
-                result = value()
-                if result is WAIT:
-                    self._waiters.append(Waiter(value, answer, name, number, undo))
-                    return
-                value = result
+            outcome = getattr(self, f"_op_{operation}")(name, **kwargs)
         except Exception as error:
             answer(None, error)
             return
-        answer(value)
-        if changed:
-            self._retry()
+        if isinstance(outcome, _Attempt):
+            self._try(Waiter(outcome.attempt, answer, name, number, outcome.undo))
+        else:
+            answer(outcome)
+
+    def _try(self, waiter: Waiter) -> None:
+        """Answer a request, or let it wait for what it says."""
+        try:
+            value, error = waiter.attempt(), None
+        except Exception as failure:
+            value, error = None, failure
+        if isinstance(value, Wait):
+            self._waiters.put(waiter, value.topic)
+            return
+        self._waiters.remove(waiter)
+        waiter.answer(value, error)
+
+    def _settle(self) -> None:
+        """Try again those who wait for what has changed, until nothing more changes."""
+        changes = self.state.changes
+        while changes:
+            topic = changes.popleft()
+            for waiter in self._waiters.of(topic):
+                # One of those before it may have ended its wait.
+                if waiter.topic == topic:
+                    self._try(waiter)
+
+    def _give_up(self, waiter: Waiter) -> None:
+        self._waiters.remove(waiter)
+        if waiter.undo:
+            waiter.undo()
 
     def _forget(
         self, connection: Connection, name: str, number: int, undo: tuple[str, Any] | None
     ) -> None:
         """Give a request up; one that has been granted is undone, since nobody takes the answer."""
-        waiting = [w for w in self._waiters if (w.member, w.request) == (name, number)]
-        for waiter in waiting:
-            self._waiters.remove(waiter)
-            if waiter.undo:
-                waiter.undo()
-        if waiting:
-            self._retry()
+        waiter = self._waiters.find(name, number)
+        if waiter is not None:
+            self._give_up(waiter)
         elif undo is not None:
-            self._serve(connection, name, number, *undo)
+            self._serve(connection, name, None, *undo)
 
-    def _retry(self) -> None:
-        """Try all waiters again until a round changes nothing."""
-        self._changed.notify_all()
-        progress = True
-        while progress:
-            progress = False
-            for waiter in list(self._waiters):
-                try:
-                    value, error = waiter.attempt(), None
-                except Exception as failure:
-                    value, error = None, failure
-                if value is not WAIT:
-                    self._waiters.remove(waiter)
-                    waiter.answer(value, error)
-                    progress = True
+    # Each operation returns its value, or an attempt if it may have to wait.
 
-    # Each operation returns (value or attempt, undo, whether others may now go on).
-
-    def _op_register(self, name: str, info: WorkerInfo) -> _Result:
+    def _op_register(self, name: str, info: WorkerInfo) -> _Attempt:
         self.state.register(info)
+        self._changed.notify_all()
         group = info.address.get_parent_address().get_name()
-        self._retry()
-        return (lambda: self._registered(info, group)), None, True
 
-    def _registered(self, info: WorkerInfo, group: str) -> Any:
-        master = self.state.master(group)
-        return WAIT if master is WAIT else (info.incarnation, *master)
+        def attempt() -> Any:
+            master = self.state.master(group)
+            return master if isinstance(master, Wait) else (info.incarnation, *master)
 
-    def _op_introduce(self, name: str, info: WorkerInfo) -> _Result:
-        self.state.others[name] = info
-        return None, None, True
+        return _Attempt(attempt)
 
-    def _op_ready(self, name: str) -> _Result:
-        self.state.ready.add(name)
-        return None, None, True
+    def _op_introduce(self, name: str, info: WorkerInfo) -> None:
+        self.state.introduce(name, info)
 
-    def _op_lookup(self, name: str, worker: str) -> _Result:
-        return (lambda: self.state.lookup(worker)), None, False
+    def _op_ready(self, name: str) -> None:
+        self.state.make_ready(name)
 
-    def _op_lives(self, name: str, worker: str) -> _Result:
+    def _op_lookup(self, name: str, worker: str) -> _Attempt:
+        # Who looks a worker up connects to it, and each needs to know when the other ends.
+        self._watches.add_both(name, worker)
+        return _Attempt(lambda: self.state.lookup(worker))
+
+    def _op_lives(self, name: str, worker: str) -> WorkerInfo | None:
         info = self.state.workers.get(worker)
         if info is None and worker in self._members:
             info = self.state.others.get(worker)
-        return info, None, False
+        if info is not None:
+            # It may be another one than the one that was looked up.
+            self._watches.add_both(name, worker)
+        return info
 
-    def _op_responds(self, name: str, worker: str, life: str) -> _Result:
+    def _op_watch(self, name: str, workers: list[str], life: str) -> None:
+        """Tell a member of the ends of others, also of those since it has joined.
+
+        Args:
+            name: the member.
+            workers: the others.
+            life: the process that it depends on; "" if that is whichever has the name.
+        """
+        for worker in workers:
+            if self._watches.add(name, worker) and self._has_missed(name, worker, life):
+                self._tell_end(worker, [name])
+
+    def _op_watch_all(self, name: str) -> None:
+        self._watches.add_all(name)
+
+    def _op_responds(self, name: str, worker: str, life: str) -> Any:
         """Return whether a process lives: it has answered, or it is known to be gone.
 
         Whoever asks has been told of its end before it gets the answer False.
         """
         info = self.state.workers.get(worker) or self.state.others.get(worker)
         if worker not in self._members or (info is not None and info.life != life):
-            return False, None, False
-        number = next(self._numbers)
-        inquiry = self._inquiries[number] = _Inquiry({worker})
-        _send(self._members[worker], pickle.dumps(("event", "ping", (number, None))))
+            if worker not in self._members and self._has_missed(name, worker, life):
+                self._tell_end(worker, [name])
+            return False
+        self._watches.add(name, worker)
+        inquiry = self._inquiries.ask([worker])
+        self._send(self._members[worker], pickle.dumps(("event", "ping", (inquiry.number, None))))
 
         def attempt() -> Any:
             if not inquiry.complete:
-                return WAIT
-            self._inquiries.pop(number, None)
+                return Wait(("inquiry", inquiry.number))
+            self._inquiries.end(inquiry.number)
             return worker in inquiry.answers
 
-        return attempt, lambda: self._inquiries.pop(number, None), False
+        return _Attempt(attempt, lambda: self._inquiries.end(inquiry.number))
 
-    def _op_group(self, name: str, group: str) -> _Result:
-        return (lambda: self.state.group(group)), None, False
+    def _op_group(self, name: str, group: str) -> _Attempt:
+        return _Attempt(lambda: self.state.group(group))
 
-    def _op_group_size(self, name: str, group: str) -> _Result:
-        return (lambda: self.state.group_size(group)), None, False
+    def _op_group_size(self, name: str, group: str) -> _Attempt:
+        return _Attempt(lambda: self.state.group_size(group))
 
-    def _op_groups(self, name: str) -> _Result:
-        return self.state.known_groups(), None, False
+    def _op_groups(self, name: str) -> list[str]:
+        return self.state.known_groups()
 
-    def _op_port(self, name: str, node_rank: int, port: int) -> _Result:
-        return self.state.lock_port(name, node_rank, port), None, False
+    def _op_port(self, name: str, node_rank: int, port: int) -> bool:
+        return self.state.lock_port(name, node_rank, port)
 
-    def _op_acquire(self, name: str, keys: list[str]) -> _Result:
-        def give_up() -> None:
-            self.state.leave_queue(name, keys)
+    def _op_acquire(self, name: str, keys: list[str]) -> _Attempt:
+        return _Attempt(
+            lambda: self.state.acquire(name, keys),
+            lambda: self.state.locks.leave_queue(name, keys),
+        )
 
-        return (lambda: self.state.acquire(name, keys)), give_up, False
+    def _op_release(self, name: str, keys: list[str]) -> None:
+        self.state.locks.release(name, keys)
 
-    def _op_release(self, name: str, keys: list[str]) -> _Result:
-        self.state.release(name, keys)
-        return None, None, True
+    def _op_holders(self, name: str, keys: list[str]) -> list[str]:
+        return self.state.locks.holders(keys)
 
-    def _op_holders(self, name: str, keys: list[str]) -> _Result:
-        return self.state.holders(keys), None, False
-
-    def _op_take(self, name: str, key: str, wait: bool = True) -> _Result:
+    def _op_take(self, name: str, key: str, wait: bool = True) -> Any:
         if not wait:
-            return self.state.values.get(key), None, False
-        return (lambda: self.state.values.get(key, WAIT)), None, False
+            return self.state.values.get(key)
+        return _Attempt(lambda: self.state.take(key))
 
-    def _op_put_once(self, name: str, key: str, value: Any) -> _Result:
-        return self.state.values.setdefault(key, value), None, True
+    def _op_put_once(self, name: str, key: str, value: Any) -> Any:
+        return self.state.put_once(key, value)
 
-    def _op_replace(self, name: str, key: str, old: Any, new: Any) -> _Result:
-        """Put a new value in the place of an old one; return the value that is there then."""
-        if self.state.values.get(key) == old:
-            self.state.values[key] = new
-        return self.state.values.get(key), None, True
+    def _op_replace(self, name: str, key: str, old: Any, new: Any) -> Any:
+        return self.state.replace(key, old, new)
 
-    def _op_raised(self, name: str, report: Raised) -> _Result:
+    def _op_raised(self, name: str, report: Raised) -> None:
         self.state.raised.append(report)
-        return None, None, False
 
-    def _op_expect_exit(self, name: str, names: list[str]) -> _Result:
+    def _op_expect_exit(self, name: str, names: list[str]) -> None:
         self._leaving.update(n for n in names if n in self._members)
         for gone in names:
             if gone not in self._members:
                 self.state.left(gone)
-        return None, None, False
 
-    def _op_gone(self, name: str, names: list[str]) -> _Result:
-        return (lambda: WAIT if any(n in self._members for n in names) else True), None, False
+    def _op_gone(self, name: str, names: list[str]) -> _Attempt:
+        open_names = list(names)
 
-    def _op_tell(self, name: str, event: str, payload: Any, names: list[str]) -> _Result:
+        def attempt() -> Any:
+            while open_names:
+                if open_names[-1] in self._members:
+                    return Wait(("member", open_names[-1]))
+                open_names.pop()
+                if not open_names:
+                    # One that was started anew meanwhile is there again.
+                    open_names.extend(n for n in names if n in self._members)
+            return True
+
+        return _Attempt(attempt)
+
+    def _op_tell(self, name: str, event: str, payload: Any, names: list[str]) -> None:
         data = pickle.dumps(("event", event, (_NOBODY, payload)))
         for target in names:
             if target in self._members:
-                _send(self._members[target], data)
-        return None, None, False
+                self._send(self._members[target], data)
 
-    def _op_service(self, name: str, service: str, kwargs: dict[str, Any]) -> _Result:
+    def _op_service(self, name: str, service: str, kwargs: dict[str, Any]) -> _Attempt:
         """Run something that the driver offers, outside of the I/O thread."""
         outcome: list[Any] = []
+        topic = ("service", next(self._numbers))
 
         def run() -> None:
             try:
@@ -346,26 +425,37 @@ class RegistryServer:
             except Exception as error:
                 outcome.append((None, error))
             with self._lock:
-                self._retry()
+                self.state.changes.append(topic)
+                self._settle()
 
         def attempt() -> Any:
             if not outcome:
-                return WAIT
+                return Wait(topic)
             value, error = outcome[0]
             if error is not None:
                 raise error
             return value
 
         threading.Thread(target=run, name=f"rlinf-{service}", daemon=True).start()
-        return attempt, None, False
+        return _Attempt(attempt)
 
-    def _op_deaths(self, name: str) -> _Result:
-        return list(self.state.deaths), None, False
+    def _op_deaths(self, name: str) -> list[Death]:
+        return list(self.state.deaths)
 
     def deaths(self) -> list[Death]:
         """Return all deaths in their order."""
         with self._lock:
             return list(self.state.deaths)
+
+    def deaths_of(self, name: str) -> list[Death]:
+        """Return the deaths under a name in their order."""
+        with self._lock:
+            return self.state.deaths_of(name)
+
+    def watchers_of(self, name: str) -> list[str]:
+        """Return the members that are told when a worker ends."""
+        with self._lock:
+            return [member for member in self._watches.watchers_of(name) if member in self._members]
 
     def await_end(self, name: str, is_gone: Callable[[WorkerInfo], bool], seconds: float) -> None:
         """Wait until the end of a worker is recorded that somebody has noticed otherwise.
@@ -383,46 +473,22 @@ class RegistryServer:
             if info is None:
                 return True
             # If it lives, it is the next one of the name.
-            return any(d.name == name for d in self.state.deaths) and not is_gone(info)
+            return bool(self.state.deaths_of(name)) and not is_gone(info)
 
         with self._changed:
             interruptible(self._changed.wait_for, known, seconds)
 
 
 _NOBODY = -1
-_Result = tuple[Any, Callable[[], None] | None, bool]
 
 
-class _Inquiry:
-    """Answers that are being collected."""
+class _Attempt(NamedTuple):
+    """A request that may have to wait.
 
-    def __init__(self, open_names: set[str]):
-        self._open = open_names
-        self._done = threading.Event()
-        self.answers: dict[str, Any] = {}
-        if not open_names:
-            self._done.set()
+    Attributes:
+        attempt: tries; returns a `Wait` to go on waiting.
+        undo: called if the request is given up.
+    """
 
-    def take(self, name: str, answer: Any) -> None:
-        self.answers[name] = answer
-        self.missing(name)
-
-    def missing(self, name: str) -> None:
-        self._open.discard(name)
-        if not self._open:
-            self._done.set()
-
-    @property
-    def complete(self) -> bool:
-        return self._done.is_set()
-
-    def wait(self, timeout: float) -> None:
-        interruptible(self._done.wait, timeout)
-
-
-def _send(connection: Connection, data: bytes) -> None:
-    """Send to a member; one that has just gone is reported by its connection's end."""
-    try:
-        connection.send(data)
-    except ConnectionError:
-        pass
+    attempt: Callable[[], Any]
+    undo: Callable[[], None] | None = None

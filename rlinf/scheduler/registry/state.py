@@ -1,29 +1,19 @@
 """What the registry knows, and the rules of changing it; no sockets and no threads.
 
-A request that cannot be answered yet becomes a waiter: it is tried again after each change and is
-answered when it succeeds. Nobody polls.
+A request that cannot be answered yet waits for a topic. Each change names the topics that it
+concerns, and whoever waits for one of them is tried again. Nobody polls.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.events import Death, Raised
-
-WAIT = object()
-"""Answer of a request that has to wait."""
-
-
-@dataclass
-class _Lock:
-    owner: str | None = None
-    depth: int = 0
-    queue: deque[str] = field(default_factory=deque)
+from rlinf.scheduler.registry.locks import LockTable
+from rlinf.scheduler.registry.waiters import Topic, Wait
 
 
 class RegistryState:
@@ -37,7 +27,9 @@ class RegistryState:
         deaths: in the order of time.
         raised: exceptions of workers' methods, in the order of time.
         values: small values that processes leave for each other.
+        locks: locks of devices.
         config_reads: configuration keys that ended processes have read.
+        changes: topics that have changed since somebody looked at those who wait for them.
     """
 
     def __init__(self) -> None:
@@ -48,9 +40,14 @@ class RegistryState:
         self.deaths: list[Death] = []
         self.raised: list[Raised] = []
         self.values: dict[str, Any] = {}
+        self.locks = LockTable(lambda owner: self.changes.append(("lock", owner)))
         self.config_reads: set[str] = set()
+        self.changes: deque[Topic] = deque()
+        self._ready_ranks: dict[str, int] = {}
+        self._dead_sizes: dict[str, int] = {}
+        self._deaths_of: dict[str, list[Death]] = {}
         self._ports: dict[tuple[int, int], str] = {}
-        self._locks: dict[str, _Lock] = {}
+        self._ports_of: dict[str, list[tuple[int, int]]] = {}
         self._lives: dict[str, int] = {}
 
     # -- workers ------------------------------------------------------------------------------
@@ -66,14 +63,45 @@ class RegistryState:
         info.incarnation = self._lives.get(info.name, 0)
         self._lives[info.name] = info.incarnation + 1
         self.workers[info.name] = info
-        self.groups.setdefault(_group_of(info), {})[info.rank] = info.name
+        group = _group_of(info)
+        ranks = self.groups.setdefault(group, {})
+        ranks[info.rank] = info.name
+        self.changes.append(("worker", info.name))
+        if len(ranks) == 1:
+            self.changes.append(("group size", group))
+        if info.rank == 0:
+            self.changes.append(("rank 0", group))
         return info.incarnation
+
+    def introduce(self, name: str, info: WorkerInfo) -> None:
+        """Add a member that is no worker."""
+        self.others[name] = info
+        self.changes.append(("worker", name))
+
+    def make_ready(self, name: str) -> None:
+        """Note that the constructor of a worker has returned."""
+        info = self.workers.get(name)
+        if info is None or name in self.ready:
+            return
+        self.ready.add(name)
+        group = _group_of(info)
+        self._ready_ranks[group] = self._ready_ranks.get(group, 0) + 1
+        if self._is_complete(group):
+            self.changes.append(("group", group))
+
+    def _is_complete(self, group: str) -> bool:
+        """Return whether all ranks of a group are ready; takes no longer for large groups."""
+        ranks = self.groups.get(group)
+        if not ranks:
+            return False
+        size = self.workers[next(iter(ranks.values()))].group_world_size
+        return len(ranks) >= size and self._ready_ranks.get(group, 0) == len(ranks)
 
     def master(self, group: str) -> Any:
         """Address and port of rank 0 of a group, as soon as it has registered."""
         name = self.groups.get(group, {}).get(0)
         if name is None:
-            return WAIT
+            return Wait(("rank 0", group))
         info = self.workers[name]
         return info.node_ip, info.node_port
 
@@ -85,50 +113,50 @@ class RegistryState:
         death = self.last_death(name)
         if death is not None:
             raise ConnectionError(f"{name} has died: {death.reason}")
-        return WAIT
+        return Wait(("worker", name))
 
     def group(self, group: str) -> Any:
         """Return all workers of a group in rank order, as soon as each is ready."""
-        names = self.groups.get(group)
-        if not names:
-            return WAIT
-        infos = [self.workers[names[rank]] for rank in sorted(names)]
-        if len(infos) < infos[0].group_world_size or any(i.name not in self.ready for i in infos):
-            return WAIT
-        return infos
+        if not self._is_complete(group):
+            return Wait(("group", group))
+        return [self.workers[name] for _, name in sorted(self.groups[group].items())]
 
     def group_size(self, group: str) -> Any:
         """Return the number of ranks of a group as soon as one has registered."""
-        alive = [self.workers[name] for name in self.groups.get(group, {}).values()]
-        dead = [d.info for d in self.deaths if d.info is not None and _group_of(d.info) == group]
-        known = alive or dead[-1:]
-        return known[0].group_world_size if known else WAIT
+        ranks = self.groups.get(group)
+        if ranks:
+            return self.workers[next(iter(ranks.values()))].group_world_size
+        return self._dead_sizes.get(group) or Wait(("group size", group))
 
     def known_groups(self) -> list[str]:
         """Return the names of the groups with at least one worker."""
         return sorted(self.groups)
 
+    def deaths_of(self, name: str) -> list[Death]:
+        """Return the deaths under a name, in the order of time."""
+        return list(self._deaths_of.get(name, ()))
+
     def last_death(self, name: str) -> Death | None:
         """Return the latest death under this name, if the name is not alive again."""
-        if name in self.workers:
-            return None
-        return next((d for d in reversed(self.deaths) if d.name == name), None)
+        deaths = self._deaths_of.get(name)
+        return deaths[-1] if deaths and name not in self.workers else None
 
     def remove(self, name: str) -> WorkerInfo | None:
         """Take a member out and free what it held."""
         info = self.workers.pop(name, None)
-        self.ready.discard(name)
         if info is not None:
-            ranks = self.groups.get(_group_of(info), {})
+            group = _group_of(info)
+            if name in self.ready:
+                self.ready.discard(name)
+                self._ready_ranks[group] -= 1
+            ranks = self.groups[group]
             ranks.pop(info.rank, None)
             if not ranks:
-                self.groups.pop(_group_of(info), None)
-        self._ports = {port: owner for port, owner in self._ports.items() if owner != name}
-        for lock in self._locks.values():
-            if name in lock.queue:
-                lock.queue.remove(name)
-            if lock.owner == name:
-                lock.owner, lock.depth = None, 0
+                del self.groups[group]
+                self._ready_ranks.pop(group, None)
+        for place in self._ports_of.pop(name, ()):
+            del self._ports[place]
+        self.locks.remove(name)
         return info
 
     def left(self, name: str) -> WorkerInfo | None:
@@ -140,82 +168,46 @@ class RegistryState:
         """Record the end of a member that did not say goodbye."""
         death = Death(name, self.remove(name), time.time(), len(self.deaths), reason, unreachable)
         self.deaths.append(death)
+        self._deaths_of.setdefault(name, []).append(death)
+        if death.info is not None:
+            self._dead_sizes[_group_of(death.info)] = death.info.group_world_size
+        self.changes.append(("worker", name))
         return death
+
+    # -- values -------------------------------------------------------------------------------
+
+    def take(self, key: str) -> Any:
+        """Return a value as soon as somebody has left it."""
+        return self.values[key] if key in self.values else Wait(("value", key))
+
+    def put_once(self, key: str, value: Any) -> Any:
+        """Leave a value, unless there is one; return the value that is there then."""
+        self.changes.append(("value", key))
+        return self.values.setdefault(key, value)
+
+    def replace(self, key: str, old: Any, new: Any) -> Any:
+        """Put a new value in the place of an old one; return the value that is there then."""
+        if self.values.get(key) == old:
+            self.values[key] = new
+            self.changes.append(("value", key))
+        return self.values.get(key)
 
     # -- ports --------------------------------------------------------------------------------
 
     def lock_port(self, owner: str, node_rank: int, port: int) -> bool:
         """Reserve a port of a node for its owner's life; False if it is taken, by it as well."""
-        if (node_rank, port) in self._ports:
+        place = (node_rank, port)
+        if place in self._ports:
             return False
-        self._ports[node_rank, port] = owner
+        self._ports[place] = owner
+        self._ports_of.setdefault(owner, []).append(place)
         return True
 
     # -- locks --------------------------------------------------------------------------------
 
     def acquire(self, owner: str, keys: list[str]) -> Any:
         """Take all of the locks, in the order of asking; re-entrant for its owner."""
-        locks = [self._locks.setdefault(key, _Lock()) for key in keys]
-        for lock in locks:
-            if lock.owner != owner and owner not in lock.queue:
-                lock.queue.append(owner)
-        free = all(
-            lock.owner == owner or (lock.owner is None and lock.queue[0] == owner) for lock in locks
-        )
-        if not free:
-            return WAIT
-        for lock in locks:
-            if lock.owner is None:
-                lock.queue.popleft()
-                lock.owner = owner
-            lock.depth += 1
-        return True
-
-    def release(self, owner: str, keys: list[str]) -> None:
-        """Give the locks back; an error if the caller does not hold them."""
-        for key in keys:
-            lock = self._locks.get(key)
-            if lock is None or lock.owner != owner:
-                holder = lock.owner if lock else None
-                raise ValueError(
-                    f"{owner} does not hold the lock of {key}; {holder or 'nobody'} does"
-                )
-        for key in keys:
-            lock = self._locks[key]
-            lock.depth -= 1
-            if lock.depth == 0:
-                lock.owner = None
-
-    def leave_queue(self, owner: str, keys: list[str]) -> None:
-        """Stop waiting for locks."""
-        for key in keys:
-            lock = self._locks.get(key)
-            if lock is not None and owner in lock.queue:
-                lock.queue.remove(owner)
-
-    def holders(self, keys: list[str]) -> list[str]:
-        """Return who holds the locks, in words."""
-        held = [(key, self._locks[key].owner) for key in keys if key in self._locks]
-        return [f"{key} is held by {owner}" for key, owner in held if owner]
-
-
-@dataclass
-class Waiter:
-    """A request that waits for a change.
-
-    Attributes:
-        attempt: tries again; returns WAIT to go on waiting.
-        answer: called once with (value, error).
-        member: who asked.
-        request: number of the request on its connection.
-        undo: called if the request is given up.
-    """
-
-    attempt: Callable[[], Any]
-    answer: Callable[[Any, Exception | None], None]
-    member: str
-    request: int
-    undo: Callable[[], None] | None = None
+        return self.locks.acquire(owner, keys) or Wait(("lock", owner))
 
 
 def _group_of(info: WorkerInfo) -> str:

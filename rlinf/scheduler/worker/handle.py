@@ -35,6 +35,12 @@ _EXPLAINED_SECONDS = 10.0
 _LOOK_SECONDS = 0.05
 _GLANCE_SECONDS = 1.0
 """Most calls end within these; for longer ones each rank is watched, so that none fails unseen."""
+_PAUSE_PER_RANK = 2e-5
+"""Pause between two looks at the ranks of a call, in seconds per rank.
+
+A look takes a time in proportion to the number of ranks, so ranks that end one by one would cost
+its square. With pauses longer than looks, the cost grows with the duration of the call instead.
+"""
 
 
 class CalledGroup(Protocol):
@@ -150,10 +156,8 @@ class WorkerGroupFuncResult:
     def late(self, seconds: float | None) -> WaitTimeout:
         """Return the error that says which ranks have not ended after so many seconds."""
         # Not 0: that asks before Ray has looked.
-        ready = self._group.backend.wait(self._refs, len(self._refs), 0.1)
-        missing = [
-            r for r, ref in zip(self.ranks, self._refs, strict=True) if ref not in set(ready)
-        ]
+        ready = set(self._group.backend.wait(self._refs, len(self._refs), 0.1))
+        missing = [r for r, ref in zip(self.ranks, self._refs, strict=True) if ref not in ready]
         error = self._group.late(self.method, missing, seconds)
         self._group.supervisor.note_told(error)
         return error
@@ -219,12 +223,12 @@ class WorkerGroupFuncResult:
 
     def _failure(self, error: CallFailed) -> BaseException:
         """Return the exception to raise; a death goes first, since it explains the others."""
-        self._group.backend.wait(self._refs, len(self._refs), _ECHO_SECONDS)
+        ended = self._group.backend.wait(self._refs, len(self._refs), _ECHO_SECONDS)
         deadline = time.monotonic() + _EXPLAINED_SECONDS
         while True:
-            died, raised = self._failures()
+            died, raised = self._failures(ended)
             if died:
-                return self._first(died)
+                return self._first_death(died)
             if self._cancelled and any(r.report.type == CallCancelled.__name__ for r in raised):
                 return CallCancelled(f"{self._group.name}.{self.method}() was cancelled")
             if not raised:
@@ -242,34 +246,45 @@ class WorkerGroupFuncResult:
             if deaths or time.monotonic() > deadline:
                 return failure
             time.sleep(_LOOK_SECONDS)
+            ended = self._group.backend.wait(self._refs, len(self._refs), _LOOK_SECONDS)
 
     def deaths(self) -> list[WorkerDied]:
         """Return the ranks that died in this call, as far as it has ended."""
-        return self._failures()[0]
+        ended = self._group.backend.wait(self._refs, len(self._refs), _LOOK_SECONDS)
+        explain = self._group.supervisor.explain_death
+        return [explain(name, said) for name, said in self._failures(ended)[0].items()]
 
-    def _failures(self) -> tuple[list[WorkerDied], list[WorkerRaised]]:
-        """Return the deaths and the exceptions of the ranks that have ended."""
-        backend = self._group.backend
-        died: list[tuple[int, Exception]] = []
+    def _failures(self, ended: Sequence[Any]) -> tuple[dict[str, str], list[WorkerRaised]]:
+        """Return what is said of the deaths, by worker, and the exceptions of ranks that ended."""
+        backend, known = self._group.backend, set(ended)
+        died: dict[str, str] = {}
         raised: list[WorkerRaised] = []
         for rank, ref in zip(self.ranks, self._refs, strict=True):
-            if not backend.wait([ref], 1, timeout=0):
+            if ref not in known:
                 continue
             try:
                 backend.get([ref])
             except CallRaised as failure:
                 raised.append(failure.envelope)
             except WorkerLost as failure:
-                died.append((rank, failure))
+                died[self._group.name_of(rank)] = str(failure)
             except CallFailed:
                 # Nothing is known of it that another rank could not tell better.
                 continue
-        explain, name_of = self._group.supervisor.explain_death, self._group.name_of
-        return [explain(name_of(rank), str(failure)) for rank, failure in died], raised
+        return died, raised
 
-    def _first(self, deaths: list[WorkerDied]) -> WorkerDied:
-        order = self._group.supervisor.death_order()
-        return min(deaths, key=lambda d: order.get(d.worker, len(order)))
+    def _first_death(self, died: dict[str, str]) -> WorkerDied:
+        """Explain the death that was noticed first, and no other: there may be very many."""
+        supervisor = self._group.supervisor
+        order = supervisor.death_order()
+        first = min(died, key=lambda name: order.get(name, len(order)))
+        explained = supervisor.explain_death(first, died[first])
+        if first in order:
+            return explained
+        # None of them was known yet; explaining one has waited until some are.
+        order = supervisor.death_order()
+        known = min(died, key=lambda name: order.get(name, len(order)))
+        return explained if known == first else supervisor.explain_death(known, died[known])
 
     def __repr__(self) -> str:
         state = "done" if self.done() else "running"
@@ -351,12 +366,14 @@ def _collect(
     last: WorkerGroupFuncResult | None = None
     with waiting(lambda: dict.fromkeys(owner[ref] for ref in list(needed))):
         while needed:
-            left = deadline.left()
-            ready = backend.wait([*needed, *watched], 1, left)
+            refs = [*needed, *watched]
+            ready = backend.wait(refs, 1, deadline.left())
             if not ready and deadline.passed():
                 raise owner[next(iter(needed))].late(deadline.seconds)
-            for ref in ready:
-                value = owner[ref]._value(ref)
+            if ready and len(needed) > 1:
+                pause = _PAUSE_PER_RANK * len(refs)
+                ready = backend.wait(refs, len(needed), pause) or ready
+            for ref, value in _values(backend, ready, owner).items():
                 if ref in needed:
                     values[ref] = value
                     last = owner[ref]
@@ -366,6 +383,17 @@ def _collect(
     for call in open_calls:
         call._outcomes = [values[ref] for ref in call._refs]
     return last
+
+
+def _values(
+    backend: CallBackend, ready: Sequence[Any], owner: dict[Any, WorkerGroupFuncResult]
+) -> dict[Any, Any]:
+    """Return what ranks that have ended returned; raise the failure of one that failed."""
+    try:
+        return dict(zip(ready, backend.get(list(ready)), strict=True))
+    except CallFailed:
+        # One by one, each as part of its own call.
+        return {ref: owner[ref]._value(ref) for ref in ready}
 
 
 def _record(handle: WorkerGroupFuncResult, begin: float) -> None:

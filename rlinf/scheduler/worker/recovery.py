@@ -70,9 +70,9 @@ def new_deaths(group: WorkerGroup) -> list[WorkerDied]:
 def _unnoticed(group: LaunchedGroup) -> list[Death]:
     """Return the deaths of the processes that the group believes to be its ranks."""
     # Where a process listens is its alone, unlike its name.
-    own = [info.endpoints for info in group.infos]
+    own = {info.life for info in group.infos}
     deaths = group.supervisor.deaths()
-    return [death for death in deaths if death.info is not None and death.info.endpoints in own]
+    return [death for death in deaths if death.info is not None and death.info.life in own]
 
 
 def wait_restarted(group: WorkerGroup, timeout: float | None = None) -> list[int]:

@@ -116,10 +116,14 @@ class SmallRun:
         return DeviceLock(member, ["device"])
 
     def kill(self, member: ProcessRuntime) -> None:
-        """Ends a member without a word; returns when the registry has told all others."""
+        """Ends a member without a word; returns when the registry has told those concerned."""
+        told = set(self.server.watchers_of(member.name))
+        deaths = len(self.server.deaths())
         self._cut(member)
         self._members.remove(member)
-        wait_until(lambda: all(member.name in other.registry.dead for other in self._members))
+        wait_until(lambda: len(self.server.deaths()) > deaths)
+        others = [other.registry for other in self._members if other.name in told]
+        wait_until(lambda: all(member.name in registry.dead for registry in others))
 
     @staticmethod
     def _cut(member: ProcessRuntime) -> None:

@@ -31,12 +31,12 @@ class Server(RegistryServer):
         info = WorkerInfo(WorkerAddress("actor", 0), 0, 1, node_rank, "10.0.0.2", pid=pid)
         with self._lock:
             self.state.register(info)
-            self._retry()
+            self._changed.notify_all()
 
     def died(self, reason: str) -> None:
         with self._lock:
             self.state.died(NAME, reason)
-            self._retry()
+            self._changed.notify_all()
 
 
 class Session:

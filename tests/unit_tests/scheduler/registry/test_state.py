@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlinf.scheduler.address import WorkerAddress, WorkerInfo
-from rlinf.scheduler.registry.state import WAIT, RegistryState
+from rlinf.scheduler.registry.state import RegistryState
+from rlinf.scheduler.registry.waiters import Wait
 
 
 def info(name: str, size: int = 2) -> WorkerInfo:
@@ -13,14 +14,20 @@ def info(name: str, size: int = 2) -> WorkerInfo:
     return WorkerInfo(address, address.rank, size, node_port=1000 + address.rank)
 
 
+def waits(answer) -> bool:
+    return isinstance(answer, Wait)
+
+
 def test_a_group_is_complete_when_all_ranks_are_ready():
     state = RegistryState()
-    assert state.group("g") is WAIT
+    assert waits(state.group("g"))
     state.register(info("g:1"))
-    assert state.master("g") is WAIT
+    assert waits(state.master("g"))
     state.register(info("g:0"))
     assert state.master("g") == ("127.0.0.1", 1000)
-    state.ready.update({"g:0", "g:1"})
+    state.make_ready("g:0")
+    assert waits(state.group("g"))
+    state.make_ready("g:1")
     assert [i.name for i in state.group("g")] == ["g:0", "g:1"]
 
 
@@ -37,7 +44,7 @@ def test_names_are_unique_while_their_owner_lives():
 
 def test_a_dead_worker_is_not_waited_for():
     state = RegistryState()
-    assert state.lookup("g:0") is WAIT
+    assert waits(state.lookup("g:0"))
     state.register(info("g:0"))
     state.died("g:0", "the peer closed the connection")
     with pytest.raises(ConnectionError, match="g:0 has died"):
@@ -57,12 +64,12 @@ def test_ports_belong_to_their_node_and_owner():
 def test_locks_are_first_come_first_served_and_all_or_nothing():
     state = RegistryState()
     assert state.acquire("a", ["x", "y"]) is True
-    assert state.acquire("b", ["y", "z"]) is WAIT
-    assert state.acquire("c", ["z"]) is WAIT, "b was there before"
-    state.release("a", ["x", "y"])
-    assert state.acquire("c", ["z"]) is WAIT
+    assert waits(state.acquire("b", ["y", "z"]))
+    assert waits(state.acquire("c", ["z"])), "b was there before"
+    state.locks.release("a", ["x", "y"])
+    assert waits(state.acquire("c", ["z"]))
     assert state.acquire("b", ["y", "z"]) is True
-    state.release("b", ["y", "z"])
+    state.locks.release("b", ["y", "z"])
     assert state.acquire("c", ["z"]) is True
 
 
@@ -70,22 +77,22 @@ def test_locks_are_reentrant_and_freed_by_death():
     state = RegistryState()
     state.acquire("a", ["x"])
     state.acquire("a", ["x"])
-    state.release("a", ["x"])
-    assert state.acquire("b", ["x"]) is WAIT
-    assert state.holders(["x"]) == ["x is held by a"]
+    state.locks.release("a", ["x"])
+    assert waits(state.acquire("b", ["x"]))
+    assert state.locks.holders(["x"]) == ["x is held by a"]
     state.died("a", "")
     assert state.acquire("b", ["x"]) is True
     with pytest.raises(ValueError, match="does not hold"):
-        state.release("a", ["x"])
+        state.locks.release("a", ["x"])
 
 
 def test_giving_up_lets_the_next_one_in():
     state = RegistryState()
     state.acquire("a", ["x"])
-    assert state.acquire("b", ["x"]) is WAIT
-    assert state.acquire("c", ["x"]) is WAIT
-    state.leave_queue("b", ["x"])
-    state.release("a", ["x"])
+    assert waits(state.acquire("b", ["x"]))
+    assert waits(state.acquire("c", ["x"]))
+    state.locks.leave_queue("b", ["x"])
+    state.locks.release("a", ["x"])
     assert state.acquire("c", ["x"]) is True
 
 
@@ -107,7 +114,7 @@ def test_addresses_know_their_family():
 
 def test_the_size_of_a_group_is_known_although_ranks_have_died():
     state = RegistryState()
-    assert state.group_size("g") is WAIT
+    assert waits(state.group_size("g"))
     state.register(info("g:1", size=3))
     assert state.group_size("g") == 3
     state.died("g:1", "gone")
