@@ -30,9 +30,9 @@ sys.exit(run_in_foreground(host, sys.argv[2:], {"GIVEN": "yes", "TAKEN": None}, 
 SHELL = ("bash", "--norc", "--noprofile", "--noediting", "-i")
 SECONDS = 30
 LISTENS = """
-import signal, sys, time
+import os, signal, sys, time
 def hear(number, _):
-    print("heard", signal.Signals(number).name, flush=True)
+    os.write(1, f"heard {signal.Signals(number).name}\\n".encode())
     if number != signal.SIGCONT:
         sys.exit(5)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
