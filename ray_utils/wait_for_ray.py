@@ -18,6 +18,8 @@ ACCELERATORS = ("GPU", "NPU", "TPU", "HPU", "neuron_cores")
 LOOK_SECONDS = 0.5
 _WRONG_TOKEN = "InvalidAuthToken"
 HEAD_PORT = "6379"
+AUTO = "auto"
+"""Ray's name for the one that runs on this machine."""
 _EXAMPLES = """\
 examples:
   check_ray.sh 16            # until there are 16 accelerators
@@ -28,8 +30,8 @@ examples:
 class Seen:
     """What there is of the cluster so far."""
 
-    def __init__(self, address: str):
-        self.address = address
+    def __init__(self) -> None:
+        self.address = "this machine"
         self.reached = False
         self.nodes: list[dict[str, Any]] = []
 
@@ -64,18 +66,20 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def wait(seen: Seen, accelerators: int, nodes: int) -> None:
+def wait(seen: Seen, address: str | None, accelerators: int, nodes: int) -> None:
     """Return when so many accelerators and nodes are there.
 
     Args:
         seen: what there is; kept up to date.
+        address: of the head, if it was given.
         accelerators: least number of accelerators.
         nodes: least number of nodes.
     """
+    while not _answers(found := find_address(address), seen):
+        time.sleep(LOOK_SECONDS)
     import ray
 
-    _wait_until_reachable(seen.address)
-    ray.init(address=seen.address, logging_level="ERROR", log_to_driver=False)
+    ray.init(address=found, logging_level="ERROR", log_to_driver=False)
     seen.reached = True
     try:
         while True:
@@ -87,27 +91,39 @@ def wait(seen: Seen, accelerators: int, nodes: int) -> None:
         ray.shutdown()
 
 
-def _wait_until_reachable(address: str) -> None:
-    """Ray itself gives up early, and says little."""
-    host, _, port = address.rpartition(":")
-    while host and port.isdecimal():
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-            return
-        except OSError:
-            time.sleep(LOOK_SECONDS)
+def find_address(given: str | None) -> str | None:
+    """Return where the cluster is; None if the file that says so is not there yet.
 
-
-def find_address(given: str | None) -> str:
-    """Return where the cluster is: what was given, RAY_ADDRESS, or the file of `start_ray.sh`."""
+    Args:
+        given: the address, if it was given; else it is RAY_ADDRESS, or in the file of
+            `start_ray.sh`, or it is that of this machine's Ray.
+    """
     address = given or os.environ.get("RAY_ADDRESS")
     if not address:
-        beside = Path(__file__).with_name("ray_head_ip.txt")
-        file = Path(os.environ.get("RLINF_HEAD_FILE") or beside)
-        address = file.read_text().strip() if file.exists() else "auto"
-    if address != "auto" and ":" not in address:
+        named = os.environ.get("RLINF_HEAD_FILE")
+        file = Path(named or Path(__file__).with_name("ray_head_ip.txt"))
+        if not file.exists():
+            return None if named else AUTO
+        address = file.read_text().strip()
+    if address != AUTO and ":" not in address:
         address = f"{address}:{os.environ.get('RLINF_HEAD_PORT') or HEAD_PORT}"
     return address
+
+
+def _answers(address: str | None, seen: Seen) -> bool:
+    """Tell whether somebody is there; Ray itself gives up early, and says little."""
+    if address is None:
+        seen.address = f"the address in {os.environ['RLINF_HEAD_FILE']}"
+        return False
+    if address == AUTO:
+        return True
+    seen.address = address
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -156,14 +172,10 @@ def _give_up(seen: Seen, args: argparse.Namespace) -> NoReturn:
         )
     else:
         said += (
-            f": no Ray answers at {_named(seen.address)}. Start it with ray_utils/start_ray.sh, or "
+            f": no Ray answers at {seen.address}. Start it with ray_utils/start_ray.sh, or "
             "name the head with --address or RAY_ADDRESS."
         )
     _end(said)
-
-
-def _named(address: str) -> str:
-    return "this machine" if address == "auto" else address
 
 
 def _end(said: str) -> NoReturn:
@@ -179,12 +191,12 @@ def main(words: Sequence[str] | None = None) -> int:
         0; what is not there in time ends the process with 1.
     """
     args = parse_arguments(words)
-    seen = Seen(find_address(args.address))
+    seen = Seen()
     deadline = threading.Timer(args.timeout, _give_up, (seen, args))
     deadline.daemon = True
     deadline.start()
     try:
-        wait(seen, args.accelerators or 0, args.nodes or 0)
+        wait(seen, args.address, args.accelerators or 0, args.nodes or 0)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if _WRONG_TOKEN in "".join(traceback.format_exception(error)):
             _end(
