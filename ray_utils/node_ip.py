@@ -65,15 +65,14 @@ def node_ip(interfaces: str = "", toward: tuple[str, int] | None = None) -> str:
     """Return the address of this node.
 
     Args:
-        interfaces: names with commas, as in RLINF_COMM_NET_DEVICES; the first one counts. Names
-            after a `^` say what not to use, and are not read.
+        interfaces: names with commas, as in RLINF_COMM_NET_DEVICES; the first one counts.
         toward: host and port that must be reached from the address.
 
     Raises:
         ValueError: it cannot be told; says why, and what to do.
     """
-    first = interfaces.split(",")[0].strip().lstrip("=")
-    if first and not first.startswith("^"):
+    first = interfaces.split(",")[0].strip()
+    if first:
         known = [name for _, name in socket.if_nameindex()]
         found = address_of_interface(first) if first in known else None
         if found is None:
