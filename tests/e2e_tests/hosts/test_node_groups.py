@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("where_am_i.py")
+PROGRAM = ("-m", "tests.e2e_tests.hosts.where_am_i")
 
 
 def ask(hosts, cluster: dict[str, Any], *names: str) -> dict[str, list[dict[str, Any]]]:
-    said = hosts.run(str(PROGRAM), json.dumps(cluster), *names)
+    said = hosts.run(*PROGRAM, json.dumps(cluster), *names)
     return json.loads(said.strip().splitlines()[-1])
 
 
@@ -107,5 +106,5 @@ def test_an_interpreter_that_is_not_there_is_named(hosts):
             }
         ],
     }
-    said = hosts.run(str(PROGRAM), json.dumps(cluster), code=1)
+    said = hosts.run(*PROGRAM, json.dumps(cluster), code=1)
     assert "/no/such/python" in said and "node 2" in said

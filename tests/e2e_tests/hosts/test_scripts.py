@@ -18,7 +18,7 @@ from rlinf.testbed import Host, HostBed
 from tests.e2e_tests.hosts.conftest import ROOT
 from tests.long_tests import long_test
 
-PROGRAM = Path(__file__).with_name("where_am_i.py")
+PROGRAM = ("-m", "tests.e2e_tests.hosts.where_am_i")
 START, CHECK = "ray_utils/start_ray.sh", "ray_utils/check_ray.sh"
 SMALL = ("--num-cpus=2", "--object-store-memory=100000000")
 CLUSTER = {"num_nodes": 2, "component_placement": {"witness": "all"}}
@@ -80,21 +80,21 @@ def test_the_scripts_start_ray_on_all_hosts(bed):
 
     # The program finds the token of the head by itself.
     there = environment(bed, RAY_ADDRESS=(bed.shared / "head").read_text().strip())
-    program = on(first, there, sys.executable, str(PROGRAM), json.dumps(CLUSTER), "RLINF_NODE_RANK")
+    program = on(first, there, sys.executable, *PROGRAM, json.dumps(CLUSTER), "RLINF_NODE_RANK")
     workers = facts(ended(program))
     assert [(w["host"], w["env"]) for w in workers] == [
         ("host0", {"RLINF_NODE_RANK": "0"}),
         ("host1", {"RLINF_NODE_RANK": "1"}),
     ]
     other = {**there, "RAY_AUTH_TOKEN": "x" * 64}
-    program = on(first, other, sys.executable, str(PROGRAM), json.dumps(CLUSTER))
+    program = on(first, other, sys.executable, *PROGRAM, json.dumps(CLUSTER))
     assert "does not accept the token of this machine" in ended(program, code=1)
 
 
 @pytest.mark.timeout(300)
 def test_the_command_makes_hosts_and_passes_the_exit_code_on(hosts, tmp_path):
     shared = tmp_path / "shared"
-    program = shlex.join([sys.executable, str(PROGRAM), json.dumps(CLUSTER)])
+    program = shlex.join([sys.executable, *PROGRAM, json.dumps(CLUSTER)])
     script = f"{program} > {shared}/said && touch /tmp/gone && exit 7"
     command = [sys.executable, "-m", "rlinf.cli", "testbed", "2", "--link", "1gbit"]
     done = subprocess.run(
