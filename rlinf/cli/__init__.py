@@ -29,6 +29,7 @@ from rlinf.cli import (
     report,
     runs,
     stop,
+    testbed,
     trace,
     train,
     verify,
@@ -114,6 +115,7 @@ def build_parser() -> argparse.ArgumentParser:
     logs.add_parser(commands)
     stop.add_parser(commands)
     checkpoint.add_parser(commands)
+    testbed.add_parser(commands)
     fetch.add_parser(commands)
     new.add_parser(commands)
     completion.add_parser(commands)

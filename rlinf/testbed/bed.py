@@ -102,7 +102,7 @@ class Host:
         """
         return subprocess.Popen(
             self.command(command, cwd),
-            env=_environment(env),
+            env=environment(env),
             start_new_session=True,
             **options,
         )
@@ -115,7 +115,7 @@ class Host:
         **options: Any,
     ) -> subprocess.CompletedProcess[Any]:
         """Run a command on the host; see `start`, and `subprocess.run` for the options."""
-        return subprocess.run(self.command(command, cwd), env=_environment(env), **options)
+        return subprocess.run(self.command(command, cwd), env=environment(env), **options)
 
     def cut(self) -> None:
         """Let nothing pass between this host and the others; connections are not told."""
@@ -247,7 +247,8 @@ class HostBed:
         return answer
 
 
-def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+def environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Return the variables of this process with some changed; None takes one away."""
     wanted = {**os.environ, **(changes or {})}
     return {name: value for name, value in wanted.items() if value is not None}
 

@@ -53,17 +53,21 @@ class RayNodes:
         self._store_bytes = store_bytes
         self.env = {**others, **token, "RAY_ADDRESS": self.address}
         self._start_all([0])
-        self._start_all(range(1, len(self.hosts)))
+        self._start_all(list(range(1, len(self.hosts))))
 
     def _start(self, index: int) -> subprocess.Popen[str]:
         host, rank = self.hosts[index], self.ranks[index]
         head = ["--head", f"--port={PORT}", "--include-dashboard=false"]
         role = head if index == 0 else [f"--address={self.address}"]
         own = {} if rank is None else {"RLINF_NODE_RANK": str(rank)}
-        return host.start(
-            [sys.executable, "-m", "ray.scripts.scripts", "start", *role]
-            + [f"--node-ip-address={host.ip}", f"--num-cpus={self._num_cpus}"]
-            + [f"--object-store-memory={self._store_bytes}", "--disable-usage-stats"],
+        options = [f"--node-ip-address={host.ip}", f"--num-cpus={self._num_cpus}"]
+        options += [f"--object-store-memory={self._store_bytes}", "--disable-usage-stats"]
+        return self._ray(index, "start", *role, *options, **own)
+
+    def _ray(self, index: int, *words: str, **own: str) -> subprocess.Popen[str]:
+        """Start a command of Ray's on a host; `ray stop` sees the processes of that host alone."""
+        return self.hosts[index].start(
+            [sys.executable, "-m", "ray.scripts.scripts", *words],
             env={**self._env, **own},
             cwd=os.getcwd(),
             stdin=subprocess.DEVNULL,
@@ -73,20 +77,20 @@ class RayNodes:
         )
 
     def _start_all(self, indices: Sequence[int]) -> None:
-        """Start Ray on hosts, again where the machine is too busy for the time that Ray allows."""
-        left = list(indices)
+        """Start Ray on hosts at the same time; again where the machine was too busy for it."""
         for attempt in range(1, _STARTS + 1):
-            started = [(index, self._start(index)) for index in left]
-            ended = [(index, process.communicate()[0], process) for index, process in started]
-            failed = {index: said for index, said, process in ended if process.returncode}
-            left = list(failed)
-            if not left:
+            started = {index: self._start(index) for index in indices}
+            said = {index: process.communicate()[0] for index, process in started.items()}
+            failed = [index for index in indices if started[index].returncode]
+            if not failed:
                 return
-            if attempt == _STARTS or not all(_TOO_SLOW in said for said in failed.values()):
-                raise HostBedError("Ray did not start on a host:\n" + "\n".join(failed.values()))
-            for index in left:
-                # Only processes of the host can be seen there.
-                self.hosts[index].run(["pkill", "-9", "-f", "ray"], stdout=subprocess.DEVNULL)
+            first = failed[0]
+            if attempt == _STARTS or not all(_TOO_SLOW in said[index] for index in failed):
+                name = self.hosts[first].name
+                raise HostBedError(f"Ray did not start on {name}:\n{said[first]}")
+            for index in failed:
+                self._ray(index, "stop", "--force").communicate()
+            indices = failed
 
 
 def bed_with_ray(count: int, **options: object) -> tuple[HostBed, RayNodes]:

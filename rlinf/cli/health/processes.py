@@ -7,11 +7,11 @@ import os
 import resource
 import socket
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from rlinf.cli.health.finding import Finding
 from rlinf.utils.extras import package_hint
+from rlinf.utils.ray_token import has_token
 
 PORTS = 64
 """Ports that a run of a few workers uses at once."""
@@ -94,12 +94,6 @@ def check_ray(
             Finding("ray address", "ok", "RAY_ADDRESS is not set: runs start their own")
         )
     return [*findings, _authentication(environ, has_token(environ))]
-
-
-def has_token(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether there is a token for Ray's authentication on this machine."""
-    named = environ.get("RAY_AUTH_TOKEN") or environ.get("RAY_AUTH_TOKEN_PATH")
-    return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
 
 
 def _authentication(environ: Mapping[str, str], token: bool) -> Finding:

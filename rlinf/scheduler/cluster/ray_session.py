@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from rlinf.scheduler.cluster.lost_nodes import lost_nodes
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.topology.node import AliveNode
 from rlinf.scheduler.worker.backend import RayBackend
+from rlinf.utils.ray_token import WHERE, use_token
 
 _STARTS = 4
 _TOO_SLOW = "timed out during startup"
+_WRONG_TOKEN = "InvalidAuthToken"
 
 
 class RaySession:
@@ -45,6 +48,8 @@ class RaySession:
             # Read when Ray is imported: an instance for this machine alone listens on loopback.
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        elif address != "local":
+            use_token()
         import ray
 
         if ray.is_initialized():
@@ -64,7 +69,7 @@ class RaySession:
             with _importable_by_workers():
                 _start(options) if self.local else ray.init(**options)
         except ConnectionError as error:
-            raise _no_ray(address, error) from error
+            raise _cannot_join(address, error) from error
         finally:
             # Ray puts a debugger of its own in the place of what the user has chosen.
             os.environ.pop("PYTHONBREAKPOINT", None)
@@ -207,6 +212,21 @@ def _no_ray(address: str | None, error: Exception) -> ClusterError:
     return ClusterError(
         f"there is no Ray at {address!r}: {error}. Start it there with `ray start --head`, or "
         "unset RAY_ADDRESS and cluster.address to run on this machine alone."
+    )
+
+
+def _cannot_join(address: str | None, error: Exception) -> ClusterError:
+    """Return what to do when something answers at the address of a Ray, but does not let us in."""
+    said = str(error).strip().partition("\n")[0]
+    if _WRONG_TOKEN in "".join(traceback.format_exception(error)):
+        return ClusterError(
+            f"the Ray at {address!r} does not accept the token of this machine, or there is none. "
+            f"Give it the one that Ray was started with on the head ({WHERE})."
+        )
+    return ClusterError(
+        f"the Ray at {address!r} cannot be joined: {said}. Start the program on one of its nodes, "
+        "with `ray start` done there, or unset RAY_ADDRESS and cluster.address to run on this "
+        "machine alone."
     )
 
 
