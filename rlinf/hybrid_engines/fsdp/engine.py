@@ -18,9 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rlinf.hybrid_engines.fsdp.fill import fill, parts_of
 from rlinf.hybrid_engines.fsdp.optimizer import ACTOR, OptimizerSpec, make_optimizers
 from rlinf.hybrid_engines.fsdp.precision import training_precision
 from rlinf.hybrid_engines.fsdp.sharding import shard, whole
+from rlinf.models.deferred import take_deferred
 
 _COMPILER = "inductor"
 
@@ -29,7 +31,8 @@ class TrainEngine:
     """Trains one model on all ranks of a group.
 
     Args:
-        model: the model, on the CPU and equal on each rank, its weights in float32.
+        model: the model, on the CPU and equal on each rank, its weights in float32; or built without
+            weights, see `rlinf.models.deferred`, so that each rank gets only its shards of them.
         cfg: the `actor` section.
         device: where to train.
         world_size: number of ranks.
@@ -74,15 +77,21 @@ class TrainEngine:
             backend = "nccl" if device.type == "cuda" else "gloo"
             alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
             dist.init_process_group(backend, **(alone if world_size == 1 else {}))
-        model = model.to(device)
-        if world_size > 1:
-            for tensor in model.state_dict().values():
-                dist.broadcast(tensor, 0)
+        deferred = take_deferred(model)
+        if deferred is None:
+            model = model.to(device)
+            if world_size > 1:
+                for tensor in model.state_dict().values():
+                    dist.broadcast(tensor, 0)
         self.reference = copy.deepcopy(model).requires_grad_(False) if keep_reference else None
         if self.sharded:
-            model = shard(model, cfg.fsdp_config, self.precision)
+            model = shard(model, cfg.fsdp_config, self.precision, device)
             if self.reference is not None:
-                self.reference = shard(self.reference, cfg.fsdp_config, self.precision)
+                self.reference = shard(self.reference, cfg.fsdp_config, self.precision, device)
+        if deferred is not None:
+            fill(model, deferred.parts, device, world_size)
+            if self.reference is not None:
+                fill(self.reference, parts_of(model), device, world_size)
         if cfg.compile_model:
             # In place: names of weights stay as they are.
             model.compile(backend=_COMPILER)

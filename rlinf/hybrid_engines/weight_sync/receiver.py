@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rlinf.hybrid_engines.weight_sync.checksum import checksum
 from rlinf.hybrid_engines.weight_sync.packing import Packed, copy_all
+from rlinf.utils.shards import cut, own_part, own_rows
 
 
 class WeightMismatch(RuntimeError):
@@ -48,7 +49,7 @@ class WeightReceiver:
                     names = list(bucket)
                 for name in names:
                     # What is tied here arrives under one of its names.
-                    missing -= places[own[name].data_ptr()]
+                    missing -= places[_memory(own[name])]
         if missing:
             raise WeightMismatch(f"no weights arrived for {', '.join(sorted(missing))}")
         return version
@@ -105,8 +106,13 @@ def _by_memory(tensors: dict[str, Tensor]) -> dict[int, set[str]]:
     """Return the names of tensors by the memory that holds them."""
     places: dict[int, set[str]] = {}
     for name, tensor in tensors.items():
-        places.setdefault(tensor.data_ptr(), set()).add(name)
+        places.setdefault(_memory(tensor), set()).add(name)
     return places
+
+
+def _memory(tensor: Tensor) -> int:
+    # A rank that has no row of a tensor has no memory of it.
+    return own_part(tensor).data_ptr() or id(tensor)
 
 
 def load_packed(own: dict[str, Tensor], packed: Packed) -> list[str]:
@@ -118,22 +124,24 @@ def load_packed(own: dict[str, Tensor], packed: Packed) -> list[str]:
     _require_unchanged(packed)
     tensors = packed.tensors()
     targets = [_target(own, name, tensor) for name, tensor in tensors.items()]
-    copy_all(targets, list(tensors.values()))
+    parts = [cut(tensor, own_rows(own[name])) for name, tensor in tensors.items()]
+    copy_all(targets, parts)
     return list(tensors)
 
 
 def load_tensor(own: dict[str, Tensor], name: str, tensor: Tensor, expected: int | None) -> None:
     """Copy one tensor into its place and compare its checksum there."""
     target = _target(own, name, tensor)
-    target.data.copy_(tensor)
-    # Weights that are cast cannot be compared after it: then what arrived is.
-    loaded = target if target.dtype == tensor.dtype else tensor
+    target.data.copy_(cut(tensor, own_rows(own[name])))
+    # Weights that are cast or cut cannot be compared after it: then what arrived is.
+    same = target.dtype == tensor.dtype and target.shape == tensor.shape
+    loaded = target if same else tensor
     if expected is not None and checksum(loaded) != expected:
         raise _changed(name)
 
 
 def _target(own: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
-    """Return the place of a tensor that arrived."""
+    """Return the place of a tensor that arrived, or of the rows of it that this rank has."""
     target = own.get(name)
     if target is None:
         raise WeightMismatch(f"the actor sent {name!r}, which this model does not have")
@@ -142,7 +150,7 @@ def _target(own: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
             f"{name!r} is {tuple(tensor.shape)} at the actor and {tuple(target.shape)} here; build "
             "both from the same model section"
         )
-    return target
+    return own_part(target)
 
 
 def _require_unchanged(packed: Packed) -> None:

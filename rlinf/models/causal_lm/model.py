@@ -16,6 +16,7 @@ from rlinf.models.causal_lm.load import check_logits, load_causal_lm
 from rlinf.models.causal_lm.logprobs import token_logprobs
 from rlinf.models.causal_lm.lora import Whole, adapter_tensors, add_adapters, merged_tensors
 from rlinf.models.causal_lm.quick_norm import quicken_norms
+from rlinf.models.deferred import DeferredWeights
 
 
 class CausalLM(nn.Module):
@@ -206,18 +207,21 @@ class CausalLM(nn.Module):
         shell.save_pretrained(folder)
 
 
-def build_causal_lm(cfg: Any, torch_dtype: torch.dtype) -> CausalLM:
+def build_causal_lm(
+    cfg: Any, torch_dtype: torch.dtype, deferral: DeferredWeights | None = None
+) -> CausalLM:
     """Build the model that a section describes.
 
     Args:
         cfg: the model section, complete.
         torch_dtype: number format of the weights.
+        deferral: what is told where weights come from, instead of loading them; None loads them.
     """
     attention.register()
-    lm = load_causal_lm(cfg, torch_dtype)
+    lm = load_causal_lm(cfg, torch_dtype, deferral)
     quicken_norms(lm)
     if cfg.is_lora:
-        lm = add_adapters(lm, cfg)
+        lm = add_adapters(lm, cfg, deferral)
     return CausalLM(
         lm,
         layout=cfg.sequence_layout,

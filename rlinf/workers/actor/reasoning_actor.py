@@ -50,7 +50,7 @@ class ReasoningActor(Actor):
         cfg = self.cfg
         use_cores(cfg, self._device)
         torch.manual_seed(self.seed)
-        policy = get_model(cfg.actor.model, dtype=torch.float32)
+        policy = get_model(cfg.actor.model, dtype=torch.float32, deferred=True)
         load_initial_weights(policy, cfg)
         critic = None
         uses_critic = cfg.critic is not None and cfg.critic.use_critic_model
