@@ -130,6 +130,12 @@ class DeferredWeights:
         """
         self._later = source, dict(names)
 
+    def sources(self) -> list[TensorSource]:
+        """Return what parameters are read from."""
+        found = [source for source, _ in self._files.values()]
+        found += [self._later[0]] if self._later is not None else []
+        return list({id(source): source for source in found}.values())
+
     def parts(self, rows: RowsOf) -> Iterator[tuple[str, Tensor]]:
         """Yield each parameter, or the rows that are wanted of it, one after the other.
 

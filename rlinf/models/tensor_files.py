@@ -109,7 +109,7 @@ class SafetensorsFiles:
     def _read(self, piece: _Piece, rows: Rows | None) -> Tensor:
         from safetensors import safe_open
 
-        # Opened for each tensor: what is mapped counts as memory of this process until it is closed.
+        # Opened for each tensor: what is mapped counts as memory of the process until it is closed.
         with safe_open(piece.file, framework="pt") as opened:
             if rows is None:
                 part = opened.get_tensor(piece.key)

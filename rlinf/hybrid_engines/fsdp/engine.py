@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,8 +32,8 @@ class TrainEngine:
     """Trains one model on all ranks of a group.
 
     Args:
-        model: the model, on the CPU and equal on each rank, its weights in float32; or built without
-            weights, see `rlinf.models.deferred`, so that each rank gets only its shards of them.
+        model: the model, on the CPU and equal on each rank, its weights in float32; or built
+            without weights, see `rlinf.models.deferred`: each rank then gets only its shards.
         cfg: the `actor` section.
         device: where to train.
         world_size: number of ranks.
@@ -177,6 +178,28 @@ class TrainEngine:
         items: list[Any] = [None] * self.world_size
         dist.all_gather_object(items, item)
         return items
+
+    def exchange_objects(self, items: Sequence[Any]) -> list[Any]:
+        """Send something to each rank, and to no other; all ranks call it.
+
+        Args:
+            items: what each rank gets, in the order of ranks.
+
+        Returns:
+            What each rank has sent to this one.
+        """
+        if self.world_size == 1:
+            return list(items)
+        pickled = [bytearray(pickle.dumps(item)) for item in items]
+        payloads = [torch.frombuffer(data, dtype=torch.uint8) for data in pickled]
+        sent = torch.tensor([len(payload) for payload in payloads], device=self.device)
+        sizes = torch.empty_like(sent)
+        dist.all_to_all_single(sizes, sent)
+        received = torch.empty(int(sizes.sum()), dtype=torch.uint8, device=self.device)
+        leaving = torch.cat(payloads).to(self.device)
+        dist.all_to_all_single(received, leaving, sizes.tolist(), sent.tolist())
+        parts = received.cpu().split(sizes.tolist())
+        return [pickle.loads(part.numpy()) for part in parts]
 
     # -- steps ----------------------------------------------------------------------------------
 
