@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+Shards = Callable[[], Iterator[tuple[str, Tensor]]]
+"""Gives tensors with their names, each as sharded as it is; can be called again and again."""
 
 Rows = tuple[int, int]
 """First row of a part of a tensor, and the one after its last."""
@@ -36,3 +42,49 @@ def own_part(tensor: Tensor) -> Tensor:
 def cut(tensor: Tensor, rows: Rows | None) -> Tensor:
     """Return some rows of a whole tensor."""
     return tensor if rows is None else tensor[rows[0] : rows[1]]
+
+
+def like(tensor: Tensor, part: Tensor) -> Tensor:
+    """Return a tensor that is sharded as another one.
+
+    Args:
+        tensor: the other one.
+        part: what this rank has of the new one.
+    """
+    if not is_sharded(tensor):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+class ShardPlace(NamedTuple):
+    """Where this rank is among the ranks that share a model.
+
+    Attributes:
+        copy: number of the copy of the model that it has a part of.
+        copies: how many there are.
+        member: number of its part in that copy.
+    """
+
+    copy: int = 0
+    copies: int = 1
+    member: int = 0
+
+    @classmethod
+    def of(cls, model: nn.Module) -> ShardPlace:
+        """Read it off a model."""
+        for parameter in model.parameters():
+            if is_sharded(parameter):
+                mesh = parameter.device_mesh
+                if mesh.ndim == 1:
+                    return cls(member=mesh.get_local_rank(0))
+                return cls(mesh.get_local_rank(0), mesh.size(0), mesh.get_local_rank(1))
+        return cls()

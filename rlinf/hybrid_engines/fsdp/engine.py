@@ -291,10 +291,15 @@ class TrainEngine:
 
     # -- weights --------------------------------------------------------------------------------
 
+    def shards(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights and buffers, as sharded as they are."""
+        for name, tensor in self.model.state_dict().items():
+            yield name, tensor.detach()
+
     def full_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All weights and buffers, whole, on each rank; every rank has to iterate."""
-        for name, tensor in self.model.state_dict().items():
-            yield name, whole(tensor).detach()
+        for name, tensor in self.shards():
+            yield name, whole(tensor)
 
     # -- device memory --------------------------------------------------------------------------
 

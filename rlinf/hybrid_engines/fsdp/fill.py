@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rlinf.models.deferred import RowsOf, assign_parameters
-from rlinf.utils.shards import is_sharded, own_part, own_rows
+from rlinf.utils.shards import is_sharded, like, own_part, own_rows
 
 Parts = Callable[[RowsOf], Iterator[tuple[str, Tensor]]]
 """Gives each parameter, or the rows that are wanted of it, one after the other."""
@@ -30,7 +30,7 @@ def fill(model: nn.Module, parts: Parts, device: torch.device, ranks: int = 1) -
     for name, part in parts(lambda name: own_rows(named[name])):
         old = named[name]
         local = torch.empty(part.shape, dtype=old.dtype, device=device).copy_(part)
-        filled[name] = nn.Parameter(_like(old, local), requires_grad=old.requires_grad)
+        filled[name] = nn.Parameter(like(old, local), requires_grad=old.requires_grad)
     assign_parameters(model, filled)
     if not any(is_sharded(parameter) for parameter in filled.values()):
         model.to(device)
@@ -46,22 +46,6 @@ def parts_of(model: nn.Module) -> Parts:
             yield name, own_part(parameter)
 
     return parts
-
-
-def _like(old: Tensor, local: Tensor) -> Tensor:
-    """Return a tensor that is sharded as another one."""
-    if not is_sharded(old):
-        return local
-    from torch.distributed.tensor import DTensor
-
-    return DTensor.from_local(
-        local,
-        old.device_mesh,
-        old.placements,
-        run_check=False,
-        shape=old.shape,
-        stride=old.stride(),
-    )
 
 
 def _equalise(model: nn.Module) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rlinf.models.deferred import CannotDefer, DeferredWeights
 from rlinf.models.tensor_files import SafetensorsFiles
 from rlinf.utils.extras import install_hint
-from rlinf.utils.shards import Rows, cut, own_part, own_rows
+from rlinf.utils.shards import Rows, Shards, cut, like, own_part, own_rows
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -96,39 +96,71 @@ def lora_config(cfg: Any) -> Any:
     return peft.PeftConfig.from_pretrained(cfg.lora_path)
 
 
-def merged_tensors(
-    lm: nn.Module, whole: Whole, use_adapters: bool = True
-) -> Iterator[tuple[str, Tensor]]:
+def merged_shards(lm: nn.Module, whole: Whole, use_adapters: bool = True) -> Shards:
     """Weights and buffers of a language model under the names of the plain model, adapters merged.
 
-    A tensor that has several names, such as a tied last layer, comes once, under the first.
+    They are as sharded as they are in the model: a rank merges the rows that it has. A tensor that
+    has several names, such as a tied last layer, comes once, under the first.
 
     Args:
         lm: a plain model, or one with adapters.
-        whole: makes a whole tensor of a shard; every rank has to iterate.
+        whole: makes a whole tensor of a shard; every rank has to call this.
         use_adapters: false is the model without what its adapters have learnt.
     """
     tensors = lm.state_dict(keep_vars=True)
-    seen: set[int] = set()
+    adapters: dict[str, tuple[Tensor, Tensor]] = {}
     for name, tensor in tensors.items():
-        if ".lora_" in name or id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
         layer = name.removesuffix(".base_layer.weight")
-        tensor = whole(tensor).detach()
         if layer != name and use_adapters:
-            a = whole(tensors[f"{layer}.lora_A.{_ADAPTER}.weight"]).detach()
-            b = whole(tensors[f"{layer}.lora_B.{_ADAPTER}.weight"]).detach()
-            module = lm.get_submodule(layer)
-            tensor = _merge(tensor, a, b, module.scaling[_ADAPTER], module.fan_in_fan_out)
-        yield name.removeprefix(_PREFIX).replace(".base_layer.", "."), tensor
+            a, b = (tensors[f"{layer}.lora_{kind}.{_ADAPTER}.weight"] for kind in "AB")
+            rows = own_rows(tensor)
+            if lm.get_submodule(layer).fan_in_fan_out:
+                adapters[layer] = cut(whole(a).detach().T, rows).T, whole(b).detach()
+            else:
+                # Both are cut alike: B has as many rows as the base weight.
+                adapters[layer] = whole(a).detach(), own_part(b)
+
+    def shards() -> Iterator[tuple[str, Tensor]]:
+        seen: set[int] = set()
+        for name, tensor in tensors.items():
+            if ".lora_" in name or id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            layer = name.removesuffix(".base_layer.weight")
+            tensor = tensor.detach()
+            if layer in adapters:
+                module = lm.get_submodule(layer)
+                scaling, turned = module.scaling[_ADAPTER], module.fan_in_fan_out
+                part = _merge(own_part(tensor), *adapters[layer], scaling, turned)
+                tensor = like(tensor, part)
+            yield name.removeprefix(_PREFIX).replace(".base_layer.", "."), tensor
+
+    return shards
+
+
+def merged_tensors(
+    lm: nn.Module, whole: Whole, use_adapters: bool = True
+) -> Iterator[tuple[str, Tensor]]:
+    """The same, whole; every rank has to iterate."""
+    for name, tensor in merged_shards(lm, whole, use_adapters)():
+        yield name, whole(tensor)
+
+
+def adapter_shards(lm: nn.Module) -> Shards:
+    """Adapters of a language model under the names of peft's files; as `merged_shards`."""
+
+    def shards() -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in lm.state_dict().items():
+            if ".lora_" in name:
+                yield name.replace(f".{_ADAPTER}.", "."), tensor.detach()
+
+    return shards
 
 
 def adapter_tensors(lm: nn.Module, whole: Whole) -> Iterator[tuple[str, Tensor]]:
-    """Adapters of a language model under the names of peft's files; as `merged_tensors`."""
-    for name, tensor in lm.state_dict().items():
-        if ".lora_" in name:
-            yield name.replace(f".{_ADAPTER}.", "."), whole(tensor).detach()
+    """The same, whole; every rank has to iterate."""
+    for name, tensor in adapter_shards(lm)():
+        yield name, whole(tensor)
 
 
 def shape_with_adapters(lm: nn.Module, cfg: Any) -> PeftModel:
