@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,20 @@ from rlinf.utils.shards import Rows, ShardPlace
 
 Needs = Mapping[str, Rows | None]
 """Rows of each tensor that a receiver keeps; None is all of them."""
+
+
+class Request(NamedTuple):
+    """What a receiver says before an update.
+
+    Attributes:
+        needs: what it keeps; None is everything.
+        node: rank of its node.
+        base: version that it has, bit for bit as it was sent; None if it has none.
+    """
+
+    needs: Needs | None
+    node: int
+    base: int | None
 
 
 class PartPlace(NamedTuple):
@@ -24,6 +39,13 @@ class PartPlace(NamedTuple):
     shape: tuple[int, ...]
     rows: Rows | None
 
+    @property
+    def numel(self) -> int:
+        """Numbers in it."""
+        if self.rows is None:
+            return math.prod(self.shape)
+        return (self.rows[1] - self.rows[0]) * math.prod(self.shape[1:])
+
 
 class Stream(NamedTuple):
     """Messages with one content for some receivers.
@@ -31,10 +53,14 @@ class Stream(NamedTuple):
     Attributes:
         receivers: their ranks.
         needs: what they keep; None is everything.
+        far: whether one of them is on another node than the sender.
+        base: version that all of them have; None if there is none.
     """
 
     receivers: list[int]
     needs: Needs | None
+    far: bool = False
+    base: int | None = None
 
     def part(
         self, name: str, tensor: Tensor, rows: Rows | None, shape: tuple[int, ...]
@@ -59,20 +85,34 @@ class Stream(NamedTuple):
         return tensor[begin - first : end - first], PartPlace(shape, (begin, end))
 
 
-def streams(needs: Sequence[Needs | None], place: ShardPlace) -> list[Stream]:
+def streams(requests: Sequence[Request], place: ShardPlace, node: int) -> list[Stream]:
     """Return what one sender sends.
 
     Of several copies of a model, each serves its share of the receivers.
 
     Args:
-        needs: of each receiver, by rank; None is everything.
+        requests: of each receiver, by rank.
         place: which part of the model the sender has.
+        node: rank of the sender's node.
     """
-    count = len(needs)
+    count = len(requests)
     served = [rank for rank in range(count) if rank * place.copies // count == place.copy]
-    everything = [rank for rank in served if needs[rank] is None]
-    parts = [Stream([rank], needs[rank]) for rank in served if needs[rank] is not None]
-    return [Stream(everything, None), *parts] if everything else parts
+    everything = [rank for rank in served if requests[rank].needs is None]
+    groups = [everything] if everything else []
+    groups += [[rank] for rank in served if requests[rank].needs is not None]
+    found = []
+    for ranks in groups:
+        own = [requests[rank] for rank in ranks]
+        bases = {request.base for request in own}
+        found.append(
+            Stream(
+                ranks,
+                own[0].needs,
+                far=any(request.node != node for request in own),
+                base=bases.pop() if len(bases) == 1 else None,
+            )
+        )
+    return found
 
 
 def turns(own: int, count: int, others: int) -> list[int]:

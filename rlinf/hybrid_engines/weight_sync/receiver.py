@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from rlinf.hybrid_engines.weight_sync.checksum import checksum
 from rlinf.hybrid_engines.weight_sync.packing import Packed, copy_all
-from rlinf.hybrid_engines.weight_sync.plan import Needs, PartPlace, turns
+from rlinf.hybrid_engines.weight_sync.patches import Patch, patched
+from rlinf.hybrid_engines.weight_sync.plan import Needs, PartPlace, Request, turns
 from rlinf.utils.shards import is_sharded, own_part, own_rows
 
 
@@ -33,7 +34,7 @@ class _Message(NamedTuple):
 
     version: int
     last: bool
-    bucket: dict[str, Tensor] | Packed
+    bucket: dict[str, Tensor | Patch] | Packed
     sums: dict[str, int]
     places: dict[str, PartPlace]
 
@@ -49,6 +50,11 @@ class WeightReceiver:
     def __init__(self, worker: Any, cfg: Any):
         self._worker = worker
         self._actor = cfg.actor.group_name
+        self._base: int | None = None
+
+    def forget(self) -> None:
+        """Say that the weights have been changed by somebody else: the next ones come whole."""
+        self._base = None
 
     def receive(self, model: nn.Module) -> int:
         """Load the next version of the weights into a model and return its number.
@@ -65,22 +71,26 @@ class WeightReceiver:
             needs = {name: own_rows(tensor) for name, tensor in own.items()}
         missing = {_memory(tensor): own_part(tensor).numel() for tensor in own.values()}
         version = None
-        with closing(self._messages(needs)) as messages:
+        base, self._base = self._base, None
+        exact = True
+        with closing(self._messages(needs, base)) as messages:
             for message in messages:
                 version = _same(version, message.version)
                 if isinstance(message.bucket, Packed):
                     load_packed(own, message.bucket, message.places)
                 else:
-                    for name, tensor in message.bucket.items():
-                        load_tensor(own, name, tensor, message.sums.get(name), message.places[name])
-                tensors = _tensors_of(message.bucket)
-                for name, tensor in tensors.items():
+                    for name, value in message.bucket.items():
+                        exact &= load_tensor(
+                            own, name, value, message.sums.get(name), message.places[name]
+                        )
+                for name, place in message.places.items():
                     # What is tied here arrives under one of its names.
-                    missing[_memory(own[name])] -= tensor.numel()
+                    missing[_memory(own[name])] -= place.numel
         lacking = sorted(name for name, tensor in own.items() if missing[_memory(tensor)] > 0)
         if lacking:
             raise WeightMismatch(f"no weights arrived for {', '.join(lacking)}")
         assert version is not None
+        self._base = version if exact else None
         return version
 
     def collect(self) -> tuple[dict[str, Tensor], int]:
@@ -95,7 +105,7 @@ class WeightReceiver:
         found: dict[str, Tensor] = {}
         missing: dict[str, int] = {}
         version = None
-        with closing(self._messages(None)) as messages:
+        with closing(self._messages(None, None)) as messages:
             for message in messages:
                 version = _same(version, message.version)
                 bucket = message.bucket
@@ -120,13 +130,14 @@ class WeightReceiver:
         assert version is not None
         return found, version
 
-    def _messages(self, needs: Needs | None) -> Iterator[_Message]:
-        """Tell all senders what is needed, and yield what comes."""
+    def _messages(self, needs: Needs | None, base: int | None) -> Iterator[_Message]:
+        """Tell all senders what is needed and what is there, and yield what comes."""
         worker, actor = self._worker, self._actor
         count, own = worker._world_size_of(actor), worker.rank
         everybody = (actor, list(range(count)))
         mine = worker.group_name, own
-        worker.broadcast(needs, [(worker.group_name, [own]), everybody], mine)
+        request = Request(needs, worker._cluster_node_rank, base)
+        worker.broadcast(request, [(worker.group_name, [own]), everybody], mine)
         receivers = list(range(worker.world_size))
         told = [self._receive(sender, receivers) for sender in range(count)]
         order = turns(own, worker.world_size, count)
@@ -174,7 +185,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in model.state_dict(keep_vars=True).items()}
 
 
-def _tensors_of(bucket: dict[str, Tensor] | Packed) -> dict[str, Tensor]:
+def _tensors_of(bucket: dict[str, Any] | Packed) -> dict[str, Tensor]:
     return bucket.tensors() if isinstance(bucket, Packed) else bucket
 
 
@@ -207,17 +218,37 @@ def load_packed(
 def load_tensor(
     own: dict[str, Tensor],
     name: str,
-    tensor: Tensor,
+    value: Tensor | Patch,
     expected: int | None,
     place: PartPlace | None = None,
-) -> None:
-    """Copy one tensor, or some rows of it, into its place and compare its checksum there."""
-    target = _target(own, name, place or PartPlace(tuple(tensor.shape), None))
-    target.copy_(tensor)
+) -> bool:
+    """Copy one tensor, or some rows of it, into its place and compare its checksum there.
+
+    Args:
+        own: what to load into, by name.
+        name: of the tensor.
+        value: what came: numbers, or what has changed in those that are there.
+        expected: checksum of the numbers; None does not compare.
+        place: which rows these are; None if the tensor is whole.
+
+    Returns:
+        Whether the numbers that came can be told from those that are there now, bit for bit.
+
+    Raises:
+        WeightMismatch: the tensor is unknown, of another shape, or arrived changed.
+    """
+    if place is None:
+        place = PartPlace(tuple(value.shape), None)
+    target = _target(own, name, place)
+    if isinstance(value, Patch):
+        value = patched(target.to("cpu", getattr(torch, value.dtype)), value)
+    target.copy_(value)
     # Weights that are cast cannot be compared after it: then what arrived is.
-    loaded = target if target.dtype == tensor.dtype else tensor
+    loaded = target if target.dtype == value.dtype else value
     if expected is not None and checksum(loaded) != expected:
         raise _changed(name)
+    widened = target.dtype is torch.float32 and value.dtype in (torch.bfloat16, torch.float16)
+    return target.dtype == value.dtype or widened
 
 
 def _target(own: dict[str, Tensor], name: str, place: PartPlace) -> Tensor:

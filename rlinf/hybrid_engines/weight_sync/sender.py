@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rlinf.hybrid_engines.weight_sync.checksum import checksum
 from rlinf.hybrid_engines.weight_sync.packing import format_of, layout_for, pack
-from rlinf.hybrid_engines.weight_sync.plan import Needs, PartPlace, Stream, streams, turns
+from rlinf.hybrid_engines.weight_sync.patches import Patch, difference
+from rlinf.hybrid_engines.weight_sync.plan import PartPlace, Request, Stream, streams, turns
 from rlinf.hybrid_engines.weight_sync.staging import Staging
 from rlinf.utils.shards import ShardPlace, Shards, own_part, own_rows
 
@@ -67,6 +68,8 @@ class WeightSender:
         self._limit = cfg.weight_syncer.bucket.bucket_size
         self._verify = cfg.weight_syncer.verify
         self._receivers = cfg.rollout.group_name if group is None else group
+        self._patches = cfg.weight_syncer.type == "patch" and not once
+        self._sent: dict[tuple[int, ...], tuple[int, dict[str, Tensor]]] = {}
         keeps = keeps_buffers(cfg) and not once
         self._staging = Staging(f"weights for {self._receivers}") if keeps else None
 
@@ -104,10 +107,10 @@ class WeightSender:
         worker, group = self._worker, self._receivers
         count = worker._world_size_of(group)
         own = worker.group_name, list(range(worker.world_size))
-        needs: list[Needs | None] = [
+        requests: list[Request] = [
             worker.broadcast(None, [(group, [rank]), own], (group, rank)) for rank in range(count)
         ]
-        found = streams(needs, place)
+        found = streams(requests, place, worker._cluster_node_rank)
         told = {rank: stream.receivers for stream in found for rank in stream.receivers}
         self._broadcast(told, list(range(count)))
         order = turns(worker.rank, worker.world_size, count)
@@ -128,6 +131,8 @@ class WeightSender:
         place: ShardPlace,
     ) -> int:
         """Send one stream; its last message says that it is the last, and may be empty."""
+        if self._patches and stream.far:
+            return self._send_patches(stream, tensors, version, rounded_to, place)
         total = 0
         waiting: Bucket = {}
         for bucket in buckets(_parts(stream, tensors, place), self._limit, rounded_to):
@@ -135,6 +140,39 @@ class WeightSender:
                 total += self._send(stream, waiting, version, rounded_to, last=False)
             waiting = bucket
         return total + self._send(stream, waiting, version, rounded_to, last=True)
+
+    def _send_patches(
+        self,
+        stream: Stream,
+        tensors: Shards,
+        version: int,
+        rounded_to: torch.dtype | None,
+        place: ShardPlace,
+    ) -> int:
+        """Send what has changed since the version that receivers have, where that is less."""
+        key = tuple(stream.receivers)
+        known, old = self._sent.pop(key, (None, {}))
+        if known is None or known != stream.base:
+            old = {}
+        new: dict[str, Tensor] = {}
+        total = 0
+        content: tuple[Any, ...] | None = None
+        for bucket in buckets(_parts(stream, tensors, place), self._limit, rounded_to):
+            if content is not None:
+                self._broadcast((version, False, *content), stream.receivers)
+            values: dict[str, Tensor | Patch] = {}
+            for name, (tensor, _) in bucket.items():
+                # Kept until the next update: training changes the weights meanwhile.
+                held = tensor.to("cpu", format_of(tensor, rounded_to), copy=True)
+                new[name] = held
+                patch = difference(old.pop(name), held) if name in old else None
+                values[name] = held if patch is None else patch
+            sums = {name: checksum(new[name]) for name in values}
+            content = values, sums, {name: where for name, (_, where) in bucket.items()}
+            total += sum(value.nbytes for value in values.values())
+        self._broadcast((version, True, *(content or ({}, {}, {}))), stream.receivers)
+        self._sent[key] = version, new
+        return total
 
     def _send(
         self,

@@ -302,6 +302,7 @@ class GenerationWorker(Worker):
         if self._kept is not None:
             (version, tensors), self._kept = self._kept, None
             self.engine.update_weights(tensors, version)
+            self._weights.forget()
         self._carry_on()
 
     # -- agreement ------------------------------------------------------------------------------

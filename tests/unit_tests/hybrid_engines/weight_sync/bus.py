@@ -27,12 +27,12 @@ class Bus:
     """What workers have in common.
 
     Attributes:
-        bytes: of tensors, by link: (sender, receiver).
+        bytes: of tensors and of patches, by link: (sender, receiver).
         error: the first one of any worker.
     """
 
-    def __init__(self, **sizes: int) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: dict[str, int], nodes: dict[str, int] | None = None) -> None:
+        self.sizes, self.nodes = sizes, nodes or {}
         self.bytes: Counter[tuple[tuple[str, int], tuple[str, int]]] = Counter()
         self.lock = threading.Lock()
         self.queues: dict[Any, queue.Queue] = defaultdict(queue.Queue)
@@ -74,6 +74,7 @@ class Member:
     def __init__(self, bus: Bus, group: str, rank: int) -> None:
         self._bus, self.group_name, self.rank = bus, group, rank
         self.world_size = bus.sizes[group]
+        self._cluster_node_rank = bus.nodes.get(group, 0)
 
     def _world_size_of(self, group: str) -> int:
         return self._bus.sizes[group]
@@ -96,11 +97,15 @@ class Member:
             given_back = threading.Event()
             waits.append(given_back)
             with self._bus.lock:
-                self._bus.bytes[own, member] += sum(
-                    leaf.nbytes for leaf in tree_leaves(obj) if isinstance(leaf, torch.Tensor)
-                )
+                self._bus.bytes[own, member] += sum(map(_size, tree_leaves(obj)))
             self._bus.queue((member, own, members)).put((obj, given_back))
         assert not async_op
         for given_back in waits:
             self._bus.wait(given_back, f"nobody took what {own} sent")
         return None
+
+
+def _size(leaf: Any) -> int:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.nbytes
+    return len(leaf) if isinstance(leaf, bytes) else 0

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlinf.hybrid_engines.weight_sync.plan import streams, turns
+from rlinf.hybrid_engines.weight_sync.plan import Request, streams, turns
 from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch, WeightReceiver
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.utils.shards import ShardPlace, own_part
@@ -63,19 +63,19 @@ class Model:
         return self._tensors
 
 
-def cfg(limit=64):
+def cfg(limit=64, kind="bucket"):
     return SimpleNamespace(
         actor=SimpleNamespace(group_name=ACTOR, enable_offload=False),
         rollout=SimpleNamespace(group_name=ROLLOUT),
         weight_syncer=SimpleNamespace(
-            verify=True, bucket=SimpleNamespace(bucket_size=limit, keep_buffers=False)
+            type=kind, verify=True, bucket=SimpleNamespace(bucket_size=limit, keep_buffers=False)
         ),
     )
 
 
 def run(senders, receivers, sharded=False, copies=1, collects=False, sent=WHOLE):
     """Let weights go from some ranks to others; returns what came, the bytes of links, and more."""
-    bus = Bus(**{ACTOR: senders, ROLLOUT: receivers})
+    bus = Bus({ACTOR: senders, ROLLOUT: receivers})
     members = senders // copies
 
     def work(worker):
@@ -174,5 +174,6 @@ def test_nobody_has_two_partners_in_a_turn(count, others):
 
 
 def test_receivers_that_keep_everything_share_a_stream():
-    found = streams([None, None, {"a": (0, 1)}, {"a": (1, 2)}], ShardPlace())
+    needs = [None, None, {"a": (0, 1)}, {"a": (1, 2)}]
+    found = streams([Request(each, 0, None) for each in needs], ShardPlace(), 0)
     assert [stream.receivers for stream in found] == [[0, 1], [2], [3]]
