@@ -79,7 +79,7 @@ class GenerationWorker(Worker):
                 return load_causal_lm(network, torch.float32, deferral)
 
             # Adapters are merged into weights that have to be there.
-            model = build(None) if merges else without_weights(build)
+            model = build(None) if adapters else without_weights(build)
         if model is not None and evaluated is None:
             self._weights = PolicyReceiver(self, cfg, model)
         settings = EngineSettings.from_config(cfg, model if own else None, network)
