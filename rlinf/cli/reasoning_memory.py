@@ -109,13 +109,14 @@ def _actor(workers: _Workers) -> list[Part]:
             if part.name != "activations"
         ]
     if workers.gpu and keeps_buffers(cfg):
-        parts.append(Part("weights on their way", _staged_bytes(cfg, model), exact=False))
+        parts.append(Part("weights on their way", _staged_bytes(workers, model), exact=False))
     parts.append(Part("batch", _batch_bytes(cfg, workers.ranks), exact=False, on_device=False))
     return parts
 
 
-def _staged_bytes(cfg: Any, model: nn.Module) -> int:
-    """Return the buffers that rank 0 keeps for the groups it sends its weights to."""
+def _staged_bytes(workers: _Workers, model: nn.Module) -> int:
+    """Return the buffers that a rank keeps for the groups it sends its part of the weights to."""
+    cfg = workers.cfg
     adapters = cfg.weight_syncer.lora == "adapters"
     sent = [p.numel() for n, p in model.named_parameters() if (".lora_" in n) or not adapters]
     name = cfg.weight_syncer.bucket.bucket_dtype
@@ -123,7 +124,7 @@ def _staged_bytes(cfg: Any, model: nn.Module) -> int:
     if is_placed(cfg, "inference"):
         sizes.append(4)
     most = SLOTS * (cfg.weight_syncer.bucket.bucket_size or LIMITS["cuda"])
-    return sum(min(sum(sent) * size, most) for size in sizes)
+    return sum(min(sum(sent) * size // workers.ranks, most) for size in sizes)
 
 
 def _critic(workers: _Workers) -> list[Part]:
@@ -274,8 +275,13 @@ def _row_bytes(lm: nn.Module, tokens: int, dtype: torch.dtype) -> int:
         ) from error
 
 
-def _base_weights(cfg: Any) -> list[Part]:
-    """Return the weights that adapters are merged into, where only these are sent."""
+def _base_weights(cfg: Any, ranks: int = 1) -> list[Part]:
+    """Return the weights that adapters are merged into, where only these are sent.
+
+    Args:
+        cfg: the configuration.
+        ranks: that share them.
+    """
     if cfg.weight_syncer.lora != "adapters":
         return []
     model = _model(cfg.actor.model)
@@ -284,11 +290,11 @@ def _base_weights(cfg: Any) -> list[Part]:
         for name, parameter in model.named_parameters()
         if name.endswith(".base_layer.weight")
     )
-    return [Part("base weights", size, on_device=False)]
+    return [Part("base weights", size // ranks, on_device=False)]
 
 
 def _inference(workers: _Workers) -> list[Part]:
-    return [*_frozen(workers), *_base_weights(workers.cfg)]
+    return [*_frozen(workers), *_base_weights(workers.cfg, workers.ranks)]
 
 
 def _reference(workers: _Workers) -> list[Part]:
@@ -296,15 +302,14 @@ def _reference(workers: _Workers) -> list[Part]:
 
 
 def _frozen(workers: _Workers) -> list[Part]:
-    """Return a whole copy of the policy that is only asked."""
+    """Return the copy of the policy that workers share and only ask, in the format they use."""
     cfg = workers.cfg
     model = _model(cfg.actor.model, plain=True)
-    own = TrainingBytes.of(model)
-    parts = [Part("weights", own.parameters + own.buffers)]
+    own = TrainingBytes.of(model, workers.ranks)
     compute = workers.format(cfg.actor.model.precision)
-    if compute.itemsize < 4:
-        rounded = sum(parameter.numel() for parameter in model.parameters()) * compute.itemsize
-        parts.append(Part("rounded weights", rounded, exact=False))
+    parts = [Part("weights", own.parameters * compute.itemsize // 4 + own.buffers)]
+    if workers.ranks > 1:
+        parts.append(Part("gathered weights", _gathered(model, compute), exact=False))
     group = cfg.algorithm.group_size * cfg.runner.seq_length
     tokens = min(group, _micro_batch_tokens(workers, cfg.actor.micro_batch_size))
     layers = max(1, len(_layers(model)))

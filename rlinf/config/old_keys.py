@@ -45,7 +45,6 @@ ADVICE = {
     "env.eval.rollout_epoch": "remove it: an evaluation plays runner.eval_episodes episodes",
     "env.eval.use_fixed_reset_state_ids": "remove it: episodes of an evaluation are always fixed",
     "env.train.video_cfg": "set env.eval.video_cfg: videos are of evaluations",
-    "weight_syncer.type": "remove it: all weights are sent",
     "rollout.recompute_logprobs": "set algorithm.recompute_logprobs",
     "rollout.sampling_params": "set algorithm.sampling_params",
     "runner.experiment_name": "set runner.logger.experiment_name",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from rlinf.hybrid_engines.fsdp.checkpoint import read_model
+from rlinf.hybrid_engines.fsdp.checkpoint import MODEL
+from rlinf.models.deferred import deferred_of
+from rlinf.models.tensor_files import SafetensorsFiles, TensorSource, tensors_of_file
 from rlinf.utils.checkpoint import Checkpoint
 
 
@@ -31,7 +32,7 @@ def load_initial_weights(model: nn.Module, cfg: Any) -> None:
     """Give a model the weights that the config names, if it names any.
 
     Args:
-        model: whole, not sharded.
+        model: whole, not sharded; one that was built without weights gets them when it is filled.
         cfg: checked configuration.
 
     Raises:
@@ -43,22 +44,36 @@ def load_initial_weights(model: nn.Module, cfg: Any) -> None:
 
 
 def load_weights(model: nn.Module, path: str) -> None:
-    """Give a model the weights of a checkpoint, a run or a file; see `read_weights`.
+    """Give a model the weights of a checkpoint, a run or a file; see `tensors_at`.
 
     Args:
-        model: whole, not sharded.
+        model: as for `load_initial_weights`.
         path: where they are.
 
     Raises:
         ValueError: there are no weights at that place, or they are those of another model.
     """
-    found = read_weights(Path(path))
+    found = tensors_at(Path(path))
     own = model.state_dict()
-    missing, unknown = sorted(own.keys() - found.keys()), sorted(found.keys() - own.keys())
+    _require_fitting(found, own, path)
+    deferred = deferred_of(model)
+    if deferred is None:
+        model.load_state_dict({name: found.read(name) for name in own})
+        return
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name in own.keys() - parameters:
+        own[name].copy_(found.read(name))
+    deferred.replace(found, {name: name for name in parameters})
+
+
+def _require_fitting(found: TensorSource, own: dict[str, Tensor], path: str) -> None:
+    """Refuse the weights of another model."""
+    names = set(found.names())
+    missing, unknown = sorted(own.keys() - names), sorted(names - own.keys())
     shapes = [
-        f"{name} is {list(found[name].shape)} there and {list(own[name].shape)} here"
-        for name in sorted(own.keys() & found.keys())
-        if found[name].shape != own[name].shape
+        f"{name} is {list(found.shape(name))} there and {list(own[name].shape)} here"
+        for name in sorted(own.keys() & names)
+        if found.shape(name) != tuple(own[name].shape)
     ]
     if missing or unknown or shapes:
         facts = [f"it lacks {', '.join(missing[:4])}"] if missing else []
@@ -68,11 +83,10 @@ def load_weights(model: nn.Module, path: str) -> None:
             f"{'; '.join(facts + shapes[:4])}; make the model section that of the run that wrote "
             "them, or name other weights with runner.ckpt_path"
         )
-    model.load_state_dict(found)
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read weights and buffers of a model; nothing is unpickled but tensors.
+def tensors_at(path: Path) -> TensorSource:
+    """Find weights and buffers of a model; nothing is unpickled but tensors.
 
     Args:
         path: folder of a checkpoint or of a run, folder that `rlinf export` wrote, or a file of
@@ -81,24 +95,18 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     Raises:
         ValueError: there are none.
     """
-    from safetensors.torch import load_file
-
     if path.is_file():
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(tensors, dict) or not all(map(torch.is_tensor, tensors.values())):
-            raise ValueError(
-                f"{path} is not a state dict: a file of torch.save must have tensors by name"
-            )
-        return tensors
+        return tensors_of_file(path)
     exported = sorted(path.glob("*.safetensors"))
     if exported:
-        return {name: tensor for file in exported for name, tensor in load_file(file).items()}
+        return SafetensorsFiles(exported)
     if not path.is_dir():
         raise ValueError(
             f"there are no weights at {path}: there is no such file or folder; runner.ckpt_path "
             "takes a checkpoint, a run, an exported folder or a file of weights"
         )
-    checkpoint = Checkpoint.find(path)
-    return read_model(checkpoint.path / "actor" / "tensors")
+    folder = Checkpoint.find(path).path / "actor" / "tensors"
+    tensors = SafetensorsFiles(sorted(folder.glob("*.safetensors")), MODEL)
+    if not tensors.names():
+        raise ValueError(f"{folder} has no tensors of a model")
+    return tensors

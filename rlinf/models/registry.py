@@ -53,8 +53,10 @@ def register_model(
     Args:
         model_type: What the user writes as `model_type`; case does not matter.
         builder: Called as `builder(cfg, torch_dtype)` and returns the model. A builder with a
-            parameter `env_spec` gets the env's spec (or None) under that name. Left out when
-            used as a decorator.
+            parameter `env_spec` gets the env's spec (or None) under that name. One with a
+            parameter `deferral` may be asked to leave the weights out: it then gets a
+            `rlinf.models.deferred.DeferredWeights`, and otherwise None. Left out when used as a
+            decorator.
         category: `embodied` or `reasoning`.
         schema: Keys that the model adds to its section of the config.
         replaces: Take the place of whoever has the name.
@@ -102,6 +104,8 @@ def get_model(
     cfg: Mapping[str, Any],
     env_spec: EnvSpec | None = None,
     dtype: torch.dtype | None = None,
+    *,
+    deferred: bool = False,
 ) -> nn.Module:
     """Build the model that a config section describes.
 
@@ -111,9 +115,11 @@ def get_model(
         env_spec: Sizes and ranges of the env; fills `obs_dim`, `action_dim` and
             `action_choices` where they are null.
         dtype: Number format of the weights; None is `cfg.precision`.
+        deferred: Leave the weights out if the builder can, for `TrainEngine` to fill in; see
+            `rlinf.models.deferred`.
 
     Returns:
-        The model, on the CPU.
+        The model, on the CPU; deferred, its parameters are on the meta device.
 
     Raises:
         ValueError: The type is unknown (near ones are named) or has no builder, a key is wrong,
@@ -128,7 +134,12 @@ def get_model(
     cfg = complete(cfg, env_spec)
     if dtype is None:
         dtype = getattr(torch, _PRECISIONS[cfg.precision])
-    return builder(cfg, dtype, **({"env_spec": env_spec} if _takes_spec(builder) else {}))
+    further = {"env_spec": env_spec} if _takes_spec(builder) else {}
+    if deferred and "deferral" in inspect.signature(builder).parameters:
+        from rlinf.models.deferred import without_weights
+
+        return without_weights(lambda deferral: builder(cfg, dtype, deferral=deferral, **further))
+    return builder(cfg, dtype, **further)
 
 
 def _builder(model_type: str) -> Builder:

@@ -90,15 +90,21 @@ def rollout_section(cfg: Any) -> DictConfig:
     Args:
         cfg: The whole checked config, which is not changed.
     """
-    section, own = copy.deepcopy(cfg.actor.model), cfg.rollout.model
+    own = cfg.rollout.model
     changes = {
         "model_type": own.model_type,
         "model_path": cfg.rollout.model_dir or own.model_path,
     }
+    given = {key: value for key, value in changes.items() if value is not None}
+    return changed_section(cfg.actor.model, given)
+
+
+def changed_section(section: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
+    """Return a copy of a checked model section with some keys set to something else."""
+    section = copy.deepcopy(section)
     OmegaConf.set_readonly(section, False)
     for key, value in changes.items():
-        if value is not None:
-            section[key] = value
+        section[key] = value
     OmegaConf.set_readonly(section, True)
     return section
 

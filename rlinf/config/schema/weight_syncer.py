@@ -34,6 +34,11 @@ class ReasoningBucketConfig(BucketConfig):
 class WeightSyncerConfig(Section):
     """Weights from actor to rollout."""
 
+    type: Literal["bucket", "patch"] = Field(
+        "bucket",
+        description="What goes to workers on other hosts: the weights, or what has changed in them "
+        "since the last update, where that is less.",
+    )
     verify: bool = Field(True, description="Compare checksums after every update.")
     bucket: BucketConfig = Field(
         default_factory=BucketConfig, description="Messages that weights are sent in."

@@ -11,16 +11,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rlinf.hybrid_engines.fsdp.fill import fill, parts_of
 from rlinf.hybrid_engines.fsdp.optimizer import ACTOR, OptimizerSpec, make_optimizers
 from rlinf.hybrid_engines.fsdp.precision import training_precision
 from rlinf.hybrid_engines.fsdp.sharding import shard, whole
+from rlinf.models.deferred import take_deferred
 
 _COMPILER = "inductor"
 
@@ -29,7 +32,8 @@ class TrainEngine:
     """Trains one model on all ranks of a group.
 
     Args:
-        model: the model, on the CPU and equal on each rank, its weights in float32.
+        model: the model, on the CPU and equal on each rank, its weights in float32; or built
+            without weights, see `rlinf.models.deferred`: each rank then gets only its shards.
         cfg: the `actor` section.
         device: where to train.
         world_size: number of ranks.
@@ -74,15 +78,21 @@ class TrainEngine:
             backend = "nccl" if device.type == "cuda" else "gloo"
             alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
             dist.init_process_group(backend, **(alone if world_size == 1 else {}))
-        model = model.to(device)
-        if world_size > 1:
-            for tensor in model.state_dict().values():
-                dist.broadcast(tensor, 0)
+        deferred = take_deferred(model)
+        if deferred is None:
+            model = model.to(device)
+            if world_size > 1:
+                for tensor in model.state_dict().values():
+                    dist.broadcast(tensor, 0)
         self.reference = copy.deepcopy(model).requires_grad_(False) if keep_reference else None
         if self.sharded:
-            model = shard(model, cfg.fsdp_config, self.precision)
+            model = shard(model, cfg.fsdp_config, self.precision, device)
             if self.reference is not None:
-                self.reference = shard(self.reference, cfg.fsdp_config, self.precision)
+                self.reference = shard(self.reference, cfg.fsdp_config, self.precision, device)
+        if deferred is not None:
+            fill(model, deferred.parts, device, world_size)
+            if self.reference is not None:
+                fill(self.reference, parts_of(model), device, world_size)
         if cfg.compile_model:
             # In place: names of weights stay as they are.
             model.compile(backend=_COMPILER)
@@ -168,6 +178,28 @@ class TrainEngine:
         items: list[Any] = [None] * self.world_size
         dist.all_gather_object(items, item)
         return items
+
+    def exchange_objects(self, items: Sequence[Any]) -> list[Any]:
+        """Send something to each rank, and to no other; all ranks call it.
+
+        Args:
+            items: what each rank gets, in the order of ranks.
+
+        Returns:
+            What each rank has sent to this one.
+        """
+        if self.world_size == 1:
+            return list(items)
+        pickled = [bytearray(pickle.dumps(item)) for item in items]
+        payloads = [torch.frombuffer(data, dtype=torch.uint8) for data in pickled]
+        sent = torch.tensor([len(payload) for payload in payloads], device=self.device)
+        sizes = torch.empty_like(sent)
+        dist.all_to_all_single(sizes, sent)
+        received = torch.empty(int(sizes.sum()), dtype=torch.uint8, device=self.device)
+        leaving = torch.cat(payloads).to(self.device)
+        dist.all_to_all_single(received, leaving, sizes.tolist(), sent.tolist())
+        parts = received.cpu().split(sizes.tolist())
+        return [pickle.loads(part.numpy()) for part in parts]
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -259,10 +291,15 @@ class TrainEngine:
 
     # -- weights --------------------------------------------------------------------------------
 
+    def shards(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights and buffers, as sharded as they are."""
+        for name, tensor in self.model.state_dict().items():
+            yield name, tensor.detach()
+
     def full_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All weights and buffers, whole, on each rank; every rank has to iterate."""
-        for name, tensor in self.model.state_dict().items():
-            yield name, whole(tensor).detach()
+        for name, tensor in self.shards():
+            yield name, whole(tensor)
 
     # -- device memory --------------------------------------------------------------------------
 

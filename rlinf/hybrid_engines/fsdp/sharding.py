@@ -10,18 +10,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.fsdp.precision import ComputePrecision
+from rlinf.utils.shards import is_sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-def shard(model: nn.Module, cfg: Any, precision: ComputePrecision) -> nn.Module:
+def shard(
+    model: nn.Module, cfg: Any, precision: ComputePrecision, device: torch.device
+) -> nn.Module:
     """Shard a model in place, its layers one by one.
 
     Args:
-        model: equal on each rank.
+        model: equal on each rank; its parameters may be on the meta device, and stay there.
         cfg: the `fsdp_config` section.
         precision: number formats of weights in use and of gradients in flight.
+        device: where to train.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -31,7 +35,7 @@ def shard(model: nn.Module, cfg: Any, precision: ComputePrecision) -> nn.Module:
     names |= set(cfg.wrap_policy.module_classes_to_wrap)
     gathered = cfg.sharding_strategy in ("shard_grad_op", "no_shard") or dist.get_world_size() == 1
     options = {
-        "mesh": _mesh(cfg.sharding_strategy, next(model.parameters()).device.type),
+        "mesh": _mesh(cfg.sharding_strategy, device.type),
         "reshard_after_forward": cfg.reshard_after_forward and not gathered,
         # Inputs keep their format: what is normalised in float32 must not be rounded before.
         "mp_policy": MixedPrecisionPolicy(
@@ -78,7 +82,7 @@ def _mesh(strategy: str, device: str) -> DeviceMesh | None:
 
 def whole(tensor: Tensor) -> Tensor:
     """Return the tensor that the shards of all ranks make; itself if it is not sharded."""
-    if not hasattr(tensor, "full_tensor"):
+    if not is_sharded(tensor):
         return tensor
     if tensor.device_mesh.size() > 1:
         return tensor.full_tensor()

@@ -39,6 +39,10 @@ class PolicyReceiver:
         self._store.merge()
         return version
 
+    def forget(self) -> None:
+        """Say that the weights have been changed by somebody else."""
+        self._receiver.forget()
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All weights of the model; one that has several names comes once."""
         return merged_tensors(self._model, lambda tensor: tensor)

@@ -10,6 +10,8 @@ from torch import nn
 
 from rlinf.config.suggest import did_you_mean, listed
 from rlinf.models.causal_lm.config import HF_MODEL_TYPES
+from rlinf.models.deferred import CannotDefer, DeferredWeights
+from rlinf.models.tensor_files import SafetensorsFiles, tensors_of_folder
 from rlinf.utils.extras import install_hint
 
 if TYPE_CHECKING:
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
 _CHANGES_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
-def load_causal_lm(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
+def load_causal_lm(
+    cfg: Any, dtype: torch.dtype, deferral: DeferredWeights | None = None
+) -> PreTrainedModel:
     """Build the network that a model section describes, as transformers knows it.
 
     Args:
         cfg: a model section, complete.
         dtype: number format of the weights.
+        deferral: what is told where weights come from, instead of loading them; None loads them.
 
     Returns:
         The model, on the CPU, in training mode, without dropout. A fresh one is random: seed torch
@@ -31,8 +36,18 @@ def load_causal_lm(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
 
     Raises:
         ValueError: the folder is none, or of another architecture; or sizes are missing or unknown.
+        CannotDefer: the folder has to be loaded as a whole.
     """
-    model = _fresh(cfg, dtype) if cfg.model_path is None else _from_folder(cfg, dtype)
+    if cfg.model_path is None:
+        model = _fresh(cfg, dtype)
+    elif deferral is None:
+        model = _from_folder(cfg, dtype)
+    else:
+        model = _shape_of_folder(cfg, dtype)
+        names, source = _tensors_for(model, Path(cfg.model_path).expanduser())
+        # Transformers draws nothing for what it reads.
+        deferral.forget()
+        deferral.read_from(model, source, names)
     without_dropout(model)
     return model.train()
 
@@ -49,16 +64,7 @@ def shape_of_causal_lm(cfg: Any) -> PreTrainedModel:
     with torch.device("meta"):
         if cfg.model_path is None:
             return _fresh(cfg, torch.float32).train()
-        return (
-            transformers_module()
-            .AutoModelForCausalLM.from_config(
-                _config_of_folder(cfg),
-                dtype=torch.float32,
-                attn_implementation=cfg.attn_implementation,
-                trust_remote_code=cfg.trust_remote_code,
-            )
-            .train()
-        )
+        return _shape_of_folder(cfg, torch.float32).train()
 
 
 def check_logits(config: PreTrainedConfig) -> None:
@@ -131,6 +137,55 @@ def _from_folder(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
         attn_implementation=cfg.attn_implementation,
         trust_remote_code=cfg.trust_remote_code,
     )
+
+
+def _shape_of_folder(cfg: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """Build the network of a folder without reading its weights."""
+    transformers = transformers_module()
+    config = _config_of_folder(cfg)
+    model = transformers.AutoModelForCausalLM.from_config(
+        config,
+        dtype=dtype,
+        attn_implementation=cfg.attn_implementation,
+        trust_remote_code=cfg.trust_remote_code,
+    )
+    folder = Path(cfg.model_path).expanduser()
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    return model
+
+
+def _tensors_for(model: PreTrainedModel, folder: Path) -> tuple[dict[str, str], SafetensorsFiles]:
+    """Find the parameters of a model in its folder.
+
+    Returns:
+        Names of tensors in the files, by names of parameters; and the files.
+
+    Raises:
+        CannotDefer: they are not there one by one, under their own names.
+    """
+    source = tensors_of_folder(folder)
+    if source is None or getattr(model.config, "quantization_config", None) is not None:
+        raise CannotDefer(f"{folder} has no plain weights in safetensors files")
+    there = set(source.names())
+    prefix = f"{model.base_model_prefix}."
+    names: dict[str, str] = {}
+    found: set[int] = set()
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        known = next((n for n in (name, name.removeprefix(prefix)) if n in there), None)
+        if known is None or source.shape(known) != tuple(parameter.shape):
+            continue
+        if id(parameter) not in found:
+            names[name] = known
+            found.add(id(parameter))
+    odd = [name for name, parameter in model.named_parameters() if id(parameter) not in found]
+    persistent = model.state_dict().keys()
+    odd += [name for name, _ in model.named_buffers() if name in persistent]
+    if odd:
+        raise CannotDefer(
+            f"the files of {folder} do not hold {', '.join(odd[:4])} as a parameter of its own"
+        )
+    return names, source
 
 
 def _config_of_folder(cfg: Any) -> PreTrainedConfig:

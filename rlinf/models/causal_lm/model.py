@@ -14,8 +14,17 @@ from rlinf.models.causal_lm import attention
 from rlinf.models.causal_lm.layout import ModelInput, Sequences, layout_on, model_input
 from rlinf.models.causal_lm.load import check_logits, load_causal_lm
 from rlinf.models.causal_lm.logprobs import token_logprobs
-from rlinf.models.causal_lm.lora import Whole, adapter_tensors, add_adapters, merged_tensors
+from rlinf.models.causal_lm.lora import (
+    Whole,
+    adapter_shards,
+    adapter_tensors,
+    add_adapters,
+    merged_shards,
+    merged_tensors,
+)
 from rlinf.models.causal_lm.quick_norm import quicken_norms
+from rlinf.models.deferred import DeferredWeights
+from rlinf.utils.shards import Shards
 
 
 class CausalLM(nn.Module):
@@ -184,9 +193,13 @@ class CausalLM(nn.Module):
         """
         return adapter_tensors(self.lm, whole) if adapters else merged_tensors(self.lm, whole)
 
-    def base_tensors(self, whole: Whole) -> Iterator[tuple[str, Tensor]]:
-        """The same without what adapters have learnt."""
-        return merged_tensors(self.lm, whole, use_adapters=False)
+    def policy_shards(self, whole: Whole, adapters: bool = False) -> Shards:
+        """Return the same as sharded as it is in the model; every rank has to call this."""
+        return adapter_shards(self.lm) if adapters else merged_shards(self.lm, whole)
+
+    def base_shards(self, whole: Whole) -> Shards:
+        """Return merged weights without what adapters have learnt, as `policy_shards`."""
+        return merged_shards(self.lm, whole, use_adapters=False)
 
     def save_folder(self, folder: str | Path, tensors: dict[str, Tensor]) -> None:
         """Write a model folder of Hugging Face layout.
@@ -206,18 +219,21 @@ class CausalLM(nn.Module):
         shell.save_pretrained(folder)
 
 
-def build_causal_lm(cfg: Any, torch_dtype: torch.dtype) -> CausalLM:
+def build_causal_lm(
+    cfg: Any, torch_dtype: torch.dtype, deferral: DeferredWeights | None = None
+) -> CausalLM:
     """Build the model that a section describes.
 
     Args:
         cfg: the model section, complete.
         torch_dtype: number format of the weights.
+        deferral: what is told where weights come from, instead of loading them; None loads them.
     """
     attention.register()
-    lm = load_causal_lm(cfg, torch_dtype)
+    lm = load_causal_lm(cfg, torch_dtype, deferral)
     quicken_norms(lm)
     if cfg.is_lora:
-        lm = add_adapters(lm, cfg)
+        lm = add_adapters(lm, cfg, deferral)
     return CausalLM(
         lm,
         layout=cfg.sequence_layout,

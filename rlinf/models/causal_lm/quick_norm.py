@@ -73,11 +73,16 @@ def _is_rms_norm(module: nn.Module) -> bool:
     weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
     if isinstance(module, _Quick) or eps is None or not isinstance(weight, Tensor):
         return False
-    if weight.ndim != 1 or weight.device.type != "cpu" or weight.dtype is not torch.float32:
+    if weight.ndim != 1 or weight.device.type not in ("cpu", "meta"):
+        return False
+    if weight.dtype is not torch.float32:
         return False
     with torch.no_grad():
         x = torch.linspace(-2.0, 3.0, 2 * len(weight)).view(2, -1)
-        return torch.equal(module(x), _RMSNorm.apply(x, weight, eps))
+        # Not its own weight, which may not be there yet.
+        weight = torch.linspace(0.5, 1.5, len(weight))
+        out = torch.func.functional_call(module, {"weight": weight}, (x,))
+        return torch.equal(out, _RMSNorm.apply(x, weight, eps))
 
 
 @cache

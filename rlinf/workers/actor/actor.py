@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
@@ -16,6 +14,7 @@ from rlinf.scheduler import Worker
 from rlinf.scheduler.worker.file_places import place_to_read
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
+from rlinf.utils.shards import ShardPlace, Shards
 from rlinf.workers.actor.agreement import compute_format
 from rlinf.workers.actor.learner import ACTOR, Learner, LearnerPlace
 from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
@@ -79,28 +78,19 @@ class Actor(Checkpointed, Worker):
 
     # -- weights --------------------------------------------------------------------------------
 
-    def _send(
-        self,
-        role: str,
-        tensors: Iterable[tuple[str, Tensor]],
-        rounded_to: torch.dtype | None = None,
-    ) -> int:
-        """Send weights to all workers of a role; all ranks call it.
+    def _send(self, role: str, tensors: Shards, rounded_to: torch.dtype | None = None) -> int:
+        """Send weights to all workers of a role; all ranks call it, and each sends its own part.
 
         Args:
             role: whose.
-            tensors: whole; every rank has to iterate.
+            tensors: as sharded as they are.
             rounded_to: number format on the way; None leaves weights as they are.
 
         Returns:
             The number of bytes that this rank has sent.
         """
-        size = 0
-        if self._rank == 0:
-            size = self._senders[role].send(tensors, self.version, rounded_to)
-        else:
-            for _ in tensors:
-                pass
+        place = ShardPlace.of(self.engine.model)
+        size = self._senders[role].send(tensors, self.version, rounded_to, place)
         self._offload()
         return size
 

@@ -38,9 +38,9 @@ class EmbodiedFSDPActor(Actor):
 
     @Worker.timer("sync_weights")
     def sync_model_to_rollout(self) -> int:
-        """Send the weights to all rollout workers; return the number of bytes."""
+        """Send this rank's part of the weights to rollout workers; return the number of bytes."""
         self.engine.onload(optimizer=False)
-        return self._send("rollout", self.engine.full_tensors())
+        return self._send("rollout", self.engine.shards)
 
     # -- rollouts -------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class ReasoningActor(Actor):
         cfg = self.cfg
         use_cores(cfg, self._device)
         torch.manual_seed(self.seed)
-        policy = get_model(cfg.actor.model, dtype=torch.float32)
+        policy = get_model(cfg.actor.model, dtype=torch.float32, deferred=True)
         load_initial_weights(policy, cfg)
         critic = None
         uses_critic = cfg.critic is not None and cfg.critic.use_critic_model
@@ -74,7 +74,7 @@ class ReasoningActor(Actor):
 
     @Worker.timer("sync_weights")
     def sync_model_to_rollout(self) -> int:
-        """Send the weights to all rollout workers; return the number of bytes.
+        """Send this rank's part of the weights to rollout workers; return the number of bytes.
 
         They have the names of the plain model of transformers; those that share their memory, such
         as a tied last layer, go once. With adapters, `weight_syncer.lora` says what goes.
@@ -98,10 +98,10 @@ class ReasoningActor(Actor):
         self.engine.onload(optimizer=False)
         if role == "reference":
             # Not rounded: the actor's own reference is not, either.
-            return self._send(role, self.policy.base_tensors(whole))
+            return self._send(role, self.policy.base_shards(whole))
         adapters = self.cfg.weight_syncer.lora == "adapters"
         rounded_to = self._format_on_the_way() if role == "rollout" else None
-        return self._send(role, self.policy.policy_tensors(whole, adapters), rounded_to)
+        return self._send(role, self.policy.policy_shards(whole, adapters), rounded_to)
 
     def _format_on_the_way(self) -> torch.dtype | None:
         """Return what weights are rounded to in messages to the rollout; None if they are not."""

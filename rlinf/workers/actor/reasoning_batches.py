@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rlinf.algorithms.groups import Groups
-from rlinf.data.token_batch import TokenBatch
 from rlinf.models.causal_lm.model import CausalLM
 
 TOKENS = {"cpu": 4_096, "cuda": 16_384}
@@ -106,29 +105,33 @@ def _cut_further(pieces: list[int], wanted: int) -> list[int]:
 
 
 def deal(
-    shares: list[TokenBatch],
-    rank: int,
+    indices: Tensor,
+    lengths: Tensor,
+    ranks: int,
     *,
     balance: bool = False,
     chosen: Sequence[int] | None = None,
-) -> TokenBatch:
+) -> list[list[int]]:
     """Deal the groups of a step anew, so that what a rank gets does not depend on chance.
 
     Groups arrive in any order at any rank. Here they are put into the order of their prompts and
     dealt out, whole; each rank gets as many, up to one.
 
     Args:
-        shares: what each rank has received.
-        rank: whose groups to return.
+        indices: prompt of each sequence, over all ranks, int64 `[n]`.
+        lengths: tokens of each, int64 `[n]`.
+        ranks: that they are dealt to.
         balance: give each rank about as many tokens, the longest groups first, instead of runs of
             neighbours.
         chosen: numbers of the prompts whose groups are dealt, the others are dropped; None is all.
 
+    Returns:
+        Prompts of each rank, in their order.
+
     Raises:
         ValueError: a group that is chosen has not come.
     """
-    batch = TokenBatch.join(shares) if len(shares) > 1 else shares[0]
-    groups = Groups(batch.indices)
+    groups = Groups(indices)
     prompts = groups.labels.tolist()
     dealt = list(range(len(prompts)))
     if chosen is not None:
@@ -137,15 +140,11 @@ def deal(
             raise ValueError(f"the groups of prompts {missing} were chosen but have not come")
         wanted = set(chosen)
         dealt = [group for group in dealt if prompts[group] in wanted]
-    if len(shares) > 1:
-        sizes = [len(part) for part in torch.arange(len(dealt)).tensor_split(len(shares))]
-        if balance:
-            tokens = torch.zeros_like(groups.sizes).index_add(0, groups.ids, batch.lengths)
-            own = _balanced(tokens[dealt].tolist(), sizes)[rank]
-        else:
-            own = range(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        dealt = [dealt[place] for place in own]
-    return batch.select(groups.members(dealt))
+    shares = [part.tolist() for part in torch.arange(len(dealt)).tensor_split(ranks)]
+    if balance:
+        tokens = torch.zeros_like(groups.sizes).index_add(0, groups.ids, lengths)
+        shares = _balanced(tokens[dealt].tolist(), [len(share) for share in shares])
+    return [[prompts[dealt[place]] for place in share] for share in shares]
 
 
 def _balanced(weights: list[int], sizes: list[int]) -> list[list[int]]:

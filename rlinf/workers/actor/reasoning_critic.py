@@ -15,6 +15,7 @@ from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.models import get_model
 from rlinf.models.causal_lm.model import CausalLM
+from rlinf.models.settings import changed_section
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.reasoning_batches import MicroBatches
@@ -35,12 +36,11 @@ def critic_seed(cfg: Any) -> int:
 
 
 def build_critic(cfg: Any) -> CausalLM:
-    """Return the network of a value function, on the CPU; the same wherever it is built."""
+    """Return the network of a value function, without weights; the same wherever it is filled."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(critic_seed(cfg), "critic", "weights", 0))
-        model = get_model(cfg.critic.model, dtype=torch.float32)
-    model.add_value_head()
-    return model
+        section = changed_section(cfg.critic.model, {"add_value_head": True})
+        return get_model(section, dtype=torch.float32, deferred=True)
 
 
 class ValueTask(SequenceTask):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from rlinf.data.token_batch import TokenBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.agreement import compute_format
+from rlinf.workers.actor.exchange import exchange
 from rlinf.workers.actor.learner import ACTOR, Learner, LearnerPlace
 from rlinf.workers.actor.reasoning_agreement import Comparison
 from rlinf.workers.actor.reasoning_batches import MicroBatches, deal
@@ -136,9 +138,10 @@ class ReasoningLearner(Learner):
             groups: those that this rank has received; ranks exchange them.
             chosen: numbers of the prompts whose groups are trained on; None is all.
         """
-        shares = self.engine.gather_objects(TokenBatch.of(groups))
         balance = self.cfg.actor.enable_dp_load_balance
-        batch = deal(shares, self.place.rank, balance=balance, chosen=chosen)
+        own = [TokenBatch.of(groups)]
+        how = partial(deal, ranks=self.place.world_size, balance=balance, chosen=chosen)
+        batch = exchange(self.engine, own, self.place.rank, how)
         self._samples, metrics = self._with_credit(batch)
         return self._reduce([metrics])
 
@@ -249,7 +252,8 @@ class ReasoningLearner(Learner):
                 count = min(at_a_time, left)
                 groups = [next(arriving) for _ in range(count)]
                 left -= count
-                samples, metrics = self._with_credit(deal([TokenBatch.of(groups)], 0))
+                groups.sort(key=lambda group: group.prompt.index)
+                samples, metrics = self._with_credit(TokenBatch.of(groups))
                 of_batch.append(metrics)
                 yield self._task(samples), left == 0
 

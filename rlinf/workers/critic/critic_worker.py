@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlinf.algorithms.groups import Groups
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
+from rlinf.workers.actor.exchange import exchange
 from rlinf.workers.actor.learner import LearnerPlace, engine_state, load_engine_state
+from rlinf.workers.actor.reasoning_batches import deal
 from rlinf.workers.actor.reasoning_critic import ReasoningCritic, build_critic, critic_seed
-from rlinf.workers.actor.reasoning_samples import TokenSamples
 from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
 from rlinf.workers.cpu_threads import use_cores
-from rlinf.workers.inference.stage import pass_on
+from rlinf.workers.inference.stage import pass_on, share_of
 
 
 class ReasoningCriticWorker(Checkpointed, Worker):
@@ -109,19 +110,13 @@ class ReasoningCriticWorker(Checkpointed, Worker):
         Returns:
             Metrics over all ranks.
         """
-        own: list[TokenSamples] = []
-        if self._rank == 0:
-            own = [input_channel.get(key=key) for _ in range(senders)]
-        parts = self.critic.engine.gather_objects(own)[0]
-        metrics = self.critic.update(self._share(TokenSamples.join(parts)))
+        own = share_of(senders, self._rank, self._world_size)
+        parts = [input_channel.get(key=key) for _ in range(own)]
+        how = partial(deal, ranks=self._world_size)
+        # Whole groups of each rank, in the order of prompts, as the actor deals them.
+        metrics = self.critic.update(exchange(self.critic.engine, parts, self._rank, how))
         self._offload()
         return metrics
-
-    def _share(self, samples: TokenSamples) -> TokenSamples:
-        """Whole groups of this rank, in the order of prompts, as the actor deals them."""
-        groups = Groups(samples.batch.indices)
-        own = torch.arange(len(groups.sizes)).tensor_split(self._world_size)[self._rank]
-        return samples.select(groups.members(own.tolist()))
 
     # -- checkpoints ----------------------------------------------------------------------------
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from rlinf.data.token_batch import TokenBatch
@@ -19,6 +17,7 @@ from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
 from rlinf.models.causal_lm.model import CausalLM
+from rlinf.models.settings import changed_section
 from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
 from rlinf.utils.determinism import be_deterministic
@@ -36,8 +35,8 @@ class ReasoningInference(Checkpointed, Worker):
     """Adds log-probabilities to groups that have their rewards, on their way to the actor.
 
     As `inference` it has the actor's policy before the update, sent to it in every step. As
-    `reference` it has the policy that training began with, sent once. Each worker has a whole copy
-    of the model, in the number format that the actor computes in.
+    `reference` it has the policy that training began with, sent once. Workers share one copy of the
+    model, sharded as `actor.fsdp_config` says, in the number format that the actor computes in.
 
     Args:
         cfg: checked configuration.
@@ -57,14 +56,18 @@ class ReasoningInference(Checkpointed, Worker):
         device = torch.device(self.torch_device_type)
         use_cores(cfg, device)
         model = plain_policy(cfg.actor.model).requires_grad_(False)
+        adapters = self._role == "inference" and cfg.weight_syncer.lora == "adapters"
+        compute = training_precision(cfg.actor, device, 1, casts_alone=True).params
+        if compute is not None and not adapters:
+            # The actor casts weights that it trains; here they can be kept so.
+            _keep_as(model, compute)
+        self.engine = TrainEngine(model, cfg.actor, device, self._world_size, total_steps=0)
         self._weights: PolicyReceiver | None = None
         if self._role == "inference":
-            self._weights = PolicyReceiver(self, cfg, model.plain)
-        self.engine = TrainEngine(model, cfg.actor, device, world_size=1, total_steps=0)
-        compute = training_precision(cfg.actor, device, 1, casts_alone=True).params
-        if compute is not None:
-            # The actor casts weights that it trains; here they can be kept so.
-            self.engine.model.to(compute)
+            self._weights = PolicyReceiver(self, cfg, self.engine.model.plain)
+        if compute is not None and not self.engine.sharded:
+            # Not before adapters have found the base weights as they are.
+            _keep_as(self.engine.model, compute)
             self.engine.precision = ComputePrecision()
         sequences = (
             cfg[self._role].micro_batch_size
@@ -118,14 +121,8 @@ class ReasoningInference(Checkpointed, Worker):
     # -- checkpoints ----------------------------------------------------------------------------
 
     def _snapshot(self, folder: Path) -> Job:
-        # All ranks have the same.
-        snapshot = self._checkpoint.snapshot() if self._rank == 0 else {}
-
-        def write() -> None:
-            if self._rank == 0:
-                self._checkpoint.write(snapshot, folder / self._role / "tensors")
-
-        return write
+        snapshot = self._checkpoint.snapshot()
+        return lambda: self._checkpoint.write(snapshot, folder / self._role / "tensors")
 
     def _restore(self, folder: Path) -> list[str]:
         own = folder / self._role
@@ -139,13 +136,16 @@ class ReasoningInference(Checkpointed, Worker):
 
 
 def plain_policy(section: Any) -> CausalLM:
-    """Return the actor's model without adapters and value head.
+    """Return the actor's model without adapters, value head and, so far, weights.
 
     Args:
         section: the model section of the actor.
     """
-    section = copy.deepcopy(section)
-    OmegaConf.set_readonly(section, False)
-    section.is_lora = section.add_value_head = False
-    OmegaConf.set_readonly(section, True)
-    return get_model(section, dtype=torch.float32)
+    plain = changed_section(section, {"is_lora": False, "add_value_head": False})
+    return get_model(plain, dtype=torch.float32, deferred=True)
+
+
+def _keep_as(model: CausalLM, dtype: torch.dtype) -> None:
+    """Change the number format of the weights; buffers keep theirs, as in the actor."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)

@@ -25,6 +25,7 @@ from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
+from rlinf.models.deferred import DeferredWeights, without_weights
 from rlinf.models.evaluated import evaluated_model
 from rlinf.models.settings import complete, rollout_section
 from rlinf.scheduler import Channel, ChannelClosed, Worker
@@ -74,7 +75,11 @@ class GenerationWorker(Worker):
             # An engine of another project has its weights elsewhere, and adapters are merged here.
             from rlinf.models.causal_lm.load import load_causal_lm
 
-            model = load_causal_lm(network, torch.float32)
+            def build(deferral: DeferredWeights | None) -> torch.nn.Module:
+                return load_causal_lm(network, torch.float32, deferral)
+
+            # Adapters are merged into weights that have to be there.
+            model = build(None) if adapters else without_weights(build)
         if model is not None and evaluated is None:
             self._weights = PolicyReceiver(self, cfg, model)
         settings = EngineSettings.from_config(cfg, model if own else None, network)
@@ -297,6 +302,7 @@ class GenerationWorker(Worker):
         if self._kept is not None:
             (version, tensors), self._kept = self._kept, None
             self.engine.update_weights(tensors, version)
+            self._weights.forget()
         self._carry_on()
 
     # -- agreement ------------------------------------------------------------------------------

@@ -216,6 +216,7 @@ class MultiStepRolloutWorker(Checkpointed, Worker):
         """Go on with the weights of `keep_weights`."""
         self._acting.version, kept = self._kept
         self.policy.load_state_dict(kept)
+        self._receiver.forget()
         del self._kept
 
     # -- agreement with the actor ---------------------------------------------------------------

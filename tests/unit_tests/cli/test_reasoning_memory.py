@@ -146,7 +146,7 @@ def test_a_folder_is_not_loaded_and_adapters_keep_their_base(tmp_path):
     section = {"model_type": "qwen3", "model_path": str(tmp_path), "is_lora": True}
     cfg = make_cfg({"actor.model": section, "weight_syncer.lora": "adapters"})
     store = AdapterStore(base.plain, cfg.actor.model)
-    kept = sum(weight.nbytes for weight, _, _ in store._layers.values())
+    kept = sum(weight.nbytes for weight, *_ in store._layers.values())
     for weights in tmp_path.glob("*.safetensors"):
         weights.unlink()
     rollout = of(cfg)["rollout"]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch
+from rlinf.models.deferred import assign_parameters, take_deferred
 
 _ALIGNMENT = 64
 """Elements: what starts a group of parameters starts at a multiple of it."""
@@ -20,7 +21,8 @@ class WeightArena:
     into the buffer. Parameters of a group lie without a gap, so that they can be used as one.
 
     Args:
-        model: Its parameters are moved, its buffers follow to the device.
+        model: Its parameters are moved, its buffers follow to the device. One that was built
+            without weights gets them here, tensor by tensor.
         device: Where to.
         dtype: Number format of all weights.
         groups: Names of parameters that lie side by side, in this order.
@@ -33,7 +35,6 @@ class WeightArena:
         dtype: torch.dtype,
         groups: Sequence[Sequence[str]] = (),
     ):
-        self._own: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
         unique = dict(model.named_parameters())
         grouped = {name for group in groups for name in group}
         layout = [*groups, *([name] for name in unique if name not in grouped)]
@@ -45,11 +46,19 @@ class WeightArena:
                 self._begin[name] = end
                 end += unique[name].numel()
         self._buffer = torch.empty(end, dtype=dtype, device=device)
-        for name, parameter in unique.items():
-            view = self._view(self._begin[name], parameter.shape)
-            view.copy_(parameter.data)
-            parameter.requires_grad_(False)
-            parameter.data = view
+        deferred = take_deferred(model)
+        values = unique.items() if deferred is None else deferred.parts(lambda name: None)
+        views: dict[str, nn.Parameter] = {}
+        for name, value in values:
+            view = self._view(self._begin[name], value.shape)
+            view.copy_(value.data)
+            if deferred is None:
+                value.requires_grad_(False)
+                value.data = view
+            else:
+                views[name] = nn.Parameter(view, requires_grad=False)
+        assign_parameters(model, views)
+        self._own: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 setattr(module, name, buffer.to(device))

@@ -29,7 +29,7 @@ def test_they_arrive_as_they_were() -> None:
     assert packed.sums == tuple(checksum(tensor) for tensor in sent.values())
     assert packed.changed() == []
     own = {name: torch.zeros_like(tensor) for name, tensor in sent.items()}
-    assert load_packed(own, packed) == list(sent)
+    load_packed(own, packed)
     for name, tensor in sent.items():
         assert torch.equal(own[name], tensor) and own[name].dtype == tensor.dtype
 

@@ -1,11 +1,16 @@
 """Sequences are dealt to ranks and cut into micro-batches, none lost and none twice."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf.data.token_batch import TokenBatch
+from rlinf.workers.actor.exchange import exchange
 from rlinf.workers.actor.reasoning_batches import MicroBatches, deal
 
 
@@ -55,8 +60,59 @@ def share(indices, size=2, length=3):
     )
 
 
+class Ranks:
+    """Ranks of an engine, as threads.
+
+    Attributes:
+        moved: sequences that have gone to another rank.
+    """
+
+    def __init__(self, count):
+        self.world_size, self.moved = count, 0
+        self._barrier = threading.Barrier(count)
+        self._items = [None] * count
+        self._rank = threading.local()
+
+    def gather_objects(self, item):
+        self._items[self._rank.number] = item
+        self._barrier.wait(10)
+        items = list(self._items)
+        self._barrier.wait(10)
+        return items
+
+    def exchange_objects(self, items):
+        rank = self._rank.number
+        found = [items[rank] for items in self.gather_objects(items)]
+        others = [part for sender, part in enumerate(found) if sender != rank and part is not None]
+        self.moved += sum(part.num_sequences for part in others)
+        return found
+
+    def deal(self, shares, **keys):
+        """What each rank gets."""
+        how = partial(deal, ranks=self.world_size, **keys)
+
+        def run(rank):
+            self._rank.number = rank
+            return exchange(self, [shares[rank]], rank, how)
+
+        with ThreadPoolExecutor(self.world_size) as pool:
+            return list(pool.map(run, range(self.world_size)))
+
+
+def dealt(shares, rank, **keys):
+    return Ranks(len(shares)).deal(shares, **keys)[rank]
+
+
+def test_a_sequence_goes_to_one_rank_and_to_no_other():
+    ranks = Ranks(3)
+    found = ranks.deal([share([0, 4, 8]), share([1, 5]), share([2, 3])])
+    assert [batch.indices.unique().tolist() for batch in found] == [[0, 1, 2], [3, 4], [5, 8]]
+    # Of the first rank stays 0; of the second, nothing; of the third, nothing.
+    assert ranks.moved == 2 * 6
+
+
 def test_one_rank_gets_all_in_the_order_of_prompts():
-    batch = deal([share([5, 2, 9])], 0)
+    batch = dealt([share([5, 2, 9])], 0)
     assert batch.indices.tolist() == [2, 2, 5, 5, 9, 9]
 
 
@@ -66,7 +122,7 @@ def test_what_a_rank_gets_does_not_depend_on_where_groups_arrived(balance):
     arrivals = ([[3, 9, 0], [7, 1, 2, 8], [4, 6, 5]], [[0, 1, 2, 3], [9, 8, 7], [4, 5, 6]])
     for rank in range(3):
         one, other = (
-            deal([share(part) for part in arrival], rank, balance=balance) for arrival in arrivals
+            dealt([share(part) for part in arrival], rank, balance=balance) for arrival in arrivals
         )
         assert one.indices.tolist() == other.indices.tolist()
         assert one.tokens.tolist() == other.tokens.tolist()
@@ -79,23 +135,23 @@ def test_what_a_rank_gets_does_not_depend_on_where_groups_arrived(balance):
 
 def test_balance_gives_ranks_about_as_many_tokens():
     parts = [share(list(range(30))), share(list(range(30, 60)))]
-    plain = [int(deal(parts, rank).lengths.sum()) for rank in range(2)]
-    even = [int(deal(parts, rank, balance=True).lengths.sum()) for rank in range(2)]
+    plain = [int(dealt(parts, rank).lengths.sum()) for rank in range(2)]
+    even = [int(dealt(parts, rank, balance=True).lengths.sum()) for rank in range(2)]
     assert plain[1] > 2 * plain[0]
     assert abs(even[1] - even[0]) <= 2 * 60
 
 
 def test_ranks_may_get_nothing():
     parts = [share([4]), TokenBatch.of([])]
-    assert deal(parts, 0).num_sequences == 2
-    assert deal(parts, 1).num_sequences == 0
+    assert dealt(parts, 0).num_sequences == 2
+    assert dealt(parts, 1).num_sequences == 0
 
 
 def test_only_the_groups_that_were_chosen_are_dealt():
     arrivals = ([[3, 9, 0], [7, 1]], [[1, 7, 9], [0, 3]])
     for rank, expected in ((0, [1, 1, 3, 3]), (1, [9, 9])):
         for arrival in arrivals:
-            batch = deal([share(part) for part in arrival], rank, chosen=[9, 1, 3])
+            batch = dealt([share(part) for part in arrival], rank, chosen=[9, 1, 3])
             assert batch.indices.tolist() == expected
     with pytest.raises(ValueError, match=r"prompts \[4\] were chosen but have not come"):
-        deal([share([3, 9])], 0, chosen=[3, 4])
+        dealt([share([3, 9])], 0, chosen=[3, 4])

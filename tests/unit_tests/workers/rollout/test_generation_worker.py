@@ -178,6 +178,9 @@ class Typist:
         self._work: dict[Any, GenerationResult] = {}
         self.typed = asyncio.Event()
 
+    def forget(self) -> None:
+        """As that of what receives weights: they have been changed."""
+
     @property
     def unfinished(self) -> int:
         return len(self._work)
