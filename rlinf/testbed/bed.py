@@ -182,7 +182,8 @@ class HostBed:
         kept = [package, Path.cwd(), sys.prefix, sys.base_prefix, self.shared, *keep]
         env = {**os.environ, "PYTHONPATH": _joined(str(package), os.environ.get("PYTHONPATH"))}
         self._switch = subprocess.Popen(
-            [*_unshare(), "--net", "--mount", sys.executable, "-m", "rlinf.testbed.switch"],
+            [*_unshare(), "--net", "--mount", sys.executable, "-m", "rlinf.testbed.switch"]
+            + [str(self._folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

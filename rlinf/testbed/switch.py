@@ -8,6 +8,7 @@ one JSON object per line, and answers each with a line. At the end of its input 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,7 +112,7 @@ class Switch:
 
 
 def main() -> None:
-    """Take orders until there are no more."""
+    """Take orders until there are no more; then remove the folder of the bed, the only argument."""
     switch = None
     try:
         switch = Switch()
@@ -126,6 +127,7 @@ def main() -> None:
     finally:
         if switch is not None:
             switch.close()
+        shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 
 if __name__ == "__main__":

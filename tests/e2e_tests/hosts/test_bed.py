@@ -133,15 +133,15 @@ def test_a_killed_program_leaves_no_host_behind(hosts):
         "import subprocess, time; from rlinf.testbed import HostBed\n"
         "bed = HostBed(1)\n"
         "sleeper = bed.hosts[0].start(['sleep', '12345.5'])\n"
-        "print(bed.hosts[0].pid, flush=True)\n"
+        "print(bed.hosts[0].pid, bed.shared, flush=True)\n"
         "time.sleep(1000)"
     )
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    first = int(owner.stdout.readline())
+    first, shared = owner.stdout.readline().split()
     owner.kill()
     owner.wait()
     owner.stdout.close()
     deadline = time.monotonic() + 60
-    while Path(f"/proc/{first}").exists():
-        assert time.monotonic() < deadline, "the host is still there"
+    while Path(f"/proc/{first}").exists() or Path(shared).parent.exists():
+        assert time.monotonic() < deadline, "the host, or its folder, is still there"
         time.sleep(0.05)
