@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rlinf.scheduler.trace import STEP, read_spans
+
 RECIPE = "metaworld_ppo_mlp"
 SHORT = [
     "env.train.total_num_envs=4",
@@ -29,6 +31,20 @@ def in_folder(folder: str | Path) -> str:
     return f"runner.run_dir={folder}"
 
 
+def require_one_clock(hosts, workers: str) -> None:
+    """What workers did in a step is in the driver's step, though their clocks differ by 1,000 s."""
+    traces = hosts.shared / "traces"
+    hosts.hosts[0].run(["cp", "-r", workers, str(traces)], check=True)
+    steps = [span for span in read_spans(traces / "driver.trace") if span.kind == STEP]
+    begin, end = min(span.begin for span in steps), max(span.end for span in steps)
+    for name in ("EnvGroup/rank_0", "EnvGroup/rank_1", "RolloutGroup/rank_0", "ActorGroup/rank_0"):
+        work = {"interact", "generate", "run_training"}
+        spans = [span for span in read_spans(traces / f"{name}.trace") if span.name in work]
+        assert len(spans) >= len(steps), name
+        within = [begin - 10**9 < span.begin < span.end < end + 10**9 for span in spans]
+        assert all(within), (name, begin, end, spans)
+
+
 @pytest.mark.timeout(600)
 def test_a_run_on_local_folders_is_whole_and_goes_on_on_other_hosts(hosts):
     """Nothing that the run needs again, or that a person looks at, stays on another host."""
@@ -49,6 +65,7 @@ def test_a_run_on_local_folders_is_whole_and_goes_on_on_other_hosts(hosts):
         assert found[f"workers/{worker}.log"] > 0 and found[f"workers/{worker}.trace"] > 0
     summary = json.loads(hosts.read(f"{whole}/summary.json"))
     assert summary["status"] == "finished" and summary["checkpoint_failures"] == 0
+    require_one_clock(hosts, f"{whole}/workers")
     for other in (1, 2):
         assert hosts.files("/tmp/runs", other) == {}
         assert not [name for name in hosts.files("/tmp", other) if ".files/" in name]
