@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlinf.config.port_range import parse_port_range
 from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.channel.spec import KEEPER_GROUP, ChannelSpec
 from rlinf.scheduler.cluster import nodes as node_search
@@ -23,6 +22,12 @@ from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.lost_nodes import note_lost
 from rlinf.scheduler.cluster.ray_session import RaySession, alive_nodes
 from rlinf.scheduler.cluster.run_files import RunFiles
+from rlinf.scheduler.cluster.settings import (
+    DEFAULT_TIMEOUTS,
+    debug_mode,
+    node_count,
+    port_limits,
+)
 from rlinf.scheduler.cluster.shutdown import (
     DriverAccess,
     GroupShutdown,
@@ -61,18 +66,6 @@ from rlinf.scheduler.worker.runtime import (
 )
 from rlinf.scheduler.worker.worker import Worker
 from rlinf.utils.phases import phases
-
-DEFAULT_TIMEOUTS: dict[str, float | None] = {
-    "nodes": 300.0,
-    "launch": 300.0,
-    "registry": 60.0,
-    "call": None,
-    "recv": 1800.0,
-    "channel": 1800.0,
-    "lock": 1800.0,
-    "reconnect": 10.0,
-    "shutdown": 20.0,
-}
 
 
 class Cluster:
@@ -164,10 +157,7 @@ class Cluster:
         log_dir: str | None,
         trace: bool,
     ) -> None:
-        given = cfg.get("num_nodes")
-        if num_nodes is not None and given is not None and num_nodes != given:
-            raise ClusterError(f"num_nodes={num_nodes} contradicts cluster.num_nodes={given}")
-        count = num_nodes if num_nodes is not None else (given if given is not None else 1)
+        count = node_count(num_nodes, cfg.get("num_nodes"))
         if num_gpus_per_node is None:
             num_gpus_per_node = cfg.get("num_gpus_per_node")
         run_id = secrets.token_hex(4)
@@ -175,10 +165,10 @@ class Cluster:
         self.log_dir = (Path(named) if named else default_log_dir(run_id)).absolute()
         prepare_log_dir(self.log_dir)
         timeouts = DEFAULT_TIMEOUTS | dict(cfg.get("timeouts") or {})
-        ports = _ports(cfg.get("port_range"))
+        ports = port_limits(cfg.get("port_range"))
         namespace = f"rlinf-{run_id}"
         old_sigterm = signal.getsignal(signal.SIGTERM)
-        debug = _debug_mode()
+        debug = debug_mode()
         if debug == "inline":
             self._session, trace = InlineSession(), False
         else:
@@ -530,30 +520,3 @@ class Cluster:
         text = tracked.unread_report(self._cfg, reads)
         if text:
             print(text, file=sys.stderr, flush=True)
-
-
-def _ports(given: str | None) -> tuple[int, int] | None:
-    """Return the lowest and the highest port that processes listen on; None is any.
-
-    Raises:
-        ClusterError: it is no range of ports.
-    """
-    if given is None:
-        return None
-    try:
-        allowed = parse_port_range(given)
-    except ValueError as error:
-        raise ClusterError(f"cluster.port_range: {error}") from None
-    return allowed[0], allowed[-1]
-
-
-def _debug_mode() -> str:
-    """Return what the user wants: "0", "1" (post-mortem), or "inline" (all in this process).
-
-    Raises:
-        ClusterError: it is something else.
-    """
-    mode = ClusterEnvVar.DEBUG.get("0") or "0"
-    if mode not in ("0", "1", "inline"):
-        raise ClusterError(f"RLINF_DEBUG={mode!r}; allowed: 0, 1, inline")
-    return mode

@@ -12,7 +12,7 @@ from rlinf.config.plugins import get_schema, known_names
 from rlinf.config.schema.cluster import TimeoutsConfig
 from rlinf.config.schema.root import TASKS, root_model
 from rlinf.config.walk import fields_below, section_of
-from rlinf.scheduler.cluster.cluster import DEFAULT_TIMEOUTS
+from rlinf.scheduler.cluster.settings import DEFAULT_TIMEOUTS
 
 PACKAGE = Path(rlinf.__file__).parent
 DECLARE = ("config/schema/", "config/builtin/", "config/checks", "config/old_keys", "/config.py")
