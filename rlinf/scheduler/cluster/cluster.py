@@ -18,6 +18,7 @@ from rlinf.scheduler.cluster import nodes as node_search
 from rlinf.scheduler.cluster.driver_supervisor import DriverSupervisor
 from rlinf.scheduler.cluster.groups import RunningGroups
 from rlinf.scheduler.cluster.hooks import ExitHooks, tell_last
+from rlinf.scheduler.cluster.interpreters import check_interpreters
 from rlinf.scheduler.cluster.launcher import start_actors, worker_specs
 from rlinf.scheduler.cluster.lost_nodes import note_lost
 from rlinf.scheduler.cluster.ray_session import RaySession, alive_nodes
@@ -185,6 +186,8 @@ class Cluster:
             )
             plan = {**cfg, "num_gpus_per_node": num_gpus_per_node}
             self.topology = ClusterTopology.from_config(plan, found.nodes)
+            if isinstance(self._session, RaySession):
+                check_interpreters(self._session, self.topology)
             self._driver_node = found.driver_node
             several = len(self.topology.nodes) > 1
             secret = new_secret()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -227,5 +228,6 @@ def process_environment(env: Mapping[str, str], interpreter: str | None) -> dict
     early = {k: v for k, v in env.items() if k.startswith(("LD_", "PYTHON", "MALLOC_", "GLIBC_"))}
     environment: dict[str, Any] = {"env_vars": early} if early else {}
     if interpreter:
-        environment["py_executable"] = interpreter
+        # Ray puts it into a line for a shell.
+        environment["py_executable"] = shlex.quote(interpreter)
     return environment
