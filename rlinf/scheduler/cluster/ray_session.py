@@ -49,7 +49,8 @@ class RaySession:
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         elif address != "local":
-            use_token()
+            _check_reachable(address)
+            use_token(address)
         import ray
 
         if ray.is_initialized():
@@ -62,7 +63,6 @@ class RaySession:
             if num_cpus is not None:
                 options["num_cpus"] = num_cpus
         else:
-            _check_reachable(address)
             options["address"] = address
         debugger = os.environ.get("PYTHONBREAKPOINT")
         try:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,13 +24,39 @@ def test_a_token_is_found_where_ray_looks_for_it(home: Path) -> None:
     assert has_token({})
 
 
-def test_it_is_used_unless_something_else_was_chosen() -> None:
+@pytest.fixture
+def ray_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
+    """Lets Ray answer with an exit code whether it is there; returns how it was asked."""
+
+    def says(code: int) -> list[str]:
+        asked: list[str] = []
+
+        def run(command: list[str], env: dict[str, str], **_: Any) -> Any:
+            asked.extend([command[-1], env["RAY_AUTH_MODE"]])
+            return SimpleNamespace(returncode=code)
+
+        monkeypatch.setattr("subprocess.run", run)
+        return asked
+
+    return says
+
+
+def test_it_is_used_where_the_cluster_asks_for_it(ray_says) -> None:
     environ = {"RAY_AUTH_TOKEN": "x"}
-    use_token(environ)
-    assert environ["RAY_AUTH_MODE"] == "token"
+    asked = ray_says(1)
+    use_token("head:6379", environ)
+    assert environ["RAY_AUTH_MODE"] == "token" and asked == ["head:6379", "disabled"]
+    ray_says(0)
+    for_open = {"RAY_AUTH_TOKEN": "x"}
+    use_token("head:6379", for_open)
+    assert for_open == {"RAY_AUTH_TOKEN": "x"}
+
+
+def test_what_was_chosen_stays(ray_says) -> None:
+    asked = ray_says(1)
     chosen = {"RAY_AUTH_TOKEN": "x", "RAY_AUTH_MODE": "disabled"}
-    use_token(chosen)
+    use_token("head:6379", chosen)
     assert chosen["RAY_AUTH_MODE"] == "disabled"
     nothing: dict[str, str] = {}
-    use_token(nothing)
-    assert nothing == {}
+    use_token("head:6379", nothing)
+    assert nothing == {} and asked == []

@@ -91,5 +91,6 @@ def test_the_token_of_this_machine_is_used_to_join(refused, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
     monkeypatch.setenv("RAY_AUTH_MODE", "")
     monkeypatch.delenv("RAY_AUTH_MODE")
+    monkeypatch.setattr("rlinf.utils.ray_token._is_open", lambda address, environ: False)
     refused("no")
     assert os.environ["RAY_AUTH_MODE"] == "token"
