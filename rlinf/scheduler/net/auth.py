@@ -119,7 +119,11 @@ def greet(sock: Stream, secret: bytes, identity: dict[str, Any], hello: Hello) -
     who = json.dumps(identity).encode()
     if len(who) > MAX_IDENTITY:
         raise ValueError(f"identity of {len(who)} bytes is over {MAX_IDENTITY}")
-    sock.sendall(mine + _mac(secret, b"client", theirs, mine, who) + _LEN.pack(len(who)) + who)
+    proof = _mac(secret, b"client", theirs, mine, who)
+    try:
+        sock.sendall(mine + proof + _LEN.pack(len(who)) + who)
+    except BrokenPipeError as error:
+        raise AuthError("the peer closed the connection during the handshake") from error
     if not hmac.compare_digest(read_exactly(sock, MAC), _mac(secret, b"server", mine, theirs)):
         raise AuthError("the listening side does not know the secret of this run")
     to_server, to_client = _keys(secret, theirs, mine)

@@ -107,8 +107,8 @@ class Connection:
         self._body: memoryview | None = None
         self._body_filled = 0
         self._lowest = 1
-        # Of encrypted bytes the kernel cannot tell how many messages they are.
-        self._counts = isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX
+        # Under TLS the kernel does not see what is left to read, nor how much of it.
+        self._plain = isinstance(sock, socket.socket)
         self._count = 0
         self._meta_size = 0
         self._write_error: str | None = None
@@ -323,7 +323,7 @@ class Connection:
                 else:
                     self._end += count
                     self._parse()
-                if count < len(target):
+                if count < len(target) and self._plain:
                     return None
         except BlockingIOError:
             return None
@@ -333,7 +333,8 @@ class Connection:
     def _wake_after(self, due: int) -> None:
         """Let the kernel wake the reader when so much of a large body is there, not bit by bit."""
         lowest = _LARGE_READ if due > 2 * _LARGE_READ else 1
-        if lowest != self._lowest and self._counts:
+        within = self.sock.family == socket.AF_UNIX
+        if lowest != self._lowest and self._plain and not within:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
             self._lowest = lowest
 

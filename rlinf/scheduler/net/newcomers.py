@@ -53,6 +53,10 @@ class Newcomer:
     def on_writable(self) -> None:
         """Nothing is written here."""
 
+    def close(self) -> None:
+        """Close the socket."""
+        self.sock.close()
+
     def close_in_child(self, reason: str) -> None:
         """Do nothing: the socket is closed with all others."""
 
@@ -133,7 +137,7 @@ class Newcomers:
                 newcomer.sock.shutdown(socket.SHUT_RDWR)
             return
         self._loop.remove(newcomer)
-        newcomer.sock.close()
+        newcomer.close()
 
     def close(self) -> None:
         """Send all away (I/O thread)."""

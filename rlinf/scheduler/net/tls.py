@@ -1,8 +1,8 @@
 """A socket under TLS, with those methods of a socket that connections use.
 
 The library's object may be used by one thread at a time, so reading and writing take turns. What
-it has decrypted and not yet given out is not seen by whoever watches the socket: `recv_into` gives
-less than it was asked for only when nothing of that kind is left.
+it has read and not yet given out is not seen by whoever watches the socket: such a socket has to be
+read until it would block.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class TlsSocket:
         self._server_side = server_side
         self._lock = threading.Lock()
         self._due = 0
-        self._ended = False
+        self._over = False
+        self._failure: OSError | None = None
         self._inner = forks.close_in_child(
             context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
         )
@@ -81,6 +82,8 @@ class TlsSocket:
         """Send on a blocking socket."""
         try:
             self._inner.sendall(data)
+        except ssl.SSLEOFError as error:
+            raise BrokenPipeError(f"{self.peer} has ended the encrypted connection") from error
         except ssl.SSLError as error:
             raise self._broken(error) from error
 
@@ -110,26 +113,29 @@ class TlsSocket:
     def recv_into(self, target: memoryview) -> int:
         """Decrypt into memory what has arrived; 0 at the end of the stream.
 
+        What came before an error or before the end is given out first.
+
         Raises:
             BlockingIOError: nothing has arrived.
             ConnectionError: the connection is broken, or something was altered on its way.
         """
         filled = 0
-        while filled < len(target) and not self._ended:
+        while filled < len(target) and not self._over:
             try:
                 with self._lock:
                     count = self._inner.recv_into(target[filled : filled + _TURN])
-                    left = self._inner.pending()
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                if filled:
-                    break
-                raise BlockingIOError from None
-            except ssl.SSLError as error:
-                raise self._broken(error) from error
-            self._ended = count == 0
-            filled += count
-            if filled >= _TURN and not left:
+                if not filled:
+                    raise BlockingIOError from None
                 break
+            except OSError as error:
+                self._over = True
+                self._failure = self._broken(error) if isinstance(error, ssl.SSLError) else error
+                break
+            self._over = count == 0
+            filled += count
+        if not filled and self._failure is not None:
+            raise self._failure
         return filled
 
     def _broken(self, error: ssl.SSLError) -> ConnectionError:
