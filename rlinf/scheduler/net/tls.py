@@ -140,6 +140,8 @@ class TlsSocket:
 
     def _broken(self, error: ssl.SSLError) -> ConnectionError:
         reason = _reason(error)
+        if isinstance(error, ssl.SSLEOFError):
+            return ConnectionError(f"{self.peer} has closed the connection")
         if "alert" in reason:
             return ConnectionError(f"{self.peer} has ended the encrypted connection: {reason}")
         return ConnectionError(f"what came from {self.peer} is not what it sent: {reason}")

@@ -222,6 +222,15 @@ def test_what_has_arrived_before_a_shutdown_is_read_decrypted(sockets):
     assert receive(far, 100) == b"last words"
 
 
+def test_what_has_arrived_is_read_although_writing_fails(sockets):
+    near, far = sockets
+    near.sendmsg([b"last words"])
+    far.shutdown(socket.SHUT_WR)
+    with pytest.raises(ConnectionError, match=f"{near.getsockname()[1]} has closed the connection"):
+        far.sendmsg([b"not any more"])
+    assert receive(far, 100) == b"last words"
+
+
 def _has_bytes(end):
     with socket.socket(fileno=os.dup(end.fileno())) as raw:
         with contextlib.suppress(BlockingIOError):
