@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import NamedTuple
 
 from benchmarks.harness import ROOT, busy_share, describe_machine
 from rlinf.scheduler.net.certificate import RunTls
@@ -45,10 +46,10 @@ def tls(encrypted: bool) -> RunTls | None:
 
 
 def take(encrypted: bool, busy: bool) -> None:
-    """Answer every message with its size, until standard input ends."""
+    """Answer every message with the processor time used so far, until standard input ends."""
 
     def answer(connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
-        connection.send(str(sum(len(part) for part in buffers)).encode())
+        connection.send(repr(time.process_time()).encode())
 
     listener = Listener(
         IOLoop(), ("tcp", "127.0.0.1", 0), SECRET, answer, lambda *_: None, tls=tls(encrypted)
@@ -62,6 +63,18 @@ def take(encrypted: bool, busy: bool) -> None:
 def _spin() -> None:
     while True:
         pass
+
+
+class Sample(NamedTuple):
+    """What messages took.
+
+    Attributes:
+        seconds: of each until it was answered.
+        processor: seconds of processor time of each, of both processes.
+    """
+
+    seconds: list[float]
+    processor: list[float]
 
 
 class Pair:
@@ -81,26 +94,32 @@ class Pair:
         assert self._taker.stdout is not None
         port = int(self._taker.stdout.readline())
         self._answered = threading.Semaphore(0)
+        self._theirs = 0.0
         self._connection = connect(
             IOLoop(),
             ("tcp", "127.0.0.1", port),
             SECRET,
             {},
-            lambda *_: self._answered.release(),
+            self._on_answer,
             lambda *_: None,
             tls=tls(encrypted),
         )
 
-    def seconds(self, data: bytes, count: int) -> list[float]:
-        """Seconds of messages until each is answered."""
-        out = []
+    def _on_answer(self, connection: Connection, meta: bytes, buffers: list[memoryview]) -> None:
+        self._theirs = float(meta)
+        self._answered.release()
+
+    def sample(self, data: bytes | memoryview, count: int) -> Sample:
+        """Send messages, each when the one before is answered; the first is not counted."""
+        seconds, processor = [], []
         for _ in range(count):
-            begin = time.perf_counter()
+            begin, used = time.perf_counter(), time.process_time() + self._theirs
             # As tensors are sent: a plain connection does not prove them.
             self._connection.send(b"", [data], covered=0)
             self._answered.acquire()
-            out.append(time.perf_counter() - begin)
-        return out
+            seconds.append(time.perf_counter() - begin)
+            processor.append(time.process_time() + self._theirs - used)
+        return Sample(seconds[1:], processor[1:])
 
     def close(self) -> None:
         """End the other process."""
@@ -112,26 +131,33 @@ def measure(rounds: int) -> None:
     """Print rates and times of all contestants, which take turns."""
     largest = os.urandom(1 << 20) * 1024
     rates: dict[tuple[str, str], list[float]] = {}
+    costs: dict[str, list[float]] = {}
     delays: dict[str, list[float]] = {}
     for turn in range(rounds):
         names = list(CONTESTANTS)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            busy = CONTESTANTS[name][1]
             pair = Pair(*CONTESTANTS[name])
             for label, (size, count) in BULK.items():
-                if CONTESTANTS[name][1] and size == len(largest):
+                if busy and size == len(largest):
                     continue
-                seconds = pair.seconds(memoryview(largest)[:size], count)[1:]
-                rates.setdefault((name, label), []).extend(size / 1e9 / s for s in seconds)
-            if not CONTESTANTS[name][1]:
-                delays.setdefault(name, []).extend(pair.seconds(b"x" * 1000, SMALL)[1:])
+                sample = pair.sample(memoryview(largest)[:size], count)
+                rates.setdefault((name, label), []).extend(size / 1e9 / s for s in sample.seconds)
+                if not busy:
+                    costs.setdefault(name, []).extend(1e9 * s / size for s in sample.processor)
+            if not busy:
+                delays.setdefault(name, []).extend(
+                    1e6 * s for s in pair.sample(b"x" * 1000, SMALL).seconds
+                )
             pair.close()
             print(f"round {turn + 1} of {rounds}: {name}", flush=True)
-    print(f"\n| GB/s, median (spread) | {' | '.join(BULK)} | 1 kB there and back (µs) |")
-    print(f"|---|{'---:|' * len(BULK)}---:|")
+    columns = [f"{label} (GB/s)" for label in BULK]
+    columns += ["processor seconds per GB, both ends", "1 kB there and back (µs)"]
+    print(f"\n| median (spread) | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}")
     for name in CONTESTANTS:
         cells = [_cell(rates.get((name, label))) for label in BULK]
-        delay = f"{1e6 * statistics.median(delays[name]):.0f}" if name in delays else ""
-        print(f"| {name} | {' | '.join(cells)} | {delay} |")
+        delay = f"{statistics.median(delays[name]):.0f}" if name in delays else ""
+        print(f"| {name} | {' | '.join(cells)} | {_cell(costs.get(name))} | {delay} |")
 
 
 def _cell(values: list[float] | None) -> str:

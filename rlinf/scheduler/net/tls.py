@@ -123,7 +123,8 @@ class TlsSocket:
         while filled < len(target) and not self._over:
             try:
                 with self._lock:
-                    count = self._inner.recv_into(target[filled : filled + _TURN])
+                    # Gives one record at most.
+                    count = self._inner.read(_RECORD, target[filled:])
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 if not filled:
                     raise BlockingIOError from None
@@ -184,6 +185,7 @@ class TlsSocket:
     def close(self) -> None:
         """Close the socket."""
         with self._lock:
+            self._over = True
             self._inner.close()
 
 
