@@ -3,6 +3,7 @@
 Anybody can connect and say nothing. So nobody waits for a newcomer: it has a thread from its first
 byte on, a short time until then, and somewhat more for the whole proof. There is room for a bounded
 number; when it is full, the one that has said nothing for the longest time makes room for the next.
+Whoever has just come is let be: of many members that join at once, none is in the way of another.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 FIRST_BYTE_SECONDS = 10.0
 PROOF_SECONDS = 60.0
 MOST = 256
+SILENT_SECONDS = 0.2
+BEGUN_SECONDS = 5.0
+"""How long one that has said nothing, or has begun its proof, is let be when there is no room."""
 _LOOK_SECONDS = 1.0
 
 
@@ -78,17 +82,32 @@ class Newcomers:
         self._all: dict[Newcomer, None] = {}
         self._looking = False
 
+    def has_room(self) -> bool:
+        """Return whether another can come, in the place of one of them if need be (I/O thread)."""
+        with self._lock:
+            return len(self._all) < MOST or self._next_to_go() is not None
+
     def add(self, sock: socket.socket, nonce: bytes) -> None:
-        """Wait for what a peer says, not here (I/O thread)."""
+        """Wait for what a peer says, not here; only if there is room (I/O thread)."""
         newcomer = Newcomer(sock, nonce, lambda: self._listen_to(newcomer))
         with self._lock:
-            if len(self._all) >= MOST:
-                self._send_away(next((n for n in self._all if not n.speaks), next(iter(self._all))))
+            going = self._next_to_go() if len(self._all) >= MOST else None
+            if going is not None:
+                self._send_away(going)
             self._all[newcomer] = None
         self._loop.add(newcomer)
         if not self._looking:
             self._looking = True
             self._loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _next_to_go(self) -> Newcomer | None:
+        """Return who makes room for the next; with the lock held."""
+        now = time.monotonic()
+        for speaks, allowed in ((False, SILENT_SECONDS), (True, BEGUN_SECONDS)):
+            oldest = next((n for n in self._all if n.speaks == speaks), None)
+            if oldest is not None and now - oldest.since >= allowed:
+                return oldest
+        return None
 
     def _listen_to(self, newcomer: Newcomer) -> None:
         with self._lock:

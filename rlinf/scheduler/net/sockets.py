@@ -12,7 +12,7 @@ from rlinf.scheduler.net import auth, forks
 from rlinf.scheduler.net.connection import Connection, OnClose, OnMessage
 from rlinf.scheduler.net.interrupts import interruptible
 from rlinf.scheduler.net.link_watch import watch_for_silence
-from rlinf.scheduler.net.loop import IOLoop
+from rlinf.scheduler.net.loop import READ, IOLoop
 from rlinf.scheduler.net.newcomers import PROOF_SECONDS, Newcomer, Newcomers
 from rlinf.scheduler.net.seals import SealKeys
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rlinf.scheduler.net.tls import TlsSocket
 
 HANDSHAKE_SECONDS = PROOF_SECONDS
+_AT_ONCE = 64
+"""Peers accepted before what others have said is looked at."""
+_FULL_SECONDS = 0.05
 
 Address = tuple[Any, ...]
 """("unix", name) for an abstract socket of this machine, or ("tcp", host, port)."""
@@ -92,8 +95,13 @@ class Listener:
         """Listening sockets are never written."""
 
     def on_readable(self) -> None:
-        """Accept what waits (I/O thread)."""
-        while True:
+        """Accept some of those who wait (I/O thread)."""
+        for _ in range(_AT_ONCE):
+            if not self._newcomers.has_room():
+                # Meanwhile they wait in the kernel.
+                self._loop.modify(self, 0)
+                self._loop.call_later(_FULL_SECONDS, lambda: self._loop.modify(self, READ))
+                return
             try:
                 sock, _ = self._sock.accept()
             except (BlockingIOError, OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import socket
 import threading
@@ -26,6 +27,7 @@ def patient(monkeypatch):
     """Nobody is sent away for saying nothing: room is made by those who come, or not at all."""
     monkeypatch.setattr(newcomers, "FIRST_BYTE_SECONDS", 3600.0)
     monkeypatch.setattr(newcomers, "PROOF_SECONDS", 3600.0)
+    monkeypatch.setattr(newcomers, "BEGUN_SECONDS", 0.5)
 
 
 @pytest.fixture(params=[None, TLS], ids=["plain", "tls"])
@@ -122,6 +124,17 @@ def test_whoever_takes_too_long_is_sent_away(listener, monkeypatch, says):
         (sock,) = strangers(listener.address, 1, at_end, says=says)
         assert hung_up(sock)
     wait_until(lambda: not listener._newcomers._all)
+
+
+def test_members_that_join_at_once_are_not_in_each_others_way(listener, patient, monkeypatch):
+    monkeypatch.setattr(newcomers, "MOST", 4)
+    monkeypatch.setattr(newcomers, "BEGUN_SECONDS", 3600.0)
+    monkeypatch.setattr(newcomers, "SILENT_SECONDS", 3600.0)
+    with concurrent.futures.ThreadPoolExecutor(40) as pool:
+        # Each fails if it is sent away: nobody tries again here.
+        for joined in [pool.submit(join, listener) for _ in range(40)]:
+            joined.result().close()
+    assert listener.refused == 0
 
 
 def test_a_listener_that_closes_sends_all_away(listener, patient):
