@@ -12,6 +12,9 @@ import hashlib
 import hmac
 import os
 import ssl
+import sys
+
+from rlinf.scheduler.errors import ClusterError
 
 _PURPOSE = b"rlinf: private key of the run's certificate"
 _NAME = "rlinf run"
@@ -59,10 +62,20 @@ def _context(protocol: int, certificate: bytes, key: bytes) -> ssl.SSLContext:
 
 
 def _make(secret: bytes) -> tuple[bytes, bytes]:
-    """Return certificate and private key as PEM, always the same for a secret."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    """Return certificate and private key as PEM, always the same for a secret.
+
+    Raises:
+        ClusterError: the package that makes them is not there.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError as error:
+        raise ClusterError(
+            f"cluster.encryption needs the package cryptography, which {sys.executable} does not "
+            f"have ({error}): install it there, or set cluster.encryption: false"
+        ) from error
 
     seed = hmac.new(secret, _PURPOSE, hashlib.sha256).digest()
     key = Ed25519PrivateKey.from_private_bytes(seed)

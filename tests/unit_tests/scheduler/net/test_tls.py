@@ -13,6 +13,7 @@ import threading
 
 import pytest
 
+from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.net import certificate
 from rlinf.scheduler.net.auth import AuthError, Hello, new_secret
 from rlinf.scheduler.net.certificate import RunTls
@@ -383,6 +384,12 @@ def test_every_process_makes_the_same_certificate():
     made = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
     assert made.stdout == b"".join(certificate._make(SECRET))
     assert certificate._make(new_secret()) != certificate._make(SECRET)
+
+
+def test_an_interpreter_that_cannot_make_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(ClusterError, match=f"the package cryptography, which {sys.executable}"):
+        RunTls(SECRET)
 
 
 def test_the_private_key_is_in_no_file_afterwards(monkeypatch):
