@@ -74,7 +74,7 @@ def main() -> None:
     }
     out: dict[str, Any] = {}
     with Cluster(cluster_cfg=cfg, distributed_log_dir=log_dir) as cluster:
-        places = NodePlacementStrategy([0, 1], node_group="both")
+        places = NodePlacementStrategy([0, 1], "both")
         peers = Peer.create_group().launch(cluster, places, name="peers")
         out["exchanged"] = [all(peers.exchange(s).wait()) for s in (0, 1, 100_000, 5_000_000)]
         channel = Channel.create("numbers", maxsize=4)
