@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.address import WorkerAddress
 from rlinf.scheduler.places import place_on_node
+from rlinf.scheduler.run_secret import own_run_secret
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.net.certificate import RunTls
 
 
 @dataclass
@@ -18,7 +23,7 @@ class RunSpec:
     Attributes:
         run_id: short unique name of the run.
         namespace: Ray namespace of its actors.
-        secret: secret of the run.
+        secret: secret of the run; does not travel if there is a salt.
         registry: addresses of the registry.
         driver_node_rank: node of the driver, where the registry is.
         num_nodes: number of nodes.
@@ -30,6 +35,8 @@ class RunSpec:
         trace: whether processes record what they do and wait for.
         debug: whether a worker that raises opens the debugger.
         ports: (lowest, highest) port that processes listen on; None is any.
+        salt: what each process needs to derive the secret from Ray's token; None if it is told.
+        encryption: whether connections between nodes are encrypted.
     """
 
     run_id: str
@@ -45,6 +52,29 @@ class RunSpec:
     trace: bool = True
     debug: bool = False
     ports: tuple[int, int] | None = None
+    salt: bytes | None = field(default=None, repr=False)
+    encryption: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what each process makes for itself."""
+        state = {key: value for key, value in self.__dict__.items() if key != "tls"}
+        return state if self.salt is None else state | {"secret": b""}
+
+    def derive_secret(self) -> None:
+        """Find the secret of a run of which another process has told.
+
+        Raises:
+            ClusterError: this process has no token of Ray's, and needs it.
+        """
+        if not self.secret and self.salt is not None:
+            self.secret = own_run_secret(self.run_id, self.salt)
+
+    @cached_property
+    def tls(self) -> RunTls | None:
+        """How this process encrypts connections to other nodes; None if it does not."""
+        from rlinf.scheduler.net.certificate import RunTls
+
+        return RunTls(self.secret) if self.encryption else None
 
     def on_node(self, path: str) -> Path:
         """Return where a process of the run, on this node, puts what belongs to a path of it."""

@@ -121,6 +121,11 @@ class ClusterConfig(Section):
         description="Ports that processes of the run listen on, on every machine: `30000-30999`; "
         "null is any free port.",
     )
+    encryption: bool = Field(
+        False,
+        description="Encrypt what processes on different machines send each other, by TLS 1.3; "
+        "not what NCCL, gloo and Ray send.",
+    )
     log_dir: str | None = Field(
         None, description="Folder for logs and failure cards; null is the run's own folder."
     )

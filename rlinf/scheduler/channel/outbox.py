@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.errors import PeerLost
-from rlinf.scheduler.net.connection import Connection, Flushed
+from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.flushed import Flushed
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.codec import Encoded

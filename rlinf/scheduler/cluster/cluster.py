@@ -46,10 +46,10 @@ from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.reporter import DRIVER
 from rlinf.scheduler.inline.session import InlineSession
-from rlinf.scheduler.net.auth import new_secret
 from rlinf.scheduler.placement import NodePlacementStrategy, PackedPlacementStrategy
 from rlinf.scheduler.placement.base import Placement
 from rlinf.scheduler.registry.server import RegistryServer
+from rlinf.scheduler.run_secret import TOLD_IN_CLEAR, new_run_secret
 from rlinf.scheduler.spec import LaunchOptions, RunSpec, WorkerSpec
 from rlinf.scheduler.topology.node import NodeInfo
 from rlinf.scheduler.topology.topology import ClusterTopology
@@ -190,20 +190,12 @@ class Cluster:
                 check_interpreters(self._session, self.topology)
             self._driver_node = found.driver_node
             several = len(self.topology.nodes) > 1
-            secret = new_secret()
-            self._server = RegistryServer(
-                secret,
-                self._driver_node.comm_ips[0] if several else None,
-                float(timeouts["reconnect"]),
-                ports,
-            )
-            self._server.on_unreachable = self._lose_hosts
-            self._server.state.values["topology"] = self.topology
+            secret, salt = new_run_secret(run_id)
             self.run = RunSpec(
                 run_id=run_id,
                 namespace=namespace,
                 secret=secret,
-                registry=self._server.addresses,
+                registry=[],
                 driver_node_rank=self._driver_node.node_rank,
                 num_nodes=len(self.topology.nodes),
                 log_dir=str(self.log_dir),
@@ -215,7 +207,21 @@ class Cluster:
                 trace=trace,
                 debug=debug != "0",
                 ports=ports,
+                salt=salt,
+                encryption=bool(cfg.get("encryption", False)),
             )
+            if several and salt is None:
+                print(TOLD_IN_CLEAR, file=sys.stderr, flush=True)
+            self._server = RegistryServer(
+                secret,
+                self._driver_node.comm_ips[0] if several else None,
+                float(timeouts["reconnect"]),
+                ports,
+                self.run.tls,
+            )
+            self.run.registry = self._server.addresses
+            self._server.on_unreachable = self._lose_hosts
+            self._server.state.values["topology"] = self.topology
             start_trace(str(self.log_dir / "driver.trace") if trace else None)
             here = self._driver_node.node_rank
             others = [node for node in self.topology.nodes if node.node_rank != here]

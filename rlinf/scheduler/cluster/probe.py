@@ -16,7 +16,8 @@ def probe_node() -> dict[str, Any]:
     from rlinf.scheduler.hardware import enumerate_hardware
 
     return {
-        "env": dict(os.environ),
+        # Whoever has the token of Ray may do anything: it stays where it is.
+        "env": {name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"},
         "python": sys.executable,
         "num_cpus": os.cpu_count() or 1,
         "node_rank": ClusterEnvVar.NODE_RANK.get(),

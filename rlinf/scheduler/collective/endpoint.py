@@ -24,7 +24,8 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.process_state import oom_kills
-from rlinf.scheduler.net.connection import Connection, Flushed
+from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.flushed import Flushed
 from rlinf.scheduler.net.interrupts import shielded
 from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.sockets import Address, Listener, answers
@@ -109,7 +110,8 @@ class Endpoint:
         )
         if run.num_nodes > 1:
             self._listeners += [
-                Listener(self._loop, ("tcp", ip, 0), *args, ports=run.ports) for ip in comm_ips
+                Listener(self._loop, ("tcp", ip, 0), *args, ports=run.ports, tls=run.tls)
+                for ip in comm_ips
             ]
         self.links = DeviceLinks(self)
         registry.on_inquiry("broken", self._on_broken)
@@ -378,7 +380,9 @@ class Endpoint:
         """Find out by a new connection whether the peer of a silent one can be reached."""
         info = self.connections.info(connection.identity["name"])
         address = next((a for a in info.endpoints if a[0] == "tcp"), None) if info else None
-        return address is not None and answers(address, self.run.secret, self.name, _PROBE_SECONDS)
+        return address is not None and answers(
+            address, self.run.secret, self.name, _PROBE_SECONDS, self.run.tls
+        )
 
     def _on_connect(self, connection: Connection) -> None:
         self._watch.add(connection)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.work import Work, finished
 from rlinf.scheduler.errors import CallCancelled, PeerLost
-from rlinf.scheduler.net.connection import COPY_LIMIT, Connection, Flushed
+from rlinf.scheduler.net.connection import COPY_LIMIT, Connection
+from rlinf.scheduler.net.flushed import Flushed
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.payload import PackedMessage, Payload

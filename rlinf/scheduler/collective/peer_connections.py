@@ -232,6 +232,7 @@ class PeerConnections:
                     self._on_message,
                     self._on_close,
                     prepare=partial(self._keep, peer, life, numbers),
+                    tls=self._run.tls,
                 )
             except OSError as failure:
                 info = self._look_again(peer, failure, deadline)

@@ -1,9 +1,9 @@
 """A framed, full-duplex connection: messages of one small meta part and any number of buffers.
 
 Frame: `<u64 number><u64 body length><u32 meta length><u32 number of buffers>`, between hosts a seal
-(`rlinf.scheduler.net.seals`), then the body: `<u64 length> * buffers, <meta>, <buffers>`. Messages
-of each direction are numbered from 1 on, and a message with another number than the next, or with a
-wrong seal, ends the connection.
+(`rlinf.scheduler.net.seals`) unless all is encrypted, then the body: `<u64 length> * buffers,
+<meta>, <buffers>`. Messages of each direction are numbered from 1 on, and a message with another
+number than the next, or with a wrong seal, ends the connection.
 
 Sending writes straight from the caller's thread as long as the kernel takes it; only the rest is
 left to the I/O thread. Receiving happens in the I/O thread, or in a thread that has nothing to do
@@ -28,11 +28,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.net import seals
 from rlinf.scheduler.net.buffers import POOL
+from rlinf.scheduler.net.flushed import Flushed
 from rlinf.scheduler.net.interrupts import shielded
 from rlinf.scheduler.net.loop import READ, IOLoop
 from rlinf.scheduler.net.seals import Seal, SealKeys, check_body, make_seal, read_seal
 
 if TYPE_CHECKING:
+    from rlinf.scheduler.net.tls import TlsSocket
     from rlinf.scheduler.net.waker import Waker
 
 _HEAD = struct.Struct("<QQII")
@@ -44,41 +46,6 @@ COPY_LIMIT = 1 << 16
 
 OnMessage = Callable[["Connection", bytes, list[memoryview]], None]
 OnClose = Callable[["Connection", str], None]
-
-
-class Flushed:
-    """Tells when the last byte of a message has been given to the kernel, or that it never will."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._error: str | None = None
-        self._callback: Callable[[str | None], None] | None = None
-        self._lock = threading.Lock()
-
-    def set(self, error: str | None = None) -> None:
-        """Mark the message as written, or as lost with `error`."""
-        with self._lock:
-            self._error = error
-            self._done.set()
-            callback = self._callback
-        if callback is not None:
-            callback(error)
-
-    def is_set(self) -> bool:
-        """Return whether the message has been written."""
-        return self._done.is_set() and self._error is None
-
-    def then(self, callback: Callable[[str | None], None]) -> None:
-        """Call `callback(error)` when it is known; at once if it is."""
-        with self._lock:
-            if not self._done.is_set():
-                self._callback = callback
-                return
-        callback(self._error)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait; False if the deadline passed."""
-        return self._done.wait(timeout)
 
 
 class Numbers:
@@ -111,7 +78,7 @@ class Connection:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.socket | TlsSocket,
         loop: IOLoop,
         on_message: OnMessage,
         on_close: OnClose,
@@ -140,6 +107,8 @@ class Connection:
         self._body: memoryview | None = None
         self._body_filled = 0
         self._lowest = 1
+        # Under TLS the kernel does not see what is left to read, nor how much of it.
+        self._plain = isinstance(sock, socket.socket)
         self._count = 0
         self._meta_size = 0
         self._write_error: str | None = None
@@ -354,7 +323,7 @@ class Connection:
                 else:
                     self._end += count
                     self._parse()
-                if count < len(target):
+                if count < len(target) and self._plain:
                     return None
         except BlockingIOError:
             return None
@@ -364,7 +333,8 @@ class Connection:
     def _wake_after(self, due: int) -> None:
         """Let the kernel wake the reader when so much of a large body is there, not bit by bit."""
         lowest = _LARGE_READ if due > 2 * _LARGE_READ else 1
-        if lowest != self._lowest and self.sock.family != socket.AF_UNIX:
+        within = self.sock.family == socket.AF_UNIX
+        if lowest != self._lowest and self._plain and not within:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
             self._lowest = lowest
 
@@ -485,7 +455,7 @@ class Connection:
             self.over.set()
 
 
-def set_user_timeout(sock: socket.socket, seconds: float) -> None:
+def set_user_timeout(sock: socket.socket | TlsSocket, seconds: float) -> None:
     """How long sent data may stay unacknowledged before the kernel ends a TCP connection."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))

@@ -16,8 +16,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rlinf.scheduler.net.connection import Connection
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.net.tls import TlsSocket
 
 GRACE_SECONDS = 2.5
 """What a link that is back may take to show it, beyond the time that it may be down."""
@@ -43,7 +47,7 @@ def watch_for_silence(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, _RTO_MAX_MS, _LONGEST_RETRY_MS)
 
 
-def silence(sock: socket.socket) -> float:
+def silence(sock: socket.socket | TlsSocket) -> float:
     """Return the seconds since the kernel has received anything of the peer of a TCP socket."""
     data, acknowledgement = _INFO.unpack(
         sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import os
 import select
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +28,8 @@ class IOLoop:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._soon: deque[Callable[[], None]] = deque()
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -42,6 +47,11 @@ class IOLoop:
         """Run `function` in the I/O thread, later; safe in finalizers, whatever they interrupt."""
         self._soon.append(function)
         self._wake_up()
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Run `function` in the I/O thread, after a time."""
+        due = (time.monotonic() + seconds, next(self._order), function)
+        self.call_soon(lambda: heapq.heappush(self._later, due))
 
     def _wake_up(self) -> None:
         # A forked child has no I/O thread, and the number may be that of another file there.
@@ -88,7 +98,7 @@ class IOLoop:
         poll = self._epoll.poll
         writable, readable = select.EPOLLOUT, ~select.EPOLLOUT
         while not self._stopping:
-            for descriptor, events in poll():
+            for descriptor, events in poll(self._run_due()):
                 if descriptor == self._wake:
                     os.eventfd_read(self._wake)
                     while self._soon:
@@ -101,6 +111,15 @@ class IOLoop:
                     self._guard(member.on_writable)
                 if events & readable and self._members.get(descriptor) is member:
                     self._guard(member.on_readable)
+
+    def _run_due(self) -> float | None:
+        """Run what is due; return the seconds until the next is, None if there is none."""
+        while self._later:
+            left = self._later[0][0] - time.monotonic()
+            if left > 0:
+                return left
+            self._guard(heapq.heappop(self._later)[2])
+        return None
 
     @staticmethod
     def _guard(function: Callable[[], None]) -> None:

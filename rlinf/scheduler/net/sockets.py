@@ -5,19 +5,25 @@ from __future__ import annotations
 import errno
 import secrets
 import socket
-import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.net import auth, forks
 from rlinf.scheduler.net.connection import Connection, OnClose, OnMessage
 from rlinf.scheduler.net.interrupts import interruptible
 from rlinf.scheduler.net.link_watch import watch_for_silence
-from rlinf.scheduler.net.loop import IOLoop
+from rlinf.scheduler.net.loop import READ, IOLoop
+from rlinf.scheduler.net.newcomers import PROOF_SECONDS, Newcomer, Newcomers
 from rlinf.scheduler.net.seals import SealKeys
 
-HANDSHAKE_SECONDS = 60.0
-_MAX_HANDSHAKES = 256
+if TYPE_CHECKING:
+    from rlinf.scheduler.net.certificate import RunTls
+    from rlinf.scheduler.net.tls import TlsSocket
+
+HANDSHAKE_SECONDS = PROOF_SECONDS
+_AT_ONCE = 64
+"""Peers accepted before what others have said is looked at."""
+_FULL_SECONDS = 0.05
 
 Address = tuple[Any, ...]
 """("unix", name) for an abstract socket of this machine, or ("tcp", host, port)."""
@@ -28,6 +34,21 @@ class Listener:
 
     The handshake blocks, so each runs in a short thread of its own; a stranger is closed after its
     first wrong proof, or after a deadline if it says nothing.
+
+    Args:
+        loop: I/O thread that serves listener and connections.
+        address: where to listen.
+        secret: secret of the run.
+        on_message: takes messages.
+        on_close: is told the end of a connection.
+        on_connect: takes connections before they receive anything.
+        on_probe: told the identity of whoever has only asked whether this can be reached.
+        ports: (lowest, highest) port to listen on; None is any.
+        tls: of an encrypted run; connections within a machine are not encrypted.
+
+    Attributes:
+        address: where it listens.
+        refused: how many have failed to prove that they belong to the run.
     """
 
     def __init__(
@@ -40,6 +61,7 @@ class Listener:
         on_connect: Callable[[Connection], None] | None = None,
         on_probe: Callable[[dict[str, Any]], None] | None = None,
         ports: tuple[int, int] | None = None,
+        tls: RunTls | None = None,
     ):
         self._loop = loop
         self._on_probe = on_probe
@@ -47,7 +69,8 @@ class Listener:
         self._on_message = on_message
         self._on_close = on_close
         self._on_connect = on_connect
-        self._slots = threading.BoundedSemaphore(_MAX_HANDSHAKES)
+        self._tls = tls if address[0] == "tcp" else None
+        self._newcomers = Newcomers(loop, self._admit)
         self.refused = 0
         if address[0] == "unix":
             self._sock = forks.close_in_child(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -72,29 +95,43 @@ class Listener:
         """Listening sockets are never written."""
 
     def on_readable(self) -> None:
-        """Accept what waits (I/O thread)."""
-        while True:
+        """Accept some of those who wait (I/O thread)."""
+        for _ in range(_AT_ONCE):
+            if not self._newcomers.has_room():
+                # Meanwhile they wait in the kernel.
+                self._loop.modify(self, 0)
+                self._loop.call_later(_FULL_SECONDS, lambda: self._loop.modify(self, READ))
+                return
             try:
                 sock, _ = self._sock.accept()
             except (BlockingIOError, OSError):
                 return
             forks.close_in_child(sock)
-            if not self._slots.acquire(blocking=False):
+            hello = auth.Hello.new(self._tls is not None)
+            try:
+                _tune(sock)
+                # Fits into what the kernel buffers of a new connection.
+                sock.setblocking(False)
+                sock.sendall(hello.to_bytes())
+            except OSError:
+                self.refused += 1
                 sock.close()
                 continue
-            threading.Thread(target=self._admit, args=(sock,), daemon=True).start()
+            self._newcomers.add(sock, hello.nonce)
 
-    def _admit(self, sock: socket.socket) -> None:
+    def _admit(self, newcomer: Newcomer) -> None:
         try:
-            sock.settimeout(HANDSHAKE_SECONDS)
-            _tune(sock)
-            identity, keys = auth.admit(sock, self._secret)
+            newcomer.sock.settimeout(HANDSHAKE_SECONDS)
+            if self._tls is not None:
+                newcomer.sock = _encrypted(newcomer.sock, self._tls.server, server_side=True)
+                newcomer.sock.handshake()
+            identity, keys = auth.admit(newcomer.sock, self._secret, newcomer.nonce)
+            self._newcomers.keep(newcomer)
         except (OSError, ValueError):
             self.refused += 1
-            sock.close()
+            newcomer.sock.close()
             return
-        finally:
-            self._slots.release()
+        sock = newcomer.sock
         if identity.get("probe"):
             sock.close()
             if self._on_probe is not None:
@@ -111,7 +148,8 @@ class Listener:
         """Do nothing: the socket is closed with all others."""
 
     def close(self) -> None:
-        """Stop accepting."""
+        """Stop accepting (I/O thread)."""
+        self._newcomers.close()
         self._loop.remove(self)
         self._sock.close()
 
@@ -125,6 +163,7 @@ def connect(
     on_close: OnClose,
     timeout: float = HANDSHAKE_SECONDS,
     prepare: Callable[[Connection], None] | None = None,
+    tls: RunTls | None = None,
 ) -> Connection:
     """Connect, prove the secret and start to receive.
 
@@ -137,12 +176,14 @@ def connect(
         on_close: is told the end.
         timeout: deadline of each step of the handshake, in seconds.
         prepare: called with the connection before it receives anything.
+        tls: of an encrypted run; connections within a machine are not encrypted.
 
     Raises:
-        ConnectionError: nobody listens there, or one of the sides does not know the secret.
+        ConnectionError: nobody listens there, one of the sides does not know the secret, or one of
+            them encrypts and the other does not.
         TimeoutError: no answer within `timeout` seconds.
     """
-    sock, keys = _greeted(address, secret, identity, timeout)
+    sock, keys = _greeted(address, secret, identity, timeout, tls)
     connection = Connection(
         sock, loop, on_message, on_close, {"address": address}, _needed(sock, keys)
     )
@@ -152,45 +193,72 @@ def connect(
     return connection
 
 
-def answers(address: Address, secret: bytes, name: str, timeout: float) -> bool:
+def answers(
+    address: Address, secret: bytes, name: str, timeout: float, tls: RunTls | None = None
+) -> bool:
     """Return whether a listener can be reached and knows the secret; it is told who asks."""
     try:
-        _greeted(address, secret, {"name": name, "probe": True}, timeout)[0].close()
+        _greeted(address, secret, {"name": name, "probe": True}, timeout, tls)[0].close()
     except OSError:
         return False
     return True
 
 
 def _greeted(
-    address: Address, secret: bytes, identity: dict[str, Any], timeout: float
-) -> tuple[socket.socket, SealKeys]:
+    address: Address,
+    secret: bytes,
+    identity: dict[str, Any],
+    timeout: float,
+    tls: RunTls | None,
+) -> tuple[socket.socket | TlsSocket, SealKeys]:
     """Connect and prove the secret; return the socket and the keys of the connection."""
+    sock: socket.socket | TlsSocket
     if address[0] == "unix":
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        tls = None
+        sock = plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target: Any = "\0" + address[1]
     else:
-        sock = socket.socket(_family(address[1]), socket.SOCK_STREAM)
+        sock = plain = socket.socket(_family(address[1]), socket.SOCK_STREAM)
         target = (address[1], address[2])
-    forks.close_in_child(sock)
+    forks.close_in_child(plain)
     try:
-        sock.settimeout(timeout)
-        _reach(sock, target, timeout)
-        _tune(sock)
-        keys = interruptible(auth.greet, sock, secret, identity)
+        plain.settimeout(timeout)
+        _reach(plain, target, timeout)
+        _tune(plain)
+        hello = interruptible(auth.read_hello, plain, tls is not None, _words(target))
+        if tls is not None:
+            sock = encrypted = _encrypted(plain, tls.client, server_side=False)
+            interruptible(encrypted.handshake)
+        keys = interruptible(auth.greet, sock, secret, identity, hello)
     except BaseException:
         sock.close()
         raise
     return sock, keys
 
 
-def _needed(sock: socket.socket, keys: SealKeys) -> SealKeys | None:
-    """Return the keys if somebody between the two could change what is sent."""
-    return None if sock.family == socket.AF_UNIX else keys
+def _encrypted(sock: Any, context: Any, *, server_side: bool) -> TlsSocket:
+    # Loaded by runs that need it.
+    from rlinf.scheduler.net.tls import TlsSocket
+
+    return TlsSocket(sock, context, server_side=server_side)
+
+
+def _needed(sock: socket.socket | TlsSocket, keys: SealKeys) -> SealKeys | None:
+    """Return the keys if somebody between the two could change what is sent.
+
+    Under TLS nobody can: it proves every byte and the order of all.
+    """
+    plain = isinstance(sock, socket.socket)
+    return keys if plain and sock.family != socket.AF_UNIX else None
+
+
+def _words(target: Any) -> str:
+    return target if isinstance(target, str) else f"{target[0]} port {target[1]}"
 
 
 def _reach(sock: socket.socket, target: Any, timeout: float) -> None:
     """Connect; errors name the address."""
-    where = target if isinstance(target, str) else f"{target[0]} port {target[1]}"
+    where = _words(target)
     try:
         interruptible(sock.connect, target)
     except TimeoutError as error:

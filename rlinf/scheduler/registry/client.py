@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.deadlines import wait_within
@@ -21,6 +21,9 @@ from rlinf.scheduler.net.interrupts import interruptible, shielded_methods
 from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Address, answers, connect
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.net.certificate import RunTls
 
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 2.0
@@ -42,6 +45,7 @@ class RegistryClient:
         loop: serves the connection.
         timeout: deadline of requests that name no other, and of joining, in seconds.
         reconnect: seconds that the link to the registry may be down.
+        tls: of an encrypted run.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class RegistryClient:
         loop: IOLoop | None = None,
         timeout: float = 60.0,
         reconnect: float = 10.0,
+        tls: RunTls | None = None,
     ):
         self.name = name
         self.loop = loop or IOLoop()
@@ -74,7 +79,7 @@ class RegistryClient:
             reconnect + _LATER_SECONDS,
             lambda connections, reason: connections[0].close(reason),
             lambda connection: answers(
-                connection.identity["address"], secret, name, _PROBE_SECONDS
+                connection.identity["address"], secret, name, _PROBE_SECONDS, tls
             ),
         )
         usable = [a for a in addresses if local or a[0] != "unix"]
@@ -91,6 +96,7 @@ class RegistryClient:
                         self._on_message,
                         self._on_close,
                         timeout=max(0.1, deadline - time.monotonic()),
+                        tls=tls,
                     )
                     self._watch.add(self._connection)
                     return

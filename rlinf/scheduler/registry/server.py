@@ -7,7 +7,7 @@ import pickle
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.events import Death, Raised
@@ -21,6 +21,9 @@ from rlinf.scheduler.registry.inquiries import Inquiries
 from rlinf.scheduler.registry.state import RegistryState
 from rlinf.scheduler.registry.waiters import Wait, Waiter, Waiters
 from rlinf.scheduler.registry.watches import Departure, Watches
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.net.certificate import RunTls
 
 
 @shielded_methods
@@ -44,6 +47,7 @@ class RegistryServer:
         host: str | None = None,
         reconnect: float = 10.0,
         ports: tuple[int, int] | None = None,
+        tls: RunTls | None = None,
     ):
         """Start to listen.
 
@@ -52,6 +56,7 @@ class RegistryServer:
             host: address for processes on other nodes; None if there are none.
             reconnect: seconds that the link to another node may be down.
             ports: (lowest, highest) port to listen on; None is any.
+            tls: of an encrypted run.
         """
         self.state = RegistryState()
         self.services: dict[str, Callable[..., Any]] = {}
@@ -78,7 +83,7 @@ class RegistryServer:
         args = (secret, self._on_message, self._on_close, self._on_connect, self._on_probe)
         self._listeners = [Listener(self._loop, ("unix", name), *args)]
         if host is not None:
-            self._listeners.append(Listener(self._loop, ("tcp", host, 0), *args, ports=ports))
+            self._listeners.append(Listener(self._loop, ("tcp", host, 0), *args, ports, tls))
 
     @property
     def addresses(self) -> list[Address]:

@@ -79,6 +79,7 @@ class ProcessRuntime:
             run.registry,
             run.secret,
             name,
+            tls=run.tls,
             local=node_rank == run.driver_node_rank,
             on_lost=on_lost,
             timeout=run.timeout("registry") or 60.0,
@@ -142,6 +143,8 @@ class WorkerRuntime(ProcessRuntime):
     """
 
     def __init__(self, spec: WorkerSpec):
+        # Before the environment is changed: it says where Ray's token is.
+        spec.run.derive_secret()
         os.environ.update(spec.env)
         scope = current_scope()
         if scope is None:

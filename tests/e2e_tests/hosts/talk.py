@@ -100,9 +100,10 @@ def content(rank: int, number: int, chance: random.Random) -> np.ndarray:
 
 
 def main() -> None:
-    """Talks for as many seconds as the argument says."""
+    """Talks for as many seconds as the argument says, encrypted if a last one says so."""
     nodes, seconds, log_dir = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-    with Cluster(num_nodes=nodes, distributed_log_dir=log_dir):
+    cfg = {"num_nodes": nodes, "encryption": "encrypted" in sys.argv[4:]}
+    with Cluster(cluster_cfg=cfg, distributed_log_dir=log_dir):
         everywhere = NodePlacementStrategy(list(range(nodes)))
         talkers = Talker.create_group().launch(Cluster.current(), everywhere, name="talkers")
         last = NodePlacementStrategy([nodes - 1])

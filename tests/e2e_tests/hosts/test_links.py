@@ -20,10 +20,10 @@ from tests.long_tests import ALL_TESTS, long_test
 PROGRAM = Path(__file__).with_name("talk.py")
 
 
-def talk(hosts: HostCluster, seconds: float, log_dir: str) -> subprocess.Popen[str]:
+def talk(hosts: HostCluster, seconds: float, log_dir: str, *how: str) -> subprocess.Popen[str]:
     """Starts workers that talk on all hosts; returns when they do."""
     program = hosts.hosts[0].start(
-        [sys.executable, str(PROGRAM), str(len(hosts.hosts)), str(seconds), log_dir],
+        [sys.executable, str(PROGRAM), str(len(hosts.hosts)), str(seconds), log_dir, *how],
         env={**hosts.ray.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -39,11 +39,13 @@ def talk(hosts: HostCluster, seconds: float, log_dir: str) -> subprocess.Popen[s
 
 
 @pytest.mark.timeout(300)
-def test_nothing_is_lost_or_reordered_when_links_are_cut_for_a_while(hosts):
+@pytest.mark.parametrize("how", [[], pytest.param(["encrypted"], marks=long_test)])
+def test_nothing_is_lost_or_reordered_when_links_are_cut_for_a_while(hosts, how):
     chance = random.Random(7)
     cuts = [chance.uniform(0.05, 2.0) for _ in range(12 if ALL_TESTS else 4)]
     cuts.append(8.5 if ALL_TESTS else 6.0)
-    program = talk(hosts, 2.0 * sum(cuts) if ALL_TESTS else 1.3 * sum(cuts), "/tmp/logs-cuts")
+    seconds = 2.0 * sum(cuts) if ALL_TESTS else 1.3 * sum(cuts)
+    program = talk(hosts, seconds, "/tmp/logs-cuts", *how)
     for seconds in cuts:
         time.sleep(chance.uniform(0.0, 0.5))
         victims = chance.sample(hosts.hosts, chance.choice([1, 1, 2]))

@@ -51,10 +51,10 @@ def fresh(shared_cluster: Cluster) -> Iterator[Launch]:
         group._close()
 
 
-@pytest.fixture
-def two_nodes(tmp_path: Path) -> Iterator[SmallRun]:
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+def two_nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallRun]:
     """A run inside this process whose members may be on two nodes."""
-    run = SmallRun(tmp_path, num_nodes=2)
+    run = SmallRun(tmp_path, num_nodes=2, encryption=request.param)
     yield run
     run.close()
 

@@ -34,6 +34,7 @@ class SmallRun:
         num_nodes: with several, members on different nodes exchange data over TCP.
         host: address that all have.
         ports: lowest and highest port that they listen on; None is any.
+        encryption: whether what members on different nodes exchange is encrypted.
     """
 
     def __init__(
@@ -42,22 +43,26 @@ class SmallRun:
         num_nodes: int = 1,
         host: str = "127.0.0.1",
         ports: tuple[int, int] | None = None,
+        encryption: bool = False,
     ):
         secret = new_secret()
         self._host = host
-        self.server = RegistryServer(secret, host if num_nodes > 1 else None, ports=ports)
         names = ("registry", "recv", "channel", "lock", "launch")
         self._spec = RunSpec(
             "small",
             "small",
             secret,
-            self.server.addresses,
+            [],
             driver_node_rank=0,
             num_nodes=num_nodes,
             log_dir=str(log_dir),
             timeouts={name: 3 * PROMPTLY for name in names},
             ports=ports,
+            encryption=encryption,
         )
+        tls = self._spec.tls
+        self.server = RegistryServer(secret, host if num_nodes > 1 else None, ports=ports, tls=tls)
+        self._spec.registry = self.server.addresses
         self._members: list[ProcessRuntime] = []
 
     def join(

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.unit_tests.scheduler.small_run import in_thread
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
@@ -24,10 +26,11 @@ def say(line):
     os.write(1, (line + chr(10)).encode())
 
 run = pickle.load(open(sys.argv[1], "rb"))
-here = ProcessRuntime("parent:0", run, 0, ["127.0.0.1"])
+node = int(sys.argv[2])
+here = ProcessRuntime("parent:0", run, node, ["127.0.0.1"])
 set_current_runtime(here)
 here.registry.ask("register", info=WorkerInfo(WorkerAddress.from_name("parent:0"), 0, 1,
-    pid=os.getpid(), endpoints=here.endpoint.addresses))
+    cluster_node_rank=node, pid=os.getpid(), endpoints=here.endpoint.addresses))
 here.mailbox.send("other:0", "hello").wait()
 here.mailbox.recv("other:0").wait()
 if os.fork() == 0:
@@ -45,11 +48,12 @@ here.mailbox.recv("other:0").wait(600)
 """
 
 
-def test_a_living_child_does_not_hide_the_end_of_its_parent(small_run, tmp_path):
-    (tmp_path / "run").write_bytes(pickle.dumps(small_run._spec))
-    other = small_run.join("other:0")
+@pytest.mark.parametrize("node", [0, 1], ids=["same node", "other node"])
+def test_a_living_child_does_not_hide_the_end_of_its_parent(two_nodes, tmp_path, node):
+    (tmp_path / "run").write_bytes(pickle.dumps(two_nodes._spec))
+    other = two_nodes.join("other:0")
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "run")],
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "run"), str(node)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -15,12 +15,15 @@ import pytest
 from rlinf.scheduler.errors import CallCancelled
 from rlinf.scheduler.net import interrupts, waker
 from rlinf.scheduler.net.auth import AuthError, new_secret
-from rlinf.scheduler.net.connection import Connection, Flushed
+from rlinf.scheduler.net.certificate import RunTls
+from rlinf.scheduler.net.connection import Connection
+from rlinf.scheduler.net.flushed import Flushed
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Listener, connect
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 
 SECRET = new_secret()
+TLS = RunTls(SECRET)
 
 
 class Side:
@@ -46,17 +49,16 @@ class Side:
         self.connected.set()
 
 
-@pytest.fixture(params=["unix", "tcp"])
+@pytest.fixture(params=["unix", "tcp", "tls"])
 def pair(request):
     loop, server, client = IOLoop(), Side(), Side()
     name = f"rlinf-test-{secrets.token_hex(4)}"
     address = ("unix", name) if request.param == "unix" else ("tcp", "127.0.0.1", 0)
-    listener = Listener(
-        loop, address, SECRET, server.on_message, server.on_close, server.on_connect
-    )
-    connection = connect(
-        loop, listener.address, SECRET, {"name": "client"}, client.on_message, client.on_close
-    )
+    tls = TLS if request.param == "tls" else None
+    taken = (server.on_message, server.on_close, server.on_connect)
+    listener = Listener(loop, address, SECRET, *taken, tls=tls)
+    taken = (client.on_message, client.on_close)
+    connection = connect(loop, listener.address, SECRET, {"name": "client"}, *taken, tls=tls)
     assert server.connected.wait(PROMPTLY)
     yield listener, connection, server, client
     loop.call_soon(listener.close)
@@ -207,9 +209,11 @@ def test_the_end_of_a_peer_is_noticed_at_once(pair):
 
 def test_a_peer_with_another_secret_is_refused(pair):
     listener, _, server, _ = pair
-    side = Side()
+    side, other = Side(), new_secret()
+    tls = RunTls(other) if listener._tls else None
+    taken = (side.on_message, side.on_close)
     with pytest.raises(AuthError):
-        connect(IOLoop(), listener.address, new_secret(), {}, side.on_message, side.on_close)
+        connect(IOLoop(), listener.address, other, {}, *taken, tls=tls)
     wait_until(lambda: listener.refused == 1)
     assert server.messages == []
 
@@ -223,7 +227,7 @@ class Exploit:
         return setattr, (Exploit, "fired", True)
 
 
-@pytest.mark.parametrize("pair", ["tcp"], indirect=True)
+@pytest.mark.parametrize("pair", ["tcp", "tls"], indirect=True)
 def test_a_strangers_bytes_are_never_deserialised(pair):
     listener, _, server, _ = pair
     payload = pickle.dumps(Exploit())
@@ -246,7 +250,8 @@ def test_a_strangers_bytes_are_never_deserialised(pair):
             except OSError:
                 # It hung up already, which is as good.
                 pass
-        assert len(received) <= 38, "a stranger learns the greeting and nothing else"
+        greeting, alert = 39, 7 if listener._tls else 0
+        assert len(received) <= greeting + alert, "a stranger learns nothing else"
     wait_until(lambda: listener.refused == len(attempts))
     assert not Exploit.fired
     assert server.messages == []
@@ -258,14 +263,15 @@ def test_a_silent_stranger_does_not_block_others(pair):
         pytest.skip("one kind of socket is enough")
     with socket.create_connection(listener.address[1:]):
         side = Side()
+        taken = (side.on_message, side.on_close)
         other = connect(
-            IOLoop(), listener.address, SECRET, {"name": "b"}, side.on_message, side.on_close
+            IOLoop(), listener.address, SECRET, {"name": "b"}, *taken, tls=listener._tls
         )
         other.send(b"through")
         assert server.arrived.acquire(timeout=PROMPTLY)
 
 
-@pytest.mark.parametrize("pair", ["tcp"], indirect=True)
+@pytest.mark.parametrize("pair", ["tcp", "tls"], indirect=True)
 def test_the_kernel_gives_up_only_peers_that_are_known_to_have_ended(pair):
     _, connection, server, _ = pair
 

@@ -73,14 +73,14 @@ def test_what_is_blocked_is_named(monkeypatch):
 
     monkeypatch.setattr(sockets, "interruptible", blocked)
     with pytest.raises(TimeoutError, match="10.1.2.3 port 31000 within 2 s; a firewall"):
-        sockets._greeted(("tcp", "10.1.2.3", 31000), b"s", {}, 2.0)
+        sockets._greeted(("tcp", "10.1.2.3", 31000), b"s", {}, 2.0, None)
 
 
 def test_nobody_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1 port {port}"):
-        sockets._greeted(("tcp", "127.0.0.1", port), b"s", {}, 2.0)
+        sockets._greeted(("tcp", "127.0.0.1", port), b"s", {}, 2.0, None)
     assert not answers(("tcp", "127.0.0.1", port), b"s", "me", 2.0)
 
 

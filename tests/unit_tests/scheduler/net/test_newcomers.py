@@ -1,0 +1,155 @@
+"""Strangers who connect and say nothing, or not enough, keep nobody out."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import socket
+import threading
+
+import pytest
+
+from rlinf.scheduler.net import newcomers
+from rlinf.scheduler.net.certificate import RunTls
+from rlinf.scheduler.net.loop import IOLoop
+from rlinf.scheduler.net.sockets import Listener, connect
+from rlinf.scheduler.registry.client import RegistryClient
+from rlinf.scheduler.registry.server import RegistryServer
+from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
+
+SECRET = b"s" * 32
+TLS = RunTls(SECRET)
+GREETING = 39
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Nobody is sent away for saying nothing: room is made by those who come, or not at all."""
+    monkeypatch.setattr(newcomers, "FIRST_BYTE_SECONDS", 3600.0)
+    monkeypatch.setattr(newcomers, "PROOF_SECONDS", 3600.0)
+    monkeypatch.setattr(newcomers, "BEGUN_SECONDS", 0.5)
+
+
+@pytest.fixture(params=[None, TLS], ids=["plain", "tls"])
+def listener(request):
+    loop = IOLoop()
+    admitted = threading.Semaphore(0)
+    nobody = lambda *_: None  # noqa: E731
+    listener = Listener(
+        loop,
+        ("tcp", "127.0.0.1", 0),
+        SECRET,
+        nobody,
+        nobody,
+        lambda _: admitted.release(),
+        tls=request.param,
+    )
+    listener.admitted, listener.tls = admitted, request.param
+    yield listener
+    loop.call_soon(listener.close)
+    loop.stop()
+
+
+def strangers(address, count, at_end, says=b""):
+    """Connects so often; returns when the listener has greeted all of them."""
+    socks = []
+    for _ in range(count):
+        sock = at_end.enter_context(socket.create_connection(address[1:]))
+        sock.settimeout(PROMPTLY)
+        assert len(sock.recv(GREETING, socket.MSG_WAITALL)) == GREETING
+        if says:
+            sock.sendall(says)
+        socks.append(sock)
+    return socks
+
+
+def join(listener):
+    connection = connect(
+        IOLoop(), listener.address, SECRET, {"name": "a"}, *[lambda *_: None] * 2, tls=listener.tls
+    )
+    assert listener.admitted.acquire(timeout=PROMPTLY)
+    return connection
+
+
+def hung_up(sock):
+    """Whether the listener has ended the connection; waits for it."""
+    with contextlib.suppress(ConnectionResetError):
+        while sock.recv(4096):
+            pass
+    return True
+
+
+def is_open(sock):
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        return bool(sock.recv(1))
+    return True
+
+
+def test_a_flood_of_silent_strangers_keeps_nobody_out(listener, patient):
+    with contextlib.ExitStack() as at_end:
+        silent = strangers(listener.address, newcomers.MOST + 100, at_end)
+        threads = threading.active_count()
+        connection = join(listener)
+        assert threads < newcomers.MOST, "a stranger that says nothing costs no thread"
+        # The oldest made room, one for each that came when there was none.
+        assert all(hung_up(sock) for sock in silent[:101])
+        assert all(is_open(sock) for sock in silent[101:])
+        connection.close()
+
+
+def test_strangers_who_stop_in_the_middle_keep_nobody_out(listener, patient):
+    with contextlib.ExitStack() as at_end:
+        talkers = strangers(listener.address, newcomers.MOST, at_end, says=b"\x16")
+        wait_until(lambda: all(n.speaks for n in list(listener._newcomers._all)))
+        connection = join(listener)
+        assert hung_up(talkers[0]) and is_open(talkers[-1])
+        connection.close()
+
+
+def test_the_silent_go_before_those_who_have_begun(listener, patient):
+    with contextlib.ExitStack() as at_end:
+        (begun,) = strangers(listener.address, 1, at_end, says=b"\x16")
+        wait_until(lambda: all(n.speaks for n in list(listener._newcomers._all)))
+        silent = strangers(listener.address, newcomers.MOST + 20, at_end)
+        assert all(hung_up(sock) for sock in silent[:21])
+        assert is_open(begun)
+
+
+@pytest.mark.parametrize("says", [b"", b"\x16"])
+def test_whoever_takes_too_long_is_sent_away(listener, monkeypatch, says):
+    monkeypatch.setattr(newcomers, "FIRST_BYTE_SECONDS", 0.0 if not says else 3600.0)
+    monkeypatch.setattr(newcomers, "PROOF_SECONDS", 0.0 if says else 3600.0)
+    with contextlib.ExitStack() as at_end:
+        (sock,) = strangers(listener.address, 1, at_end, says=says)
+        assert hung_up(sock)
+    wait_until(lambda: not listener._newcomers._all)
+
+
+def test_members_that_join_at_once_are_not_in_each_others_way(listener, patient, monkeypatch):
+    monkeypatch.setattr(newcomers, "MOST", 4)
+    monkeypatch.setattr(newcomers, "BEGUN_SECONDS", 3600.0)
+    monkeypatch.setattr(newcomers, "SILENT_SECONDS", 3600.0)
+    with concurrent.futures.ThreadPoolExecutor(40) as pool:
+        # Each fails if it is sent away: nobody tries again here.
+        for joined in [pool.submit(join, listener) for _ in range(40)]:
+            joined.result().close()
+    assert listener.refused == 0
+
+
+def test_a_listener_that_closes_sends_all_away(listener, patient):
+    with contextlib.ExitStack() as at_end:
+        silent = strangers(listener.address, 3, at_end)
+        listener._loop.call_soon(listener._newcomers.close)
+        assert all(hung_up(sock) for sock in silent)
+
+
+@pytest.mark.parametrize("tls", [None, TLS], ids=["plain", "tls"])
+def test_a_member_joins_the_registry_in_a_flood(tls, patient):
+    server = RegistryServer(SECRET, "127.0.0.1", tls=tls)
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(server.close)
+        strangers(server.addresses[1], newcomers.MOST + 50, at_end)
+        client = RegistryClient(server.addresses, SECRET, "a:0", local=False, tls=tls)
+        assert client.ask("groups") == []
+        client.close()
