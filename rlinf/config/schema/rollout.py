@@ -31,6 +31,25 @@ class SglangConfig(Section):
     tool_call_parser: str | None = Field(None, description="Parser of tool calls.")
 
 
+class EngineServerConfig(Section):
+    """An engine that runs elsewhere."""
+
+    url: str | list[str] | None = Field(
+        None, description="Where it is, such as `http://host:8000`; one per rollout worker."
+    )
+    weights_folder: str | None = Field(
+        None,
+        description="Folder for new weights, which worker and server see under the same path; "
+        "null is a server whose weights stay.",
+    )
+    start_timeout: Float = Field(
+        300.0, gt=0, description="Seconds to wait until the server takes connections."
+    )
+    answer_timeout: Float = Field(
+        600.0, gt=0, description="Seconds to wait for the next bytes of an answer."
+    )
+
+
 class RolloutConfig(Section):
     """Workers that run the policy."""
 
@@ -58,8 +77,8 @@ class ReasoningRolloutConfig(RolloutConfig):
         default_factory=ReasoningRolloutModelConfig,
         description="The network; null keys are the actor's.",
     )
-    rollout_backend: Literal["hf", "vllm", "sglang"] = Field(
-        "hf", description="Engine that runs the policy; `hf` is built in."
+    rollout_backend: Literal["hf", "vllm", "sglang", "vllm_server", "sglang_server"] = Field(
+        "hf", description="Engine that runs the policy; `hf` is built in, servers run elsewhere."
     )
     enable_torch_compile: bool = Field(False, description="Compile the network.")
     gpu_memory_utilization: Float = Field(
@@ -74,3 +93,6 @@ class ReasoningRolloutConfig(RolloutConfig):
     return_logprobs: bool = Field(True, description="Keep the engine's own log-probabilities.")
     vllm: VllmConfig = Field(default_factory=VllmConfig, description="For vllm only.")
     sglang: SglangConfig = Field(default_factory=SglangConfig, description="For sglang only.")
+    server: EngineServerConfig = Field(
+        default_factory=EngineServerConfig, description="For vllm_server and sglang_server only."
+    )
