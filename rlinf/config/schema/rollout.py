@@ -9,6 +9,9 @@ from pydantic import Field
 from rlinf.config.schema.base import Float, Int, Section
 from rlinf.config.schema.model import ReasoningRolloutModelConfig, RolloutModelConfig
 
+SERVERS = ("vllm_server", "sglang_server")
+"""Engines that run elsewhere and are reached by URL."""
+
 
 class VllmConfig(Section):
     """Settings of the vLLM engine."""

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rlinf.config.schema.rollout import SERVERS
 from rlinf.hybrid_engines.generation.requests import require
 
 if TYPE_CHECKING:
     from torch import nn
 
-SERVERS = ("vllm_server", "sglang_server")
-"""Engines that are reached by URL, as `rollout.rollout_backend` names them."""
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 

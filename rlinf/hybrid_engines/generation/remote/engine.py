@@ -73,7 +73,7 @@ class RemoteEngine(ExternalEngine):
         self._updates = 0
         self._proven = False
         self._last: tuple[tuple[int, ...], tuple[float, ...]] | None = None
-        self._known: KnownWeights | None = None
+        self._expected: KnownWeights | None = None
         self._folder: WeightFolder | None = None
         self._model_path = settings.model_path
         if options.get("weights_folder"):
@@ -226,14 +226,14 @@ class RemoteEngine(ExternalEngine):
                 f"the server at {self._server.url} can only have new weights through a folder "
                 "that it sees: set rollout.server.weights_folder"
             )
-        if self._known is None:
-            self._known = KnownWeights(self._model_path)
+        if self._expected is None:
+            self._expected = KnownWeights(self._model_path)
         tensors = dict(named.items() if isinstance(named, Mapping) else named)
-        self._known.check(tensors)
+        self._expected.check(tensors)
         self._replace(tensors)
         before, self._last = self._last, self._trace()
         if not self._proven or self._last == before:
-            title, tied = self._protocol.title, self._known.tied
+            title, tied = self._protocol.title, self._expected.tied
             prove(title, self._replace, lambda: self._trace()[1][0], tensors, tied, _PROBE)
             self._proven = True
 
@@ -273,7 +273,10 @@ class RemoteEngine(ExternalEngine):
 
     def close(self) -> None:
         """End what the server still makes for this engine; the server goes on."""
-        self._halt(list(self._running))
+        for exchange, future in self._running.values():
+            future.cancel()
+            exchange.cancel()
+        self._running.clear()
         self._pool.shutdown()
         if self._folder is not None:
             self._folder.remove()

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from rlinf.utils.urls import check_url
+
 API_KEY = "RLINF_ENGINE_API_KEY"
 """Environment variable with the key that servers ask for (`--api-key`)."""
 
@@ -203,18 +205,3 @@ class Exchange:
                     self._socket.shutdown(socket.SHUT_RDWR)
                 except OSError:
                     return  # The server has closed it already.
-
-
-def check_url(url: str) -> None:
-    """Refuse what is not the URL of an HTTP server.
-
-    Raises:
-        ValueError: Says what is wrong.
-    """
-    try:
-        parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        fine = False
-    if not fine or parts.query or parts.fragment:
-        raise ValueError(f"{url!r} is not the URL of a server, such as http://host:8000")

@@ -187,6 +187,7 @@ class VllmProtocol(Protocol):
 
     def read(self, key: str, exchange: Exchange) -> Iterator[Made]:
         """See the base."""
+        finished = False
         for line in exchange.lines():
             if not line.startswith(b"data:"):
                 continue
@@ -199,10 +200,10 @@ class VllmProtocol(Protocol):
             if not piece["choices"]:
                 continue
             made = self._made(key, exchange, piece["choices"][0])
+            finished = finished or made.finished is not None
             yield made
-            if made.finished is not None:
-                return
-        raise self._broken(exchange, "the answer ends without a reason")
+        if not finished:
+            raise self._broken(exchange, "the answer ends without a reason")
 
     def _made(self, key: str, exchange: Exchange, choice: dict[str, Any]) -> Made:
         tokens = choice.get("token_ids")
