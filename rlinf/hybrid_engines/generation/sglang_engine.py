@@ -199,9 +199,16 @@ class SglangEngine(ExternalEngine):
     def close(self) -> None:
         """End SGLang, which ends all processes that this one has started."""
         self._pids = []
-        self._thread.call(self._engine.shutdown)
+        self._thread.call(self._stop)
         self._thread.close()
         faulthandler.unregister(signal.SIGQUIT)
+
+    def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            self._engine.loop.run_until_complete(asyncio.wait(list(self._tasks)))
+        self._engine.shutdown()
 
 
 def _start(settings: EngineSettings) -> Any:
