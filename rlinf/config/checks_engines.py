@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rlinf.config.checks import CheckContext, cross_check
 from rlinf.config.checks_reasoning import GENERATING
 from rlinf.config.errors import ABSENT, Problem
 from rlinf.config.schema.rollout import SERVERS, ReasoningRolloutConfig
-from rlinf.config.tracked import to_plain
 from rlinf.utils.urls import check_url
 
 _OF_SERVER = (
@@ -27,7 +27,7 @@ _OF_SERVER = (
 def servers_have_addresses(context: CheckContext) -> Iterator[Problem]:
     """An engine that runs elsewhere has a URL, and one that does not has none."""
     rollout, path = context.cfg.rollout, "rollout.server.url"
-    given, backend = to_plain(rollout.server.url), rollout.rollout_backend
+    given, backend = _given(rollout), rollout.rollout_backend
     if backend not in SERVERS:
         if given is not None:
             message = f"has no effect: rollout.rollout_backend is {backend}"
@@ -49,7 +49,7 @@ def servers_have_addresses(context: CheckContext) -> Iterator[Problem]:
 def servers_are_one_per_worker(context: CheckContext) -> Iterator[Problem]:
     """Each rollout worker has a server for itself, whose weights it replaces."""
     rollout, workers = context.cfg.rollout, context.workers("rollout")
-    given = to_plain(rollout.server.url)
+    given = _given(rollout)
     if rollout.rollout_backend not in SERVERS or not given:
         return
     urls = [given] if isinstance(given, str) else given
@@ -94,3 +94,8 @@ def servers_have_settings_of_their_own(context: CheckContext) -> Iterator[Proble
         if value != ReasoningRolloutConfig.model_fields[key].default:
             message = f"has no effect: rollout_backend is {rollout.rollout_backend}"
             yield Problem(f"rollout.{key}", value, message, "start the server with such a setting")
+
+
+def _given(rollout: Any) -> str | list[str] | None:
+    url = rollout.server.url
+    return url if url is None or isinstance(url, str) else list(url)

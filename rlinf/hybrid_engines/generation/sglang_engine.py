@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import os
 import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -54,10 +55,13 @@ class SglangEngine(ExternalEngine):
                 "set rollout.model.model_path or actor.model.model_path"
             )
         self._pids: list[int] = []
+        self._on_cuda = torch.cuda.is_available()
         self._thread = EngineThread("rlinf-sglang", self._require_alive)
         survive_sigquit()
         try:
             self._engine = self._thread.call(_start, settings)
+            # Kept by the policy that was in place meanwhile.
+            self._thread.call(asyncio.set_event_loop, self._engine.loop)
         except BaseException:
             self._thread.close()
             faulthandler.unregister(signal.SIGQUIT)
@@ -109,24 +113,24 @@ class SglangEngine(ExternalEngine):
         return [self._made(task) for task in done]
 
     def _halt(self, keys: list[str]) -> Iterable[Made]:
-        return self._thread.call(self._end, set(keys)) if keys else []
-
-    def _end(self, keys: set[str]) -> list[Made]:
-        loop = self._engine.loop
-        tasks = {task for task, key in self._tasks.items() if key in keys}
-        left = set(tasks)
-        while left:
-            # A request is known to SGLang when its task has run for a while.
-            loop.run_until_complete(asyncio.sleep(0))
-            for task in left:
-                self._engine.tokenizer_manager.abort_request(rid=_request(self._tasks[task]))
-            _, left = loop.run_until_complete(asyncio.wait(left, timeout=_SLICE_SECONDS))
+        if not keys:
+            return []
+        tasks = [task for task, key in self._tasks.items() if key in set(keys)]
+        self._thread.call(lambda: self._engine.loop.run_until_complete(self._end(tasks)))
         made = [self._made(task) for task in tasks]
         for each in made:
             # Ours to end: the response may be carried on.
             if each.finished == "abort":
                 each.finished = None
         return made
+
+    async def _end(self, tasks: list[asyncio.Task[dict[str, Any]]]) -> None:
+        left = set(tasks)
+        while left:
+            for task in left:
+                self._engine.tokenizer_manager.abort_request(rid=_request(self._tasks[task]))
+            # One that SGLang did not know yet is asked for again.
+            _, left = await asyncio.wait(left, timeout=_SLICE_SECONDS)
 
     def _made(self, task: asyncio.Task[dict[str, Any]]) -> Made:
         return sglang_made(self._tasks.pop(task), task.result()["meta_info"])
@@ -155,7 +159,7 @@ class SglangEngine(ExternalEngine):
         self._thread.call(self._send, tensors)
 
     def _send(self, tensors: dict[str, Tensor]) -> None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if self._on_cuda else "cpu"
         groups = list(buckets(tensors.items(), self._dtype, BUCKET_BYTES))
         for place, group in enumerate(groups):
             # Prefixes of the old weights are forgotten with the last ones.
@@ -186,6 +190,8 @@ class SglangEngine(ExternalEngine):
     # -- memory ------------------------------------------------------------------------------------
 
     def _sleep(self, weights: KeptWeights) -> None:
+        if not self._on_cuda:
+            return
         self._released = ["kv_cache"] if weights == "keep" else ["kv_cache", "weights"]
         self._thread.call(self._engine.release_memory_occupation, tags=self._released)
 
@@ -194,6 +200,8 @@ class SglangEngine(ExternalEngine):
             self._thread.call(self._engine.resume_memory_occupation, tags=["weights"])
 
     def _wake_cache(self) -> None:
+        if not self._on_cuda:
+            return
         self._thread.call(self._engine.resume_memory_occupation, tags=["kv_cache"])
 
     def close(self) -> None:
@@ -213,6 +221,9 @@ class SglangEngine(ExternalEngine):
 
 def _start(settings: EngineSettings) -> Any:
     """Start SGLang; runs in its thread."""
+    on_cuda = torch.cuda.is_available()
+    if not on_cuda:
+        os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     with process_kept(own_variables="SGLANG_"):
         try:
             import sglang
@@ -224,6 +235,9 @@ def _start(settings: EngineSettings) -> Any:
         check_version(sglang.__version__)
         options = {name: value for name, value in settings.options.items() if value is not None}
         compiled = options.pop("use_torch_compile", False) or settings.compiled
+        if not on_cuda:
+            # Without its package of kernels for CPUs, SGLang can compute by torch alone.
+            options = {"device": "cpu", "attention_backend": "torch_native"} | options
         if settings.cuda_graph_max_bs is not None:
             options["cuda_graph_max_bs"] = settings.cuda_graph_max_bs
         return sglang.Engine(
@@ -237,11 +251,11 @@ def _start(settings: EngineSettings) -> Any:
             max_running_requests=settings.max_running,
             mem_fraction_static=settings.gpu_memory_utilization,
             random_seed=settings.seed & 0x7FFFFFFF,
-            disable_cuda_graph=settings.enforce_eager,
+            disable_cuda_graph=settings.enforce_eager or not on_cuda,
             enable_torch_compile=compiled,
-            enable_memory_saver=True,
+            enable_memory_saver=on_cuda,
             # What is released is gone otherwise, and `sleep("offload")` keeps it.
-            enable_weights_cpu_backup=True,
+            enable_weights_cpu_backup=on_cuda,
             **options,
         )
 

@@ -70,6 +70,8 @@ class Engine:
         return [self.child.pid]
 
     def _abort(self, rid: str) -> None:
+        # It sends a message, whose future belongs to the loop of the thread.
+        assert asyncio.get_event_loop() is self.loop
         if rid in self.known:
             self.aborted |= {each for each in self.known if each.startswith(rid)}
 
