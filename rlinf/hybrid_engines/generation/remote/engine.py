@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 import uuid
 from collections.abc import Hashable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from http import HTTPStatus
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,7 +18,12 @@ from torch import Tensor
 from rlinf.hybrid_engines.generation.external import ExternalEngine, Made
 from rlinf.hybrid_engines.generation.interface import KeptWeights, NamedTensors
 from rlinf.hybrid_engines.generation.remote.folder import WeightFolder
-from rlinf.hybrid_engines.generation.remote.http import Cancelled, Exchange, Server
+from rlinf.hybrid_engines.generation.remote.http import (
+    Cancelled,
+    EngineServerError,
+    Exchange,
+    Server,
+)
 from rlinf.hybrid_engines.generation.remote.protocols import (
     Asked,
     Protocol,
@@ -34,6 +41,7 @@ _PROBE = [1, 2, 3]
 _PROBE_TOKENS = 8
 _SLICE_SECONDS = 0.05
 """How long a step waits for news before it lets others have their turn."""
+_HEALTH_SECONDS = 0.5
 _ASK_AGAIN_SECONDS = 0.2
 """After which an end is asked for again, of a response that the server may not have known yet."""
 
@@ -98,7 +106,7 @@ class RemoteEngine(ExternalEngine):
 
     def _meet(self) -> None:
         """Wait for the server, and find out what it serves and how it counts."""
-        self._server.get("/health")
+        self._wait_until_healthy()
         served = self._protocol.served()
         if served.max_length is not None and served.max_length < self.max_length:
             raise ValueError(
@@ -120,6 +128,18 @@ class RemoteEngine(ExternalEngine):
             self._server.url,
             served.name,
         )
+
+    def _wait_until_healthy(self) -> None:
+        end = time.monotonic() + self._server.connect_timeout
+        while True:
+            try:
+                self._server.get("/health")
+                return
+            except EngineServerError as error:
+                # It says so while it loads its model.
+                if error.status != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > end:
+                    raise
+            time.sleep(_HEALTH_SECONDS)
 
     @property
     def takes_stop_texts(self) -> bool:

@@ -237,6 +237,22 @@ def test_a_server_that_starts_late_is_waited_for(folder, serve, kind):
     late[0].close()
 
 
+def test_a_server_that_loads_its_model_is_waited_for(folder, serve, kind, monkeypatch):
+    server, answers = serve(), [503, 503]
+    handler = server._http.RequestHandlerClass
+    plain = handler.do_GET
+
+    def busy(self):
+        self._answer(answers.pop(), None) if answers else plain(self)
+
+    monkeypatch.setattr(handler, "do_GET", busy)
+    connect(kind, folder, server.url).close()
+    assert not answers
+    answers += [503] * 100
+    with pytest.raises(EngineServerError, match="GET /health: 503"):
+        connect(kind, folder, server.url, start_timeout=0.2)
+
+
 def test_nobody_at_the_url_is_told(folder, serve, kind):
     server = serve()
     server.close()
