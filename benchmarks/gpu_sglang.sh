@@ -8,7 +8,7 @@
 set -uo pipefail
 usage="usage: gpu_sglang.sh pack PACK OUT, or gpu_sglang.sh run PYTHON OUT [PART...]"
 mode=${1:?$usage}; tool=${2:?$usage}; out=${3:?$usage}; shift 3
-version=${SGLANG:-0.5.13} transformers=${TRANSFORMERS:-5.8.1} tokenizers=${TOKENIZERS:-0.22.2} hub=${HUB:-1.13.0}
+version=${SGLANG:-0.5.13} transformers=${TRANSFORMERS:-5.8.1} tokenizers=${TOKENIZERS:-0.22.2} hub=${HUB:-1.33.0}
 
 if [ "$mode" = pack ]; then
   # The project's own needs, and SGLang's; compiled FlashInfer kernels are made there when they are first used.

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from rlinf.hybrid_engines.generation import (
     EngineSettings,
@@ -68,9 +69,11 @@ def test_settings_reach_sglang(running):
     keys = running._engine.keys
     assert keys["dtype"] == "float32" and keys["context_length"] == 64
     assert keys["max_running_requests"] == 16 and keys["mem_fraction_static"] == 0.65
-    assert keys["decode_log_interval"] == 7 and "attention_backend" not in keys
-    assert keys["enable_torch_compile"] and keys["enable_memory_saver"]
-    assert keys["enable_weights_cpu_backup"] and keys["skip_tokenizer_init"]
+    assert keys["decode_log_interval"] == 7 and keys["skip_tokenizer_init"]
+    assert keys["enable_torch_compile"]
+    on_cuda = torch.cuda.is_available()
+    assert keys["enable_memory_saver"] == keys["enable_weights_cpu_backup"] == on_cuda
+    assert keys.get("attention_backend") == (None if on_cuda else "torch_native")
     # Later versions have another name for it.
     assert "cuda_graph_max_bs" not in keys
 
@@ -195,7 +198,8 @@ def test_weights_that_are_refused_are_told(running):
         running.update_weights(weights, 1)
 
 
-def test_memory(running):
+def test_memory(running, monkeypatch):
+    monkeypatch.setattr(running, "_on_cuda", True)
     running.sleep()
     running.wake()
     running.sleep("discard")
