@@ -51,7 +51,8 @@ def test_what_is_trained_is_what_the_server_generates_with(cluster, tmp_path, ba
         group = made.get()
         asked.close()
         serving.wait()
+        temperature = cfg.algorithm.sampling_params.temperature
         for sample in group.samples:
             assert sample.versions == [1] * len(sample.response_ids)
-            exact = logprobs(server.engine.model, [3, 4, 5], sample.response_ids)
+            exact = logprobs(server.engine.model, [3, 4, 5], sample.response_ids, temperature)
             np.testing.assert_allclose(sample.logprobs, exact, atol=1e-4)
