@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ FIRST, LAST = Version("0.5.11"), Version("0.5.17")
 """Versions whose interface is the one that is used here."""
 
 _PROBE = [1, 2, 3]
+_RESET_SECONDS = 60.0
 _SLICE_SECONDS = 0.05
 """How long a step waits for news before it lets others have their turn."""
 
@@ -137,11 +139,17 @@ class SglangEngine(ExternalEngine):
 
     def _require_alive(self) -> None:
         """Raise if one of SGLang's processes has ended."""
+        pid = self._lost()
+        if pid is not None:
+            raise RuntimeError(
+                f"SGLang's process {pid} has ended; the log of this worker has what it said"
+            )
+
+    def _lost(self) -> int | None:
         for pid in self._pids:
             if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                raise RuntimeError(
-                    f"SGLang's process {pid} has ended; the log of this worker has what it said"
-                )
+                return pid
+        return None
 
     # -- weights -----------------------------------------------------------------------------------
 
@@ -160,17 +168,25 @@ class SglangEngine(ExternalEngine):
 
     def _send(self, tensors: dict[str, Tensor]) -> None:
         device = "cuda" if self._on_cuda else "cpu"
-        groups = list(buckets(tensors.items(), self._dtype, BUCKET_BYTES))
-        for place, group in enumerate(groups):
-            # Prefixes of the old weights are forgotten with the last ones.
+        for group in buckets(tensors.items(), self._dtype, BUCKET_BYTES):
+            theirs = [(name, self._cast(tensor, device)) for name, tensor in group]
             success, message, *_ = _answer(
-                self._engine.update_weights_from_tensor(
-                    [(name, self._cast(tensor, device)) for name, tensor in group],
-                    flush_cache=place == len(groups) - 1,
-                )
+                self._engine.update_weights_from_tensor(theirs, flush_cache=False)
             )
             if not success:
                 raise WeightMismatch(f"SGLang did not take the weights: {message}")
+        self._forget_prefixes()
+
+    def _forget_prefixes(self) -> None:
+        """Empty the cache of prefixes, which belong to the old weights; runs in the thread."""
+        # Asked to do so as part of an update, SGLang ends itself if a request has just ended.
+        end = time.monotonic() + _RESET_SECONDS
+        while not _answer(self._engine.flush_cache())[0]:
+            if time.monotonic() > end:
+                raise RuntimeError(
+                    f"SGLang kept keys and values of old weights for {_RESET_SECONDS:g} s"
+                )
+            time.sleep(0.01)
 
     def _cast(self, tensor: Tensor, device: str) -> Tensor:
         kind = self._dtype if tensor.is_floating_point() else tensor.dtype
@@ -206,12 +222,16 @@ class SglangEngine(ExternalEngine):
 
     def close(self) -> None:
         """End SGLang, which ends all processes that this one has started."""
-        self._pids = []
-        self._thread.call(self._stop)
+        if self._lost() is None:
+            self._thread.call(self._stop)
+        else:
+            # The thread may wait for the process that is gone.
+            self._engine.shutdown()
         self._thread.close()
         faulthandler.unregister(signal.SIGQUIT)
 
     def _stop(self) -> None:
+        self._pids = []
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -309,7 +309,9 @@ class SglangProtocol(Protocol):
 
     def load(self, folder: str, label: str) -> None:
         """See the base."""
-        body = {"model_path": folder, "weight_version": label, "flush_cache": True}
+        # Asked to do so as part of an update, SGLang ends itself if a request has just ended.
+        # Prefixes of other weights are kept apart by their salt anyway.
+        body = {"model_path": folder, "weight_version": label, "flush_cache": False}
         try:
             answer = self.server.post("/update_weights_from_disk", body)
         except EngineServerError as error:
