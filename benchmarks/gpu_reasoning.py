@@ -20,9 +20,10 @@ Parts, each in a process of its own:
 - `vllm`: vLLM as an engine: weights by CUDA IPC, log-probabilities, updates in the middle, sleep.
 - `vllm_lora`: the same with adapters beside fixed weights.
 - `vllm_grpo`: whole GRPO steps with vLLM as the engine.
+- `sglang`, `sglang_grpo`: the checks of `vllm` and whole GRPO steps, with SGLang.
 - `engines`: tokens per second of our engine and of vLLM, by context and batch.
 
-The last four need vLLM, and run when they are named.
+Those of vLLM and SGLang need these, and run when they are named.
 
 Each row goes to FOLDER/gpu_reasoning.jsonl as soon as it is there.
 """
@@ -43,7 +44,7 @@ from pathlib import Path
 from benchmarks.gpu_parts.settings import Row, Settings
 
 PARTS = ("generation", "training", "weights", "weight_phases", "grpo")
-WHEN_NAMED = ("smollm2", "vllm", "vllm_lora", "vllm_grpo", "engines")
+WHEN_NAMED = ("smollm2", "vllm", "vllm_lora", "vllm_grpo", "sglang", "sglang_grpo", "engines")
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = ("0.5B", "1.5B", "7B")
 FILE = "gpu_reasoning.jsonl"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import statistics
 import tempfile
 import time
@@ -39,7 +40,15 @@ class Checks:
     Args:
         settings: What all parts are told.
         further: Settings of the engine besides those that all checks need.
+
+    Attributes:
+        backend: Name of the engine, and of the module that it is made of.
+        title: What it is called.
+        some_steps: Steps after which responses of 100 tokens are in the making.
     """
+
+    backend, title = "vllm", "vLLM"
+    some_steps = 30
 
     def __init__(self, settings: Settings, **further: Any):
         self.settings = settings
@@ -67,7 +76,7 @@ class Checks:
             self.models[0].save_pretrained(folder)
             begin = time.monotonic()
             self.engine = build_engine(
-                "vllm",
+                self.backend,
                 EngineSettings(
                     max_length=1024,
                     model_path=folder,
@@ -77,7 +86,7 @@ class Checks:
                     **self._further,
                 ),
             )
-            yield _row("start", True, f"vLLM {_version()}, {self.shape}", begin)
+            yield _row("start", True, f"{self.title} {self._version()}, {self.shape}", begin)
             try:
                 for check in self.all():
                     begin = time.monotonic()
@@ -99,6 +108,9 @@ class Checks:
             self.engine.update_weights(self.weights(0), 0)
         except Exception as error:
             print(f"the engine cannot be mended: {error!r}", flush=True)
+
+    def _version(self) -> str:
+        return importlib.import_module(self.backend).__version__
 
     # -- checks ------------------------------------------------------------------------------------
 
@@ -147,7 +159,7 @@ class Checks:
         asked = requests(32, new=200)
         self.asked = {request.request_id: request for request in asked}
         self.engine.submit(asked)
-        for _ in range(40):
+        for _ in range(self.some_steps):
             self.engine.step()
         begin = time.perf_counter()
         self.engine.update_weights(self.weights(1), 1, recompute=True)
@@ -169,7 +181,7 @@ class Checks:
         asked = requests(32, new=100)
         self.asked = {request.request_id: request for request in asked}
         self.engine.submit(asked)
-        for _ in range(30):
+        for _ in range(self.some_steps):
             self.engine.step()
         aborted = self.engine.abort()
         assert self.engine.unfinished == 0
@@ -333,9 +345,3 @@ def _free() -> float:
         return 0.0
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info()[0] / 1e9
-
-
-def _version() -> str:
-    import vllm
-
-    return vllm.__version__

@@ -1,4 +1,4 @@
-"""Whole GRPO steps of a random model, with our engine and with vLLM; they must agree in scores."""
+"""Whole GRPO steps of a random model, with our engine and another; they must agree in scores."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from benchmarks.harness import ContestantFailed, Entry, live, ours
 
 def measure(settings: Settings) -> Iterator[Row]:
     """A row per engine."""
+    yield from compare(settings, "vllm")
+
+
+def compare(settings: Settings, engine: str) -> Iterator[Row]:
+    """A row for an engine, one for the engine that sleeps in between, and one for ours."""
     tiny = settings.tiny
     shape = TINY if tiny else settings.sizes[0]
     groups, samples, prompt, tokens = (2, 2, 8, 8) if tiny else (32, 8, 128, 256)
@@ -29,8 +34,8 @@ def measure(settings: Settings) -> Iterator[Row]:
             shaped += ["weight_syncer.bucket.bucket_dtype=null"]
             shaped += ["rollout.gpu_memory_utilization=0.1"]
         for name, further in (
-            ("vllm", []),
-            ("vllm, asleep while the actor trains", ["rollout.enable_offload=true"]),
+            (engine, []),
+            (f"{engine}, asleep while the actor trains", ["rollout.enable_offload=true"]),
             ("hf", []),
         ):
             overrides = [*shaped, f"rollout.rollout_backend={name.split(',')[0]}", *further]

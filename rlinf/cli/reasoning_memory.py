@@ -14,6 +14,7 @@ from rlinf.config.arithmetic import reasoning_minibatches
 from rlinf.config.placed import is_placed
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
+from rlinf.hybrid_engines.generation.settings import runs_elsewhere
 from rlinf.hybrid_engines.weight_sync.sender import LIMITS, keeps_buffers
 from rlinf.hybrid_engines.weight_sync.staging import SLOTS
 
@@ -239,6 +240,8 @@ def _rollout(workers: _Workers) -> list[Part]:
     model = _model(cfg.actor.model, plain=True)
     name = cfg.rollout.model.precision or cfg.actor.model.precision
     compute = workers.format(name)
+    if runs_elsewhere(cfg.rollout):
+        return _base_weights(cfg)
     own = cfg.rollout.rollout_backend == "hf"
     count = sum(parameter.numel() for parameter in model.parameters())
     parts = [Part("weights", count * compute.itemsize // cfg.rollout.tensor_parallel_size, own)]
@@ -251,7 +254,7 @@ def _rollout(workers: _Workers) -> list[Part]:
 
 def _note(cfg: Any, gpu: bool) -> str:
     """Return what the numbers of a rollout worker leave out, in words."""
-    if not gpu:
+    if not gpu or runs_elsewhere(cfg.rollout):
         return ""
     name, part = cfg.rollout.rollout_backend, cfg.rollout.gpu_memory_utilization
     if name == "hf":

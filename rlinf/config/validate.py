@@ -9,7 +9,11 @@ from typing import Any
 from omegaconf import DictConfig
 from pydantic import BaseModel, ValidationError
 
-from rlinf.config import checks_embodied, checks_reasoning  # noqa: F401 (they register)
+from rlinf.config import (  # noqa: F401 (they register)
+    checks_embodied,
+    checks_engines,
+    checks_reasoning,
+)
 from rlinf.config.alternatives import known, relaxed
 from rlinf.config.checks import CheckContext, run_checks
 from rlinf.config.errors import ABSENT, ConfigError, Problem

@@ -9,6 +9,9 @@ from pydantic import Field
 from rlinf.config.schema.base import Float, Int, Section
 from rlinf.config.schema.model import ReasoningRolloutModelConfig, RolloutModelConfig
 
+SERVERS = ("vllm_server", "sglang_server")
+"""Engines that run elsewhere and are reached by URL."""
+
 
 class VllmConfig(Section):
     """Settings of the vLLM engine."""
@@ -29,6 +32,25 @@ class SglangConfig(Section):
     torch_compile_max_bs: Int = Field(128, gt=0, description="Largest batch that is compiled.")
     decode_log_interval: Int = Field(500000, gt=0, description="Steps between engine log lines.")
     tool_call_parser: str | None = Field(None, description="Parser of tool calls.")
+
+
+class EngineServerConfig(Section):
+    """An engine that runs elsewhere."""
+
+    url: str | list[str] | None = Field(
+        None, description="Where it is, such as `http://host:8000`; one per rollout worker."
+    )
+    weights_folder: str | None = Field(
+        None,
+        description="Folder for new weights, which worker and server see under the same path; "
+        "null is a server whose weights stay.",
+    )
+    start_timeout: Float = Field(
+        300.0, gt=0, description="Seconds to wait until the server takes connections."
+    )
+    answer_timeout: Float = Field(
+        600.0, gt=0, description="Seconds to wait for the next bytes of an answer."
+    )
 
 
 class RolloutConfig(Section):
@@ -58,8 +80,8 @@ class ReasoningRolloutConfig(RolloutConfig):
         default_factory=ReasoningRolloutModelConfig,
         description="The network; null keys are the actor's.",
     )
-    rollout_backend: Literal["hf", "vllm", "sglang"] = Field(
-        "hf", description="Engine that runs the policy; `hf` is built in."
+    rollout_backend: Literal["hf", "vllm", "sglang", "vllm_server", "sglang_server"] = Field(
+        "hf", description="Engine that runs the policy; `hf` is built in, servers run elsewhere."
     )
     enable_torch_compile: bool = Field(False, description="Compile the network.")
     gpu_memory_utilization: Float = Field(
@@ -74,3 +96,6 @@ class ReasoningRolloutConfig(RolloutConfig):
     return_logprobs: bool = Field(True, description="Keep the engine's own log-probabilities.")
     vllm: VllmConfig = Field(default_factory=VllmConfig, description="For vllm only.")
     sglang: SglangConfig = Field(default_factory=SglangConfig, description="For sglang only.")
+    server: EngineServerConfig = Field(
+        default_factory=EngineServerConfig, description="For vllm_server and sglang_server only."
+    )

@@ -17,6 +17,8 @@ _engines: dict[str, str | type[GenerationEngine]] = {
     "hf": f"{_PACKAGE}.hf.engine:HFEngine",
     "vllm": f"{_PACKAGE}.vllm_engine:VllmEngine",
     "sglang": f"{_PACKAGE}.sglang_engine:SglangEngine",
+    "vllm_server": f"{_PACKAGE}.remote.engine:VllmServerEngine",
+    "sglang_server": f"{_PACKAGE}.remote.engine:SglangServerEngine",
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rlinf.config.schema.rollout import SERVERS
 from rlinf.hybrid_engines.generation.requests import require
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class EngineSettings:
 
     @classmethod
     def from_config(
-        cls, cfg: Any, model: nn.Module | None = None, network: Any = None
+        cls, cfg: Any, model: nn.Module | None = None, network: Any = None, rank: int = 0
     ) -> EngineSettings:
         """Read a reasoning config.
 
@@ -74,6 +75,7 @@ class EngineSettings:
             cfg: The checked config.
             model: The model, if the caller has built it.
             network: The model section for what `rollout.model` leaves open; None is the actor's.
+            rank: Of the rollout worker, whose engine may be one of several servers.
         """
         rollout = cfg.rollout
         of_rollout, others = rollout.model, cfg.actor.model if network is None else network
@@ -82,7 +84,6 @@ class EngineSettings:
             value = getattr(of_rollout, key, None)
             return getattr(others, key, None) if value is None else value
 
-        section = getattr(rollout, rollout.rollout_backend, None)
         return cls(
             max_length=cfg.runner.seq_length,
             model_path=rollout.model_dir or either("model_path"),
@@ -96,5 +97,39 @@ class EngineSettings:
             cuda_graph_max_bs=rollout.cuda_graph_max_bs,
             compiled=rollout.enable_torch_compile,
             trust_remote_code=bool(either("trust_remote_code")),
-            options={} if section is None else dict(section),
+            options=_options(rollout, rank),
         )
+
+
+def runs_elsewhere(rollout: Any) -> bool:
+    """Return whether the engine of a `rollout` section is a server that the run does not start."""
+    return rollout.rollout_backend in SERVERS
+
+
+def finds_texts(rollout: Any) -> bool:
+    """Return whether the engine of a `rollout` section can end responses at texts."""
+    return rollout.rollout_backend != "hf"
+
+
+def vocabulary(settings: EngineSettings) -> int:
+    """Return the number of tokens of the model in a folder."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(
+        settings.model_path, trust_remote_code=settings.trust_remote_code
+    )
+    return config.vocab_size
+
+
+def _options(rollout: Any, rank: int) -> dict[str, Any]:
+    if not runs_elsewhere(rollout):
+        section = getattr(rollout, rollout.rollout_backend, None)
+        return {} if section is None else dict(section)
+    options, urls = dict(rollout.server), rollout.server.url
+    urls = [urls] if isinstance(urls, str) else list(urls or ())
+    require(
+        rank < len(urls),
+        f"rollout.server.url has {len(urls)} servers, and rollout worker {rank} has none of its "
+        "own; name one per rollout worker",
+    )
+    return options | {"url": urls[rank]}

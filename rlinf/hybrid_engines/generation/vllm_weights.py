@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -14,16 +13,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 
-from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch
+from rlinf.hybrid_engines.generation.weight_proof import EMBEDDING, HEAD, KnownWeights, prove
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 BACKEND = "rlinf"
 """Name of `vllm_worker.BucketTransfer` among vLLM's ways to transfer weights."""
 
 BUCKET_BYTES = 512 << 20
 """Bytes that are sent at a time; a larger tensor is sent by itself."""
 
-_SHIFT = 1.25
 _MEMORY = Path("/dev/shm")
 _OFFSET, _MEMORY_HANDLE, _COUNTERS = 3, slice(7, 10), slice(11, 15)
 """Places among the arguments of torch's `rebuild_cuda_tensor`."""
@@ -59,8 +56,7 @@ class WeightTransfer:
         self._devices = devices
         self._prompt = prompt
         self._bucket_bytes = bucket_bytes
-        self._known: dict[str, tuple[int, ...]] = {}
-        self._tied = False
+        self._known: KnownWeights | None = None
         self._proven = False
 
     def send(self, tensors: dict[str, Tensor], probe: Callable[[], float]) -> None:
@@ -75,14 +71,19 @@ class WeightTransfer:
             WeightMismatch: A tensor is unknown, missing or of another shape, or vLLM took weights
                 without effect.
         """
-        self._check(tensors)
-        if self._tied and not self._devices:
+        if self._known is None:
+            self._known = KnownWeights(self._folder)
+        self._known.check(tensors)
+        if self._known.tied and not self._devices:
             # On a CPU vLLM multiplies with packed copies of both, and packs what it is sent.
             tensors = tensors | {HEAD: tensors[EMBEDDING]}
         self._send(tensors.items())
         if not self._proven:
-            self._prove(tensors, probe)
+            prove("vLLM", self._replace, probe, tensors, self._known.tied, self._prompt)
             self._proven = True
+
+    def _replace(self, tensors: dict[str, Tensor]) -> None:
+        self._send(tensors.items())
 
     def _send(self, named: Iterable[tuple[str, Tensor]]) -> None:
         self._call("start_weight_update")
@@ -125,45 +126,6 @@ class WeightTransfer:
         fill(torch.from_file(path, shared=True, size=size, dtype=torch.uint8), group, self._dtype)
         return _described(group, self._dtype, size) | {"handles": {}, "path": path}
 
-    def _check(self, tensors: dict[str, Tensor]) -> None:
-        folder = self._folder
-        if not self._known:
-            self._known, self._tied = known_shapes(folder), ties_embeddings(folder)
-        known = self._known
-        may_lack = {HEAD} if self._tied else set()
-        missing = known.keys() - tensors.keys() - may_lack
-        unknown = tensors.keys() - known.keys() - may_lack
-        if missing or unknown:
-            raise WeightMismatch(
-                f"weights do not fit the model in {folder}: missing {sorted(missing)[:3]}, unknown "
-                f"{sorted(unknown)[:3]}"
-            )
-        for name, shape in known.items():
-            if name in tensors and tuple(tensors[name].shape) != shape:
-                raise WeightMismatch(
-                    f"{name!r} arrived as {tuple(tensors[name].shape)} and is {shape} in {folder}"
-                )
-
-    def _prove(self, tensors: dict[str, Tensor], probe: Callable[[], float]) -> None:
-        """Change weights of each kind and back, and look at what comes of it.
-
-        Raises:
-            WeightMismatch: A change had no effect.
-        """
-        before = probe()
-        for kind, changed in changes(tensors, self._tied, self._prompt):
-            self._send((tensors | changed).items())
-            after = probe()
-            self._send(tensors.items())
-            again = probe()
-            if after == before or not math.isclose(again, before, abs_tol=1e-3):
-                raise WeightMismatch(
-                    f"vLLM took new values of {kind} (such as {min(changed)}) without effect: the "
-                    f"log-probability of a token was {before:.6f}, {after:.6f} with values times "
-                    f"{_SHIFT:g}, and {again:.6f} with the old ones again; use another version of "
-                    "vLLM, or rollout_backend hf"
-                )
-
 
 def buckets(
     named: Iterable[tuple[str, Tensor]], dtype: torch.dtype, most: int
@@ -201,64 +163,6 @@ def exported(flat: Tensor) -> list[Any]:
     """Return what another process needs to open CUDA memory, in numbers and bytes."""
     _, arguments = reductions.reduce_tensor(flat)
     return [arguments[_OFFSET], *arguments[_MEMORY_HANDLE], *arguments[_COUNTERS]]
-
-
-def known_shapes(folder: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights in a folder, by name."""
-    from safetensors import safe_open
-
-    known: dict[str, tuple[int, ...]] = {}
-    for path in sorted(Path(folder).glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            known |= {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
-    if not known:
-        raise ValueError(
-            f"there are no *.safetensors in {folder}: save the model with "
-            "model.save_pretrained(folder)"
-        )
-    return known
-
-
-def ties_embeddings(folder: str) -> bool:
-    """Return whether a model has one matrix for what goes in and what comes out."""
-    from transformers import AutoConfig
-
-    return bool(AutoConfig.from_pretrained(folder).tie_word_embeddings)
-
-
-def changes(
-    tensors: dict[str, Tensor], tied: bool, prompt: list[int]
-) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Change weights of one kind after the other, each so that what a prompt gives must change.
-
-    Args:
-        tensors: All weights by name.
-        tied: Whether one matrix is for what is read and for what is drawn.
-        prompt: Tokens that are read.
-
-    Yields:
-        What was changed, and the changed tensors by name.
-    """
-    kinds: dict[str, list[str]] = {}
-    for name, tensor in tensors.items():
-        if "embed" in name or (tied and name == HEAD):
-            kind = "embeddings"
-        elif name == HEAD:
-            kind = "the last layer"
-        else:
-            kind = "matrices" if tensor.dim() > 1 else "vectors"
-        kinds.setdefault(kind, []).append(name)
-    for kind, names in kinds.items():
-        if kind != "embeddings":
-            yield kind, {name: tensors[name] * _SHIFT for name in names}
-            continue
-        rows = torch.ones(len(tensors[names[0]]), 1, device=tensors[names[0]].device)
-        rows[prompt] = _SHIFT
-        yield "embeddings of what is read", {n: (tensors[n] * rows).to(tensors[n]) for n in names}
-        if tied:
-            rows = 1 + _SHIFT - rows
-            changed = {n: (tensors[n] * rows).to(tensors[n]) for n in names}
-            yield "embeddings of what is drawn", changed
 
 
 def _format(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:

@@ -20,7 +20,7 @@ from rlinf.hybrid_engines.generation import (
     build_engine,
 )
 from rlinf.hybrid_engines.generation.adapters import ReceivedAdapters, keeps_adapters
-from rlinf.hybrid_engines.generation.settings import PRECISIONS
+from rlinf.hybrid_engines.generation.settings import PRECISIONS, finds_texts
 from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
@@ -82,7 +82,7 @@ class GenerationWorker(Worker):
             model = build(None) if adapters else without_weights(build)
         if model is not None and evaluated is None:
             self._weights = PolicyReceiver(self, cfg, model)
-        settings = EngineSettings.from_config(cfg, model if own else None, network)
+        settings = EngineSettings.from_config(cfg, model if own else None, network, self._rank)
         if self._adapters is not None:
             settings = replace(settings, lora_rank=self._adapters.config.r)
         self._format = getattr(torch, PRECISIONS[settings.precision])
@@ -111,13 +111,13 @@ class GenerationWorker(Worker):
             tokens = tokenizer.encode(text, add_special_tokens=False)
             if len(tokens) == 1:
                 ends += tokens
-            elif backend == "vllm":
+            elif finds_texts(self.cfg.rollout):
                 texts.append(text)
             else:
                 raise ValueError(
                     f"algorithm.sampling_params.stop has {text!r}, which is {len(tokens)} tokens; "
                     f"with rollout_backend {backend} a text that ends a response must be one token "
-                    "of the tokenizer (vllm takes any text)"
+                    "of the tokenizer (the other engines take any text)"
                 )
         return tuple(ends), tuple(texts)
 

@@ -26,7 +26,7 @@ NOTHING = {
     "actor.model.model_type": ("mlp_policy", "cnn_policy"),
     "data.type": ("files", "arithmetic"),
     "reward.reward_type": ("arithmetic", "code", "searchr1", "vqa"),
-    "rollout.rollout_backend": ("hf",),
+    "rollout.rollout_backend": ("hf", "vllm_server", "sglang_server"),
     "runner.logger.logger_backends": ("jsonl",),
 }
 """What needs nothing but the core, by key."""

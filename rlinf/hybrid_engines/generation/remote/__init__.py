@@ -1,0 +1,1 @@
+"""Engines that run as servers elsewhere and are reached by URL."""
