@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CollectiveGroupOptions:
-    """Settings of the device links between two workers.
+    """Settings of the device links from one worker to others.
 
     They count when the first tensor goes from one worker to the other by NCCL: those of the sender
     are used on both sides. Other ways, through the host or shared memory, have no such settings.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlinf.scheduler import Cluster, CollectiveGroupOptions, FlexiblePlacementStrategy
-from rlinf.scheduler.collective.links import DeviceLinks
+from rlinf.scheduler.collective.device_links import DeviceLinks
 from tests.unit_tests.scheduler.link_workers import Linker
 from tests.unit_tests.scheduler.waits import PROMPTLY
 
@@ -148,6 +148,7 @@ def reach(
         info=lambda _: info,
         visible=visible,
         name="here",
+        node_ip="127.0.0.1",
         run=SimpleNamespace(timeout=lambda _: 1.0),
         lost=lambda _: None,
     )

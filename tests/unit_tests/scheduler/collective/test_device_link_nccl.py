@@ -22,6 +22,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rlinf.scheduler.collective.links import DeviceLinks  # noqa: E402
+
 from rlinf.scheduler.collective.payload import Packer, Unpacker  # noqa: E402
 from rlinf.scheduler.errors import WorkerDied  # noqa: E402
 
