@@ -188,6 +188,7 @@ class Broadcaster:
         endpoint = self._endpoint
         # Shared memory may have to be waited for, which links must not have to: they come after it.
         packed: deque[tuple[list[str], list[str], PackedMessage]] = deque()
+        told: set[str] = set()
         try:
             for message in messages:
                 if message.near:
@@ -200,6 +201,7 @@ class Broadcaster:
             endpoint.links.dispatch(tensors)
             while packed:
                 receivers, others, content = packed.popleft()
+                told.update(receivers)
                 content.transfers = tensors.transfers(receivers[0])
                 self._spread(receivers, (endpoint.name, tag, number, others), content)
             for message in messages:
@@ -210,6 +212,9 @@ class Broadcaster:
         except BaseException as error:
             for receivers, _, content in packed:
                 endpoint.discard(content, receivers)
+            for message in messages:
+                if message.tokens and not told.issuperset(message.near):
+                    endpoint.packer.abandon(message.tokens)
             endpoint.links.revoke(tensors, error)
             raise
 

@@ -24,16 +24,13 @@ class BroadcastMessage(NamedTuple):
         encoded: the object.
         near: receivers that share memory with the source.
         far: the others, by node.
+        tokens: handles in it that one receiver, and no other, will release.
     """
 
     encoded: Encoded
     near: list[str]
     far: list[list[str]]
-
-    @property
-    def receivers(self) -> list[str]:
-        """Names of all."""
-        return [*self.near, *(name for names in self.far for name in names)]
+    tokens: list[int]
 
 
 def encode_all(
@@ -47,29 +44,59 @@ def encode_all(
         receivers: their names.
         tensors: gets what goes by link.
     """
-    encode = endpoint.packer.encode
-    messages = []
-    rest: list[str] = []
+    messages: list[BroadcastMessage] = []
+    try:
+        rest = _encode_alone(endpoint, obj, receivers, tensors, messages)
+        _encode_shared(endpoint, obj, rest, tensors, messages)
+    except BaseException:
+        for message in messages:
+            endpoint.packer.abandon(message.tokens)
+        raise
+    return messages
+
+
+def _encode_alone(
+    endpoint: Endpoint,
+    obj: Any,
+    receivers: Sequence[str],
+    tensors: LinkTensors,
+    messages: list[BroadcastMessage],
+) -> list[str]:
+    """Add the messages to receivers that share a GPU with the source; return the others."""
+    rest = []
     for name in receivers:
         if endpoint.shares_memory(name) and endpoint.shares_gpu(name):
-            devices = endpoint.shared_devices(name)
-            encoded, _ = encode(obj, name, devices, copy=False, links=tensors.taker(name))
-            messages.append(BroadcastMessage(encoded, [name], []))
+            encoded, tokens = endpoint.packer.encode(
+                obj, name, endpoint.shared_devices(name), copy=False, links=tensors.taker(name)
+            )
+            messages.append(BroadcastMessage(encoded, [name], [], tokens))
         else:
             rest.append(name)
+    return rest
+
+
+def _encode_shared(
+    endpoint: Endpoint,
+    obj: Any,
+    receivers: list[str],
+    tensors: LinkTensors,
+    messages: list[BroadcastMessage],
+) -> None:
+    """Add one message for all receivers that get tensors over the same links."""
+    encode = endpoint.packer.encode
     kinds: dict[Route, list[str]] = {}
-    for name in rest:
+    for name in receivers:
         kinds.setdefault(tensors.route(name), []).append(name)
     if len(kinds) > 1:
         # They differ only if something does go by link.
-        taker = tensors.taker(*rest)
+        taker = tensors.taker(*receivers)
         encoded, _ = encode(obj, links=taker)
         if not taker.nbytes:
-            return [*messages, _message(endpoint, encoded, rest)]
+            messages.append(_message(endpoint, encoded, receivers))
+            return
     for names in kinds.values():
         encoded, _ = encode(obj, links=tensors.taker(names[0]))
         messages.append(_message(endpoint, encoded, names))
-    return messages
 
 
 def _message(endpoint: Endpoint, encoded: Encoded, receivers: list[str]) -> BroadcastMessage:
@@ -80,4 +107,4 @@ def _message(endpoint: Endpoint, encoded: Encoded, receivers: list[str]) -> Broa
             near.append(name)
         else:
             far.setdefault(endpoint.node_of(name), []).append(name)
-    return BroadcastMessage(encoded, near, [far[node] for node in sorted(far)])
+    return BroadcastMessage(encoded, near, [far[node] for node in sorted(far)], [])

@@ -10,9 +10,9 @@ a message that nobody takes.
 When something goes wrong on a link, all that is under way on it fails for all members; the next
 message makes a new one.
 
-NCCL is tested only between processes on one GPU, each told by NCCL_HOSTID that it is on a host of
-its own, so over sockets. Between GPUs of one host (NVLink, PCIe) and over InfiniBand it has never
-run. Tests without a GPU use gloo and tensors of the host (`RLINF_DEVICE_LINK=gloo`).
+The tests of NCCL are between processes on one GPU, each told by NCCL_HOSTID that it is on a host
+of its own, so over sockets. Between GPUs of one host (NVLink, PCIe) and over InfiniBand it has
+never run. Tests without a GPU use gloo and tensors of the host (`RLINF_DEVICE_LINK=gloo`).
 """
 
 from __future__ import annotations

@@ -124,14 +124,23 @@ class Packer:
             try:
                 encoded = encode(obj, hook, hook_host=on_host)
             except BaseException:
-                with self._lock:
-                    for token in tokens:
-                        self._open.pop(token, None)
+                self._close(tokens)
                 raise
         if links is not None and links.nbytes:
             encoded = EncodedWithLinkTensors(*encoded)
             encoded.taken = links
         return encoded, tokens
+
+    def abandon(self, tokens: list[int]) -> None:
+        """Let go of what `encode` named in a message that is not sent."""
+        self._close(tokens)
+        for token in tokens:
+            self._exporter.abandon(token)
+
+    def _close(self, tokens: list[int]) -> None:
+        with self._lock:
+            for token in tokens:
+                self._open.pop(token, None)
 
     def when_released(self, tokens: list[int | Work], callback: Callable[..., Any]) -> None:
         """Call `callback` when all that `encode` named is done; with `error=...` if it failed."""

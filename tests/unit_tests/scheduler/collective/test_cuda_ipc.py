@@ -211,8 +211,7 @@ def through_codec(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Packer:
     for pickler in (codec._Pickler, codec._cloud_pickler()):
         monkeypatch.setitem(pickler.dispatch_table, FakeTensor, codec._reduce_tensor)
     monkeypatch.setattr(payload, "_cuda_in_use", lambda: True)
-    links: Any = types.SimpleNamespace(devices_for=lambda _: frozenset(), takes=lambda _: False)
-    packer = Packer(links)
+    packer = Packer()
     yield packer
     packer.pool.close()
 
@@ -239,6 +238,29 @@ def test_memory_that_cannot_be_shared_goes_through_the_host(
     lease = MemoryLease(unshareable(), "slot")
     (came,), tokens = encode_all(lease.tensor)
     assert torch.equal(came, HOST_COPY) and tokens == []
+
+
+def test_what_was_encoded_and_is_not_sent_is_let_go(through_codec: Packer, gpu: FakeGpu) -> None:
+    _, tokens = through_codec.encode([FakeTensor(), FakeTensor()], "reader", frozenset({0}), False)
+    assert len(tokens) == 2 and through_codec._exporter.held_by("reader") == tokens
+    through_codec.abandon(tokens)
+    assert through_codec._exporter.held() == {} and through_codec._open == {}
+    assert len(gpu.counted_down) == 2, "as the reader would have done"
+
+
+def test_a_broadcast_that_cannot_be_sent_keeps_no_handles(
+    through_codec: Packer, gpu: FakeGpu, small_run: Any
+) -> None:
+    source = small_run.join("source:0", visible=[0], own=[0])
+    small_run.join("same:0", visible=[0], own=[0])
+    groups = [("source", [0]), ("same", [0])]
+    source.broadcaster.broadcast([FakeTensor()], groups, ("source", 0))
+    exporter = source.endpoint.packer._exporter
+    assert len(exporter.held_by("same:0")) == 1, "it waits to be read"
+    source.endpoint.links.dispatch = lambda _: (_ for _ in ()).throw(OSError("no link"))
+    with pytest.raises(OSError, match="no link"):
+        source.broadcaster.broadcast([FakeTensor()], groups, ("source", 0))
+    assert len(exporter.held_by("same:0")) == 1 and len(gpu.counted_down) == 1
 
 
 def test_a_sender_that_sees_all_devices_and_a_receiver_that_sees_its_own(
