@@ -95,7 +95,7 @@ class Packer:
         """
         linked = frozenset() if links is None else links.devices
         on_host = HOST in linked
-        if not (on_host or (linked or devices) and _cuda_in_use()):
+        if not (on_host or (linked or devices) and cuda_in_use()):
             return encode(obj), []
         if self._exporter is None and devices:
             from rlinf.scheduler.collective.cuda_ipc import CudaExporter
@@ -365,10 +365,12 @@ class Payload(Deferred):
         nbytes: its size.
         connection: where it came from.
         transfers: its tensors that come by link.
+        bound: whether only this process can decode it.
     """
 
     __slots__ = (
         "nbytes",
+        "bound",
         "connection",
         "transfers",
         "_unpacker",
@@ -393,6 +395,7 @@ class Payload(Deferred):
         self.nbytes = nbytes
         self.connection = connection
         self.transfers = transfers
+        self.bound = False
         self._unpacker = unpacker
         self._buffers: list[memoryview] | None = buffers
         self._arriving = arriving or {}
@@ -439,6 +442,7 @@ class Payload(Deferred):
         return tensor
 
 
-def _cuda_in_use() -> bool:
+def cuda_in_use() -> bool:
+    """Return whether this process has tensors on a GPU, as far as can be known without torch."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
