@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -126,6 +127,9 @@ class DeviceLinks:
     def routes(self, receivers: Iterable[str]) -> dict[str, Route]:
         """Return over which links large tensors go to each receiver that gets some by link."""
         if self._mode == "off" or (self._mode == "nccl" and not self._endpoint.visible):
+            return {}
+        if "torch" not in sys.modules:
+            # There are no tensors yet, and torch takes long to load.
             return {}
         reach = {receiver: self.devices_for(receiver) for receiver in receivers}
         routes: dict[str, Route] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlinf.scheduler import SchedulerError, WorkerDied
+from rlinf.scheduler import CollectiveGroupOptions, SchedulerError, WorkerDied
 from rlinf.scheduler.collective import device_links
 from rlinf.scheduler.collective.broadcast import Broadcaster
 from rlinf.scheduler.collective.device_group import DeviceGroup
@@ -265,6 +265,22 @@ def test_unused_links_are_closed_and_made_again(small_run, monkeypatch):
     send(root, torch.ones(LARGE), "root", "two", "three").wait()
     assert [waiting.wait().sum() for waiting in taking] == [LARGE] * 2
     assert links(root) == used
+
+
+def test_a_group_has_the_options_that_its_receivers_have_in_common(small_run):
+    names = ("root", "one", "two", "three")
+    root, *others = join(small_run, *names)
+    options = CollectiveGroupOptions(accel_max_ctas=4)
+    for name in ("one:0", "two:0"):
+        root.endpoint.links.set_options(name, options)
+    for receivers, due in (("one", "two"), options), (("one", "three"), CollectiveGroupOptions()):
+        members = [m for n, m in zip(names[1:], others, strict=True) if n in receivers]
+        taking = [take(member, "root", *receivers) for member in members]
+        send(root, torch.ones(LARGE), "root", *receivers).wait()
+        assert [float(waiting.wait()[0]) for waiting in taking] == [1.0, 1.0]
+        assert members[-1].endpoint.links._all()[-1].address.options == due
+    with pytest.raises(ValueError, match="cannot be changed"):
+        root.endpoint.links.set_options("three:0", options)
 
 
 def test_a_receiver_that_cannot_be_told_ends_the_link_for_all(small_run, monkeypatch):
