@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.channel.device_items import DeviceItem, encode_item
 from rlinf.scheduler.channel.entries import Lent
 from rlinf.scheduler.channel.errors import KeeperLost
 from rlinf.scheduler.channel.outbox import Outbox
@@ -75,16 +76,17 @@ class ChannelClient:
         """Start to put an item."""
         keeper = keeper_of(spec, key)
         self.raise_late_error(spec.id)
-        encoded, _ = self.endpoint.packer.encode(obj)
+        item = encode_item(self.endpoint, obj, lambda: self.outbox.device_room)
         limit = self._limit(timeout)
-        ticket, parts = None, [encoded.header, *encoded.buffers]
-        if encoded.nbytes > INLINE_BYTES:
-            ticket = self.outbox.add(encoded, keeper, spec.redeliver, limit or 1e9)
-            parts = []
+        ticket, parts = None, []
+        if isinstance(item, DeviceItem) or item.nbytes > INLINE_BYTES:
+            ticket = self.outbox.add(item, keeper, spec.redeliver, limit or 1e9)
+        else:
+            parts = [item.header, *item.buffers]
         # Without a bound there is nothing to wait for: a refusal is reported by the next request.
         quiet = wait and not spec.maxsize and not spec.maxbytes
         number = self.number()
-        fields = (number, spec.id, key, weight, encoded.nbytes, ticket, wait, quiet)
+        fields = (number, spec.id, key, weight, item.nbytes, ticket, wait, quiet)
         try:
             if quiet:
                 self.endpoint.submit(self.endpoint.connections.to(keeper), "q.put", fields, parts)
@@ -402,7 +404,7 @@ class ChannelClient:
     def _on_item(
         self, producer: str, _: Connection, fields: tuple[Any, ...], body: Payload
     ) -> None:
-        number, index = fields
+        number, index, body.bound = fields
         with self._lock:
             pending = self._pending.get(number)
             if pending is None or pending.missing is None:

@@ -167,7 +167,14 @@ class Granted(Batch):
 
 def copies(payload: Payload | None) -> list[bytes]:
     """Return the parts of an item, to send it back; none if it is lost or could not be opened."""
+    if payload is None:
+        return []
     try:
-        return [bytes(part) for part in payload.parts] if payload is not None else []
+        if payload.bound:
+            from rlinf.scheduler.collective.codec import encode
+
+            encoded = encode(payload.load())
+            return [encoded.header, *map(bytes, encoded.buffers)]
+        return [bytes(part) for part in payload.parts]
     except SchedulerError:
         return []

@@ -2,7 +2,8 @@
 
 On the sender's node all receivers read the same block of shared memory. On each other node one
 receiver gets the bytes and shares them with its neighbours. If there are several other nodes, the
-bytes go from one to the next (`HostChain`).
+bytes go from one to the next (`HostChain`). Large tensors on a GPU go to other GPUs by link, once
+for all receivers (`DeviceLinks`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import itertools
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf.scheduler.address import WorkerAddress
+from rlinf.scheduler.collective.broadcast_messages import BroadcastMessage, encode_all
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.host_chain import HostChain
 from rlinf.scheduler.collective.mailbox import Mailbox
@@ -24,6 +27,7 @@ from rlinf.scheduler.errors import SchedulerError
 from rlinf.scheduler.net.connection import Connection
 
 if TYPE_CHECKING:
+    from rlinf.scheduler.collective.link_tensors import LinkTensors
     from rlinf.scheduler.collective.payload import PackedMessage, Payload
 
 Groups = Sequence[tuple[str, Any]]
@@ -74,6 +78,15 @@ class _Plan(NamedTuple):
     members: dict[str, None]
 
 
+@dataclass
+class _Sent:
+    """A broadcast that not all have taken yet: who is missing, its work, its tensors by link."""
+
+    missing: set[str]
+    work: Work
+    tensors: LinkTensors | None = None
+
+
 class Broadcaster:
     """Broadcasts of a process, as source, relay and receiver."""
 
@@ -82,7 +95,7 @@ class Broadcaster:
         self._mailbox = mailbox
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._missing: dict[int, tuple[set[str], Work]] = {}
+        self._sent: dict[int, _Sent] = {}
         # By what the caller gave: working it out takes as long as the list of members is.
         self._plans: dict[Any, _Plan] = {}
         # By tag: broadcasts to hand on, in the order in which they came.
@@ -146,47 +159,64 @@ class Broadcaster:
             work.finish(obj)
             return work
         endpoint.watch(*receivers)
+        sent = _Sent(set(receivers), work)
         with self._lock:
-            self._missing[number] = (set(receivers), work)
-        work.on_done(lambda _: self._missing.pop(number, None))
+            self._sent[number] = sent
+        work.on_done(lambda _: self._sent.pop(number, None))
         try:
-            self._spread_out(number, obj, receivers, tag, limit or 1e9)
+            endpoint.locate(receivers)
+            tensors = sent.tensors = endpoint.links.collect(receivers, copy=False)
+            messages = encode_all(endpoint, (number, obj), receivers, tensors)
+            tensors.close()
+            for transfer in tensors.left:
+                transfer.on_done(partial(_fail_with, work))
+            self._spread_out(messages, number, tag, tensors, limit or 1e9)
         except BaseException as error:
             work.finish(error=error)
             raise
         return work.then(lambda _: obj)
 
     def _spread_out(
-        self, number: int, obj: Any, receivers: list[str], tag: str, limit: float
+        self,
+        messages: list[BroadcastMessage],
+        number: int,
+        tag: str,
+        tensors: LinkTensors,
+        limit: float,
     ) -> None:
+        """Send each message to its receivers."""
         endpoint = self._endpoint
-        endpoint.locate(receivers)
-        near: list[str] = []
-        far: dict[int, list[str]] = {}
-        for receiver in receivers:
-            if endpoint.shares_memory(receiver):
-                near.append(receiver)
-            else:
-                far.setdefault(endpoint.node_of(receiver), []).append(receiver)
-        # GPU handles are made for one reader each, so readers on this GPU get messages of their
-        # own.
-        alone = [r for r in near if endpoint.shares_gpu(r)]
-        for receiver in alone:
-            encoded, _ = endpoint.encode_for(receiver, (number, obj), copy=False)
-            packed = endpoint.pack_for(receiver, encoded, limit)
-            self._spread([receiver], (endpoint.name, tag, number, []), packed)
-        rest = [r for r in near if not endpoint.shares_gpu(r)]
-        if rest or far:
-            encoded, _ = endpoint.packer.encode((number, obj))
-            if rest:
-                packed = endpoint.packer.pack(encoded, rest, True, limit)
-                self._spread(rest, (endpoint.name, tag, number, []), packed)
-            route = [far[node] for node in sorted(far)]
-            if len(route) > 1:
-                self._chain.send(route, tag, number, [encoded.header, *encoded.buffers])
-            for first, *others in route if len(route) == 1 else ():
-                packed = endpoint.packer.pack(encoded, [first], False, 1.0)
-                self._spread([first], (endpoint.name, tag, number, others), packed)
+        # Shared memory may have to be waited for, which links must not have to: they come after it.
+        packed: deque[tuple[list[str], list[str], PackedMessage]] = deque()
+        told: set[str] = set()
+        try:
+            for message in messages:
+                if message.near:
+                    content = endpoint.packer.pack(message.encoded, message.near, True, limit)
+                    packed.append((message.near, [], content))
+                if len(message.far) == 1:
+                    first, *others = message.far[0]
+                    content = endpoint.packer.pack(message.encoded, [first], False, limit)
+                    packed.append(([first], others, content))
+            endpoint.links.dispatch(tensors)
+            while packed:
+                receivers, others, content = packed.popleft()
+                told.update(receivers)
+                content.transfers = tensors.transfers(receivers[0])
+                self._spread(receivers, (endpoint.name, tag, number, others), content)
+            for message in messages:
+                if len(message.far) > 1:
+                    parts = [message.encoded.header, *message.encoded.buffers]
+                    transfers = tensors.transfers(message.far[0][0])
+                    self._chain.send(message.far, tag, number, parts, transfers)
+        except BaseException as error:
+            for receivers, _, content in packed:
+                endpoint.discard(content, receivers)
+            for message in messages:
+                if message.tokens and not told.issuperset(message.near):
+                    endpoint.packer.abandon(message.tokens)
+            endpoint.links.revoke(tensors, error)
+            raise
 
     def _spread(self, receivers: list[str], fields: tuple[Any, ...], packed: PackedMessage) -> None:
         """Send one message to each receiver; after a failure, none of the others gets it."""
@@ -237,6 +267,7 @@ class Broadcaster:
         try:
             try:
                 packed = self._copy(to, payload.parts)
+                packed.transfers = payload.transfers
             finally:
                 copied.finish()
             self._spread(to, (root, tag, number, []), packed)
@@ -266,26 +297,37 @@ class Broadcaster:
     def _on_undelivered(self, sender: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
         number, error = fields
         with self._lock:
-            _, work = self._missing.get(number, (set(), None))
-        if work is not None:
-            work.finish(error=error)
+            sent = self._sent.get(number)
+        if sent is not None and sent.tensors is not None:
+            # Those who were told of transfers by link would wait there for those who were not.
+            self._endpoint.links.revoke(sent.tensors, error)
+            sent.work.finish(error=error)
 
     def _on_arrived(self, sender: str, _: Connection, fields: tuple[Any, ...], __: Any) -> None:
         self._arrived(fields[0], sender)
 
     def _arrived(self, number: int, receiver: str) -> None:
         with self._lock:
-            missing, work = self._missing.get(number, (set(), None))
-            missing.discard(receiver)
-            complete = work is not None and not missing
-        if complete and work is not None:
-            work.finish()
+            sent = self._sent.get(number)
+            if sent is not None:
+                sent.missing.discard(receiver)
+            complete = sent is not None and not sent.missing
+        if complete and sent is not None:
+            sent.work.finish()
 
     def _on_end(self, peer: str, error: BaseException) -> None:
         with self._lock:
-            failed = [work for missing, work in self._missing.values() if peer in missing]
+            failed = [sent.work for sent in self._sent.values() if peer in sent.missing]
         for work in failed:
             work.finish(error=error)
+
+
+def _fail_with(work: Work, transfer: Work) -> None:
+    """Fail a broadcast whose tensors could not leave: nobody will say that it has them."""
+    try:
+        transfer.result()
+    except Exception as error:
+        work.finish(error=error)
 
 
 def _key(groups: Groups, source: tuple[str, Any] | None) -> Any:

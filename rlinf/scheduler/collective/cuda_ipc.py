@@ -199,7 +199,7 @@ class CudaExporter:
             yield hook
         except BaseException:
             for token in made:
-                self._abandon(token.id)
+                self.abandon(token.id)
             raise
 
     def _warn(self, error: CannotShareError) -> None:
@@ -220,7 +220,7 @@ class CudaExporter:
             ids = [i for i, exported in self._exported.items() if exported.owner == owner]
             lent = [self._leased.pop(key) for key in list(self._leased) if key[0] == owner]
         for token_id in ids:
-            self._abandon(token_id)
+            self.abandon(token_id)
         for _, token in lent:
             # Where the lease has ended and the reader had closed it, torch may have no count of it.
             with contextlib.suppress(RuntimeError):
@@ -253,7 +253,7 @@ class CudaExporter:
             self._shares[storage._cdata] = known, count + 1
             return count + 1
 
-    def _abandon(self, token_id: int) -> None:
+    def abandon(self, token_id: int) -> None:
         """Drop a tensor whose reader will never count torch's own reference down."""
         with self._lock:
             exported = self._exported.pop(token_id, None)

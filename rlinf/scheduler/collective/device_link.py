@@ -1,16 +1,16 @@
-"""A link: an ordered, one-directional stream of tensors from one process to another.
+"""A link: an ordered, one-directional stream of tensors from one process to one or several others.
 
-A link moves tensors between GPUs without the host, by NCCL (see `pair_group`). Messages go their
-usual way and only say which tensors come over which link, and under which number. Each side has one
-thread per link, which sends or receives in the order of these numbers, so that the operations of
-both sides pair up whatever the order in which messages are sent and arrive. The receiving thread
+A link moves tensors between GPUs without the host, by NCCL (see `device_group`). Messages go their
+usual way and only say which tensors come over which link, and under which number. Each member has
+one thread per link, which sends or receives in the order of these numbers, so that the operations
+of all members match whatever the order in which messages are sent and arrive. The receiving thread
 begins when a message has arrived, whether or not somebody asks for it: nothing can be stuck behind
 a message that nobody takes.
 
-When something goes wrong on a link, all that is under way on it fails on both sides; the next
+When something goes wrong on a link, all that is under way on it fails for all members; the next
 message makes a new one.
 
-NCCL is tested only between two processes on one GPU, each told by NCCL_HOSTID that it is on a host
+The tests of NCCL are between processes on one GPU, each told by NCCL_HOSTID that it is on a host
 of its own, so over sockets. Between GPUs of one host (NVLink, PCIe) and over InfiniBand it has
 never run. Tests without a GPU use gloo and tensors of the host (`RLINF_DEVICE_LINK=gloo`).
 """
@@ -20,75 +20,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from rlinf.scheduler.collective import pair_group
+from rlinf.scheduler.collective import group_store
+from rlinf.scheduler.collective.device_group import DeviceGroup, GroupPlace, Turn
+from rlinf.scheduler.collective.link_steps import LinkAddress, Step
 from rlinf.scheduler.collective.options import CollectiveGroupOptions
-from rlinf.scheduler.collective.pair_group import RECEIVER, SENDER, PairGroup, TensorSpec
-from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.errors import SchedulerError
 
-if TYPE_CHECKING:
-    import torch
-
 _GRACE = 10.0
-"""Seconds in which the death of a peer is expected to be known after a link to it broke."""
+"""Seconds in which the death of a member is expected to be known after a link broke."""
 
 
 class DeviceLinkError(SchedulerError):
-    """Tensors were lost because a link between two devices failed."""
-
-
-class LinkAddress(NamedTuple):
-    """Where a receiver finds the sender's side of a link, and how both sides set it up."""
-
-    id: str
-    backend: str
-    host: str
-    port: int
-    options: CollectiveGroupOptions = CollectiveGroupOptions()
-
-
-class TransferSpec(NamedTuple):
-    """What a message says of its tensors that come over a link."""
-
-    link: LinkAddress
-    number: int
-    tensors: tuple[TensorSpec, ...]
-
-
-class OutgoingTransfer(NamedTuple):
-    """Tensors to send.
-
-    Attributes:
-        tensors: contiguous, on the device of the link.
-        ready: CUDA event after which they have their values; None on the host.
-        work: done when they have left.
-    """
-
-    tensors: Sequence[torch.Tensor]
-    ready: Any
-    work: Work
-
-    def move(self, group: PairGroup, number: int, limit: float | None) -> Any:
-        """Send them."""
-        group.send(number, self.tensors, self.ready, limit)
-
-
-class IncomingTransfer(NamedTuple):
-    """Tensors to receive.
-
-    Attributes:
-        tensors: what they are.
-        work: done when they have come; its outcome is the list of them.
-    """
-
-    tensors: Sequence[TensorSpec]
-    work: Work
-
-    def move(self, group: PairGroup, number: int, limit: float | None) -> Any:
-        """Receive them."""
-        return group.receive(number, self.tensors, limit)
+    """Tensors were lost because a link between devices failed."""
 
 
 class LinkContext(NamedTuple):
@@ -96,6 +41,8 @@ class LinkContext(NamedTuple):
 
     Attributes:
         name: its name.
+        host: address of its node.
+        turn: what it gives to one link at a time.
         limit: seconds after which a transfer that has begun is given up.
         ended: tells why a peer has ended, or None while it lives; may block.
         on_broken: called in a link's thread when the link has broken on its own, with the reason,
@@ -103,107 +50,106 @@ class LinkContext(NamedTuple):
     """
 
     name: str
+    host: str
+    turn: Turn
     limit: float | None
     ended: Callable[[str], BaseException | None]
     on_broken: Callable[[DeviceLink, BaseException], None]
 
 
 class DeviceLink:
-    """One side of a link.
+    """One member's side of a link.
 
     Attributes:
-        peer: name of the process on the other side.
-        address: where the sender's side is.
+        address: who the members are, and where the source is.
+        is_source: whether this member sends.
     """
 
     def __init__(
-        self,
-        context: LinkContext,
-        peer: str,
-        address: LinkAddress,
-        rank: int,
-        device: int,
-        listener: Any = None,
+        self, context: LinkContext, address: LinkAddress, device: int, listener: Any = None
     ):
-        """Use `outgoing` or `incoming`."""
-        self.peer = peer
+        """Begin to connect; `create` makes the source's side.
+
+        Args:
+            context: this process.
+            address: the link.
+            device: index of the GPU that tensors leave from, or come to.
+            listener: socket of the source's store; None for receivers.
+        """
         self.address = address
-        self._rank = rank
+        self.is_source = listener is not None
         self._device = device
         self._context = context
         self._listener = listener
         self._state = threading.Condition()
-        self._posted: dict[int, OutgoingTransfer | IncomingTransfer] = {}
+        self._posted: dict[int, Step] = {}
         self._count = 0
         self._next = 0
-        self._moving: OutgoingTransfer | IncomingTransfer | None = None
+        self._moving: Step | None = None
         self._error: BaseException | None = None
-        self._server: pair_group.Server | None = None
-        self._group: PairGroup | None = None
+        self._server: group_store.Server | None = None
+        self._group: DeviceGroup | None = None
         self._taking_down = threading.Lock()
-        name = f"rlinf-link {('to', 'from')[rank]} {peer}"
+        name = f"rlinf-link {self._way}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @classmethod
-    def outgoing(
+    def create(
         cls,
         context: LinkContext,
-        peer: str,
+        receivers: Sequence[str],
         link_id: str,
         backend: str,
-        host: str,
         device: int,
         options: CollectiveGroupOptions,
     ) -> DeviceLink:
-        """Return the sender's side of a new link.
+        """Return the source's side of a new link.
 
         Args:
-            context: this process.
-            peer: name of the receiver.
+            context: this process, which is the source.
+            receivers: names of the receivers.
             link_id: identity of the link in the whole run.
             backend: `nccl` or `gloo`.
-            host: address of this process's node, on which the receiver finds it.
             device: index of the GPU that the tensors are on.
             options: settings of the group.
         """
-        listener = pair_group.listen(host)
-        address = LinkAddress(link_id, backend, host, listener.getsockname()[1], options)
-        return cls(context, peer, address, SENDER, device, listener)
+        listener = group_store.listen(context.host)
+        port = listener.getsockname()[1]
+        members = (context.name, *receivers)
+        address = LinkAddress(link_id, backend, context.host, port, members, options)
+        return cls(context, address, device, listener)
 
-    @classmethod
-    def incoming(
-        cls, context: LinkContext, peer: str, address: LinkAddress, device: int
-    ) -> DeviceLink:
-        """Return the receiver's side of a link that a peer has made.
-
-        `device` is where tensors come.
-        """
-        return cls(context, peer, address, RECEIVER, device)
+    @property
+    def _way(self) -> str:
+        if self.is_source:
+            return f"to {', '.join(self.address.receivers)}"
+        return f"from {self.address.source}"
 
     # -- any thread ---------------------------------------------------------------------------
 
-    def send(self, outgoing: OutgoingTransfer) -> TransferSpec:
-        """Queue tensors; the message that brings the transfer to the receiver must follow."""
+    def reserve(self) -> int:
+        """Return the next number; a step has to be posted under it, and be told to receivers."""
         with self._state:
             number = self._count
             self._count += 1
-        self._post(number, outgoing)
-        specs = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in outgoing.tensors]
-        return TransferSpec(self.address, number, tuple(specs))
+        return number
 
-    def receive(self, transfer: TransferSpec, work: Work) -> None:
-        """Receive tensors when it is their turn."""
-        self._post(transfer.number, IncomingTransfer(transfer.tensors, work))
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, as far as the source knows."""
+        with self._state:
+            return self._next == self._count and self._moving is None
 
-    def _post(self, number: int, batch: OutgoingTransfer | IncomingTransfer) -> None:
+    def post(self, number: int, step: Step) -> None:
+        """Do a step when it is its turn."""
         with self._state:
             error = self._error
             if error is None:
-                self._posted[number] = batch
+                self._posted[number] = step
                 self._state.notify_all()
         if error is not None:
-            batch.work.finish(error=error)
+            step.work.finish(error=error)
 
     def end(self, error: BaseException) -> None:
         """Fail what is under way, and what comes later, and end the thread."""
@@ -211,11 +157,11 @@ class DeviceLink:
             if self._error is not None:
                 return
             self._error = error
-            batches = [*([self._moving] if self._moving else []), *self._posted.values()]
+            steps = [*([self._moving] if self._moving else []), *self._posted.values()]
             self._posted.clear()
             self._state.notify_all()
-        for batch in batches:
-            batch.work.finish(error=error)
+        for step in steps:
+            step.work.finish(error=error)
         # Takes half a second with NCCL.
         threading.Thread(target=self._take_down, name="rlinf-link end", daemon=True).start()
 
@@ -238,36 +184,41 @@ class DeviceLink:
     def _run(self) -> None:
         try:
             group = self._connect()
-            while (batch := self._take()) is not None:
-                outcome = batch.move(group, self._next - 1, self._context.limit)
+            while (step := self._take()) is not None:
+                outcome = step.move(group, self._next - 1, self._context.limit)
                 with self._state:
                     self._moving = None
                     error = self._error
                 # What an ended link has moved may be garbage.
-                batch.work.finish(outcome, error)
-                del batch, outcome
+                step.work.finish(outcome, error)
+                del step, outcome
         except Exception as error:
             self._broken(error)
         finally:
             self._take_down()
 
-    def _connect(self) -> PairGroup:
+    def _connect(self) -> DeviceGroup:
         if self._listener is not None:
-            self._server = pair_group.Server(self._listener)
-        address = self.address
-        group = PairGroup(
+            self._server = group_store.Server(self._listener)
+        address, context = self.address, self._context
+        members = address.members
+        group = DeviceGroup(
             address.backend,
-            self._rank,
-            self._context.name < self.peer,
-            self._device,
-            (address.host, address.port),
+            GroupPlace(
+                members.index(context.name),
+                tuple(sorted(range(len(members)), key=members.__getitem__)),
+                self._device,
+                context.host,
+                (address.host, address.port),
+            ),
             address.options,
+            context.turn,
             given_up=lambda: self._error is not None,
         )
         self._group = group
         return group
 
-    def _take(self) -> OutgoingTransfer | IncomingTransfer | None:
+    def _take(self) -> Step | None:
         with self._state:
             self._state.wait_for(lambda: self._error is not None or self._next in self._posted)
             if self._error is not None:
@@ -277,19 +228,20 @@ class DeviceLink:
             return self._moving
 
     def _broken(self, cause: Exception) -> None:
-        # If the peer has died, that is what is to be told, and it is known in a moment.
+        # If a member has died, that is what is to be told, and it is known in a moment.
         deadline = time.monotonic() + _GRACE
+        others = [name for name in self.address.members if name != self._context.name]
         error: BaseException | None = None
         while error is None and self._error is None and time.monotonic() < deadline:
-            error = self._context.ended(self.peer)
+            ends = map(self._context.ended, others)
+            error = next((end for end in ends if end is not None), None)
             time.sleep(0.02)
         if self._error is not None:
             # It was ended, and this is how its thread noticed.
             return
         if error is None:
-            way = ("to", "from")[self._rank]
             error = DeviceLinkError(
-                f"tensors {way} {self.peer} were lost: the {self.address.backend} link failed with "
+                f"tensors {self._way} were lost: the {self.address.backend} link failed with "
                 f"{type(cause).__name__}: {cause}. RLINF_DEVICE_LINK=off uses the host instead."
             )
             error.__cause__ = cause

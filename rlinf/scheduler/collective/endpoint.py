@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.address import WorkerInfo, life_at
-from rlinf.scheduler.collective.links import DeviceLinks
+from rlinf.scheduler.collective.device_links import DeviceLinks
 from rlinf.scheduler.collective.peer_connections import PeerConnections
 from rlinf.scheduler.collective.peer_losses import PeerLeft, PeerLoss, PeerLosses, explain
 from rlinf.scheduler.errors import (
@@ -34,6 +34,7 @@ from rlinf.scheduler.spec import RunSpec, memory_domain
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.codec import Encoded
+    from rlinf.scheduler.collective.link_steps import TransferSpec
     from rlinf.scheduler.collective.payload import PackedMessage, Packer, Payload, Unpacker
     from rlinf.scheduler.collective.shm import Block
     from rlinf.scheduler.collective.work import Work
@@ -128,7 +129,7 @@ class Endpoint:
         # Two threads may need it at once, and there must be one.
         with self._packer_lock:
             if "packer" not in self.__dict__:
-                self.__dict__["packer"] = Packer(self.links)
+                self.__dict__["packer"] = Packer()
             return self.__dict__["packer"]
 
     @cached_property
@@ -235,17 +236,35 @@ class Endpoint:
     def encode_for(
         self, peer: str, obj: Any, copy: bool = True
     ) -> tuple[Encoded, list[int | Work]]:
-        """Encode an object for one peer; see `Packer.encode`."""
-        return self.packer.encode(obj, peer, self.shared_devices(peer), copy)
+        """Encode an object for one peer, and say what must be done before it may change.
+
+        See `Packer.encode`; transfers by link come after what that names.
+        """
+        tensors = self.links.collect((peer,), copy)
+        links = tensors.taker(peer) if tensors.route(peer) else None
+        encoded, tokens = self.packer.encode(obj, peer, self.shared_devices(peer), copy, links)
+        tensors.close()
+        return encoded, [*tokens, *tensors.left]
 
     def pack_for(self, peer: str, encoded: Encoded, timeout: float = 60.0) -> PackedMessage:
-        """Prepare an encoded object for one peer."""
-        return self.packer.pack(encoded, (peer,), self.shares_memory(peer), timeout)
+        """Prepare an object that `encode_for` has encoded; the message must follow."""
+        packed = self.packer.pack(encoded, (peer,), self.shares_memory(peer), timeout)
+        taken = getattr(encoded, "taken", None)
+        if taken is not None:
+            # Last: a link waits for every transfer that it was told of.
+            self.links.dispatch(taken.tensors)
+            packed.transfers = taken.tensors.transfers(peer)
+        return packed
 
-    def payload(self, connection: Connection, parts: list[memoryview]) -> Payload:
+    def payload(
+        self,
+        connection: Connection,
+        parts: list[memoryview],
+        transfers: tuple[TransferSpec, ...] = (),
+    ) -> Payload:
         """Return the object whose parts have come on a connection, not yet decoded."""
-        nbytes = sum(map(len, parts))
-        return self._unpacker.take(connection, connection.identity["name"], parts, None, nbytes)
+        sender, nbytes = connection.identity["name"], sum(map(len, parts))
+        return self._unpacker.take(connection, sender, parts, None, nbytes, transfers)
 
     def read_own(self, block: Block) -> list[memoryview]:
         """Return the buffers of a block of this process, for a peer that shares no memory."""

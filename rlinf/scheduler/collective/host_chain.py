@@ -16,6 +16,7 @@ from rlinf.scheduler.net.buffers import POOL
 from rlinf.scheduler.net.connection import Connection
 
 if TYPE_CHECKING:
+    from rlinf.scheduler.collective.link_steps import TransferSpec
     from rlinf.scheduler.collective.payload import Payload
 
 CHUNK = 4 << 20
@@ -50,8 +51,22 @@ class HostChain:
         endpoint.on("chain.part", self._on_part)
         endpoint.on_end(self._on_end)
 
-    def send(self, route: Route, tag: str, number: int, parts: Sequence[Any]) -> None:
+    def send(
+        self,
+        route: Route,
+        tag: str,
+        number: int,
+        parts: Sequence[Any],
+        transfers: tuple[TransferSpec, ...] = (),
+    ) -> None:
         """Send the bytes of an object along a chain; they must not change before all have it.
+
+        Args:
+            route: who gets it.
+            tag: stream that it belongs to.
+            number: of the broadcast at its source.
+            parts: the object.
+            transfers: its tensors that come by link.
 
         Raises:
             PeerLost: the first host cannot be reached.
@@ -62,7 +77,7 @@ class HostChain:
         sizes = [len(view) for view in views]
         # What is unpickled is in the first part, which goes with the message that begins.
         head, *rest = views
-        begin = (endpoint.name, tag, number, route, sizes)
+        begin = (endpoint.name, tag, number, route, sizes, transfers)
         endpoint.submit(connection, "chain", begin, [head])
         for chunk in chunks(rest, CHUNK):
             endpoint.submit(connection, "chain.part", (endpoint.name, number), chunk, covered=0)
@@ -74,12 +89,13 @@ class HostChain:
         fields: tuple[Any, ...],
         buffers: list[memoryview],
     ) -> None:
-        source, tag, number, (own, *rest), sizes = fields
+        source, tag, number, (own, *rest), *content = fields
         onward = None
         if rest:
             onward = self._onward_to(rest[0][0])
-            onward.send((source, number), "chain", (source, tag, number, rest, sizes), buffers)
-        incoming = _Incoming(sender, (source, tag, number, own[1:]), buffers[0], sizes[1:], onward)
+            onward.send((source, number), "chain", (source, tag, number, rest, *content), buffers)
+        here = (source, tag, number, own[1:])
+        incoming = _Incoming(sender, here, buffers[0], *content, onward)
         self._incoming[source, number] = incoming
         if incoming.complete:
             self._finish(connection, (source, number))
@@ -99,7 +115,7 @@ class HostChain:
 
     def _finish(self, connection: Connection, key: _Key) -> None:
         incoming = self._incoming.pop(key)
-        payload = self._endpoint.payload(connection, incoming.parts())
+        payload = self._endpoint.payload(connection, incoming.parts(), incoming.transfers)
         self._deliver(incoming.fields, payload)
 
     def _onward_to(self, peer: str) -> _Onward:
@@ -126,7 +142,8 @@ class _Incoming:
         upstream: who sends it.
         fields: source, tag, number, neighbours.
         head: its first part.
-        sizes: of the other parts.
+        sizes: of all parts.
+        transfers: its tensors that come by link.
         onward: sends it to the next host; None at the end of the chain.
     """
 
@@ -136,14 +153,16 @@ class _Incoming:
         fields: tuple[str, str, int, list[str]],
         head: memoryview,
         sizes: list[int],
+        transfers: tuple[TransferSpec, ...],
         onward: _Onward | None,
     ):
         self.upstream = upstream
         self.fields = fields
+        self.transfers = transfers
         self.onward = onward
         self._head = head
-        self._sizes = sizes
-        self._total = sum(sizes)
+        self._sizes = sizes[1:]
+        self._total = sum(self._sizes)
         self._memory: memoryview | None = None
         self._filled = 0
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CollectiveGroupOptions:
-    """Settings of the device links between two workers.
+    """Settings of the device links from one worker to others.
 
     They count when the first tensor goes from one worker to the other by NCCL: those of the sender
-    are used on both sides. Other ways, through the host or shared memory, have no such settings.
+    are used on both sides. A broadcast has those of its receivers if they are the same for all.
+    Other ways, through the host or shared memory, have no such settings.
 
     Attributes:
         accel_cluster_size: blocks of a cooperative group array, 0 to 8; None is NCCL's default.

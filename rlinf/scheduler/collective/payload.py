@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.collective.codec import Encoded, decode, encode
-from rlinf.scheduler.collective.links import HOST, DeviceLinks, LinkTensors, LinkToken
-from rlinf.scheduler.collective.pair_group import arrived
+from rlinf.scheduler.collective.device_group import arrived
+from rlinf.scheduler.collective.device_links import DeviceLinks
+from rlinf.scheduler.collective.link_steps import TransferSpec
+from rlinf.scheduler.collective.link_tensors import HOST, LinkTaker, LinkToken
 from rlinf.scheduler.collective.shm import Descriptor, SegmentPool
 from rlinf.scheduler.collective.shm_reader import SegmentReader
 from rlinf.scheduler.collective.shm_segment import SegmentUnavailable
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     import torch
 
     from rlinf.scheduler.collective.cuda_ipc import CudaExporter, CudaToken, LeaseToken
-    from rlinf.scheduler.collective.device_link import TransferSpec
 
 SHARED_BYTES = 32 * 1024
 """Messages from this size on go through shared memory where both sides have it."""
@@ -50,22 +51,21 @@ class PackedMessage:
 
 
 class EncodedWithLinkTensors(Encoded):
-    """An encoded object for one receiver, some of whose tensors go by link."""
+    """An encoded object, some of whose tensors go by link."""
 
-    link_tensors: LinkTensors
+    taken: LinkTaker
 
     @property
     def nbytes(self) -> int:
         """Size of all, the tensors that go by link included."""
-        return super().nbytes + self.link_tensors.nbytes
+        return super().nbytes + self.taken.nbytes
 
 
 class Packer:
     """The sending side of a process: encodes, and owns the shared memory that it hands out."""
 
-    def __init__(self, links: DeviceLinks) -> None:
+    def __init__(self) -> None:
         self.pool = SegmentPool()
-        self._links = links
         self._exporter: CudaExporter | None = None
         self._lock = threading.Lock()
         # Tensors that somebody waits for, or is about to, until their reader has copied them.
@@ -78,31 +78,31 @@ class Packer:
         reader: str | None = None,
         devices: frozenset[int] = frozenset(),
         copy: bool = True,
-    ) -> tuple[Encoded, list[int | Work]]:
+        links: LinkTaker | None = None,
+    ) -> tuple[Encoded, list[int]]:
         """Encode an object.
 
         Args:
             obj: the object.
-            reader: who gets it, if that is one process; its GPUs then decide how tensors travel.
+            reader: who gets it; only needed where `devices` are given.
             devices: indices here of the GPUs that they have in common; tensors on these become
-                handles, large ones on other GPUs go by link, all others through the host.
+                handles.
             copy: hand out copies of such tensors, so that the originals may change at once.
+            links: takes tensors that go by link. All others go through the host.
 
         Returns:
-            The encoded object, and what must be done before originals may change: tokens of the
-            tensors that the reader has to copy, and transfers by link.
+            The encoded object, and what the reader has to copy before originals may change.
         """
-        linked = frozenset() if reader is None else self._links.devices_for(reader)
+        linked = frozenset() if links is None else links.devices
         on_host = HOST in linked
-        if reader is None or not (on_host or (linked or devices) and _cuda_in_use()):
+        if not (on_host or (linked or devices) and cuda_in_use()):
             return encode(obj), []
         if self._exporter is None and devices:
             from rlinf.scheduler.collective.cuda_ipc import CudaExporter
 
             self._exporter = CudaExporter()
-        tokens: list[int | Work] = []
-        link_tensors = LinkTensors(reader, copy)
-        exporter = self._exporter
+        tokens: list[int] = []
+        exporter = self._exporter if devices else None
         if exporter is not None:
             from rlinf.scheduler.collective.cuda_ipc import LeaseToken
         with exporter.sending_to(reader) if exporter else nullcontext() as export:
@@ -119,23 +119,28 @@ class Packer:
                         with self._lock:
                             self._open[token.id] = None
                     return token
-                if device in linked and self._links.takes(tensor):
-                    return link_tensors.add(tensor)
-                return None
+                return None if links is None else links(tensor)
 
             try:
                 encoded = encode(obj, hook, hook_host=on_host)
             except BaseException:
-                with self._lock:
-                    for token in tokens:
-                        self._open.pop(token, None)
+                self._close(tokens)
                 raise
-        if link_tensors.nbytes:
-            link_tensors.close()
+        if links is not None and links.nbytes:
             encoded = EncodedWithLinkTensors(*encoded)
-            encoded.link_tensors = link_tensors
-            tokens += link_tensors.left
+            encoded.taken = links
         return encoded, tokens
+
+    def abandon(self, tokens: list[int]) -> None:
+        """Let go of what `encode` named in a message that is not sent."""
+        self._close(tokens)
+        for token in tokens:
+            self._exporter.abandon(token)
+
+    def _close(self, tokens: list[int]) -> None:
+        with self._lock:
+            for token in tokens:
+                self._open.pop(token, None)
 
     def when_released(self, tokens: list[int | Work], callback: Callable[..., Any]) -> None:
         """Call `callback` when all that `encode` named is done; with `error=...` if it failed."""
@@ -180,10 +185,6 @@ class Packer:
         if shared and sum(map(len, packed.buffers)) >= SHARED_BYTES:
             block = self.pool.write(packed.buffers, owners=tuple(readers), timeout=timeout)
             packed.buffers, packed.descriptor = [], block.descriptor
-        if isinstance(encoded, EncodedWithLinkTensors):
-            # Last: a link waits for every transfer that it was told of.
-            (reader,) = readers
-            packed.transfers = self._links.dispatch(reader, encoded.link_tensors)
         return packed
 
     def released(self, reader: str, blocks: Iterable[int], tokens: Iterable[int]) -> None:
@@ -284,9 +285,9 @@ class Unpacker:
         transfers: tuple[TransferSpec, ...] = (),
     ) -> Payload:
         """Open what arrived; the object itself is made when it is first asked for."""
-        arriving = self._links.expect(sender, transfers)
+        arriving = self._links.expect(transfers) if transfers else {}
         if descriptor is None:
-            return Payload(self, connection, buffers, nbytes, None, arriving)
+            return Payload(self, connection, buffers, nbytes, None, transfers, arriving)
         self._pools[sender] = descriptor.pool
         try:
             buffers = self._reader.open(descriptor, _Release(self, connection))
@@ -298,7 +299,7 @@ class Unpacker:
             # Its turn in the order of messages is kept; whoever takes it is told.
             lost = WorkerDied(sender, cause=f"it ended before its message could be read: {error}")
             return Payload(self, connection, [], nbytes, lost)
-        return Payload(self, connection, buffers, nbytes, None, arriving)
+        return Payload(self, connection, buffers, nbytes, None, transfers, arriving)
 
     def read(self, descriptor: Descriptor) -> list[memoryview]:
         """Views on a block of this process itself, without any effect on who holds it."""
@@ -363,14 +364,19 @@ class Payload(Deferred):
     Attributes:
         nbytes: its size.
         connection: where it came from.
+        transfers: its tensors that come by link.
+        bound: whether only this process can decode it.
     """
 
     __slots__ = (
         "nbytes",
+        "bound",
         "connection",
+        "transfers",
         "_unpacker",
         "_buffers",
         "_arriving",
+        "_waits",
         "_value",
         "_error",
         "_lock",
@@ -383,13 +389,17 @@ class Payload(Deferred):
         buffers: list[memoryview],
         nbytes: int,
         error: Exception | None = None,
-        arriving: list[Work] | None = None,
+        transfers: tuple[TransferSpec, ...] = (),
+        arriving: dict[int, Work] | None = None,
     ):
         self.nbytes = nbytes
         self.connection = connection
+        self.transfers = transfers
+        self.bound = False
         self._unpacker = unpacker
         self._buffers: list[memoryview] | None = buffers
-        self._arriving = arriving or []
+        self._arriving = arriving or {}
+        self._waits = list(self._arriving.values())
         self._error = error
         self._value: Any = None
         self._lock = threading.Lock()
@@ -403,7 +413,7 @@ class Payload(Deferred):
 
     def decode_after(self, work: Work) -> None:
         """Decode the object only once `work` is done; for before anybody can take it."""
-        self._arriving.append(work)
+        self._waits.append(work)
 
     def load(self) -> Any:
         """Decode the object."""
@@ -412,16 +422,17 @@ class Payload(Deferred):
         with self._lock:
             if self._buffers is not None:
                 header, *buffers = self._buffers
-                for work in self._arriving:
+                for work in self._waits:
                     work.wait()
                 self._value = decode(header, buffers, self._import)
                 self._buffers = None
                 self._arriving.clear()
+                self._waits.clear()
             return self._value
 
     def _import(self, token: Any) -> Any:
         if isinstance(token, LinkToken):
-            return arrived(self._arriving[token.batch].result()[token.index])
+            return arrived(self._arriving[token.device].result()[token.index])
         from rlinf.scheduler.collective.cuda_ipc import LeaseToken, import_tensor
 
         if isinstance(token, LeaseToken):
@@ -431,6 +442,7 @@ class Payload(Deferred):
         return tensor
 
 
-def _cuda_in_use() -> bool:
+def cuda_in_use() -> bool:
+    """Return whether this process has tensors on a GPU, as far as can be known without torch."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()

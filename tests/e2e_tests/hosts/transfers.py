@@ -1,7 +1,11 @@
-"""Workers on all nodes exchange objects of all sizes in all ways, and compare what arrives."""
+"""Workers on all nodes exchange objects of all sizes in all ways, and compare what arrives.
+
+Arguments: the number of nodes, and `links` to broadcast and send large tensors by link, over gloo.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -53,6 +57,10 @@ class Exchanger(Worker):
             sent.wait()
         return len(SIZES)
 
+    def links(self) -> int:
+        """Return how many links this rank has made or joined."""
+        return len(self._runtime.endpoint.links._all())
+
     def put(self, channel: Channel) -> int:
         """Put each size into a channel."""
         for size in SIZES:
@@ -73,6 +81,8 @@ class Exchanger(Worker):
 def main() -> None:
     """Exchange over as many nodes as the argument says."""
     nodes = int(sys.argv[1])
+    if "links" in sys.argv:
+        os.environ["RLINF_DEVICE_LINK"] = "gloo"
     with Cluster(num_nodes=nodes, distributed_log_dir="/tmp/logs-transfers") as cluster:
         everywhere = NodePlacementStrategy(list(range(nodes)))
         group = Exchanger.create_group().launch(cluster, everywhere, name="exchangers")
@@ -80,6 +90,9 @@ def main() -> None:
         taker = Exchanger.create_group().launch(cluster, last, name="taker")
         channel = Channel.create("items", maxsize=3)
         broadcasts, ring = group.broadcasts().wait(), group.ring().wait()
+        if "links" in sys.argv:
+            print(broadcasts, ring, group.links().wait())
+            return
         taking = taker.take(channel, nodes * len(SIZES))
         put, taken = group.put(channel).wait(), taking.wait()
     print(broadcasts, ring, put, taken)

@@ -147,6 +147,37 @@ class Linker(Talker):
             return f"{type(error).__name__}: {error}"
         return "sent"
 
+    def broadcast_nests(self, group: str, ranks: list[int], count: int) -> bool:
+        """Every rank of some broadcasts nests to the others, all at the same time."""
+        members = [(group, ranks)]
+        works = [
+            self.broadcast(large_nest(i), members, (group, self._rank), True) for i in range(count)
+        ]
+        ok = True
+        for i in range(count):
+            for rank in ranks:
+                if rank != self._rank:
+                    ok &= equal(self.broadcast(None, members, (group, rank)), large_nest(i))
+        for work in works:
+            work.wait()
+        return ok
+
+    def broadcast_or_error(self, group: str, source: int, megabytes: int) -> str:
+        """Takes part in a broadcast of the whole group."""
+        import torch
+
+        try:
+            self.broadcast(torch.zeros(megabytes << 18), src=(group, source))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "done"
+
+    def die_in_next_transfer(self) -> None:
+        """Ends without a word as soon as a transfer has begun."""
+        from rlinf.scheduler.collective.device_group import DeviceGroup
+
+        DeviceGroup._finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+
     def send_huge_and_die(self, group: str, rank: int, megabytes: int) -> None:
         import torch
 

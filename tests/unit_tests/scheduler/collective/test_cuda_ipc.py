@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import multiprocessing as mp
 import os
 import signal
 import threading
-import types
 import warnings
 from typing import Any
 
@@ -26,51 +24,13 @@ from rlinf.scheduler.collective.cuda_ipc import (  # noqa: E402
     visible_devices,
 )
 from rlinf.scheduler.collective.payload import Packer, Unpacker  # noqa: E402
-
-PARAMETERS = list(inspect.signature(cuda_ipc.reductions.rebuild_cuda_tensor).parameters)
-
-
-class FakeTensor:
-    """A CUDA tensor as far as the exporter looks at it."""
-
-    is_cuda, dtype, shape, nbytes, shares = True, torch.float32, (4,), 16, True
-
-    def __init__(self, device: int = 0, storage: Any = None, count: int = 4) -> None:
-        self.device = torch.device("cuda", device)
-        self.count = count
-        self.storage = storage or types.SimpleNamespace(_cdata=id(self))
-
-    def detach(self) -> FakeTensor:
-        return self
-
-    def clone(self) -> FakeTensor:
-        copy = FakeTensor(self.device.index)
-        copy.shares = self.shares
-        return copy
-
-    def cpu(self) -> torch.Tensor:
-        return HOST_COPY
-
-    def get_device(self) -> int:
-        return self.device.index
-
-    def untyped_storage(self) -> Any:
-        return self.storage
-
-    def data_ptr(self) -> int:
-        return self.storage._cdata
-
-    def numel(self) -> int:
-        return self.count
-
-    def dim(self) -> int:
-        return len(self.shape)
-
-    def is_contiguous(self) -> bool:
-        return True
-
-
-HOST_COPY = torch.full((4,), 7.0)
+from tests.unit_tests.scheduler.fake_gpu import (  # noqa: E402
+    HOST_COPY,
+    FakeGpu,
+    FakeTensor,
+    forget_devices,
+    let_codec_take_fakes,
+)
 
 
 def unshareable() -> FakeTensor:
@@ -79,76 +39,11 @@ def unshareable() -> FakeTensor:
     return tensor
 
 
-class FakeWeakRef:
-    def __init__(self, storage: Any) -> None:
-        self.dead = False
-
-    def expired(self) -> bool:
-        return self.dead
-
-
-class FakeGpu:
-    """Two visible GPUs, and a list of what torch was asked to do."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shared: list[FakeTensor] = []
-        self.rebuilt: list[dict[str, Any]] = []
-        self.counted_down: list[tuple] = []
-        self.log: list[str] = []
-        self.uuids = ["GPU-a", "GPU-b"]
-        cuda = torch.cuda
-        monkeypatch.setattr(cuda_ipc.reductions, "reduce_tensor", self.reduce)
-        monkeypatch.setattr(cuda_ipc.reductions, "rebuild_cuda_tensor", self.rebuild)
-        monkeypatch.setattr(cuda_ipc.reductions, "StorageWeakRef", FakeWeakRef)
-        monkeypatch.setattr(cuda_ipc, "_rebuild_parameters", lambda: PARAMETERS)
-        monkeypatch.setattr(cuda, "device_count", lambda: len(self.uuids))
-        monkeypatch.setattr(
-            cuda, "get_device_properties", lambda i: types.SimpleNamespace(uuid=self.uuids[i])
-        )
-        monkeypatch.setattr(cuda, "device", FakeDevice)
-        monkeypatch.setattr(cuda, "ipc_collect", lambda: self.log.append("collect"))
-        stream = types.SimpleNamespace(synchronize=lambda: self.log.append("synchronize"))
-        monkeypatch.setattr(cuda, "current_stream", lambda: stream)
-        monkeypatch.setattr(
-            torch.UntypedStorage,
-            "_release_ipc_counter_cuda",
-            lambda *counter: self.counted_down.append(counter),
-        )
-
-    def reduce(self, tensor: FakeTensor) -> tuple:
-        if not tensor.shares:
-            raise RuntimeError("no handle")
-        self.shared.append(tensor)
-        values: dict[str, Any] = dict.fromkeys(PARAMETERS, 0)
-        values["storage_device"] = tensor.device.index
-        values["storage_handle"] = b"handle"
-        values["ref_counter_handle"] = b"counter"
-        values["ref_counter_offset"] = len(self.shared)
-        return None, tuple(values.values())
-
-    def rebuild(self, *arguments: Any) -> Any:
-        self.rebuilt.append(dict(zip(PARAMETERS, arguments, strict=True)))
-        return torch.arange(4.0)
-
-
-class FakeDevice:
-    def __init__(self, index: Any) -> None:
-        pass
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    cuda_ipc._uuid.cache_clear()
-    visible_devices.cache_clear()
+    forget_devices()
     yield FakeGpu(monkeypatch)
-    cuda_ipc._uuid.cache_clear()
-    visible_devices.cache_clear()
+    forget_devices()
 
 
 def test_tensors_are_kept_until_released(gpu: FakeGpu) -> None:
@@ -203,16 +98,8 @@ def test_through_the_codec(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def through_codec(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Packer:
     """Lets the codec take fake tensors for real ones; a packer that uses them."""
-    from rlinf.scheduler.collective import codec, payload
-
-    for name in ("is_cpu", "is_nested", "is_meta", "requires_grad"):
-        monkeypatch.setattr(FakeTensor, name, False, raising=False)
-    monkeypatch.setattr(FakeTensor, "layout", torch.strided, raising=False)
-    for pickler in (codec._Pickler, codec._cloud_pickler()):
-        monkeypatch.setitem(pickler.dispatch_table, FakeTensor, codec._reduce_tensor)
-    monkeypatch.setattr(payload, "_cuda_in_use", lambda: True)
-    links: Any = types.SimpleNamespace(devices_for=lambda _: frozenset(), takes=lambda _: False)
-    packer = Packer(links)
+    let_codec_take_fakes(monkeypatch)
+    packer = Packer()
     yield packer
     packer.pool.close()
 
@@ -239,6 +126,29 @@ def test_memory_that_cannot_be_shared_goes_through_the_host(
     lease = MemoryLease(unshareable(), "slot")
     (came,), tokens = encode_all(lease.tensor)
     assert torch.equal(came, HOST_COPY) and tokens == []
+
+
+def test_what_was_encoded_and_is_not_sent_is_let_go(through_codec: Packer, gpu: FakeGpu) -> None:
+    _, tokens = through_codec.encode([FakeTensor(), FakeTensor()], "reader", frozenset({0}), False)
+    assert len(tokens) == 2 and through_codec._exporter.held_by("reader") == tokens
+    through_codec.abandon(tokens)
+    assert through_codec._exporter.held() == {} and through_codec._open == {}
+    assert len(gpu.counted_down) == 2, "as the reader would have done"
+
+
+def test_a_broadcast_that_cannot_be_sent_keeps_no_handles(
+    through_codec: Packer, gpu: FakeGpu, small_run: Any
+) -> None:
+    source = small_run.join("source:0", visible=[0], own=[0])
+    small_run.join("same:0", visible=[0], own=[0])
+    groups = [("source", [0]), ("same", [0])]
+    source.broadcaster.broadcast([FakeTensor()], groups, ("source", 0))
+    exporter = source.endpoint.packer._exporter
+    assert len(exporter.held_by("same:0")) == 1, "it waits to be read"
+    source.endpoint.links.dispatch = lambda _: (_ for _ in ()).throw(OSError("no link"))
+    with pytest.raises(OSError, match="no link"):
+        source.broadcaster.broadcast([FakeTensor()], groups, ("source", 0))
+    assert len(exporter.held_by("same:0")) == 1 and len(gpu.counted_down) == 1
 
 
 def test_a_sender_that_sees_all_devices_and_a_receiver_that_sees_its_own(

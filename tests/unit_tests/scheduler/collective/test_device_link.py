@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from rlinf.scheduler import Cluster, CollectiveGroupOptions, FlexiblePlacementStrategy
-from rlinf.scheduler.collective.links import DeviceLinks
+from rlinf.scheduler.collective import device_group
+from rlinf.scheduler.collective.device_links import DeviceLinks
+from rlinf.scheduler.collective.link_tensors import LinkKey
 from tests.unit_tests.scheduler.link_workers import Linker
 from tests.unit_tests.scheduler.waits import PROMPTLY
 
@@ -119,6 +121,53 @@ def test_a_sender_that_dies_in_the_middle_fails_the_receiver(linked: Cluster) ->
     assert group.execute_on(0).links(0).wait() == [[]]
 
 
+def test_broadcasts_of_all_at_once_arrive_equal(linked: Cluster) -> None:
+    group = launch(linked, "casting", 3)
+    ranks = [0, 1, 2]
+    assert group.broadcast_nests("casting", ranks, 6).wait(timeout=60) == [True] * 3
+    names = group.links().wait()[0]
+    assert names == [
+        "rlinf-link from casting:1",
+        "rlinf-link from casting:2",
+        "rlinf-link to casting:1, casting:2",
+    ]
+
+
+@pytest.mark.parametrize("source", [0, 1], ids=["receiver", "source"])
+def test_a_death_in_a_broadcast_fails_all_others_and_names_the_dead(
+    linked: Cluster, source: int
+) -> None:
+    name = f"fallen{source}"
+    group = launch(linked, name, 3)
+    assert group.broadcast_nests(name, [0, 1, 2], 1).wait(timeout=60) == [True] * 3
+    group.execute_on(1).die_in_next_transfer().wait()
+    group.execute_on(1).broadcast_or_error(name, source, 100)
+    waiting = [group.execute_on(rank).broadcast_or_error(name, source, 100) for rank in (0, 2)]
+    begin = time.monotonic()
+    for handle in waiting:
+        (message,) = handle.wait(timeout=3 * PROMPTLY)
+        assert message.startswith(f"WorkerDied: worker {name}:1") and "SIGKILL" in message
+    assert time.monotonic() - begin < PROMPTLY
+    left = [group.execute_on(rank).broadcast_nests(name, [0, 2], 2) for rank in (0, 2)]
+    assert [handle.wait(timeout=60) for handle in left] == [[True], [True]]
+
+
+def test_a_receiver_that_stands_still_keeps_a_broadcast_waiting_until_it_dies(
+    linked: Cluster,
+) -> None:
+    group = launch(linked, "still", 3)
+    assert group.broadcast_nests("still", [0, 1, 2], 1).wait(timeout=60) == [True] * 3
+    pid = group.pid().wait()[1]
+    os.kill(pid, signal.SIGSTOP)
+    waiting = [group.execute_on(rank).broadcast_or_error("still", 0, 10) for rank in (0, 2)]
+    time.sleep(0.5)
+    assert not any(handle.done() for handle in waiting)
+    os.kill(pid, signal.SIGKILL)
+    for handle in waiting:
+        (message,) = handle.wait(timeout=3 * PROMPTLY)
+        assert message.startswith("WorkerDied: worker still:1") and "SIGKILL" in message
+
+
 def test_a_peer_that_is_started_anew_gets_a_new_link(linked: Cluster, pair: Any) -> None:
     for _ in range(2):
         other = launch(linked, "other", 1)
@@ -132,26 +181,38 @@ def test_a_peer_that_is_started_anew_gets_a_new_link(linked: Cluster, pair: Any)
 # -- which tensors go by link: rules for GPUs, which need no GPU -------------------------------
 
 
-def reach(
-    patch: pytest.MonkeyPatch, visible: list[int], theirs: list[int], **changes: str
-) -> set[int]:
-    """Indices of the GPUs that a worker sees whose tensors go by link to a peer with some GPUs."""
+def links_of(
+    patch: pytest.MonkeyPatch, visible: list[int], peers: dict[str, list[int]], **changes: str
+) -> DeviceLinks:
+    """Links of a worker that sees some GPUs to peers that have some."""
     variables = {
         "RLINF_DEVICE_LINK": "nccl",
         "ACCELERATOR_TYPE": "NV_GPU",
     }
     for name, value in (variables | changes).items():
         patch.setenv(name, value)
-    info = SimpleNamespace(available_accelerators=theirs, accelerator_type="NV_GPU")
+    patch.setattr(device_group, "available", lambda _: True)
+    infos = {
+        name: SimpleNamespace(available_accelerators=theirs, accelerator_type="NV_GPU")
+        for name, theirs in peers.items()
+    }
     endpoint: Any = SimpleNamespace(
         on=lambda *_: None,
-        info=lambda _: info,
+        info=infos.get,
         visible=visible,
         name="here",
+        node_ip="127.0.0.1",
         run=SimpleNamespace(timeout=lambda _: 1.0),
         lost=lambda _: None,
     )
-    return set(DeviceLinks(endpoint).devices_for("there"))
+    return DeviceLinks(endpoint)
+
+
+def reach(
+    patch: pytest.MonkeyPatch, visible: list[int], theirs: list[int], **changes: str
+) -> set[int]:
+    """Indices of the GPUs that a worker sees whose tensors go by link to a peer with some GPUs."""
+    return set(links_of(patch, visible, {"there": theirs}, **changes).devices_for("there"))
 
 
 def test_which_gpus_are_linked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +225,21 @@ def test_which_gpus_are_linked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reach(monkeypatch, [4], [0], RLINF_DEVICE_LINK="off") == set()
     with pytest.raises(ValueError, match="RLINF_DEVICE_LINK='on'.*nccl.*gloo.*off"):
         reach(monkeypatch, [4], [0], RLINF_DEVICE_LINK="on")
+
+
+def test_receivers_of_a_broadcast_are_one_group_unless_they_share_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = {"c": [3], "here": [4], "a": [1], "bare": [], "b": [2, 5]}
+    routes = links_of(monkeypatch, [4, 5], peers).routes(peers)
+    both, one = LinkKey(0, ("a", "b", "c")), LinkKey(1, ("a", "c", "here"))
+    assert routes == {
+        "a": (both, one),
+        "b": (both,),
+        "c": (both, one),
+        "here": (one,),
+    }
+    shared = links_of(monkeypatch, [4], {"a": [1], "b": [1], "c": [2]}).routes("abc")
+    first, second = LinkKey(0, ("a", "c")), LinkKey(0, ("b",))
+    assert shared == {"a": (first,), "c": (first,), "b": (second,)}, "NCCL wants a GPU for each"
+    assert links_of(monkeypatch, [], {"a": [1]}).routes("a") == {}

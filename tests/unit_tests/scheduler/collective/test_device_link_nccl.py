@@ -21,7 +21,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rlinf.scheduler.collective.links import DeviceLinks  # noqa: E402
+from rlinf.scheduler.collective.device_links import DeviceLinks  # noqa: E402
 from rlinf.scheduler.collective.payload import Packer, Unpacker  # noqa: E402
 from rlinf.scheduler.errors import WorkerDied  # noqa: E402
 
@@ -54,19 +54,23 @@ class Side:
             post_soon=lambda *_: None,
         )
         self.links = DeviceLinks(endpoint)
-        self.packer = Packer(self.links)
+        self.packer = Packer()
         self.unpacker = Unpacker(None, None, self.links)  # type: ignore[arg-type]
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
 
     def send(self, obj: Any, copy: bool = True) -> list[Any]:
-        encoded, tokens = self.packer.encode(obj, self.peer, frozenset(), copy)
+        tensors = self.links.collect([self.peer], copy)
+        encoded, _ = self.packer.encode(obj, copy=copy, links=tensors.taker(self.peer))
+        tensors.close()
         packed = self.packer.pack(encoded, [self.peer], shared=False, timeout=1.0)
+        self.links.dispatch(tensors)
+        packed.transfers = tensors.transfers(self.peer)
         assert packed.transfers, "nothing goes by link"
         buffers = [bytes(buffer) for buffer in packed.buffers]
         # Like a connection, which does not wait for the reader either.
         self.outbox.submit(self.pipe.send, (buffers, None, packed.nbytes, packed.transfers))
-        return tokens
+        return tensors.left
 
     def read(self) -> None:
         """Like the I/O thread, which opens messages before anybody asks for them."""

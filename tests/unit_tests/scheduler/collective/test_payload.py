@@ -39,7 +39,7 @@ class Waiter:
 
 @pytest.fixture
 def packer():
-    packer = Packer(links=None)
+    packer = Packer()
     packer._exporter = Exporter({1: "a:0", 2: "a:0", 3: "b:0"})
     # As `encode(copy=False)` leaves it.
     packer._open = {1: None, 2: None, 3: None}
