@@ -300,6 +300,7 @@ class SglangWorker(Worker):
         self.engine.close()
 
 
+@pytest.mark.timeout(300)
 def test_it_runs_inside_a_worker(cluster, folder):
     group = SglangWorker.create_group().launch(cluster, slots(1), name="SglangGroup")
     (folder / "broken").mkdir()
