@@ -42,6 +42,7 @@ class LinkContext(NamedTuple):
     Attributes:
         name: its name.
         host: address of its node.
+        ports: lowest and highest port that it may listen on; None is any.
         turn: what it gives to one link at a time.
         limit: seconds after which a transfer that has begun is given up.
         ended: tells why a peer has ended, or None while it lives; may block.
@@ -51,6 +52,7 @@ class LinkContext(NamedTuple):
 
     name: str
     host: str
+    ports: tuple[int, int] | None
     turn: Turn
     limit: float | None
     ended: Callable[[str], BaseException | None]
@@ -114,7 +116,7 @@ class DeviceLink:
             device: index of the GPU that the tensors are on.
             options: settings of the group.
         """
-        listener = group_store.listen(context.host)
+        listener = group_store.listen(context.host, context.ports)
         port = listener.getsockname()[1]
         members = (context.name, *receivers)
         address = LinkAddress(link_id, backend, context.host, port, members, options)

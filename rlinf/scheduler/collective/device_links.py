@@ -80,6 +80,7 @@ class DeviceLinks:
         self._context = LinkContext(
             endpoint.name,
             endpoint.node_ip,
+            endpoint.run.ports,
             device_group.Turn(),
             endpoint.run.timeout("recv"),
             endpoint.lost,

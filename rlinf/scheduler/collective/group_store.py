@@ -7,15 +7,28 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from rlinf.scheduler.net.binding import bind, family
+
 _CONNECT = timedelta(seconds=60)
 _ATTEMPT = timedelta(seconds=5)
 """After which it is seen again whether the other side is there at all."""
 
 
-def listen(host: str) -> socket.socket:
-    """Return a free port of an address, on which the other members find the source."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, 0), family=family)
+def listen(host: str, ports: tuple[int, int] | None = None) -> socket.socket:
+    """Listen on a free port of an address, on which the other members find the source.
+
+    Args:
+        host: the address.
+        ports: lowest and highest port of `cluster.port_range`, if there is one.
+    """
+    listener = socket.socket(family(host), socket.SOCK_STREAM)
+    try:
+        bind(listener, host, 0, ports)
+        listener.listen()
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 class Server:

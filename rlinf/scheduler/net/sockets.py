@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import secrets
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.net import auth, forks
+from rlinf.scheduler.net.binding import bind, family
 from rlinf.scheduler.net.connection import Connection, OnClose, OnMessage
 from rlinf.scheduler.net.interrupts import interruptible
 from rlinf.scheduler.net.link_watch import watch_for_silence
@@ -77,11 +76,9 @@ class Listener:
             self._sock.bind("\0" + address[1])
             self.address: Address = address
         else:
-            self._sock = forks.close_in_child(
-                socket.socket(_family(address[1]), socket.SOCK_STREAM)
-            )
+            self._sock = forks.close_in_child(socket.socket(family(address[1]), socket.SOCK_STREAM))
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _bind(self._sock, address, ports)
+            bind(self._sock, *address[1:], ports)
             self.address = ("tcp", address[1], self._sock.getsockname()[1])
         self._sock.listen(1024)
         self._sock.setblocking(False)
@@ -218,7 +215,7 @@ def _greeted(
         sock = plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target: Any = "\0" + address[1]
     else:
-        sock = plain = socket.socket(_family(address[1]), socket.SOCK_STREAM)
+        sock = plain = socket.socket(family(address[1]), socket.SOCK_STREAM)
         target = (address[1], address[2])
     forks.close_in_child(plain)
     try:
@@ -268,36 +265,6 @@ def _reach(sock: socket.socket, target: Any, timeout: float) -> None:
         ) from error
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}: {where}") from error
-
-
-def _bind(sock: socket.socket, address: Address, ports: tuple[int, int] | None) -> None:
-    """Bind to a port, or to any free one of a range.
-
-    Raises:
-        OSError: none is free, or the address is not of this machine; says which.
-    """
-    host, port = address[1:]
-    if ports is None or port:
-        sock.bind((host, port))
-        return
-    allowed = range(ports[0], ports[1] + 1)
-    # All processes of a node look for one at the same time.
-    first = secrets.randbelow(len(allowed))
-    for candidate in (*allowed[first:], *allowed[:first]):
-        try:
-            sock.bind((host, candidate))
-            return
-        except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise OSError(error.errno, f"{error.strerror}: {host}") from error
-    raise OSError(
-        errno.EADDRINUSE,
-        f"no port of cluster.port_range {ports[0]}-{ports[1]} is free at {host}; use a wider range",
-    )
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _tune(sock: socket.socket) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from rlinf.config.port_range import parse_port_range
 from rlinf.scheduler.cluster.interfaces import comm_addresses
+from rlinf.scheduler.collective import group_store
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.net import sockets
 from rlinf.scheduler.net.loop import IOLoop
@@ -40,6 +41,8 @@ def test_all_that_listens_does_so_within_the_range(tmp_path, host):
     a.mailbox.send("b:0", "hello").wait(PROMPTLY)
     assert b.mailbox.recv("a:0").wait(PROMPTLY) == "hello"
     assert low <= free_port(None, (low, high)) <= high
+    with group_store.listen(host, (low, high)) as store:
+        assert low <= store.getsockname()[1] <= high
     run.close()
 
 
