@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ HANDSHAKE_SECONDS = PROOF_SECONDS
 _AT_ONCE = 64
 """Peers accepted before what others have said is looked at."""
 _FULL_SECONDS = 0.05
+_SHORT_SECONDS = 1.0
+"""Until a process that is short of files looks again."""
 
 Address = tuple[Any, ...]
 """("unix", name) for an abstract socket of this machine, or ("tcp", host, port)."""
@@ -71,6 +74,7 @@ class Listener:
         self._tls = tls if address[0] == "tcp" else None
         self._newcomers = Newcomers(loop, self._admit)
         self.refused = 0
+        self._told = False
         if address[0] == "unix":
             self._sock = forks.close_in_child(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             self._sock.bind("\0" + address[1])
@@ -95,13 +99,14 @@ class Listener:
         """Accept some of those who wait (I/O thread)."""
         for _ in range(_AT_ONCE):
             if not self._newcomers.has_room():
-                # Meanwhile they wait in the kernel.
-                self._loop.modify(self, 0)
-                self._loop.call_later(_FULL_SECONDS, lambda: self._loop.modify(self, READ))
+                self._pause(_FULL_SECONDS)
                 return
             try:
                 sock, _ = self._sock.accept()
-            except (BlockingIOError, OSError):
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._cannot_accept(error)
                 return
             forks.close_in_child(sock)
             hello = auth.Hello.new(self._tls is not None)
@@ -115,6 +120,23 @@ class Listener:
                 sock.close()
                 continue
             self._newcomers.add(sock, hello.nonce)
+
+    def _pause(self, seconds: float) -> None:
+        """Accept nobody for a while; they wait in the kernel."""
+        self._loop.modify(self, 0)
+        self._loop.call_later(seconds, lambda: self._loop.modify(self, READ))
+
+    def _cannot_accept(self, error: OSError) -> None:
+        """Say once what is missing, and try again: it may be there later."""
+        if not self._told:
+            self._told = True
+            print(
+                f"warning: {error.strerror}: nobody can connect to this process until some of its "
+                "files or connections are closed, or its limit is raised (ulimit -n)",
+                file=sys.stderr,
+                flush=True,
+            )
+        self._pause(_SHORT_SECONDS)
 
     def _admit(self, newcomer: Newcomer) -> None:
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import errno
 import socket
 import threading
 
 import pytest
 
-from rlinf.scheduler.net import newcomers
+from rlinf.scheduler.net import newcomers, sockets
 from rlinf.scheduler.net.certificate import RunTls
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Listener, connect
@@ -153,3 +154,33 @@ def test_a_member_joins_the_registry_in_a_flood(tls, patient):
         client = RegistryClient(server.addresses, SECRET, "a:0", local=False, tls=tls)
         assert client.ask("groups") == []
         client.close()
+
+
+def test_a_process_that_may_open_no_more_files_says_so_and_accepts_later(monkeypatch, capfd):
+    monkeypatch.setattr(sockets, "_SHORT_SECONDS", 0.01)
+    loop, admitted = IOLoop(), threading.Event()
+    nobody = lambda *_: None  # noqa: E731
+    listener = Listener(
+        loop, ("tcp", "127.0.0.1", 0), SECRET, nobody, nobody, lambda _: admitted.set()
+    )
+    real, left = listener._sock, [3]
+
+    class Short:
+        """The listening socket, which cannot accept three times."""
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+        def accept(self):
+            if left[0]:
+                left[0] -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real.accept()
+
+    listener._sock = Short()
+    connection = connect(loop, listener.address, SECRET, {"name": "a"}, nobody, nobody)
+    assert admitted.wait(PROMPTLY) and left == [0]
+    assert capfd.readouterr().err.count("Too many open files: nobody can connect") == 1
+    connection.close()
+    loop.call_soon(listener.close)
+    loop.stop()
