@@ -151,6 +151,8 @@ def main() -> None:
     root = Path(__file__).resolve().parents[1]
     os.chdir(root)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # What was started in the background ignores it, and so would the runs that tests stop by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = root / ".pytest_cache" / "lanes"
     tracks = [[Lane(*lane, folder) for lane in track.items()] for track in TRACKS]
     sys.exit(run(tracks, sys.argv[1:]))

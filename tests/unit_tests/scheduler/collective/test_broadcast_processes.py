@@ -6,6 +6,7 @@ connects them by sockets, as it would several machines.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing as mp
 import os
 import signal
@@ -130,6 +131,18 @@ def source_dies(name: str, runtime: ProcessRuntime, device: str) -> str:
     return die_in_transfer(name, runtime, device, SOURCE)
 
 
+def end_in_transfer(number: int) -> None:
+    """Let this process end in a transfer, counted from 0; it may begin before anybody asks."""
+    finish, numbers = DeviceGroup._finish, itertools.count()
+
+    def finish_or_end(group: DeviceGroup, *args: Any) -> None:
+        if next(numbers) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        finish(group, *args)
+
+    DeviceGroup._finish = finish_or_end
+
+
 def die_in_transfer(name: str, runtime: ProcessRuntime, device: str, victim: str) -> str:
     """Broadcast once, then again with a process that ends when that has begun."""
     names = [SOURCE, ONE, TWO]
@@ -137,9 +150,9 @@ def die_in_transfer(name: str, runtime: ProcessRuntime, device: str, victim: str
         return ""
     groups = groups_of(names)
     big = torch.ones(1 << 25, device=device) if name == SOURCE else None
-    runtime.broadcaster.broadcast(big, groups, ("source", 0)).wait()
     if name == victim:
-        DeviceGroup._finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        end_in_transfer(1)
+    runtime.broadcaster.broadcast(big, groups, ("source", 0)).wait()
     try:
         runtime.broadcaster.broadcast(big, groups, ("source", 0)).wait(PROMPTLY)
     except WorkerDied as error:
