@@ -42,7 +42,7 @@ TRACKS = (
     },
 )
 """Lanes by name; tracks run beside each other, the lanes of a track one after the other."""
-LANE_SECONDS = 40 * 60
+LANE_SECONDS = 60 * 60
 """After which a lane that has not ended is ended."""
 GRACE_SECONDS = 20
 NOTHING_FAILED = (0, 5)
