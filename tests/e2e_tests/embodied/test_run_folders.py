@@ -87,7 +87,7 @@ def test_runs_keep_out_of_each_others_way_and_a_stopped_one_goes_on(ray_address,
     assert os.listdir(tmp_path) == ["logs"], "nothing else is left in the current folder"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_run_saves_and_stops_when_it_is_asked_to(ray_address, tmp_path, capsys):
     process = train(tmp_path, ray_address, "runner.max_epochs=100000", "runner.progress=plain")
     experiment = tmp_path / "logs" / RECIPE
@@ -98,7 +98,7 @@ def test_a_run_saves_and_stops_when_it_is_asked_to(ray_address, tmp_path, capsys
     assert saved.path.parent == run / "checkpoints" and status_of(run) == "running"
     assert main(["stop", str(experiment)]) == 0
     said = capsys.readouterr().out
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 143, output
     last = max(steps_of(run))
     assert f"is stopped after step {last}" in said and f"global_step_{last}" in said
