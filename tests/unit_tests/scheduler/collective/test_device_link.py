@@ -202,7 +202,7 @@ def links_of(
         visible=visible,
         name="here",
         node_ip="127.0.0.1",
-        run=SimpleNamespace(timeout=lambda _: 1.0),
+        run=SimpleNamespace(timeout=lambda _: 1.0, ports=None),
         lost=lambda _: None,
     )
     return DeviceLinks(endpoint)
