@@ -20,7 +20,7 @@ _EXAMPLES = """\
 examples:
   rlinf new my_robot && cd my_robot
   rlinf train my_robot
-  rlinf new my_robot --folder ~/work/robot    # the folder may have another name
+  rlinf new my_robot --folder ~/robots/arm    # the folder may have another name
 """
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _FACTS = "import sys, ray; print(*sys.version_info[:2], ray.__version__)"
 _SECONDS = 60.0
+"""In which an interpreter has to answer."""
+_GRACE_SECONDS = 30.0
+"""For its node, which may be starting the process that asks it."""
 
 
 def check_interpreters(session: RaySession, topology: ClusterTopology) -> None:
@@ -35,7 +38,7 @@ def check_interpreters(session: RaySession, topology: ClusterTopology) -> None:
                 args = (interpreter_problem, path, _own_version())
                 started.append((where, path, session.start_on(node.ray_id, *args)))
     for where, path, result in started:
-        problem = result(_SECONDS)
+        problem = result(_SECONDS + _GRACE_SECONDS)
         if problem:
             raise ClusterError(
                 f"{where}: python_interpreter_path is {path}, {problem}; give the path of an "
@@ -53,14 +56,23 @@ def interpreter_problem(path: str, wanted: str) -> str | None:
     found = shutil.which(path)
     if found is None:
         return "which is not there, or cannot be run"
-    tried = subprocess.run(
-        [found, "-c", _FACTS], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    command = [found, "-c", _FACTS]
+    try:
+        tried = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"which did not import ray within {_SECONDS:g} s"
+    except OSError as error:
+        return f"which cannot be run ({error.strerror})"
     if tried.returncode:
         said = tried.stderr.strip().splitlines()
         return f"which cannot import ray ({said[-1] if said else f'exit {tried.returncode}'})"
-    if tried.stdout.strip() != wanted:
-        return f"which has {_in_words(tried.stdout)}, while this run has {_in_words(wanted)}"
+    said = tried.stdout.strip()
+    if len(said.split()) != len(wanted.split()):
+        return f"which is no Python: it says {said[:80]!r}"
+    if said != wanted:
+        return f"which has {_in_words(said)}, while this run has {_in_words(wanted)}"
     return None
 
 

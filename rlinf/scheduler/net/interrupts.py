@@ -3,6 +3,9 @@
 A signal handler runs between any two instructions of the main thread, also where a message is half
 read or half written. Code that moves data is `shielded`: while it runs, `interrupt` raises nothing,
 and the signal comes again when the shield is left. `interruptible` opens the shield for one wait.
+
+Finalizers cannot raise: Python shows what they raise, and goes on. A signal that raised in one of
+them comes again, until it raises where somebody can take it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import _thread
 import functools
 import inspect
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +22,8 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 _AGAIN_SECONDS = 0.005
+_SIGNAL = "rlinf_signal"
+"""Attribute of an exception that was raised for a signal."""
 _MAIN = threading.main_thread()
 
 T = TypeVar("T")
@@ -31,10 +37,12 @@ class _MainThread:
     Attributes:
         shields: how many shielded functions it is in.
         pending: signal that came meanwhile, if any.
+        show_unraisable: shows what else finalizers raise.
     """
 
     shields = 0
     pending: int | None = None
+    show_unraisable: Callable[[Any], object] = staticmethod(sys.__unraisablehook__)
 
 
 _main = _MainThread()
@@ -54,7 +62,8 @@ def shielded(function: F) -> F:
         finally:
             _main.shields = outer
             if not outer and _main.pending is not None:
-                _send_again()
+                signum, _main.pending = _main.pending, None
+                _send_again(signum)
 
     return shielded_function  # type: ignore[return-value]
 
@@ -107,19 +116,30 @@ def interrupt(error: BaseException, signum: int) -> None:
     if _main.shields:
         _main.pending = signum
         return
+    setattr(error, _SIGNAL, signum)
+    if sys.unraisablehook is not _on_unraisable:
+        _main.show_unraisable, sys.unraisablehook = sys.unraisablehook, _on_unraisable
     raise error
 
 
-def _send_again() -> None:
+def _send_again(signum: int) -> None:
     # Later, not now: what the shielded function returns must reach its caller, and a finalizer
     # cannot raise. Not by `threading`, one of whose locks this thread may be holding.
-    signum, _main.pending = _main.pending, None
     _thread.start_new_thread(_send_later, (signum,))
 
 
 def _send_later(signum: int) -> None:
     time.sleep(_AGAIN_SECONDS)
     signal.pthread_kill(_MAIN.ident, signum)  # type: ignore[arg-type]
+
+
+def _on_unraisable(unraisable: Any) -> None:
+    """Have a signal sent again whose exception nobody could take; show all others as ever."""
+    signum = getattr(unraisable.exc_value, _SIGNAL, None)
+    if signum is None:
+        _main.show_unraisable(unraisable)
+    else:
+        _send_again(signum)
 
 
 def handle_interrupt_key() -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -69,7 +70,10 @@ def test_a_wait_takes_the_signal_that_came_before_it(cancel_signal):
     assert time.monotonic() - begin < PROMPTLY
 
 
-def test_a_finalizer_swallows_no_signal(cancel_signal):
+@pytest.mark.parametrize("wrap", [shielded, lambda function: function], ids=["shielded", "bare"])
+def test_a_finalizer_swallows_no_signal(cancel_signal, wrap):
+    """Shielded, the signal comes later; bare, it raises in there, and comes again."""
+
     class Thing:
         pass
 
@@ -77,11 +81,27 @@ def test_a_finalizer_swallows_no_signal(cancel_signal):
         signal.raise_signal(cancel_signal)
 
     thing = Thing()
-    weakref.finalize(thing, shielded(finalize))
+    weakref.finalize(thing, wrap(finalize))
     with pytest.raises(Cancelled):
         del thing
         gc.collect()
         wait_for_signal()
+
+
+def test_other_errors_of_finalizers_are_shown_as_ever(cancel_signal, monkeypatch):
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    with pytest.raises(Cancelled):
+        signal.raise_signal(cancel_signal)
+
+    class Thing:
+        def __del__(self):
+            raise ValueError("mine")
+
+    thing = Thing()
+    del thing
+    gc.collect()
+    assert [str(unraisable.exc_value) for unraisable in shown] == ["mine"]
 
 
 def test_other_threads_are_not_counted(cancel_signal):
