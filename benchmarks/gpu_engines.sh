@@ -9,14 +9,8 @@ parts=("$@"); [ ${#parts[@]} -gt 0 ] || parts=(checks table05 grpo table15 table
 mkdir -p "$out"
 export VLLM_LOGGING_LEVEL=${VLLM_LOGGING_LEVEL:-WARNING} VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1
 
-run() {  # run NAME LIMIT ARGUMENT...: rows and tables on the screen, everything in OUT/NAME.log
-  local name=$1 limit=$2 begin=$SECONDS; shift 2
-  echo "== $name"
-  timeout $((limit + 30)) "$python" -m benchmarks.gpu_reasoning --out "$out" --limit "$limit" "$@" 2>&1 \
-    | tee "$out/$name.log" | grep --line-buffered -E '^(\{|\||[a-z_0-9]+: [0-9]+ s|FAILED|the engine cannot)'
-  grep -E '(Error|error|Traceback)' "$out/$name.log" | tail -8 | cut -c1-300
-  echo "== $name took $((SECONDS - begin)) s"
-}
+PYTHON=$python OUT=$out
+. "$(dirname "$0")/gpu_run.sh"
 
 for part in "${parts[@]}"; do
   case $part in

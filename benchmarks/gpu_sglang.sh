@@ -12,7 +12,7 @@ version=${SGLANG:-0.5.13} transformers=${TRANSFORMERS:-5.8.1} tokenizers=${TOKEN
 
 if [ "$mode" = pack ]; then
   # The project's own needs, and SGLang's; compiled FlashInfer kernels are made there when they are first used.
-  SKIP='cwevals' bash "$tool" "$out" || exit 1
+  bash "$tool" "$out" || exit 1
   SKIP="flashinfer-cubin ray ${SKIP:-}" bash "$tool" "$out/sglang" "sglang==$version" || exit 1
   mkdir -p "$out/pinned/wheels"
   python3 -m pip download -q --no-deps -d "$out/pinned/wheels" --python-version 312 --only-binary=:all: \
@@ -28,14 +28,8 @@ parts=("$@"); [ ${#parts[@]} -gt 0 ] || parts=(checks grpo)
 mkdir -p "$out"
 export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1
 
-run() {  # run NAME LIMIT ARGUMENT...: rows and tables on the screen, everything in OUT/NAME.log
-  local name=$1 limit=$2 begin=$SECONDS; shift 2
-  echo "== $name"
-  timeout $((limit + 30)) "$tool" -m benchmarks.gpu_reasoning --out "$out" --limit "$limit" "$@" 2>&1 \
-    | tee "$out/$name.log" | grep --line-buffered -E '^(\{|\||[a-z_0-9]+: [0-9]+ s|FAILED|the engine cannot)'
-  grep -E '(Error|error|Traceback)' "$out/$name.log" | tail -8 | cut -c1-300
-  echo "== $name took $((SECONDS - begin)) s"
-}
+PYTHON=$tool OUT=$out
+. "$(dirname "$0")/gpu_run.sh"
 
 for part in "${parts[@]}"; do
   case $part in

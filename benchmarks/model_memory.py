@@ -29,6 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contestants.generation_model import SHAPES as GENERATION_SHAPES
 from benchmarks.harness import describe_machine
 
 FACTOR = 1.2
@@ -41,6 +42,11 @@ class Shape:
 
     kind: str
     sizes: dict[str, Any]
+
+
+def shape_of(sizes: dict[str, Any]) -> Shape:
+    """Return a model that engines are compared with."""
+    return Shape(sizes["family"].lower(), {k: v for k, v in sizes.items() if k != "family"})
 
 
 SHAPES = {
@@ -68,30 +74,7 @@ SHAPES = {
             "tie_word_embeddings": True,
         },
     ),
-    "0.5B": Shape(
-        "qwen2",
-        {
-            "vocab_size": 151936,
-            "hidden_size": 896,
-            "intermediate_size": 4864,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 14,
-            "num_key_value_heads": 2,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "1.5B": Shape(
-        "qwen2",
-        {
-            "vocab_size": 151936,
-            "hidden_size": 1536,
-            "intermediate_size": 8960,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 2,
-            "tie_word_embeddings": True,
-        },
-    ),
+    **{name: shape_of(GENERATION_SHAPES[name]) for name in ("0.5B", "1.5B")},
 }
 CASES = {"1.5B": False, "0.5B": True}
 """What is measured, and whether with its optimiser."""

@@ -6,17 +6,9 @@ import json
 
 import pytest
 
+from tests.e2e_tests.reasoning.jobs import SHORT
+
 RECIPE = "arithmetic_grpo"
-SHORT = [
-    "actor.supervised.steps=10",
-    "actor.supervised.batch_size=16",
-    "data.rollout_batch_size=8",
-    "data.val_size=20",
-    "algorithm.group_size=4",
-    "runner.save_interval=2",
-    "runner.val_check_interval=-1",
-    "runner.max_steps=3",
-]
 
 
 def placed(actor: str, rollout: str, reward: str) -> str:
@@ -33,7 +25,7 @@ def test_a_run_over_two_hosts_is_the_run_on_one(hosts):
     found = {}
     for name, overrides in jobs.items():
         run = f"/tmp/runs/reasoning-{name}"
-        hosts.train(RECIPE, *SHORT, *overrides, f"runner.run_dir={run}")
+        hosts.train(RECIPE, *SHORT, "runner.max_steps=3", *overrides, f"runner.run_dir={run}")
         assert json.loads(hosts.read(f"{run}/summary.json"))["status"] == "finished"
         assert hosts.files(run)["samples.jsonl"] > 0
         found[name] = [

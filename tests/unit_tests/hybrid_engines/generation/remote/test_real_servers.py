@@ -8,18 +8,16 @@ import signal
 import socket
 import subprocess
 
-import numpy as np
 import pytest
 
 from rlinf.data.tokenizer import character_tokenizer
 from rlinf.hybrid_engines.generation import (
     EngineSettings,
-    GenerationRequest,
-    SamplingParams,
     build_engine,
 )
+from tests.unit_tests.hybrid_engines.generation.remote.agreement import agree, requests
 from tests.unit_tests.hybrid_engines.generation.remote.serving import ALPHABET
-from tests.unit_tests.hybrid_engines.generation.tiny import logprobs, tiny
+from tests.unit_tests.hybrid_engines.generation.tiny import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -76,26 +74,11 @@ def running(request, tmp_path_factory):
         process.wait()
 
 
-def requests(count=4, n=2, **params):
-    settings = {"max_new_tokens": 40, "ignore_eos": True, **params}
-    return [
-        GenerationRequest(i, [5 + i, 7, 9 + i], SamplingParams(seed=50 + i, **settings), n)
-        for i in range(count)
-    ]
-
-
-def agree(results, asked, model, temperature=1.0):
-    assert results
-    for result in results:
-        exact = logprobs(model, asked[result.request_id].prompt_ids, result.token_ids, temperature)
-        np.testing.assert_allclose(result.logprobs, exact, atol=1e-4)
-
-
 def test_a_real_server_serves_and_learns(running):
     for temperature in (1.0, 0.6, 0.0):
-        asked = requests(temperature=temperature)
+        asked = requests(4, max_new_tokens=40, temperature=temperature)
         agree(running.generate(asked), asked, other(0), temperature)
-    asked = requests()
+    asked = requests(4, max_new_tokens=40)
     for version in (1, 2):
         running.update_weights(other(version).state_dict(), version)
         results = running.generate(asked)
@@ -105,14 +88,14 @@ def test_a_real_server_serves_and_learns(running):
 
 def test_a_real_server_is_interrupted(running):
     running.update_weights(other(2).state_dict(), 2)
-    asked = requests(8)
+    asked = requests(8, max_new_tokens=40)
     running.submit(asked)
     done = running.step()
     aborted = running.abort()
     assert len(done) + len(aborted) == 16 and running.unfinished == 0
     carried = [carried for request in asked if (carried := request.carry_on(aborted))]
     agree(running.generate(carried), asked, other(2))
-    (free,) = running.generate(requests(1, n=1, temperature=0.0))
+    (free,) = running.generate(requests(1, n=1, max_new_tokens=40, temperature=0.0))
     text = "".join(ALPHABET[token - 2] for token in free.token_ids[2:5])
-    (ended,) = running.generate(requests(1, n=1, temperature=0.0, stop=(text,)))
+    (ended,) = running.generate(requests(1, n=1, max_new_tokens=40, temperature=0.0, stop=(text,)))
     assert ended.token_ids == free.token_ids[:5] and ended.finish_reason == "stop"

@@ -9,12 +9,11 @@ import torch
 
 from rlinf.hybrid_engines.generation import (
     EngineSettings,
-    GenerationRequest,
-    SamplingParams,
     build_engine,
 )
 from rlinf.hybrid_engines.generation.remote.http import EngineServerError
 from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch
+from tests.unit_tests.hybrid_engines.generation.remote.agreement import agree, requests
 from tests.unit_tests.hybrid_engines.generation.remote.serving import (
     ALPHABET,
     Behaviour,
@@ -65,21 +64,6 @@ def connect(kind, folder, url, max_running=16, weights=None, max_length=64, **op
             max_length=max_length, model_path=folder, max_running=max_running, options=options
         ),
     )
-
-
-def requests(count=3, n=2, **params):
-    settings = {"max_new_tokens": 12, "ignore_eos": True, **params}
-    return [
-        GenerationRequest(i, [5 + i, 7, 9 + i], SamplingParams(seed=50 + i, **settings), n)
-        for i in range(count)
-    ]
-
-
-def agree(results, asked, model, temperature=1.0):
-    assert results
-    for result in results:
-        exact = logprobs(model, asked[result.request_id].prompt_ids, result.token_ids, temperature)
-        np.testing.assert_allclose(result.logprobs, exact, atol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
