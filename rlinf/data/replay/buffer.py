@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -102,11 +101,14 @@ class TrajectoryReplayBuffer:
         )
         self._work = None if folder is None else WorkingFolder(Path(folder))
         self._changed = threading.Condition(threading.RLock())
-        self._reset()
+        self._store = self._empty_store()
+        self._random = self._seeded()
 
-    def _reset(self) -> None:
-        self._store = RowStore(self._settings, None if self._work is None else self._work.path)
-        self._random = np.random.default_rng([self._seed, seed_of(self.rank, self.world_size)])
+    def _empty_store(self) -> RowStore:
+        return RowStore(self._settings, None if self._work is None else self._work.path)
+
+    def _seeded(self) -> np.random.Generator:
+        return np.random.default_rng([self._seed, seed_of(self.rank, self.world_size)])
 
     # -- adding ---------------------------------------------------------------------------------
 
@@ -140,6 +142,7 @@ class TrajectoryReplayBuffer:
         Raises:
             ValueError: nothing can be drawn yet.
         """
+        _at_least_one(num_chunks=num_chunks, n_step=n_step)
         with self._changed:
             serials, weights = self._draw(num_chunks)
             return self._batch(serials, weights, n_step or self.n_step)
@@ -155,7 +158,7 @@ class TrajectoryReplayBuffer:
         Raises:
             ValueError: nothing can be drawn yet, or no stretch is so long.
         """
-        _at_least_one(length=length)
+        _at_least_one(count=count, length=length)
         with self._changed:
             serials, weights = self._draw(count)
             found = stretch(self._store.index, serials, length)
@@ -181,11 +184,12 @@ class TrajectoryReplayBuffer:
                 "indices; they are finite numbers, 0 or more, one for each"
             )
         with self._changed:
-            alive = (serials >= self._store.index.begin) & (serials < self._store.index.end)
-            self._store.sampler.update(serials[alive], values[alive])
+            index = self._store.index
+            here = (serials >= index.begin) & (serials < index.end)
+            here[here] = index.drawable(serials[here])
+            self._store.sampler.update(serials[here], values[here])
 
     def _draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        _at_least_one(count=count)
         index = self._store.index
         begin = index.begin if self._window is None else max(index.begin, index.end - self._window)
         drawable = index.num_drawable
@@ -210,7 +214,9 @@ class TrajectoryReplayBuffer:
             serials = np.concatenate([serials, more[long]])
             weights = np.concatenate([weights, of_more[long]])
             if len(serials) >= count:
-                return serials[:count], weights[:count]
+                # Draws by priority come in the order of the ring: take none of its ends only.
+                chosen = self._random.permutation(len(serials))[:count]
+                return serials[chosen], weights[chosen]
         begin = self._store.index.begin
         if self._window is not None:
             begin = max(begin, self._store.index.end - self._window)
@@ -307,6 +313,11 @@ class TrajectoryReplayBuffer:
         return self._store.index.num_drawable
 
     @property
+    def prioritized(self) -> bool:
+        """Whether draws go by priority."""
+        return self._store.sampler is not None
+
+    @property
     def total_samples(self) -> int:
         """Transitions that are here now."""
         return len(self)
@@ -332,21 +343,21 @@ class TrajectoryReplayBuffer:
             }
 
     def clear(self) -> None:
-        """Forget all transitions; draws begin from the seed again."""
+        """Forget all transitions."""
         with self._changed:
             self._store.close()
             if self._work is not None:
                 self._work.empty()
-            self._reset()
+            self._store = self._empty_store()
 
     def close(self) -> None:
         """Let go of memory and of the working folder, whose files are removed."""
         with self._changed:
             self._store.close()
-            self._reset()
             if self._work is not None:
                 self._work.close()
                 self._work = None
+            self._store = self._empty_store()
 
     # -- checkpoints ----------------------------------------------------------------------------
 
@@ -411,22 +422,34 @@ class TrajectoryReplayBuffer:
             ValueError: the rows do not fit a buffer that does not overwrite.
         """
         ranks = read_state(shard_folder(folder, 0))["world_size"]
+        exact = ranks == self.world_size and not demonstrations
         with self._changed:
-            if ranks == self.world_size and not demonstrations:
-                shard = SavedShard.open(shard_folder(folder, self.rank), verify)
-                self.clear()
-                self._random.bit_generator.state = shard.state["random"]
-                notes = restore(self._store, shard)
+            if exact:
+                found = [SavedShard.open(shard_folder(folder, self.rank), verify)]
             else:
-                rows = join_shards(find_shards(folder, verify), self.rank, self.world_size)
+                found = find_shards(folder, verify)
+            self.clear()
+            self._random = self._seeded()
+            try:
+                notes = self._take(found[0]) if exact else self._share(found)
+            except BaseException:
+                # Half a buffer is none.
                 self.clear()
-                notes = absorb(self._store, rows)
-                notes += [
-                    f"the draws of the replay buffer, which {ranks} ranks saved and "
-                    f"{self.world_size} load"
-                ]
+                raise
             self._changed.notify_all()
         return [] if demonstrations else notes
+
+    def _take(self, shard: SavedShard) -> list[str]:
+        self._random.bit_generator.state = shard.state["random"]
+        return restore(self._store, shard)
+
+    def _share(self, shards: Sequence[SavedShard]) -> list[str]:
+        notes = absorb(self._store, join_shards(shards, self.rank, self.world_size))
+        return [
+            *notes,
+            f"the draws of the replay buffer, which {len(shards)} ranks saved and "
+            f"{self.world_size} load",
+        ]
 
     def absorb(self, rows: Rows) -> list[str]:
         """Add rows of saved shards; see `load_checkpoint` for what is returned and raised."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -65,14 +65,21 @@ class RowStore:
         envs = trajectory.rewards.shape[1]
         if envs > self.settings.capacity:
             raise ValueError(
-                f"a step of {envs} envs does not fit a buffer of {self.settings.capacity} transitions; "
-                "raise its capacity"
+                f"a step of {envs} envs does not fit a buffer of {self.settings.capacity} "
+                "transitions; raise its capacity"
             )
         steps = self.settings.capacity // envs
         if len(trajectory) <= steps or not self.settings.overwrite:
             return self._add_steps(trajectory)
-        cuts = range(0, len(trajectory), steps)
-        return sum(self._add_steps(trajectory.slice(cut, cut + steps)) for cut in cuts)
+        # Cut where the ring is full; episodes go on from part to part.
+        passing = None if trajectory.streams else [_Passing() for _ in range(envs)]
+        count = 0
+        for begin in range(0, len(trajectory), steps):
+            part = trajectory.slice(begin, begin + steps)
+            count += self._add_steps(replace(part, streams=passing or part.streams))
+        for name in passing or ():
+            self.index.streams.pop(name, None)
+        return count
 
     def _add_steps(self, trajectory: ReplayTrajectory) -> int:
         valid = to_array(trajectory.valid)
@@ -219,19 +226,20 @@ class RowStore:
             ValueError: the buffer is full and does not overwrite.
             ReplayDiskError: the disk is full; nothing has changed.
         """
-        self.tables[FRAMES].reserve(count)
-        self.tables[FINALS].reserve(finals)
         begin = max(self.index.begin, self.index.end + count - self.settings.capacity)
-        if begin == self.index.begin:
-            return
-        if not self.settings.overwrite:
+        if begin > self.index.begin and not self.settings.overwrite:
             raise ValueError(
                 f"{count} transitions do not fit: the buffer has {len(self)} of at most "
-                f"{self.settings.capacity} and does not overwrite; raise its capacity, or let it overwrite"
+                f"{self.settings.capacity} and does not overwrite; raise its capacity, or let it "
+                "overwrite"
             )
+        self.tables[FRAMES].reserve(count)
+        self.tables[FINALS].reserve(finals)
+        if begin == self.index.begin:
+            return
         gone = self.index.drop_before(min(begin, self.index.end))
-        finals = self.tables[FACTS].gather("final", gone)
-        self.tables[FINALS].drop_before(int(finals.max(initial=-1)) + 1)
+        last = int(self.tables[FACTS].gather("final", gone).max(initial=-1))
+        self.tables[FINALS].drop_before(last + 1)
         for name in (FACTS, FRAMES):
             self.tables[name].drop_before(begin)
         if self.sampler is not None:
@@ -300,6 +308,10 @@ class WorkingFolder:
         """Remove all files and let others in."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
+
+
+class _Passing:
+    """Name of a stream that is forgotten with the trajectory."""
 
 
 def _facts_layout(chunk: int) -> Layout:

@@ -57,7 +57,9 @@ class SegmentFile:
 
     def verify(self) -> None:
         """Raise `ReplayDamaged` if it is not what was written."""
-        if self.path.exists() and checksum_of(self.path) != self.checksum:
+        if not self.path.exists():
+            raise ReplayDamaged(f"{self.path} is missing; use another copy of the buffer")
+        if checksum_of(self.path) != self.checksum:
             raise ReplayDamaged(
                 f"{self.path} is not what was written; use another copy of the buffer"
             )
