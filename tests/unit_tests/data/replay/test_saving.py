@@ -38,9 +38,7 @@ def make(case, storage, place: Path, **kwargs) -> TrajectoryReplayBuffer:
     storage = dict(storage)
     folder = place if storage.pop("folder") else None
     settings_ = {"gamma": 0.9, "discount_per": case["per"], "segment_bytes": SEGMENT}
-    return TrajectoryReplayBuffer(
-        case["capacity"], folder=folder, **(settings_ | storage | kwargs)
-    )
+    return TrajectoryReplayBuffer(case["capacity"], folder=folder, **(settings_ | storage | kwargs))
 
 
 @settings(max_examples=25, deadline=None)
