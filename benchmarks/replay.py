@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import describe_machine
+from rlinf.data.embodied import FinalObservations
 from rlinf.data.replay import Priorities, ReplayTrajectory, TrajectoryReplayBuffer
 
 ENVS, ACTIONS, BATCH, EPISODE = 8, 6, 256, 1000
@@ -44,12 +45,14 @@ class PlainRing:
         self._random = np.random.default_rng(0)
 
     def add(self, **values: np.ndarray) -> None:
+        """Add a step of all envs."""
         slots = np.arange(self._count, self._count + ENVS) % self._capacity
         for name, array in self._arrays.items():
             array[slots] = values[name]
         self._count += ENVS
 
     def sample(self, count: int) -> dict[str, torch.Tensor]:
+        """Draw rows."""
         rows = self._random.integers(0, min(self._count, self._capacity), count)
         return {name: torch.from_numpy(a[rows]) for name, a in self._arrays.items()}
 
@@ -65,6 +68,7 @@ class Steps:
         self.count = 0
 
     def arrays(self) -> dict[str, np.ndarray]:
+        """Return the next step."""
         step, self.count = self.count, self.count + 1
         done = np.full(ENVS, step % EPISODE == EPISODE - 1, np.float32)
         return {
@@ -76,8 +80,7 @@ class Steps:
         }
 
     def trajectory(self, steps: int) -> ReplayTrajectory:
-        from rlinf.data.embodied import FinalObservations
-
+        """Return the next steps."""
         numbers = np.arange(self.count, self.count + steps)
         self.count += steps
         ends = np.flatnonzero(numbers % EPISODE == EPISODE - 1)

@@ -14,9 +14,12 @@ three tables, an index links the rows of an episode, a sampler draws rows, and t
 | `sampling` | uniform draws; the sum tree of priorities |
 | `trajectory` | what is put in, and what comes out |
 | `returns` | n-step returns and windows, by following links |
+| `store` | the three tables and the index, kept in step; the working folder |
+| `saved` | saved shards: reading, joining, cutting and sharing them out |
+| `restoring` | rows from saved shards: under their serials, or under new ones |
 | `buffer` | `TrajectoryReplayBuffer`, the front |
 | `mixed` | `MixedReplay`: a share of each batch from demonstrations |
-| `saved` | saved shards: reading, joining, cutting and sharing them out anew |
+| `build` | buffers from the sections of a config |
 
 Three tables, all by serial:
 

@@ -189,15 +189,20 @@ class EpisodeIndex:
         episodes: np.ndarray,
         first: int,
     ) -> None:
-        for env, name in enumerate(streams or ()):
-            rows = np.flatnonzero(serials[:, env] < _NONE)
-            if not len(rows):
-                if stretch[-1, env]:
-                    self.streams.pop(name, None)
-                continue
-            last = rows[-1]
-            serial = int(serials[last, env])
-            if ended[last, env] or stretch[-1, env] != stretch[last, env]:
+        if streams is None:
+            return
+        kept = serials < _NONE
+        step = len(kept) - 1 - kept[::-1].argmax(0)
+        env = np.arange(kept.shape[1])
+        last = np.where(kept[step, env], serials[step, env], -1)
+        over = (stretch[-1] != np.where(last >= 0, stretch[step, env], 0)) | (
+            ended[step, env] & (last >= 0)
+        )
+        numbers = np.full(len(last), -1)
+        numbers[last >= 0] = episodes[last[last >= 0] - first]
+        rows = zip(streams, over.tolist(), numbers.tolist(), last.tolist(), strict=True)
+        for name, is_over, number, serial in rows:
+            if is_over:
                 self.streams.pop(name, None)
-            else:
-                self.streams[name] = (int(episodes[serial - first]), serial)
+            elif serial >= 0:
+                self.streams[name] = (number, serial)

@@ -92,9 +92,6 @@ class RowStore:
         frames["actions"] = trajectory.actions
         self._fit(frames, trajectory.rewards.shape[2], final_rows)
         self.make_room(count, len(next(iter(final_rows.values()), ())))
-        if not count:
-            return 0
-
         base = self.tables[FINALS].end
         if final_rows:
             self.tables[FINALS].append({name: to_array(v) for name, v in final_rows.items()})

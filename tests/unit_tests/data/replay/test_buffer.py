@@ -80,13 +80,13 @@ def row_terminal(expected) -> bool:
     return expected["terminations"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=cases, n_step=st.integers(1, 5))
 def test_it_holds_what_a_list_would(case, n_step):
     check(*filled(case), n_step)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(case=cases, n_step=st.integers(1, 3))
 def test_mapped_files_hold_the_same(case, n_step, tmp_path_factory):
     folder = tmp_path_factory.mktemp("replay")
@@ -101,7 +101,7 @@ def test_mapped_files_hold_the_same(case, n_step, tmp_path_factory):
     mapped.close()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=cases, length=st.integers(1, 6))
 def test_windows_stay_within_episodes(case, length):
     buffer, slow = filled(case)
@@ -133,7 +133,7 @@ def test_windows_stay_within_episodes(case, length):
         assert set(drawn.indices[:, 0].tolist()) == set(whole)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(case=cases, window=st.integers(1, 30))
 def test_only_the_newest_are_drawn_from_a_window(case, window):
     for priorities in (None, Priorities()):
@@ -309,3 +309,25 @@ def test_a_truncation_is_bootstrapped_from_and_a_termination_is_not():
     buffer.add_trajectories([episode(2, terminated=True)])
     batch = buffer.sample(1)
     assert batch.bootstrap.item() == 0 and batch.terminations.item()
+
+
+def test_an_episode_that_begins_while_its_env_rests_is_a_new_one():
+    def steps(*, begins: bool, rests: bool) -> ReplayTrajectory:
+        never = torch.zeros(2, 1, 1, dtype=torch.bool)
+        return ReplayTrajectory(
+            obs={"state": torch.zeros(2, 1, 3)},
+            actions=torch.zeros(2, 1, 1, 1),
+            rewards=torch.zeros(2, 1, 1),
+            terminations=never,
+            truncations=never,
+            valid=never if rests else ~never,
+            begins=torch.tensor([[begins], [False]]),
+            streams=["env"],
+        )
+
+    buffer = TrajectoryReplayBuffer(10)
+    buffer.add_trajectories([steps(begins=True, rests=False)])
+    buffer.add_trajectories([steps(begins=False, rests=True), steps(begins=False, rests=False)])
+    assert buffer.num_drawable == 3 and buffer.get_stats()["num_trajectories"] == 1
+    buffer.add_trajectories([steps(begins=True, rests=True), steps(begins=False, rests=False)])
+    assert buffer.num_drawable == 4 and buffer.get_stats()["num_trajectories"] == 2

@@ -41,7 +41,7 @@ def make(case, storage, place: Path, **kwargs) -> TrajectoryReplayBuffer:
     return TrajectoryReplayBuffer(case["capacity"], folder=folder, **(settings_ | storage | kwargs))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     case=cases,
     before=st.sampled_from(STORAGES),
@@ -84,7 +84,7 @@ def test_a_restored_buffer_goes_on_as_if_nothing_had_happened(
         buffer.close()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     case=cases, ranks=st.integers(1, 3), later=st.integers(1, 4), storage=st.sampled_from(STORAGES)
 )
