@@ -194,7 +194,7 @@ class TrajectoryReplayBuffer:
         begin = index.begin if self._window is None else max(index.begin, index.end - self._window)
         drawable = index.num_drawable
         if drawable and begin > index.begin:
-            drawable = int(index.drawable(np.arange(begin, index.end)).sum())
+            drawable = index.count_drawable(begin)
         if not drawable:
             raise ValueError(
                 f"nothing can be drawn: the buffer has {len(self)} transitions, and the next "

@@ -56,6 +56,16 @@ class EpisodeIndex:
         """Return which rows have a known successor or end, and are usable."""
         return self._drawable[serials % self._capacity]
 
+    def count_drawable(self, begin: int) -> int:
+        """Return how many rows from a serial on can be drawn."""
+        first, last = begin % self._capacity, self.end % self._capacity
+        if begin >= self.end:
+            return 0
+        if first < last:
+            return int(np.count_nonzero(self._drawable[first:last]))
+        parts = self._drawable[first:], self._drawable[:last]
+        return sum(int(np.count_nonzero(part)) for part in parts)
+
     def add(
         self,
         kept: np.ndarray,

@@ -8,8 +8,8 @@ import numpy as np
 
 from rlinf.data.replay.index import EpisodeIndex
 
-_LIST_BELOW = 0.25
-"""Share of drawable rows below which they are listed instead of drawn for by trial."""
+_TRIALS = 16
+"""Draws that may meet rows that cannot be drawn, before those that can are listed."""
 
 
 def draw_uniform(
@@ -21,18 +21,19 @@ def draw_uniform(
         random: where chance comes from.
         index: which rows can be drawn.
         begin: first row that may be drawn.
-        end: row after the last.
+        end: row after the last; at least one between them is drawable.
         count: how many.
     """
-    share = index.num_drawable / (index.end - index.begin)
-    if begin != index.begin or share < _LIST_BELOW:
-        # The share among the newest rows is not known: it may be far lower.
-        rows = np.arange(begin, end)
-        rows = rows[index.drawable(rows)]
-        return rows[random.integers(0, len(rows), count)]
     drawn = random.integers(begin, end, count)
-    while len(again := np.flatnonzero(~index.drawable(drawn))):
+    for _ in range(_TRIALS):
+        again = np.flatnonzero(~index.drawable(drawn))
+        if not len(again):
+            return drawn
         drawn[again] = random.integers(begin, end, len(again))
+    again = np.flatnonzero(~index.drawable(drawn))
+    rows = np.arange(begin, end)
+    rows = rows[index.drawable(rows)]
+    drawn[again] = rows[random.integers(0, len(rows), len(again))]
     return drawn
 
 
