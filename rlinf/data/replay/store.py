@@ -63,6 +63,8 @@ class RowStore:
     def add(self, trajectory: ReplayTrajectory) -> int:
         """Add the rows of a complete trajectory; return how many."""
         envs = trajectory.rewards.shape[1]
+        if not trajectory.rewards.numel():
+            return 0
         if envs > self.settings.capacity:
             raise ValueError(
                 f"a step of {envs} envs does not fit a buffer of {self.settings.capacity} "

@@ -155,10 +155,13 @@ class ReplayTrajectory:
             raise ValueError("a trajectory has no observations; obs needs at least one tensor")
         for name, value in (observed | flatten(self.extras, "extras")).items():
             _expect(name, value, steps, 2)
-        if self.streams is not None and len(set(self.streams)) != steps[1]:
+        streams = self.streams
+        if streams is not None and (
+            len(set(streams)) != steps[1] or not all(isinstance(n, int | str) for n in streams)
+        ):
             raise ValueError(
-                f"streams are {list(self.streams)}; a trajectory of {steps[1]} envs needs as many "
-                "different names"
+                f"streams are {list(streams)}; a trajectory of {steps[1]} envs needs as many "
+                "different whole numbers or texts"
             )
 
     def __len__(self) -> int:

@@ -237,6 +237,10 @@ def test_a_trajectory_of_other_shapes_is_refused():
     wrong.terminations = wrong.terminations[:2]
     with pytest.raises(ValueError, match=r"terminations has the shape \[2, 1, 1\]"):
         buffer.add_trajectories([wrong])
+    wrong = episode(4)
+    wrong.streams = ["a", "b"]
+    with pytest.raises(ValueError, match=r"streams are \['a', 'b'\]; a trajectory of 1 envs"):
+        buffer.add_trajectories([wrong])
     texts = episode(4)
     texts.obs = {"task": ["push"] * 4}
     with pytest.raises(ValueError, match="obs/task is a list.*token ids"):
@@ -284,6 +288,12 @@ def test_a_reader_waits_for_a_writer_without_spinning():
     writer.start()
     assert buffer.wait_until_ready(timeout=60)
     writer.join()
+
+
+def test_a_trajectory_without_steps_adds_nothing():
+    buffer = TrajectoryReplayBuffer(10)
+    assert buffer.add_trajectories([episode(4).complete().slice(0, 0)]) == 0
+    assert buffer.add_trajectories([episode(4)]) == 4
 
 
 def test_counts_fall_when_rows_are_dropped():
