@@ -104,8 +104,8 @@ class Steps:
         )
 
 
-Contestant = tuple[Callable[[int], None], Callable[[], Any]]
-"""Adds so many steps of all envs; draws a batch."""
+Contestant = tuple[Callable[[int], None], Callable[[int], None], Callable[[], Any]]
+"""Fills with so many steps of all envs, as fast as it can; adds so many; draws a batch."""
 
 
 def contestants(
@@ -120,7 +120,7 @@ def contestants(
             ring.add(**steps.arrays())
 
     found: dict[str, Contestant] = {
-        "plain ring": (add_to_ring, lambda: ring.sample(BATCH)),
+        "plain ring": (add_to_ring, add_to_ring, lambda: ring.sample(BATCH)),
         **_stable_baselines(capacity, shape, dtype),
     }
     for name, at_once, kwargs in (
@@ -137,11 +137,11 @@ def contestants(
 def _ours(buffer: TrajectoryReplayBuffer, at_once: int, shape: Any, dtype: Any) -> Contestant:
     steps = Steps(shape, dtype)
 
-    def add(count: int) -> None:
-        for _ in range(-(-count // at_once)):
-            buffer.add_trajectories([steps.trajectory(at_once)])
+    def add(count: int, size: int = at_once) -> None:
+        for _ in range(-(-count // size)):
+            buffer.add_trajectories([steps.trajectory(size)])
 
-    return add, lambda: buffer.sample(BATCH)
+    return lambda count: add(count, 256), add, lambda: buffer.sample(BATCH)
 
 
 def _stable_baselines(capacity: int, shape: Any, dtype: Any) -> dict[str, Contestant]:
@@ -161,7 +161,7 @@ def _stable_baselines(capacity: int, shape: Any, dtype: Any) -> dict[str, Contes
             values = (step[name] for name in ("obs", "next_obs", "actions", "rewards", "dones"))
             buffer.add(*values, infos)
 
-    return {"SB3's ReplayBuffer": (add, lambda: buffer.sample(BATCH))}
+    return {"SB3's ReplayBuffer": (add, add, lambda: buffer.sample(BATCH))}
 
 
 @contextmanager
@@ -177,10 +177,10 @@ def measure(name: str, capacity: int, shape: tuple[int, ...], dtype: Any, rounds
         found = contestants(capacity, shape, dtype, Path(folder))
         adding: dict[str, list[float]] = {key: [] for key in found}
         drawing: dict[str, list[float]] = {key: [] for key in found}
-        for add, _ in found.values():
-            add(capacity // ENVS)
+        for fill, _, _ in found.values():
+            fill(capacity // ENVS)
         for _ in range(rounds):
-            for key, (add, draw) in found.items():
+            for key, (_, add, draw) in found.items():
                 with timed(adding[key]):
                     add(256)
                 with timed(drawing[key]):
