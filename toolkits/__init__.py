@@ -1,0 +1,1 @@
+"""Tools beside training, run as `python -m toolkits.<name>`."""

@@ -1,0 +1,1 @@
+"""Prints, joins, cuts and converts saved replay buffers; `python -m toolkits.replay_buffer -h`."""
