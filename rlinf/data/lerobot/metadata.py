@@ -95,7 +95,6 @@ class EpisodeRecord:
         row: Its first row there.
         videos: File, seen from the root, and time of the first frame, for each camera.
         places: Chunk and file of the table ("data"), of the metadata ("meta") and of each camera.
-        final: The observation after the last frame, as stored; empty if it was not kept.
     """
 
     index: int
@@ -106,7 +105,6 @@ class EpisodeRecord:
     row: int
     videos: dict[str, tuple[str, float]]
     places: dict[str, Place] = field(default_factory=dict)
-    final: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -126,6 +124,7 @@ class Metadata:
     tasks: list[str]
     episodes: list[EpisodeRecord]
     stats: dict[str, Stats]
+    _finals: tuple[Place, dict[int, dict[str, Any]]] | None = field(default=None, repr=False)
 
     @classmethod
     def load(cls, root: Path) -> Metadata:
@@ -152,6 +151,23 @@ class Metadata:
         elif episodes:
             metadata.stats = merge_stats(metadata.episode_stats().values())
         return metadata
+
+    def final_observation(self, record: EpisodeRecord) -> dict[str, Any]:
+        """Return the observation after the last frame, as it is stored; empty if there is none."""
+        if self.info.version == "v2.1":
+            return {}
+        place = record.places["meta"]
+        if self._finals is None or self._finals[0] != place:
+            chunk, file = place
+            path = self.root / layout.EPISODES.format(chunk_index=chunk, file_index=file)
+            found = {}
+            for row in _rows(path, "final/"):
+                values = {key.removeprefix("final/"): row[key] for key in row if "final/" in key}
+                found[row["episode_index"]] = {
+                    key: value for key, value in values.items() if value is not None
+                }
+            self._finals = (place, found)
+        return self._finals[1].get(record.index, {})
 
     def episode_stats(self) -> dict[int, dict[str, Stats]]:
         """Read the statistics of each episode, by its number; empty if there are none."""
@@ -216,12 +232,17 @@ def _episode_files(root: Path) -> list[Path]:
 
 
 def _rows(path: Path, *prefixes: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table of episodes; of columns under `stats/`, only those asked for."""
+    """Yield the rows of a table of episodes.
+
+    Args:
+        path: The file.
+        *prefixes: Also read columns under `stats/` or `final/`, which are large.
+    """
     with open_parquet(path) as file:
         names = [
             name
             for name in file.schema_arrow.names
-            if not name.startswith("stats/") or name.startswith(prefixes or ("\0",))
+            if not name.startswith(("stats/", "final/")) or name.startswith(prefixes)
         ]
         try:
             yield from file.read(columns=names).to_pylist()
@@ -309,11 +330,6 @@ def _record_v30(
         row=start - first[places["data"]],
         videos=videos,
         places=places,
-        final={
-            key.removeprefix("final/"): value
-            for key, value in row.items()
-            if key.startswith("final/") and value is not None
-        },
     )
 
 

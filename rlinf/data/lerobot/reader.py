@@ -253,11 +253,12 @@ class LeRobotDataset:
         return frames
 
     def _final(self, record: EpisodeRecord, names: Sequence[str]) -> dict[str, Any] | None:
-        if not record.final:
+        stored = self.metadata.final_observation(record)
+        if not stored:
             return None
         where = f"{self.root}, episode {record.index}, final observation"
         final = {}
-        for name, value in record.final.items():
+        for name, value in stored.items():
             feature = self.features.get(name)
             if feature is None or name not in names:
                 continue

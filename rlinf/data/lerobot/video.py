@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -124,6 +125,7 @@ class VideoEncoder:
                 pass
 
     def _encode(self) -> None:
+        os.environ.setdefault("SVT_LOG", "1")  # the encoder of av1 reports only errors
         av = pyav()
         encoder, options = CODECS[self._codec]
         height, width, _ = self._feature.picture_shape
@@ -196,7 +198,9 @@ def join(segments: Sequence[Segment], out: Path, fps: float) -> bool:
         for segment in segments:
             with _opened(segment.path) as source:
                 if stream is None:
-                    stream = target.add_stream_from_template(source.streams.video[0])
+                    # Packets are copied, so no encoder of the same name needs to exist.
+                    template = source.streams.video[0]
+                    stream = target.add_stream_from_template(template, opaque=True)
                 packets = _packets(source, segment, rate)
                 if packets is None:
                     return False
