@@ -83,6 +83,7 @@ class Committer:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._final = final_observations
+            layout.clear_staging(root)
             self._open()
         except BlockingIOError as error:
             os.close(self._lock)
@@ -345,7 +346,6 @@ def recover(metadata: Metadata) -> None:
     from the last tables. Readers ignore both, but a dataset that is appended to must not have them.
     """
     root, info = metadata.root, metadata.info
-    layout.clear_staging(root)
     last = metadata.episodes[-1] if metadata.episodes else None
     places = last.places if last else {}
     kinds = {"data": root / "data", "meta": root / "meta" / "episodes"}
