@@ -43,7 +43,7 @@ def test_every_kind_of_feature(make: Callable[..., Path], codec: str) -> None:
         assert_episode(dataset, index, index, length)
     kinds = {name: getattr(v, "dtype", None) for name, v in dataset.episode(0).values.items()}
     assert kinds["observation.state"] == kinds["next.reward"] == np.float32
-    assert kinds["counts"] == np.int64 and kinds["flags"] == bool
+    assert kinds["counts"] == np.int64 and kinds["flags"] == np.bool_
     assert kinds["observation.images.wrist"] == np.uint8
     assert dataset.episode(0).values["counts"].shape == (7, 2, 3)
     assert dataset.episode(0).values["observation.images.wrist"].shape == (7, 16, 20, 3)
