@@ -34,6 +34,7 @@ from rlinf.data.lerobot.tables import (
 from rlinf.data.lerobot.video import Segment, join, rate_of, signature
 
 _MB = 1024 * 1024
+_EPISODES_TOGETHER, _BYTES_TOGETHER = 32, 8 * _MB
 
 
 @dataclass
@@ -63,6 +64,35 @@ class _OpenVideo:
     place: Place
     frames: int
     signature: tuple
+
+
+@dataclass
+class _OpenTable:
+    """The table of frames that still grows, kept so that it need not be read again.
+
+    Small episodes share row groups: a file of many of them is written much faster.
+
+    Attributes:
+        groups: Row groups that stay as they are.
+        loose: Later episodes, a row group each until there are enough of them.
+    """
+
+    groups: list[Any] = field(default_factory=list)
+    loose: list[Any] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(table.num_rows for table in (*self.groups, *self.loose))
+
+    def with_episode(self, table: Any) -> _OpenTable:
+        """Return this table with one more episode."""
+        loose = [*self.loose, table]
+        if len(loose) < _EPISODES_TOGETHER:
+            return _OpenTable(self.groups, loose)
+        if sum(part.nbytes for part in loose) <= _BYTES_TOGETHER:
+            loose = [arrow().concat_tables(loose).combine_chunks()]
+        return _OpenTable([*self.groups, *loose], [])
 
 
 class Committer:
@@ -108,7 +138,7 @@ class Committer:
         recover(self.metadata)
         last = self.metadata.episodes[-1] if self.metadata.episodes else None
         self._last: dict[str, Place] = dict(last.places) if last else {}
-        self._data_rows = 0
+        self._data = _OpenTable()
         self._meta_rows: Any = None
         self._videos: dict[str, _OpenVideo] = {}
         self._schema = self._stored_schema()
@@ -185,7 +215,7 @@ class Committer:
             "index": np.arange(start, start + length),
             "task_index": np.array([tasks.index(task) for task in episode.tasks]),
         }
-        data_place, data_rows = self._write_data(files, make_table(info.features, columns))
+        data_place, data = self._write_data(files, make_table(info.features, columns))
         row["data/chunk_index"], row["data/file_index"] = data_place
         if tasks != self.metadata.tasks:
             table = tasks_table(tasks)
@@ -209,7 +239,7 @@ class Committer:
         def done() -> None:
             self.metadata.tasks, self.metadata.stats = tasks, merged
             info.total_episodes, info.total_frames = number + 1, start + length
-            self._data_rows, self._meta_rows = data_rows, meta_rows
+            self._data, self._meta_rows = data, meta_rows
             self._schema = meta_rows.schema
             self._videos.update(videos)
             self._last.update({"data": data_place, "meta": meta_place})
@@ -221,24 +251,19 @@ class Committer:
         last = self._last.get(kind)
         return (0, 0) if last is None else layout.next_place(last, self.info.chunks_size)
 
-    def _write_data(self, files: FileSet, table: Any) -> tuple[Place, int]:
+    def _write_data(self, files: FileSet, table: Any) -> tuple[Place, _OpenTable]:
         limit = self.info.data_files_size_in_mb * _MB
-        old = None
-        if self._data_rows:
-            old = self.root / _named(layout.DATA, self._last["data"])
-            size = old.stat().st_size
-            if size + size / self._data_rows * table.num_rows > limit:
-                old = None
-        place = self._last["data"] if old else self._next("data")
-
-        def parts() -> Any:
-            if old:
-                yield from row_groups(old, self._data_rows)
-            yield table
-
+        old, place = self._data, self._last.get("data")
+        if old.rows and place is not None:
+            size = (self.root / _named(layout.DATA, place)).stat().st_size
+            if size + size / old.rows * table.num_rows > limit:
+                old = _OpenTable()
+        if not old.rows:
+            place = self._next("data")
+        new = old.with_episode(table)
         with files.new(_named(layout.DATA, place)) as path:
-            rows = write_tables(path, parts(), frame_schema(self.info.features))
-        return place, rows
+            write_tables(path, [*new.groups, *new.loose], frame_schema(self.info.features))
+        return place, new
 
     def _write_video(
         self, files: FileSet, key: str, segment: Segment

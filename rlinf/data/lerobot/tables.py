@@ -148,7 +148,7 @@ def write_tables(path: Path, tables: Iterable[Any], schema: Any) -> int:
 
     Args:
         path: The file.
-        tables: In order; an episode each, so that one can be read alone.
+        tables: In order, each of one or some whole episodes.
         schema: Of all of them.
 
     Returns:
