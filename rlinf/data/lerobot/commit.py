@@ -225,10 +225,9 @@ class Committer:
         stats = dict(episode.stats)
         for name, feature in info.features.items():
             if not feature.is_picture and feature.dtype != "string":
-                stats[name] = number_stats(np.asarray(columns[name]).reshape(length, -1))
-                shape = feature.shape
-                for key in stats[name].keys() - {"count"}:
-                    stats[name][key] = stats[name][key].reshape(shape)
+                stats[name] = number_stats(
+                    np.asarray(columns[name]).reshape(length, *feature.shape)
+                )
         meta_place, meta_rows = self._write_row(files, row, stats, episode.final)
         parts = [self.metadata.stats, stats] if self.metadata.stats else [stats]
         merged = merge_stats(parts)

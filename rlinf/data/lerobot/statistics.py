@@ -1,8 +1,8 @@
 """Statistics of features, as `meta/stats.json` and the table of episodes hold them.
 
-Of numbers, the statistics are over the frames, entry by entry. Of pictures, they are over all
-pixels of all frames, per channel, of values between 0 and 1, in shape `[C, 1, 1]`; `count` is the
-number of frames. Minimum, maximum, mean, standard deviation (of the population) and quantiles of an
+Of numbers, the statistics are over the frames, entry by entry; of features with several dimensions
+over all but the last one, as lerobot has them. Of pictures, they are over all pixels of all frames,
+per channel, of values between 0 and 1, in shape `[C, 1, 1]`. `count` is the number of frames. Minimum, maximum, mean, standard deviation (of the population) and quantiles of an
 episode are exact. Merged, all but the quantiles are exact: the quantiles of a dataset are the means
 of those of its episodes, weighted by their counts, as lerobot merges them.
 """
@@ -28,13 +28,13 @@ def number_stats(values: np.ndarray) -> Stats:
     Args:
         values: `[T, *shape]`.
     """
-    rows = values.astype(np.float64)
+    rows = values.astype(np.float64).reshape(-1, values.shape[-1])
     stats = {
         "min": rows.min(0),
         "max": rows.max(0),
         "mean": rows.mean(0),
         "std": rows.std(0),
-        "count": np.array([len(rows)], dtype=np.int64),
+        "count": np.array([len(values)], dtype=np.int64),
     }
     quantiles = np.quantile(rows, list(QUANTILES.values()), axis=0)
     return {**stats, **dict(zip(QUANTILES, quantiles, strict=True))}
