@@ -4,7 +4,7 @@ Of numbers, the statistics are over the frames, entry by entry; of features with
 over all but the last one, as lerobot has them. Of pictures, they are over all pixels of all frames,
 per channel, of values between 0 and 1, in shape `[C, 1, 1]`. `count` is the number of frames.
 
-Minimum, maximum, mean, standard deviation (of the population) and quantiles of an episode are exact.
+Minimum, maximum, mean, population standard deviation and quantiles of an episode are exact.
 Merged, all but the quantiles are exact: the quantiles of a dataset are the means of those of its
 episodes, weighted by their counts, as lerobot merges them.
 """
