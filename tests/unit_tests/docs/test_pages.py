@@ -28,6 +28,8 @@ from rlinf.scheduler.collective.payload import SHARED_BYTES
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.md"))
+NEEDED = {"datasets": ("pyarrow", "av", "PIL")}
+"""Packages of extras that the Python of a page needs."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -51,6 +53,8 @@ def named(pages: list[Path], language: str) -> list[Path]:
 
 @pytest.mark.parametrize("page", named(PAGES, "python"), ids=lambda page: page.stem)
 def test_python_of_a_page_runs(page: Path, ray_address: str, tmp_path: Path) -> None:
+    for package in NEEDED.get(page.stem, ()):
+        pytest.importorskip(package)
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks(page, "python")), encoding="utf-8")
     done = subprocess.run(
