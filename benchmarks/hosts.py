@@ -1,4 +1,4 @@
-"""Data between hosts: rate of large messages, and broadcasts over links of a known speed.
+"""Data between hosts: rate of large messages; broadcasts and weights over links of a known speed.
 
 Usage, from the root of the repository, on an otherwise idle machine that can make hosts
 (`rlinf.testbed`), with iperf3 installed:
@@ -7,8 +7,8 @@ Usage, from the root of the repository, on an otherwise idle machine that can ma
 
 Hosts are network namespaces of this machine, so that large messages show what processor and memory
 allow. Bare sockets send from memory and receive into memory that is there; what they reach is the
-measure. For broadcasts links are slowed to 1 Gbit/s, and their counters tell how much each
-host has received.
+measure. For broadcasts and weights links are slowed to 1 Gbit/s, and their counters tell how much
+each host has received.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ BULK = {"64 MB": (64 << 20, 8), "1 GB": (1 << 30, 4)}
 """Size, and how many of them in a sample; the first of each sample is not counted."""
 SPREAD = 256 << 20
 RECEIVERS = (1, 3, 7)
+WEIGHTS = 128 << 20
+"""Of bf16: 256 MB."""
+UPDATES = (("bucket", 1e-6), ("patch", 1e-6), ("patch", 1e-5))
+"""Type of `weight_syncer`, and the learning rate."""
 LINK = 1e9
 PORT = 7001
 STORE = 3 << 30
@@ -93,13 +97,20 @@ class Hosts:
         return json.loads(said)["end"]["sum_received"]["bits_per_second"] / 8
 
     def spread(self, count: int) -> tuple[list[float], list[float]]:
-        """Seconds of broadcasts, and the bytes that each receiver got for each of them."""
+        """Seconds of broadcasts, and all bytes that each receiver got."""
+        return self._counted("hosts_rlinf.py", "broadcast", len(self.bed.hosts), SPREAD, count)
+
+    def weights(self, count: int, kind: str, rate: float) -> tuple[list[float], list[float]]:
+        """Seconds of weight updates, and all bytes that each receiver got."""
+        nodes = len(self.bed.hosts)
+        return self._counted("hosts_weights.py", nodes, WEIGHTS, count, kind, rate)
+
+    def _counted(self, program: str, *args: object) -> tuple[list[float], list[float]]:
         hosts = self.bed.hosts
         before = [host.traffic()[1] for host in hosts]
-        nodes = len(hosts)
-        said = self.run(hosts[0], "hosts_rlinf.py", "broadcast", nodes, SPREAD, count)
+        seconds = json.loads(self.run(hosts[0], program, *args))
         got = [host.traffic()[1] - then for host, then in zip(hosts, before, strict=True)]
-        return json.loads(said), [value / count for value in got[1:]]
+        return seconds, got[1:]
 
     def close(self) -> None:
         """End all hosts."""
@@ -156,27 +167,53 @@ def broadcasts(rounds: int) -> None:
             hosts.close()
         middle = statistics.median(seconds)
         first = first or middle
-        most = f"{min(got) / 2**20:.0f} to {max(got) / 2**20:.0f}"
+        most = _megabytes(got, rounds)
         share = f"{middle / first:.2f}"
         print(f"| to {receivers} | {_cell(seconds)} | {share} | {most} |", flush=True)
+
+
+def weights(rounds: int) -> None:
+    """Weight updates to one host and to three, whole and as differences."""
+    print(f"\n| {WEIGHTS >> 20} million weights in bf16 | to | seconds | received per host (MB) |")
+    print("|---|---:|---:|---:|")
+    for receivers in RECEIVERS[:2]:
+        hosts = Hosts(receivers + 1)
+        try:
+            for host in hosts.bed.hosts:
+                host.slow(LINK)
+            for kind, rate in UPDATES:
+                seconds, got = hosts.weights(rounds, kind, rate)
+                # The first update is whole, and not among those that are counted.
+                got = [value - 2 * WEIGHTS for value in got]
+                name = f"`{kind}`, learning rate {rate:g}"
+                cells = f"{_cell(seconds)} | {_megabytes(got, rounds)}"
+                print(f"| {name} | {receivers} | {cells} |", flush=True)
+        finally:
+            hosts.close()
+
+
+def _megabytes(got: list[float], count: int) -> str:
+    low, high = (value / count / 2**20 for value in (min(got), max(got)))
+    return f"{low:.0f} to {high:.0f}"
 
 
 def _cell(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
 
 
+PARTS = {"bulk": bulk, "broadcast": broadcasts, "weights": weights}
+
+
 def main() -> None:
     """Measure and print tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--parts", nargs="+", default=["bulk", "broadcast"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     args = parser.parse_args()
     print(describe_machine())
     print(f"processors busy before: {busy_share():.0%}, {os.cpu_count()} cores", flush=True)
-    if "bulk" in args.parts:
-        bulk(args.rounds)
-    if "broadcast" in args.parts:
-        broadcasts(args.rounds)
+    for part in args.parts:
+        PARTS[part](args.rounds)
 
 
 if __name__ == "__main__":
