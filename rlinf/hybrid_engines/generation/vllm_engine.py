@@ -127,6 +127,11 @@ class VllmEngine(ExternalEngine):
     # -- weights -----------------------------------------------------------------------------------
 
     def _load(self, named: NamedTensors) -> None:
+        require(
+            not (self._takes_adapters and torch.cuda.is_available()),
+            f"vLLM {' and '.join(ON_CUDA)} cannot replace weights that adapters are used with: "
+            "build the engine without lora_rank, and send merged weights",
+        )
         tensors = dict(named.items() if isinstance(named, Mapping) else named)
         self._transfer.send(tensors, self._probe)
         self._forget_prefixes()
