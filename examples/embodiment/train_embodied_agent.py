@@ -6,11 +6,13 @@ import hydra
 from omegaconf import DictConfig
 
 from rlinf.config import validate_cfg
+from rlinf.config.acting import resolve_acting
 from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.runners.restarts import WORKERS, run_with_restarts
 from rlinf.runners.run_folder import run_folder
 from rlinf.scheduler import Cluster, HybridComponentPlacement
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
+from rlinf.workers.env.acting_env_worker import ActingEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
 
@@ -23,6 +25,7 @@ def main(cfg: DictConfig) -> None:
 
 def train(cfg: DictConfig) -> None:
     """Launch the groups and run the training loop."""
+    cfg = resolve_acting(cfg)
     logs = str(run_folder(cfg) / WORKERS)
     trace = cfg.runner.trace
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
@@ -33,16 +36,18 @@ def train(cfg: DictConfig) -> None:
                 name=cfg.actor.group_name,
                 placement_strategy=component_placement.get_strategy("actor"),
             )
-            rollout_group = MultiStepRolloutWorker.create_group(cfg).launch(
-                cluster,
-                name=cfg.rollout.group_name,
-                placement_strategy=component_placement.get_strategy("rollout"),
-            )
-            env_group = EnvWorker.create_group(cfg).launch(
+            env_worker = ActingEnvWorker if cfg.rollout.in_env_process else EnvWorker
+            env_group = rollout_group = env_worker.create_group(cfg).launch(
                 cluster,
                 name=cfg.env.group_name,
                 placement_strategy=component_placement.get_strategy("env"),
             )
+            if not cfg.rollout.in_env_process:
+                rollout_group = MultiStepRolloutWorker.create_group(cfg).launch(
+                    cluster,
+                    name=cfg.rollout.group_name,
+                    placement_strategy=component_placement.get_strategy("rollout"),
+                )
         runner = EmbodiedRunner(cfg=cfg, actor=actor_group, rollout=rollout_group, env=env_group)
         runner.init_workers()
         runner.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlinf.config.acting import ACTS_IN_ENV, placed_alike
 from rlinf.config.arithmetic import embodied_batch
 from rlinf.config.checks import (
     CheckContext,
@@ -129,6 +130,16 @@ def policy_serves_equal_shares(context: CheckContext) -> Iterator[Problem]:
             f"{workers} rollout workers × {stages} pipeline stages = {by}",
             "envs per rollout worker and stage",
         )
+
+
+@cross_check(EMBODIED)
+def acting_envs_have_the_policys_place(context: CheckContext) -> Iterator[Problem]:
+    """A policy inside of the env processes has their placement."""
+    cfg = context.cfg
+    if cfg.rollout.in_env_process is True and not placed_alike(cfg):
+        message = "the policy would be where the envs are, but rollout has another placement"
+        hint = "give both the same in cluster.component_placement, such as env,rollout: 0-1"
+        yield Problem(ACTS_IN_ENV, True, message, hint)
 
 
 @cross_check(EMBODIED)

@@ -10,8 +10,9 @@ from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.evaluation import Evaluator
 from rlinf.runners.farewell import before_training, next_step, places
 from rlinf.runners.fingerprints import RunFingerprints
+from rlinf.runners.players import Players
 from rlinf.runners.rollout_retry import RolloutRetry
-from rlinf.scheduler import WorkerDied, WorkerGroup, wait_all
+from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
 from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.env_spec import rollout_steps
 from rlinf.utils.evaluation_table import show_evaluation
@@ -28,8 +29,8 @@ class EmbodiedRunner(BaseRunner):
     Args:
         cfg: checked configuration.
         actor: group of `EmbodiedFSDPActor`.
-        rollout: group of `MultiStepRolloutWorker`.
-        env: group of `EnvWorker`.
+        rollout: group of `MultiStepRolloutWorker`; the same group as `env` if that one acts.
+        env: group of `EnvWorker`, or of `ActingEnvWorker`.
     """
 
     def __init__(self, cfg: Any, actor: WorkerGroup, rollout: WorkerGroup, env: WorkerGroup):
@@ -38,12 +39,14 @@ class EmbodiedRunner(BaseRunner):
             raise ValueError("set runner.max_epochs or runner.max_steps: the run has no end")
         if cfg.runner.only_eval and cfg.env.eval is None:
             raise ValueError("runner.only_eval needs an env.eval section, and there is none")
-        super().__init__(cfg, [actor, rollout, env], _BEST_METRICS)
+        self.players = Players(cfg, env, rollout)
+        super().__init__(cfg, [actor, *self.players.groups], _BEST_METRICS)
         self.actor = actor
         self.rollout = rollout
         self.env = env
-        self.retry = RolloutRetry(env, [rollout, actor], max_env_restarts(cfg))
-        self.evaluator = Evaluator(cfg, self.folder, env, rollout, self.retry, self.files)
+        others = [actor] if self.players.together else [rollout, actor]
+        self.retry = RolloutRetry(env, others, max_env_restarts(cfg), self._revive)
+        self.evaluator = Evaluator(cfg, self.folder, self.players, self.retry, self.files)
         self.agreement = AgreementGate(cfg, actor, rollout)
         self.fingerprints = RunFingerprints(cfg, self.folder, actor)
         self.max_steps = min(limits, default=0)
@@ -61,7 +64,7 @@ class EmbodiedRunner(BaseRunner):
             self.steps_per_rollout = train.total_num_envs * train.rollout_epoch * steps
             self._episode_steps = spec.train_steps
         wait_all(
-            self.rollout.init_worker(spec), self.actor.init_worker(spec, self._optimiser_steps())
+            self.players.init_policy(spec), self.actor.init_worker(spec, self._optimiser_steps())
         )
 
     def init_workers(self) -> None:
@@ -99,24 +102,30 @@ class EmbodiedRunner(BaseRunner):
         return metrics
 
     def update_rollout_weights(self) -> None:
-        """Bring the actor's weights to the rollout workers."""
-        rollout_futures = self.rollout.sync_model_from_actor()
-        actor_futures = self.actor.sync_model_to_rollout()
-        wait_all(actor_futures, rollout_futures)
+        """Bring the actor's weights to those who act."""
+        if self.players.together:
+            # An env process that crashes here comes back, as in a rollout.
+            self.retry.play(self._send_weights)
+        else:
+            wait_all(*self._send_weights())
+
+    def _send_weights(self) -> tuple[WorkerGroupFuncResult, ...]:
+        return self.rollout.sync_model_from_actor(), self.actor.sync_model_to_rollout()
+
+    def _revive(self) -> None:
+        """Give restarted env processes what they had."""
+        if self.players.revive():
+            wait_all(*self._send_weights())
 
     def generate_rollouts(self) -> tuple[dict[str, float], dict[str, float]]:
         """Let env and rollout play while the actor receives; return metrics and times."""
         begin = time.perf_counter()
-        env_futures, rollout_futures, _ = self.retry.play(
-            lambda: (
-                self.env.interact(),
-                self.rollout.generate(),
-                self.actor.recv_rollout_batch(),
-            )
+        *played, _ = self.retry.play(
+            lambda: (*self.players.play_rollout(), self.actor.recv_rollout_batch())
         )
-        results = env_futures.wait()
+        results = played[0].wait()
         times = {"time/generate_rollouts": time.perf_counter() - begin}
-        for role, futures in (("env", env_futures), ("rollout", rollout_futures)):
+        for role, futures in zip(("env", "rollout"), played, strict=False):
             for tag, seconds in futures.consume_durations().items():
                 times[f"time/{role}/{tag}"] = seconds
         self.env_steps += sum(result["env_steps"] for result in results)

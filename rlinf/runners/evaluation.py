@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rlinf.runners.players import Players
 from rlinf.runners.rollout_retry import RolloutRetry
-from rlinf.scheduler import RunFiles, WorkerGroup
+from rlinf.scheduler import RunFiles
 from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.evaluation import EpisodeRecord, Evaluation
 from rlinf.utils.phases import phases
@@ -23,8 +24,7 @@ class Evaluator:
     Args:
         cfg: checked configuration; `env.eval` may be absent as long as nothing is evaluated.
         folder: folder of the run.
-        env: group of `EnvWorker`.
-        rollout: group of `MultiStepRolloutWorker`.
+        players: the groups that play.
         retry: plays an evaluation again when an env process has crashed in it.
         files: brings what workers write to this node.
 
@@ -37,15 +37,14 @@ class Evaluator:
         self,
         cfg: Any,
         folder: Path,
-        env: WorkerGroup,
-        rollout: WorkerGroup,
+        players: Players,
         retry: RolloutRetry,
         files: RunFiles,
     ):
         self.last: Evaluation | None = None
         self.checkpoint: Path | None = None
         self._cfg, self._folder = cfg, folder
-        self._env, self._rollout, self._retry = env, rollout, retry
+        self._players, self._retry = players, retry
         self._files = files
 
     def evaluate(self, step: int, sync_weights: Callable[[], None]) -> Evaluation:
@@ -62,14 +61,12 @@ class Evaluator:
         # The next rollout goes on with the weights that the rollout workers have now.
         keeps = step % self._cfg.runner.weight_sync_interval != 0
         if keeps:
-            self._rollout.keep_weights().wait()
+            self._players.rollout.keep_weights().wait()
         sync_weights()
         count = self._cfg.runner.eval_episodes
-        env_futures, _ = self._retry.play(
-            lambda: (self._env.evaluate(count), self._rollout.evaluate())
-        )
+        env_futures, *_ = self._retry.play(lambda: self._players.play_episodes(count))
         if keeps:
-            self._rollout.restore_weights().wait()
+            self._players.rollout.restore_weights().wait()
         parts = env_futures.wait()
         records = [record for part in parts for record in part.records]
         played = {record.id for record in records}
@@ -119,8 +116,8 @@ class Evaluator:
         own = video.video_base_dir
         folder = self._folder / "videos" if own is None else Path(own).expanduser().resolve()
         self._files.mark(folder)
-        env_futures, _ = self._retry.play(
-            lambda: (self._env.record(chosen, str(folder)), self._rollout.evaluate())
+        env_futures, *_ = self._retry.play(
+            lambda: self._players.record_episodes(chosen, str(folder))
         )
         shown = env_futures.wait()[0]
         self._files.collect(folder)

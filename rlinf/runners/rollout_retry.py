@@ -30,16 +30,24 @@ class RolloutRetry:
         env: group of `EnvWorker`.
         others: the groups that the env workers exchange data with.
         budget: env processes that may be restarted in the whole run.
+        revive: gives restarted processes what they need to play, and begins new episodes.
 
     Attributes:
         restarts: env processes that were restarted so far.
     """
 
-    def __init__(self, env: WorkerGroup, others: Sequence[WorkerGroup], budget: int):
+    def __init__(
+        self,
+        env: WorkerGroup,
+        others: Sequence[WorkerGroup],
+        budget: int,
+        revive: Callable[[], object],
+    ):
         self.restarts = 0
         self._env = env
         self._others = list(others)
         self._budget = budget
+        self._revive = revive
 
     def play(self, start: Callable[[], Calls]) -> Calls:
         """Start calls of all who take part in a rollout and wait for them.
@@ -110,6 +118,4 @@ class RolloutRetry:
         lives = sum(info.incarnation for info in self._env.worker_info_list)
         self.restarts = max(self.restarts, lives)
         begin_exchange(self._env, *self._others)
-        # All of them: one that came back in an attempt in which another crashed has none yet.
-        self._env.init_worker().wait()
-        self._env.start_over().wait()
+        self._revive()

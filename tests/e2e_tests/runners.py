@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from rlinf.config import build_config, validate_cfg
+from rlinf.config.acting import resolve_acting
 from rlinf.scheduler import Cluster, HybridComponentPlacement, Worker, WorkerGroup, begin_exchange
 
 
@@ -36,6 +37,7 @@ class RunnerFactory:
         kept: roles and places that several tests have; others are given up after each test.
         optional: by role, worker classes of groups that only some placements name, and what their
             constructors take besides the configuration.
+        acting: class of env workers that act themselves, where the configuration comes to that.
     """
 
     _current: ClassVar[RunnerFactory | None] = None
@@ -48,6 +50,7 @@ class RunnerFactory:
         make_runner: Callable[..., Any],
         kept: set[tuple[str, str]],
         optional: Mapping[str, tuple[type[Worker], tuple[Any, ...]]] = MappingProxyType({}),
+        acting: type[Worker] | None = None,
     ):
         if RunnerFactory._current is not None:
             # Of other roles: its processes are not needed any more.
@@ -59,6 +62,7 @@ class RunnerFactory:
         self._make_runner = make_runner
         self._kept = kept
         self._optional = optional
+        self._acting = acting
         self._groups: dict[tuple[str, str], WorkerGroup] = {}
         self._guests: list[WorkerGroup] = []
 
@@ -77,6 +81,7 @@ class RunnerFactory:
             overrides: values to set in it.
             workers: by role, worker classes whose processes are new, have the names of the recipe
                 and end with the test; with what their constructors take besides the configuration.
+                `acting` are env workers that act.
         """
         # Evaluations before the training are for tests that ask for them.
         overrides = ["runner.eval_at_start=false", *overrides]
@@ -85,17 +90,26 @@ class RunnerFactory:
         placed = cfg.cluster.component_placement
         known = {role: (cls, ()) for role, cls in self._workers.items()}
         known |= {role: given for role, given in self._optional.items() if role in placed}
+        together = self._acts_in_env(cfg, workers)
+        if "acting" in workers:
+            workers = {**workers, "env": workers["acting"]}
+        if together:
+            del known["rollout"]
+            known["env"] = self._acting, ()
         places = {role: str(placed[role]) for role in known}
+        keys = {role: ("acting" if together and role == "env" else role) for role in known}
         regulars = [role for role in known if role not in workers]
-        names = self.group_names({role: places[role] for role in regulars})
+        names = [f"++{role}.group_name={keys[role]}@{places[role]}" for role in regulars]
         cfg = build_config(recipe, overrides=[*overrides, *names], config_path=self._configs)
         cfg = validate_cfg(cfg)
+        if together:
+            cfg = resolve_acting(cfg)
         placement = HybridComponentPlacement(cfg, self._cluster)
         groups = {}
         for role, (cls, args) in known.items():
             strategy = placement.get_strategy(role)
             if role in regulars:
-                groups[role] = self._group((role, places[role]), cls, (cfg, *args), strategy)
+                groups[role] = self._group((keys[role], places[role]), cls, (cfg, *args), strategy)
             else:
                 guest, args = workers[role]
                 groups[role] = guest.create_group(cfg, *args).launch(
@@ -103,9 +117,18 @@ class RunnerFactory:
                 )
                 self._guests.append(groups[role])
         begin_exchange(*groups.values())
+        if together:
+            groups["rollout"] = groups["env"]
         runner = self._make_runner(cfg, **groups)
         runner.init_workers()
         return runner
+
+    def _acts_in_env(self, cfg: Any, workers: Mapping[str, Any]) -> bool:
+        if self._acting is None or not workers.keys().isdisjoint({"env", "rollout"}):
+            return False
+        if "acting" in workers:
+            return True
+        return resolve_acting(validate_cfg(cfg)).rollout.in_env_process
 
     @staticmethod
     def group_names(places: Mapping[str, str]) -> list[str]:

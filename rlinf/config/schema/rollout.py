@@ -71,6 +71,11 @@ class EmbodiedRolloutConfig(RolloutConfig):
     pipeline_stage_num: Int = Field(
         1, gt=0, description="Halves (or more) of the envs that take turns with the policy."
     )
+    in_env_process: bool | Literal["auto"] = Field(
+        "auto",
+        description="Act inside of the env processes, without a message per step. auto does where "
+        "env and rollout have the same placement and there is one pipeline stage.",
+    )
 
 
 class ReasoningRolloutConfig(RolloutConfig):

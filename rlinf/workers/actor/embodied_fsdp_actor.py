@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from rlinf.config.acting import acting_group
 from rlinf.data.embodied import EmbodiedBatch, merge_trajectories
 from rlinf.data.embodied_messages import ENV_TRAJECTORY, POLICY_TRAJECTORY
 from rlinf.data.env_share import env_ids
@@ -34,7 +35,7 @@ class EmbodiedFSDPActor(Actor):
         policy = get_model(self.cfg.actor.model, env_spec, torch.float32)
         load_initial_weights(policy, self.cfg)
         learner = learner_of(self.cfg)(self.cfg, policy, self._place(total_steps))
-        self._adopt(learner, {"rollout": WeightSender(self, self.cfg)})
+        self._adopt(learner, {"rollout": WeightSender(self, self.cfg, acting_group(self.cfg))})
 
     @Worker.timer("sync_weights")
     def sync_model_to_rollout(self) -> int:
@@ -53,7 +54,7 @@ class EmbodiedFSDPActor(Actor):
         for part in parts:
             for group, tag, received in (
                 (cfg.env.group_name, ENV_TRAJECTORY, of_env),
-                (cfg.rollout.group_name, POLICY_TRAJECTORY, of_policy),
+                (acting_group(cfg), POLICY_TRAJECTORY, of_policy),
             ):
                 received.append(
                     self.recv_from(

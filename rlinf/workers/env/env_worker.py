@@ -168,22 +168,24 @@ class EnvWorker(Checkpointed, Worker):
         self._onload(cfg, envs)
         chunks = rollout_steps(cfg, envs[0].max_episode_steps) // self._chunk_len
         metrics = _EpisodeMetrics()
-        rollout, actor = self.cfg.rollout.group_name, self.cfg.actor.group_name
+        actor = self.cfg.actor.group_name
         steps = 0
+        self._begin_rollout(chunks)
         for epoch in range(cfg.rollout_epoch):
+            self._begin_epoch()
             recorders = [
                 TrajectoryRecorder(self._fresh[stage] or env.is_start)
                 for stage, env in enumerate(envs)
             ]
             for stage, env in enumerate(envs):
-                self._send_obs(rollout, stage, self._first_obs(stage, env), None)
-            for _ in range(chunks):
+                self._send_obs(stage, self._first_obs(stage, env), None)
+            for chunk in range(chunks):
                 for stage, env in enumerate(envs):
-                    actions = self._recv_actions(rollout, stage)
+                    actions = self._recv_actions(stage, epoch, chunk)
                     with self.worker_timer("env_step"):
                         obs, rewards, terms, truncs, infos = env.chunk_step(actions)
                     recorders[stage].add(actions, rewards, terms, truncs, infos, cfg.auto_reset)
-                    self._send_obs(rollout, stage, obs[-1], infos[-1])
+                    self._send_obs(stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage, env.reports_success)
             for stage, recorder in enumerate(recorders):
                 self.send_to(
@@ -196,8 +198,10 @@ class EnvWorker(Checkpointed, Worker):
                     split_fn=split_trajectory,
                 )
                 steps += recorder.env_steps
+            self._end_epoch(epoch, chunks)
             if not cfg.auto_reset:
                 self._fresh = [True] * self.stages
+        self._end_rollout()
         self._offload(cfg, envs)
         return metrics.result() | {"env_steps": steps}
 
@@ -212,13 +216,40 @@ class EnvWorker(Checkpointed, Worker):
             return env.reset()[0]
         return env.last_obs
 
-    def _send_obs(self, rollout: str, stage: Any, obs: dict[str, Any], infos: Any) -> None:
+    # What follows is how the policy is reached; here, in the processes of the rollout group.
+
+    def _begin_rollout(self, chunks: int) -> None:
+        """Get ready for a rollout of so many chunk steps per epoch."""
+
+    def _begin_epoch(self) -> None:
+        """Get ready for an epoch of the rollout."""
+
+    def _send_obs(self, stage: int, obs: dict[str, Any], infos: Any) -> None:
+        """Give the policy the observations of a stage.
+
+        Args:
+            stage: whose.
+            obs: the observations.
+            infos: of the chunk that led to them; None at the beginning.
+        """
         message = pack_observations(obs, infos)
+        rollout = self.cfg.rollout.group_name
         self.send_to(rollout, None, message, route_key=stage, tag=OBSERVATIONS)
 
-    def _recv_actions(self, rollout: str, stage: Any) -> torch.Tensor:
+    def _recv_actions(self, stage: int, epoch: int, chunk: int) -> torch.Tensor:
+        """Return the policy's actions `[B, C, A]` for the last observations of a stage."""
+        return self._wait_actions(stage)
+
+    def _end_epoch(self, epoch: int, chunks: int) -> None:
+        """End an epoch: the policy has the observations that it ends with."""
+
+    def _end_rollout(self) -> None:
+        """End a rollout."""
+
+    def _wait_actions(self, route: Any) -> torch.Tensor:
         begin = time.perf_counter()
-        actions = self.recv_from(rollout, None, route_key=stage, tag=ACTIONS)
+        rollout = self.cfg.rollout.group_name
+        actions = self.recv_from(rollout, None, route_key=route, tag=ACTIONS)
         self._add_time("wait_actions", begin)
         return actions
 
@@ -266,21 +297,30 @@ class EnvWorker(Checkpointed, Worker):
         env = self._made(self._eval)[0]
         self._onload(self.cfg.env.eval, self._eval)
         played = play(EpisodePlayer(env, self._ask))
-        self._send_eval_obs(env.last_obs, over=True)
+        self._release_policy(env)
         self._offload(self.cfg.env.eval, self._eval)
         return played
 
     def _ask(self, obs: dict[str, Any]) -> torch.Tensor:
+        """Return the policy's actions, without noise, for observations of the evaluation."""
         self._send_eval_obs(obs, over=False)
-        return self._recv_actions(self.cfg.rollout.group_name, EVALUATION)
+        return self._wait_actions(EVALUATION)
+
+    def _release_policy(self, env: Any) -> None:
+        """Let the policy go: no actions are wanted any more."""
+        self._send_eval_obs(env.last_obs, over=True)
+
+    def _episode_numbers(self) -> torch.Tensor:
+        """Return the number of the episode that each env plays, -1 for none."""
+        playing = self._eval[0].playing
+        return torch.tensor([-1 if episode is None else episode.number for episode in playing])
 
     def _send_eval_obs(self, obs: dict[str, Any], over: bool) -> None:
-        """Send observations and whose they are; after the last no actions are wanted any more."""
-        playing = self._eval[0].playing
-        numbers = torch.tensor([-1 if episode is None else episode.number for episode in playing])
+        """Send observations and whose they are."""
+        numbers = self._episode_numbers()
         message = pack_observations(obs) | {
             EPISODES: numbers,
-            OVER: torch.full((len(playing),), over),
+            OVER: torch.full((len(numbers),), over),
         }
         rollout = self.cfg.rollout.group_name
         self.send_to(rollout, None, message, route_key=EVALUATION, tag=OBSERVATIONS)

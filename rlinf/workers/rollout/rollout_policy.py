@@ -7,7 +7,8 @@ carries actions away; the numbers are the same.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -159,6 +160,15 @@ class RolloutPolicy:
         return obs | moved
 
     # -- evaluation -----------------------------------------------------------------------------
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let noise that the policy draws although it is evaluated change nothing in training."""
+        noise = self.generator.get_state()
+        try:
+            yield
+        finally:
+            self.generator.set_state(noise)
 
     def evaluate(self, message: Obs, env_ids: Sequence[int], step: int) -> Tensor:
         """Choose actions without noise; the same for an episode whoever plays it.

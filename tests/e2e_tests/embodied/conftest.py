@@ -9,18 +9,22 @@ import pytest
 
 from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.scheduler import Cluster
-from tests.e2e_tests.embodied.workers import Actor, Env, Rollout
+from tests.e2e_tests.embodied.workers import ActingEnv, Actor, Env, Rollout
 from tests.e2e_tests.runners import RunnerFactory
 
 CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "embodiment" / "config"
 CAST = {"actor": Actor, "rollout": Rollout, "env": Env}
-KEPT = {("actor", "0"), ("actor", "0-1"), ("rollout", "0"), ("rollout", "2"), ("env", "0-1")}
+KEPT = {
+    *(("actor", "0"), ("actor", "0-1")),
+    *(("rollout", "0"), ("rollout", "2"), ("env", "0-1")),
+    ("acting", "0-1"),
+}
 
 
 @pytest.fixture(scope="session")
 def own_runners(cluster: Cluster) -> RunnerFactory:
     """The processes, for fixtures that live longer than a test."""
-    return RunnerFactory(cluster, CONFIGS, CAST, EmbodiedRunner, KEPT)
+    return RunnerFactory(cluster, CONFIGS, CAST, EmbodiedRunner, KEPT, acting=ActingEnv)
 
 
 @pytest.fixture

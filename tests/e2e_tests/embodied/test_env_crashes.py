@@ -20,6 +20,7 @@ from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.scheduler import WorkerDied
 from rlinf.scheduler.cluster.shutdown import runs
 from rlinf.workers.checkpointed import Job
+from rlinf.workers.env.acting_env_worker import ActingEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
 from tests.e2e_tests.embodied.workers import Rollout
 
@@ -34,8 +35,11 @@ SHORT = [
     "runner.eval_at_start=false",
 ]
 
+RESETS = "env.train.auto_reset=false"
+"""Each rollout begins with new episodes."""
 
-class MortalEnv(EnvWorker):
+
+class Mortal:
     """Kills itself on a plan.
 
     Args:
@@ -57,9 +61,13 @@ class MortalEnv(EnvWorker):
         self._live()
         return super().init_worker()
 
-    def _recv_actions(self, rollout: str, stage: Any) -> torch.Tensor:
+    def _recv_actions(self, *args: int) -> torch.Tensor:
         self._live()
-        return super()._recv_actions(rollout, stage)
+        return super()._recv_actions(*args)
+
+    def _ask(self, obs: dict[str, Any]) -> torch.Tensor:
+        self._live()
+        return super()._ask(obs)
 
     def _snapshot(self, folder: Path) -> Job:
         # Whoever is going to die has not written its part by then.
@@ -72,6 +80,14 @@ class MortalEnv(EnvWorker):
 
     def seeds(self) -> list[int]:
         return [env.seed for env in self._train]
+
+
+class MortalEnv(Mortal, EnvWorker):
+    pass
+
+
+class MortalActingEnv(Mortal, ActingEnvWorker):
+    pass
 
 
 def make_runner(runners, tmp_path, plan: dict[int, list[int]], *overrides: str) -> EmbodiedRunner:
@@ -132,6 +148,28 @@ def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(run
 
 
 @pytest.mark.timeout(180)
+def test_an_env_process_that_acts_comes_back_with_its_policy(runners, tmp_path):
+    """All of them crash in the second rollout, so that the retry begins as it did."""
+    batches = []
+    for plan in ({}, {0: [30], 1: [30]}):
+        workers = {"acting": (MortalActingEnv, (plan,))} if plan else {}
+        runner = runners.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, RESETS], workers)
+        for _ in range(2):
+            runner.update_rollout_weights()
+            metrics, _ = runner.generate_rollouts()
+            batches.append(runner.actor.batch().wait()[0])
+            runner.learn()
+        assert metrics["env/restarts"] == len(plan)
+    for name, tensor in batches[1].items():
+        assert torch.equal(batches[3][name], tensor), name
+    # One that dies while weights come is there for the rollout, with them.
+    os.kill(pids_of(runner)[0], signal.SIGKILL)
+    runner.update_rollout_weights()
+    assert runner.evaluate()["eval/episodes"] == 4
+    assert set(runner.env.policy_steps().wait()) == {40}
+
+
+@pytest.mark.timeout(180)
 def test_a_retried_rollout_is_the_rollout_that_was_interrupted(runners, tmp_path):
     """All env processes crash, so that the retry begins as the first attempt did."""
     batches = []
@@ -169,7 +207,7 @@ def wait_for(process: subprocess.Popen, condition: Any) -> None:
 
 def kill_an_env_process(of: int) -> None:
     for process in psutil.Process(of).children(recursive=True):
-        if any(part.startswith("ray::EnvWorker") for part in process.cmdline()):
+        if any("EnvWorker" in part for part in process.cmdline()[:1]):
             process.kill()
             return
     raise AssertionError("there is no env process")

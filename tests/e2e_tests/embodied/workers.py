@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
+from rlinf.workers.env.acting_env_worker import ActingEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
 from tests.e2e_tests.runners import BeginsAgain
@@ -41,22 +42,26 @@ class Actor(Observed, EmbodiedFSDPActor):
         return {"rewards": batch.rewards, "logprobs": batch.prev_logprobs, **batch.forward_inputs}
 
 
-class Rollout(Observed, MultiStepRolloutWorker):
-    def _onload(self) -> None:
-        super()._onload()
+class ObservedPolicy(Observed):
+    def _onload_policy(self) -> None:
+        super()._onload_policy()
         self.note("rollout on")
 
-    def _offload(self) -> None:
-        super()._offload()
+    def _offload_policy(self) -> None:
+        super()._offload_policy()
         self.note("rollout off")
 
-    def init_worker(self, *args: Any) -> None:
-        super().init_worker(*args)
+    def init_policy(self, *args: Any) -> None:
+        super().init_policy(*args)
         act = self._acting.act
         self._acting.act = lambda *args: (self.note("rollout acts"), act(*args))[1]
 
 
-class Env(Observed, EnvWorker):
+class Rollout(ObservedPolicy, MultiStepRolloutWorker):
+    pass
+
+
+class ObservedEnvs(Observed):
     """Sends, if told to, a NaN as observation of env 1 of rank 1 after some steps."""
 
     _left = -1
@@ -75,9 +80,17 @@ class Env(Observed, EnvWorker):
         self.note("env plays")
         return super()._first_obs(stage, env)
 
-    def _send_obs(self, rollout: str, stage: Any, obs: dict[str, Any], infos: Any) -> None:
+    def _send_obs(self, stage: int, obs: dict[str, Any], infos: Any) -> None:
         if self._left == 0 and self._rank == 1:
             obs = {**obs, "states": obs["states"].clone()}
             obs["states"][1, 7] = math.nan
         self._left -= 1
-        super()._send_obs(rollout, stage, obs, infos)
+        super()._send_obs(stage, obs, infos)
+
+
+class Env(ObservedEnvs, EnvWorker):
+    pass
+
+
+class ActingEnv(ObservedEnvs, ObservedPolicy, ActingEnvWorker):
+    pass

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.runners.evaluation import Evaluator
+from rlinf.runners.players import Players
 from rlinf.scheduler import RunFiles
 from rlinf.workers.env.episode_player import EpisodePlayer, Played
 from tests.unit_tests.envs.conftest import WalkEnv
@@ -62,7 +63,8 @@ def make(tmp_path, env=None, video=None, **runner):
     retry = SimpleNamespace(play=lambda start: start())
     rollout = Group()
     files = RunFiles(session=None, nodes=[], run_id="alone")
-    return Evaluator(cfg, tmp_path, env or Group(), rollout, retry, files), rollout
+    players = Players(cfg, env or Group(), rollout)
+    return Evaluator(cfg, tmp_path, players, retry, files), rollout
 
 
 def test_parts_are_put_together_and_written(tmp_path):

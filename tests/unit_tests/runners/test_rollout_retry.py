@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rlinf.runners import rollout_retry
 from rlinf.runners.rollout_retry import RolloutRetry
-from rlinf.scheduler import FlexiblePlacementStrategy, WorkerDied
+from rlinf.scheduler import FlexiblePlacementStrategy, WorkerDied, WorkerGroup
 from tests.unit_tests.runners.simulating import Simulator
 
 
@@ -19,6 +20,10 @@ def env(cluster):
     group = Simulator.create_group().launch(cluster, FlexiblePlacementStrategy([[0], [1]]))
     group.init_worker().wait()
     return group
+
+
+def revival(env: WorkerGroup) -> Callable[[], object]:
+    return lambda: (env.init_worker().wait(), env.start_over().wait())
 
 
 def test_one_crashes_while_another_comes_back(env, monkeypatch):
@@ -32,14 +37,14 @@ def test_one_crashes_while_another_comes_back(env, monkeypatch):
         exchange(*groups)
 
     monkeypatch.setattr(rollout_retry, "begin_exchange", crash_first)
-    retry = RolloutRetry(env, [], budget=5)
+    retry = RolloutRetry(env, [], 5, revival(env))
     env.execute_on(1).die_next().wait()
     (calls,) = retry.play(lambda: (env.interact(),))
     assert calls.wait() == [1, 1] and retry.restarts == 2
 
 
 def test_deaths_that_others_notice_are_within_the_budget_or_not(env):
-    retry = RolloutRetry(env, [], budget=1)
+    retry = RolloutRetry(env, [], 1, revival(env))
     os.kill(env.worker_info_list[0].pid, signal.SIGKILL)
     with pytest.raises(WorkerDied) as caught:
         env.interact().wait(timeout=60)
@@ -50,4 +55,4 @@ def test_deaths_that_others_notice_are_within_the_budget_or_not(env):
     with pytest.raises(WorkerDied) as caught:
         env.interact().wait(timeout=60)
     assert not retry.comes_back(caught.value)
-    assert not RolloutRetry(env, [], budget=9).comes_back(WorkerDied("another:0"))
+    assert not RolloutRetry(env, [], 9, revival(env)).comes_back(WorkerDied("another:0"))

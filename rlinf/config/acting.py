@@ -1,0 +1,58 @@
+"""Who acts in an embodied run: processes of the rollout, or those of the envs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rlinf.config.placement import parse_component_placement
+
+ACTS_IN_ENV = "rollout.in_env_process"
+_BOTH = ("env", "rollout")
+
+
+def resolve_acting(cfg: Any) -> Any:
+    """Return the config with `rollout.in_env_process` decided.
+
+    Args:
+        cfg: checked configuration.
+    """
+    if cfg.rollout.in_env_process != "auto":
+        return cfg
+    resolved = cfg.copy()
+    OmegaConf.set_readonly(resolved, False)
+    resolved.rollout.in_env_process = would_act_in_env(cfg)
+    OmegaConf.set_readonly(resolved, True)
+    return resolved
+
+
+def would_act_in_env(cfg: Any) -> bool:
+    """Return what `auto` comes to: whether nothing is gained by processes for the policy.
+
+    That is so where env and rollout share their slots, and pipeline stages do not let one of them
+    work while the other does.
+
+    Args:
+        cfg: checked configuration.
+    """
+    return cfg.rollout.pipeline_stage_num == 1 and placed_alike(cfg)
+
+
+def placed_alike(cfg: Any) -> bool:
+    """Return whether env and rollout have the same processes in the same places."""
+    specs = parse_component_placement(cfg.cluster.component_placement)
+    if not specs.keys() >= set(_BOTH):
+        return False
+    env, rollout = ((spec.node_groups, spec.text.split()) for spec in map(specs.get, _BOTH))
+    return env == rollout
+
+
+def acting_group(cfg: Any) -> str:
+    """Return the name of the group that acts.
+
+    Args:
+        cfg: checked configuration; `auto` that nobody has decided is a group of its own.
+    """
+    section = cfg.env if cfg.rollout.in_env_process is True else cfg.rollout
+    return section.group_name

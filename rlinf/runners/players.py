@@ -1,0 +1,90 @@
+"""The groups that play episodes: envs, and the policy in processes of its own or in theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlinf.config.acting import ACTS_IN_ENV
+from rlinf.scheduler import WorkerGroup, WorkerGroupFuncResult, wait_all
+from rlinf.utils.env_spec import EnvSpec
+
+Calls = tuple[WorkerGroupFuncResult, ...]
+"""Calls that belong together; the first is that of the envs."""
+
+
+class Players:
+    """Env workers and whoever acts for them.
+
+    Args:
+        cfg: checked configuration.
+        env: group of `EnvWorker`, or of `ActingEnvWorker`.
+        rollout: group of `MultiStepRolloutWorker`; the same group as `env` if that one acts.
+
+    Attributes:
+        together: whether the envs' processes act.
+    """
+
+    def __init__(self, cfg: Any, env: WorkerGroup, rollout: WorkerGroup):
+        self.env, self.rollout = env, rollout
+        self.together = env is rollout
+        self._spec: EnvSpec | None = None
+        if self.together != (cfg.rollout.in_env_process is True):
+            raise ValueError(_MISPLACED[self.together])
+
+    @property
+    def groups(self) -> list[WorkerGroup]:
+        """All of them, each once."""
+        return [self.env] if self.together else [self.rollout, self.env]
+
+    def init_policy(self, spec: EnvSpec) -> WorkerGroupFuncResult:
+        """Begin to build the policy.
+
+        Args:
+            spec: what it has to know of the envs.
+        """
+        self._spec = spec
+        if self.together:
+            return self.env.init_policy(spec)
+        return self.rollout.init_worker(spec)
+
+    def play_rollout(self) -> Calls:
+        """Begin a rollout."""
+        if self.together:
+            return (self.env.interact(),)
+        return self.env.interact(), self.rollout.generate()
+
+    def play_episodes(self, count: int) -> Calls:
+        """Begin to play the first episodes of an evaluation."""
+        return self._served(self.env.evaluate(count))
+
+    def record_episodes(self, numbers: list[int], folder: str) -> Calls:
+        """Begin to play episodes of an evaluation and to write videos of them."""
+        return self._served(self.env.record(numbers, folder))
+
+    def _served(self, playing: WorkerGroupFuncResult) -> Calls:
+        return (playing,) if self.together else (playing, self.rollout.evaluate())
+
+    def revive(self) -> bool:
+        """Give env processes that have just been restarted what they had.
+
+        Returns:
+            Whether they also act, and lack the weights.
+        """
+        # All of them: one that came back in an attempt in which another crashed has none yet.
+        self.env.init_worker().wait()
+        self.env.start_over().wait()
+        if not self.together or self._spec is None:
+            return False
+        self.env.init_policy(self._spec).wait()
+        steps = max(self.env.policy_steps().wait())
+        wait_all(self.env.set_policy_steps(steps))
+        return True
+
+
+_MISPLACED = {
+    False: f"{ACTS_IN_ENV} is true, but there is a rollout group beside the env group: launch one "
+    "group of ActingEnvWorker and give it as both, as examples/embodiment/train_embodied_agent.py "
+    "does, or set it to false",
+    True: f"one group is given as env and as rollout, but {ACTS_IN_ENV} is not true: call "
+    "rlinf.config.acting.resolve_acting(cfg) before groups are launched, or set it to true",
+}

@@ -1,0 +1,39 @@
+"""Who acts: what `rollout.in_env_process` comes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlinf.config import ConfigError, build_config, validate_cfg
+from rlinf.config.acting import acting_group, resolve_acting
+
+PLACED = "cluster.component_placement"
+
+
+def config(*overrides: str):
+    return validate_cfg(build_config("metaworld_ppo_mlp", overrides=list(overrides)))
+
+
+@pytest.mark.parametrize(
+    "overrides, inside",
+    [
+        ([], True),
+        ([f"{PLACED}={{actor:0,rollout:0,env:0-1}}"], False),
+        (["rollout.pipeline_stage_num=2"], False),
+        (["rollout.pipeline_stage_num=2", "rollout.in_env_process=true"], True),
+        (["rollout.in_env_process=false"], False),
+    ],
+)
+def test_auto_is_decided_by_placement_and_stages(overrides, inside):
+    cfg = config(*overrides)
+    resolved = resolve_acting(cfg)
+    assert resolved.rollout.in_env_process is inside
+    assert acting_group(resolved) == ("EnvGroup" if inside else "RolloutGroup")
+    if "rollout.in_env_process=true" not in overrides:
+        # Programs that launch a rollout group need not know of it.
+        assert acting_group(cfg) == "RolloutGroup"
+
+
+def test_a_policy_in_env_processes_has_their_placement():
+    with pytest.raises(ConfigError, match="rollout has another placement(.|\n)*env,rollout: 0-1"):
+        config(f"{PLACED}={{actor:0,rollout:0,env:0-1}}", "rollout.in_env_process=true")
