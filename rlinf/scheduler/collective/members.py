@@ -8,7 +8,6 @@ source needs the names of all.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,83 +21,62 @@ A rank may be a tuple, the path of a child.
 
 
 class Members:
-    """The members of a broadcast.
+    """The members of a broadcast, in an order that does not depend on how they are listed.
 
     Args:
         groups: who takes part.
+
+    Attributes:
+        first: name of the member that is listed first.
 
     Raises:
         TypeError, ValueError: `groups` is malformed.
     """
 
     def __init__(self, groups: Groups):
-        self._entries = _entries(groups)
-        # By the name of their parent, which for most is their group: in order, with gaps between.
-        self._ranges: dict[str, list[range]] = {}
-        for entry in self._entries:
-            for parent, ranks in _ranges(*entry):
-                self._ranges.setdefault(parent, []).append(ranks)
-        if not self._ranges:
+        self.first = ""
+        found: dict[str, list[range]] = {}
+        for group, listed in _entries(groups):
+            for parent, ranks in _ranges(group, listed):
+                found.setdefault(parent, []).append(ranks)
+            if listed and not self.first:
+                self.first = WorkerAddress(group, listed[0]).get_name()
+        if not found:
             raise ValueError(f"the groups of a broadcast name no rank: {groups!r}")
-        for parent, ranges in self._ranges.items():
-            self._ranges[parent] = self._merge(ranges)
-
-    def _merge(self, ranges: list[range]) -> list[range]:
-        """Return ranges in order, with those joined that follow each other."""
-        merged: list[range] = []
-        for ranks in sorted(ranges, key=lambda ranks: ranks.start):
-            if not merged or ranks.start > merged[-1].stop:
-                merged.append(ranks)
-            elif ranks.start == merged[-1].stop:
-                merged[-1] = range(merged[-1].start, ranks.stop)
-            else:
-                counts = Counter(self.names())
-                twice = ", ".join(sorted(name for name, count in counts.items() if count > 1))
-                raise ValueError(f"{twice} is named twice in the groups of a broadcast")
-        return merged
-
-    @property
-    def first(self) -> str:
-        """Name of the member that is listed first."""
-        return next(_name(group, rank) for group, ranks in self._entries for rank in ranks)
+        # By the name of their parent, which for most is their group.
+        self._ranges = {parent: _merge(parent, found[parent]) for parent in sorted(found)}
 
     def names(self) -> list[str]:
-        """Return the names of all, in the order listed."""
-        return [_name(group, rank) for group, ranks in self._entries for rank in ranks]
+        """Return the names of all."""
+        return [
+            f"{parent}:{rank}"
+            for parent, ranges in self._ranges.items()
+            for ranks in ranges
+            for rank in ranks
+        ]
 
     def __contains__(self, name: str) -> bool:
         parent, _, rank = name.rpartition(":")
         return any(int(rank) in ranks for ranks in self._ranges.get(parent, ()))
 
     def __str__(self) -> str:
-        return ", ".join(self._texts())
-
-    def _texts(self) -> Iterator[str]:
-        for parent, ranges in self._ranges.items():
-            for ranks in ranges:
-                end = f"-{ranks[-1]}" if len(ranks) > 1 else ""
-                yield f"{parent}:{ranks[0]}{end}"
+        return ", ".join(_text(p, ranks) for p, ranges in self._ranges.items() for ranks in ranges)
 
     def tag(self, source: str) -> str:
-        """Return what is equal for all members of the same broadcast, however they list them."""
-        text = ",".join([source, *sorted(self._texts())])
+        """Return what is equal for all members of the same broadcast, and for no other one."""
+        text = f"{source} to {self}"
         return "broadcast " + hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
 
 
-def _entries(groups: Groups) -> list[tuple[str, list[Any] | range]]:
-    """Return the groups with the ranks of each."""
+def _entries(groups: Groups) -> Iterator[tuple[str, list[Any] | range]]:
+    """Yield the groups with the ranks of each."""
     if not isinstance(groups, (list, tuple)) or not groups:
         raise TypeError(f"groups must be a list of (group name, ranks), not {groups!r}")
-    entries = []
     for entry in groups:
         if not isinstance(entry, (list, tuple)) or len(entry) != 2 or not isinstance(entry[0], str):
             raise TypeError(f"{entry!r} is not a pair of (group name, ranks)")
         group, ranks = entry
-        if isinstance(ranks, list):
-            # It is the caller's, who may change it.
-            ranks = list(ranks)
-        entries.append((group, ranks if isinstance(ranks, (list, range)) else [ranks]))
-    return entries
+        yield group, ranks if isinstance(ranks, (list, range)) else [ranks]
 
 
 def _ranges(group: str, ranks: list[Any] | range) -> Iterator[tuple[str, range]]:
@@ -124,5 +102,19 @@ def _ranges(group: str, ranks: list[Any] | range) -> Iterator[tuple[str, range]]
         yield address.get_parent_address().get_name(), range(address.rank, address.rank + 1)
 
 
-def _name(group: str, rank: Any) -> str:
-    return f"{group}:{rank}" if type(rank) is int else WorkerAddress(group, rank).get_name()
+def _merge(parent: str, ranges: list[range]) -> list[range]:
+    """Return the ranks below a parent in order, with ranges joined that follow each other."""
+    merged: list[range] = []
+    for ranks in sorted(ranges, key=lambda ranks: ranks.start):
+        if not merged or ranks.start > merged[-1].stop:
+            merged.append(ranks)
+        elif ranks.start == merged[-1].stop:
+            merged[-1] = range(merged[-1].start, ranks.stop)
+        else:
+            twice = _text(parent, range(ranks.start, min(ranks.stop, merged[-1].stop)))
+            raise ValueError(f"{twice} is named twice in the groups of a broadcast")
+    return merged
+
+
+def _text(parent: str, ranks: range) -> str:
+    return f"{parent}:{ranks[0]}" + (f"-{ranks[-1]}" if len(ranks) > 1 else "")
