@@ -106,7 +106,7 @@ class LightRank:
 
     def begin_broadcast(self, number: int) -> None:
         """Take part in a broadcast of rank 0 to all."""
-        groups = [(self._address.root_group_name, list(range(self._size)))]
+        groups = [(self._address.root_group_name, range(self._size))]
         obj = number if self._rank == 0 else None
         self._work = self.broadcaster.broadcast(obj, groups, None)
 

@@ -8,11 +8,10 @@ for all receivers (`DeviceLinks`).
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,37 +21,15 @@ from rlinf.scheduler.collective.broadcast_messages import BroadcastMessage, enco
 from rlinf.scheduler.collective.endpoint import Endpoint
 from rlinf.scheduler.collective.host_chain import HostChain
 from rlinf.scheduler.collective.mailbox import Mailbox
+from rlinf.scheduler.collective.members import Groups, Members
 from rlinf.scheduler.collective.work import Work
 from rlinf.scheduler.errors import SchedulerError
 from rlinf.scheduler.net.connection import Connection
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective.link_tensors import LinkTensors
+    from rlinf.scheduler.collective.options import CollectiveGroupOptions
     from rlinf.scheduler.collective.payload import PackedMessage, Payload
-
-Groups = Sequence[tuple[str, Any]]
-"""[(group name, rank or list of ranks), ...]; a rank may be a tuple, the path of a child."""
-
-
-def members_of(groups: Groups) -> list[str]:
-    """Return the names of all members, in the order listed.
-
-    Raises:
-        TypeError, ValueError: `groups` is malformed.
-    """
-    if not isinstance(groups, (list, tuple)) or not groups:
-        raise TypeError(f"groups must be a list of (group name, ranks), not {groups!r}")
-    names: list[str] = []
-    for entry in groups:
-        if not isinstance(entry, (list, tuple)) or len(entry) != 2 or not isinstance(entry[0], str):
-            raise TypeError(f"{entry!r} is not a pair of (group name, ranks)")
-        group, ranks = entry
-        for rank in ranks if isinstance(ranks, list) else [ranks]:
-            names.append(WorkerAddress(group, rank).get_name())
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise ValueError(f"{', '.join(twice)} is named twice in the groups of a broadcast")
-    return names
 
 
 class HeldPayload(NamedTuple):
@@ -71,11 +48,17 @@ _KEPT_PLANS = 64
 
 
 class _Plan(NamedTuple):
-    """Who takes part in a broadcast: its source, its tag, and all members in the order listed."""
+    """What a process has to know of a broadcast.
+
+    Attributes:
+        root: the source.
+        tag: stream that it belongs to.
+        receivers: at the source, who gets it; empty elsewhere.
+    """
 
     root: str
     tag: str
-    members: dict[str, None]
+    receivers: list[str]
 
 
 @dataclass
@@ -107,31 +90,41 @@ class Broadcaster:
         endpoint.on_end(self._on_end)
 
     def broadcast(
-        self, obj: Any, groups: Groups, source: tuple[str, Any] | None, hold: bool = False
+        self,
+        obj: Any,
+        groups: Groups,
+        source: tuple[str, Any] | None,
+        hold: bool = False,
+        options: CollectiveGroupOptions | None = None,
     ) -> Work:
         """Start a broadcast in which this process is the source or a receiver.
 
         The source's work is done when every receiver has taken the object, or, if it holds it, has
         given it back.
         """
-        root, tag, members = self._plan(groups, source)
-        name = self._endpoint.name
-        if name not in members:
-            named = list(members)
-            raise ValueError(f"{name} calls a broadcast of {named}, of which it is not a member")
-        if name == root:
-            return self._send(obj, [m for m in members if m != root], tag)
+        root, tag, receivers = self._plan(groups, source)
+        is_source = self._endpoint.name == root
+        if options is not None:
+            for peer in receivers if is_source else [root]:
+                self._endpoint.links.set_options(peer, options)
+        if is_source:
+            return self._send(obj, receivers, tag)
         return self._mailbox.recv(root, tag).then(self._take, root, hold)
 
     def _plan(self, groups: Groups, source: tuple[str, Any] | None) -> _Plan:
         key = _key(groups, source)
         plan = self._plans.get(key) if key is not None else None
         if plan is None:
-            members = members_of(groups)
-            root = WorkerAddress(*source).get_name() if source else members[0]
+            members, name = Members(groups), self._endpoint.name
+            root = WorkerAddress(*source).get_name() if source else members.first
             if root not in members:
                 raise ValueError(f"the source {root} is not a member of the broadcast of {members}")
-            plan = _Plan(root, _tag(members, root), dict.fromkeys(members))
+            if name not in members:
+                raise ValueError(
+                    f"{name} calls a broadcast of {members}, of which it is not a member"
+                )
+            receivers = [m for m in members.names() if m != root] if name == root else []
+            plan = _Plan(root, members.tag(root), receivers)
             if key is not None:
                 with self._lock:
                     self._plans[key] = plan
@@ -340,9 +333,3 @@ def _key(groups: Groups, source: tuple[str, Any] | None) -> Any:
         # Whoever works out the plan says what is wrong.
         return None
     return key
-
-
-def _tag(members: list[str], root: str) -> str:
-    """Equal for all members of the same broadcast, in whatever order they list each other."""
-    text = ",".join([root, *sorted(members)])
-    return "broadcast " + hashlib.blake2s(text.encode(), digest_size=8).hexdigest()

@@ -2,10 +2,15 @@
 
 The bytes of an object go in chunks along a chain with one process of each host. The chain of a set
 of hosts is always the same, so that what is sent first arrives first.
+
+The message that begins brings the receivers of all hosts that are still to come, a line for each. A
+host reads its own line and the name that comes first in the next one. The others pass through it as
+bytes: reading them all on each host would cost the square of the number of hosts.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 CHUNK = 4 << 20
 
 Route = list[list[str]]
-"""The receivers of each host that is still to come; the first of each takes the bytes."""
+"""The receivers of each host; the first of each takes the bytes."""
 _Key = tuple[str, int]
 """A broadcast: its source and the number there."""
 Deliver = Callable[[tuple[str, str, int, list[str]], "Payload"], None]
@@ -77,8 +82,8 @@ class HostChain:
         sizes = [len(view) for view in views]
         # What is unpickled is in the first part, which goes with the message that begins.
         head, *rest = views
-        begin = (endpoint.name, tag, number, route, sizes, transfers)
-        endpoint.submit(connection, "chain", begin, [head])
+        begin = (endpoint.name, tag, number, sizes, transfers)
+        endpoint.submit(connection, "chain", begin, [head, write_route(route)])
         for chunk in chunks(rest, CHUNK):
             endpoint.submit(connection, "chain.part", (endpoint.name, number), chunk, covered=0)
 
@@ -89,13 +94,15 @@ class HostChain:
         fields: tuple[Any, ...],
         buffers: list[memoryview],
     ) -> None:
-        source, tag, number, (own, *rest), *content = fields
+        source, tag, number, *content = fields
+        head, route = buffers
+        own, following, rest = read_route(route)
         onward = None
-        if rest:
-            onward = self._onward_to(rest[0][0])
-            onward.send((source, number), "chain", (source, tag, number, rest, *content), buffers)
+        if following is not None:
+            onward = self._onward_to(following)
+            onward.send((source, number), "chain", fields, [head, rest])
         here = (source, tag, number, own[1:])
-        incoming = _Incoming(sender, here, buffers[0], *content, onward)
+        incoming = _Incoming(sender, here, head, *content, onward)
         self._incoming[source, number] = incoming
         if incoming.complete:
             self._finish(connection, (source, number))
@@ -256,6 +263,23 @@ class _Onward:
             if key not in self._failed:
                 self._failed.add(key)
                 self._fail(*key, error)
+
+
+def write_route(route: Route) -> bytes:
+    """Return the receivers of some hosts as text, a line for each host."""
+    return b"\n".join(json.dumps(names).encode() for names in route)
+
+
+def read_route(text: memoryview) -> tuple[list[str], str | None, bytes]:
+    """Read what the first host of a route has to know.
+
+    Returns:
+        Its receivers; who takes the bytes on the next host, None if there is none; the route from
+        there.
+    """
+    own, _, rest = bytes(text).partition(b"\n")
+    following = json.loads(rest.partition(b"\n")[0])[0] if rest else None
+    return json.loads(own), following, rest
 
 
 def chunks(views: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:

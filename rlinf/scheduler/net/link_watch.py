@@ -123,6 +123,8 @@ class LinkWatch:
         except OSError:
             # Just closed.
             return 0.0
+        if seconds <= _QUIET_SECONDS:
+            return seconds
         with self._lock:
             heard = self._heard.get(connection)
         return seconds if heard is None else min(seconds, time.monotonic() - heard)

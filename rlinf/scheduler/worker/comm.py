@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.address import WorkerAddress
-from rlinf.scheduler.collective.broadcast import Groups, members_of
+from rlinf.scheduler.collective.members import Groups
 from rlinf.scheduler.collective.options import CollectiveGroupOptions
 from rlinf.scheduler.collective.work import Work, gather
 from rlinf.scheduler.net.interrupts import shielded_methods
@@ -179,6 +179,7 @@ class CommMixin:
         Args:
             object: what to send; ignored except at the source.
             groups: `[(group name, ranks), ...]`, the same on each member; this group by default.
+                Ranks are one rank, or a list or range of them.
             src: (group name, rank) of the source; the first member by default.
             async_op: return a handle at once.
             options: settings of NCCL, as for `send`.
@@ -189,13 +190,9 @@ class CommMixin:
         """
         if groups is None:
             size = self._runtime.info.group_world_size  # type: ignore[attr-defined]
-            groups = [
-                (WorkerAddress.from_name(self._runtime.name).root_group_name, list(range(size)))
-            ]
-        if options is not None:
-            for peer in members_of(groups):
-                self._runtime.endpoint.links.set_options(peer, options)
-        work = self._runtime.broadcaster.broadcast(object, groups, src, hold)
+            own = WorkerAddress.from_name(self._runtime.name).root_group_name
+            groups = [(own, range(size))]
+        work = self._runtime.broadcaster.broadcast(object, groups, src, hold, options)
         return work if async_op else work.wait()
 
     # -- re-sharding ----------------------------------------------------------------------------

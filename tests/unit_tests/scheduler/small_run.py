@@ -73,7 +73,7 @@ class SmallRun:
         visible: list[int] | None = None,
         own: list[int] | None = None,
     ) -> ProcessRuntime:
-        """A new member, registered as a worker that is the only one of its group.
+        """A new member, registered as a worker whose group is complete.
 
         Args:
             name: its name.
@@ -88,9 +88,10 @@ class SmallRun:
         if wire is not None:
             wire.lead_to(endpoints[1])
             endpoints[1] = wire.address
+        address = WorkerAddress.from_name(name)
         info = WorkerInfo(
-            WorkerAddress.from_name(name),
-            rank=0,
+            address,
+            rank=address.rank,
             group_world_size=1,
             cluster_node_rank=node_rank,
             available_accelerators=own or [],

@@ -48,18 +48,49 @@ def test_what_is_handed_on_is_what_came_although_the_relay_uses_its_own_at_once(
         in_thread(sending.wait).wait()
 
 
+def test_members_list_each_other_as_they_like_and_begin_in_any_order(two_nodes):
+    root, *others = (two_nodes.join(f"a:{rank}", node_rank=rank // 2) for rank in range(4))
+    listed = [
+        [("a", [3, 1, 2, 0])],
+        [("a", 0), ("a", range(1, 4))],
+        [("a", (2,)), ("a", [0, 1, 3])],
+    ]
+    some = [("a", [1, 0])]
+    sent = [
+        root.broadcaster.broadcast(obj, groups, ("a", 0))
+        for obj, groups in (("all", [("a", range(4))]), ("some", some), ("all again", listed[0]))
+    ]
+    taken = others[0].broadcaster.broadcast(None, some, ("a", 0))
+    assert in_thread(taken.wait).wait() == "some"
+    for due in ("all", "all again"):
+        for member, groups in zip(others, listed, strict=True):
+            taken = member.broadcaster.broadcast(None, groups, ("a", 0))
+            assert in_thread(taken.wait).wait() == due
+    for work in sent:
+        in_thread(work.wait).wait()
+
+
+def test_who_is_no_member_is_told_who_is(small_run):
+    stranger = small_run.join("b:0")
+    groups = [("a", range(4096)), ("a", [5000])]
+    with pytest.raises(ValueError, match="b:0 calls a broadcast of a:0-4095, a:5000, of which"):
+        stranger.broadcaster.broadcast(None, groups, None)
+    with pytest.raises(ValueError, match="the source b:0 is not a member of .* of a:0-4095"):
+        stranger.broadcaster.broadcast(None, groups, ("b", 0))
+
+
 def test_a_broadcast_that_fails_halfway_keeps_no_shared_memory(small_run, monkeypatch):
-    root, *others = (small_run.join(f"{name}:0") for name in ("root", "one", "two", "three"))
-    groups = [(name, [0]) for name in ("root", "one", "two", "three")]
+    root, *others = (small_run.join(f"{name}:0") for name in ("root", "first", "second", "third"))
+    groups = [(name, [0]) for name in ("root", "first", "second", "third")]
     answer = root.endpoint.answer
 
     def answer_the_dead(connection, *args):
-        if connection.identity["name"] == "two:0":
-            raise WorkerDied("two:0")
+        if connection.identity["name"] == "second:0":
+            raise WorkerDied("second:0")
         answer(connection, *args)
 
     monkeypatch.setattr(root.endpoint, "answer", answer_the_dead)
-    with pytest.raises(WorkerDied, match="two:0"):
+    with pytest.raises(WorkerDied, match="second:0"):
         root.broadcaster.broadcast(np.zeros(LARGE), groups, ("root", 0))
     taking = others[0].broadcaster.broadcast(None, groups, ("root", 0))
     assert len(in_thread(taking.wait).wait()) == LARGE

@@ -283,6 +283,20 @@ def test_a_group_has_the_options_that_its_receivers_have_in_common(small_run):
         root.endpoint.links.set_options("three:0", options)
 
 
+def test_options_of_a_broadcast_are_those_of_its_source_for_its_receivers(small_run):
+    names = ("root", "one", "two")
+    root, *others = join(small_run, *names)
+    options, groups = CollectiveGroupOptions(accel_max_ctas=4), [(name, 0) for name in names]
+    taking = [m.broadcaster.broadcast(None, groups, None, options=options) for m in others]
+    root.broadcaster.broadcast(torch.ones(LARGE), groups, None, options=options)
+    for member, work in zip(others, taking, strict=True):
+        assert float(in_thread(work.wait).wait()[0]) == 1.0
+        assert member.endpoint.links._all()[-1].address.options == options
+        assert member.endpoint.links._options == {"root:0": options}
+        with pytest.raises(TypeError, match="CollectiveGroupOptions"):
+            member.broadcaster.broadcast(None, groups, None, options={})
+
+
 def test_a_receiver_that_cannot_be_told_ends_the_link_for_all(small_run, monkeypatch):
     names = ("root", "one", "two")
     root, one, two = join(small_run, *names)
@@ -308,8 +322,8 @@ def test_a_receiver_that_cannot_be_told_ends_the_link_for_all(small_run, monkeyp
 
 
 def test_a_relay_that_fails_ends_the_link_for_all(two_nodes, monkeypatch):
-    names = ("root", "relay", "behind")
-    root, relay, behind = join(two_nodes, *names, nodes=(0, 1, 1))
+    names = ("root", "relay", "second")
+    root, relay, second = join(two_nodes, *names, nodes=(0, 1, 1))
     copy = Broadcaster._copy
 
     def fail(*_: Any) -> Any:
@@ -320,7 +334,7 @@ def test_a_relay_that_fails_ends_the_link_for_all(two_nodes, monkeypatch):
     for error in (outcome(send(root, torch.ones(LARGE), *names)), outcome(taking)):
         assert isinstance(error, SchedulerError) and "no room" in str(error)
     monkeypatch.setattr(Broadcaster, "_copy", copy)
-    taking = [take(member, *names) for member in (relay, behind)]
+    taking = [take(member, *names) for member in (relay, second)]
     send(root, torch.full((LARGE,), 2.0), *names).wait()
     assert [float(waiting.wait()[0]) for waiting in taking] == [2.0, 2.0]
 

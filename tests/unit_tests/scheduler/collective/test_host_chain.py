@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler.collective import host_chain
-from rlinf.scheduler.collective.host_chain import chunks
+from rlinf.scheduler.collective.host_chain import chunks, read_route, write_route
 from rlinf.scheduler.errors import PeerLost
 from tests.unit_tests.scheduler.small_run import SmallRun, stalled
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
@@ -79,6 +79,34 @@ def test_a_link_of_the_chain_that_dies_fails_the_source(tmp_path):
     wait_until(lambda: c.broadcaster._chain._incoming == {})
     assert not waiting.done()
     run.close()
+
+
+def test_a_host_reads_its_own_line_of_a_route():
+    route = [["a:0", "a:1"], ['two\nlines "b":0'], ["c:0"]]
+    text, read = write_route(route), []
+    while text:
+        own, following, text = read_route(memoryview(text))
+        read.append((own, following))
+    assert read == [(route[0], route[1][0]), (route[1], "c:0"), (route[2], None)]
+
+
+def test_a_host_is_sent_only_the_route_that_is_left(members):
+    routes = {}
+    begin = host_chain.HostChain._on_begin
+
+    def on_begin(chain, sender, connection, fields, buffers):
+        routes[chain._endpoint.name] = bytes(buffers[1])
+        begin(chain, sender, connection, fields, buffers)
+
+    for member in members:
+        chain = member.broadcaster._chain
+        member.endpoint.on("chain", on_begin.__get__(chain))
+    spread(members, 1)
+    assert routes == {
+        "b:0": write_route([["b:0"], ["c:0"], ["d:0", "e:0"]]),
+        "c:0": write_route([["c:0"], ["d:0", "e:0"]]),
+        "d:0": write_route([["d:0", "e:0"]]),
+    }
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [10], [3, 4, 5], [0, 7, 0, 21], [4, 4]])
