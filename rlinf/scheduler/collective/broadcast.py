@@ -23,7 +23,7 @@ from rlinf.scheduler.collective.host_chain import HostChain
 from rlinf.scheduler.collective.mailbox import Mailbox
 from rlinf.scheduler.collective.members import Groups, Members
 from rlinf.scheduler.collective.work import Work
-from rlinf.scheduler.errors import SchedulerError
+from rlinf.scheduler.errors import CallCancelled, SchedulerError
 from rlinf.scheduler.net.connection import Connection
 
 if TYPE_CHECKING:
@@ -63,10 +63,18 @@ class _Plan(NamedTuple):
 
 @dataclass
 class _Sent:
-    """A broadcast that not all have taken yet: who is missing, its work, its tensors by link."""
+    """A broadcast that not all have taken yet.
+
+    Attributes:
+        missing: who has not.
+        work: of the source.
+        tag: stream that it belongs to.
+        tensors: those that go by link.
+    """
 
     missing: set[str]
     work: Work
+    tag: str
     tensors: LinkTensors | None = None
 
 
@@ -96,13 +104,15 @@ class Broadcaster:
         source: tuple[str, Any] | None,
         hold: bool = False,
         options: CollectiveGroupOptions | None = None,
+        prefix: str = "",
     ) -> Work:
         """Start a broadcast in which this process is the source or a receiver.
 
         The source's work is done when every receiver has taken the object, or, if it holds it, has
-        given it back.
+        given it back. What streams begin with the prefix is given up by `abandon`.
         """
         root, tag, receivers = self._plan(groups, source)
+        tag = prefix + tag
         is_source = self._endpoint.name == root
         if options is not None:
             for peer in receivers if is_source else [root]:
@@ -152,7 +162,7 @@ class Broadcaster:
             work.finish(obj)
             return work
         endpoint.watch(*receivers)
-        sent = _Sent(set(receivers), work)
+        sent = _Sent(set(receivers), work, tag)
         with self._lock:
             self._sent[number] = sent
         work.on_done(lambda _: self._sent.pop(number, None))
@@ -307,6 +317,16 @@ class Broadcaster:
             complete = sent is not None and not sent.missing
         if complete and sent is not None:
             sent.work.finish()
+
+    def abandon(self, prefix: str) -> None:
+        """Give up what this process has sent in streams whose tag begins so."""
+        with self._lock:
+            found = [sent for sent in self._sent.values() if sent.tag.startswith(prefix)]
+        for sent in found:
+            error = CallCancelled(f"the exchange {sent.tag!r} was given up")
+            if sent.tensors is not None:
+                self._endpoint.links.revoke(sent.tensors, error)
+            sent.work.finish(error=error)
 
     def _on_end(self, peer: str, error: BaseException) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""An exchange: all that groups send each other in `send_to` and `recv_from`, given up as a whole.
+"""An exchange: what groups tell each other by `send_to` and `broadcast`, given up as a whole.
 
 When one of several workers that wait for each other is lost, the others cannot finish what they
 do, and what was sent is of no use any more. Exchanges are numbered, and the number is part of each
@@ -10,29 +10,40 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlinf.scheduler.collective.broadcast import Broadcaster
 from rlinf.scheduler.collective.mailbox import Mailbox
 
 
 class Exchange:
     """The exchange that this process takes part in.
 
+    Args:
+        mailbox: where its messages arrive.
+        broadcaster: what makes its broadcasts.
+
     Attributes:
         number: its number, the same in all processes that take part.
     """
 
-    def __init__(self, mailbox: Mailbox):
+    def __init__(self, mailbox: Mailbox, broadcaster: Broadcaster):
         self.number = 0
-        self._mailbox = mailbox
+        self._mailbox, self._broadcaster = mailbox, broadcaster
         self._given_up = 0
+
+    @property
+    def prefix(self) -> str:
+        """What the tags of all its streams begin with."""
+        return _prefix(self.number)
 
     def tag(self, route_key: Any, tag: str | None) -> str:
         """Tag of a stream of this exchange."""
-        return f"{_prefix(self.number)}{tag} {route_key}"
+        return f"{self.prefix}{tag} {route_key}"
 
     def give_up(self, number: int) -> None:
         """End all exchanges up to this one, from any thread: those who wait get CallCancelled."""
         for old in range(self._given_up, number + 1):
             self._mailbox.abandon(_prefix(old))
+            self._broadcaster.abandon(_prefix(old))
         self._given_up = max(self._given_up, number + 1)
 
     def begin(self, number: int) -> None:

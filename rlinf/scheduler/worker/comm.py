@@ -192,7 +192,8 @@ class CommMixin:
             size = self._runtime.info.group_world_size  # type: ignore[attr-defined]
             own = WorkerAddress.from_name(self._runtime.name).root_group_name
             groups = [(own, range(size))]
-        work = self._runtime.broadcaster.broadcast(object, groups, src, hold, options)
+        prefix = self._runtime.exchange.prefix  # type: ignore[attr-defined]
+        work = self._runtime.broadcaster.broadcast(object, groups, src, hold, options, prefix)
         return work if async_op else work.wait()
 
     # -- re-sharding ----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ _RETRY_SECONDS = 0.05
 
 
 def give_up(*handles: WorkerGroupFuncResult) -> None:
-    """Wake whoever waits in `send_to` or `recv_from` in these calls; they raise CallCancelled."""
+    """Wake who waits for others in these calls; they raise CallCancelled."""
     for group in {id(handle.group): handle.group for handle in handles}.values():
         group.give_up_exchange()
 
@@ -34,8 +34,8 @@ def give_up(*handles: WorkerGroupFuncResult) -> None:
 def call_off(*handles: WorkerGroupFuncResult, grace: float = _GRACE_SECONDS) -> list[WorkerDied]:
     """End calls of workers that wait for each other, and return when all have ended.
 
-    Workers notice it when they send to or receive from another group the next time. A call that
-    does neither within the grace is interrupted.
+    Workers notice it when they exchange data with another group the next time. A call that does not
+    within the grace is interrupted.
 
     Args:
         *handles: the calls.
@@ -118,7 +118,7 @@ def _info_of(group: LaunchedGroup, rank: int, deadline: Deadline) -> Any:
 
 
 def begin_exchange(*groups: WorkerGroup) -> None:
-    """Drop all that these groups have sent each other by `send_to` and that was not received.
+    """Drop all that these groups have sent each other by `send_to` or `broadcast` and did not take.
 
     All groups that exchange data with one of them have to be named, and none of them may be in a
     call. What failed before counts as dealt with, unless a rank has died that `wait_restarted` has

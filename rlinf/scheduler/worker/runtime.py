@@ -87,8 +87,8 @@ class ProcessRuntime:
         )
         self.endpoint = Endpoint(name, run, node_rank, comm_ips, self.registry, visible)
         self.mailbox = Mailbox(self.endpoint)
-        self.exchange = Exchange(self.mailbox)
         self.broadcaster = Broadcaster(self.endpoint, self.mailbox)
+        self.exchange = Exchange(self.mailbox, self.broadcaster)
         self.supervisor = Supervisor(name, run, self.registry)
         scope = current_scope()
         self.backend: CallBackend = RayBackend() if scope is None else scope.backend

@@ -35,9 +35,6 @@ SHORT = [
     "runner.eval_at_start=false",
 ]
 
-RESETS = "env.train.auto_reset=false"
-"""Each rollout begins with new episodes."""
-
 
 class Mortal:
     """Kills itself on a plan.
@@ -149,24 +146,24 @@ def test_crashes_are_survived_wherever_they_happen_until_the_budget_is_spent(run
 
 @pytest.mark.timeout(180)
 def test_an_env_process_that_acts_comes_back_with_its_policy(runners, tmp_path):
-    """All of them crash in the second rollout, so that the retry begins as it did."""
+    """All of them crash in the first rollout, so that the retry begins as it did."""
     batches = []
-    for plan in ({}, {0: [30], 1: [30]}):
+    for plan in ({}, {0: [10], 1: [10]}):
         workers = {"acting": (MortalActingEnv, (plan,))} if plan else {}
-        runner = runners.runner(tmp_path, "gymnasium_ppo_mlp", [*SHORT, RESETS], workers)
-        for _ in range(2):
-            runner.update_rollout_weights()
-            metrics, _ = runner.generate_rollouts()
-            batches.append(runner.actor.batch().wait()[0])
-            runner.learn()
+        runner = runners.runner(tmp_path, "gymnasium_ppo_mlp", SHORT, workers)
+        runner.update_rollout_weights()
+        metrics, _ = runner.generate_rollouts()
         assert metrics["env/restarts"] == len(plan)
-    for name, tensor in batches[1].items():
-        assert torch.equal(batches[3][name], tensor), name
+        batches.append(runner.actor.batch().wait()[0])
+    for name, tensor in batches[0].items():
+        assert torch.equal(batches[1][name], tensor), name
+    runner.learn()
     # One that dies while weights come is there for the rollout, with them.
     os.kill(pids_of(runner)[0], signal.SIGKILL)
     runner.update_rollout_weights()
-    assert runner.evaluate()["eval/episodes"] == 4
-    assert set(runner.env.policy_steps().wait()) == {40}
+    metrics, _ = runner.generate_rollouts()
+    assert metrics["env/restarts"] == 3 and runner.evaluate()["eval/episodes"] == 4
+    assert runner.env.policy_steps().wait() == [40, 40]
 
 
 @pytest.mark.timeout(180)

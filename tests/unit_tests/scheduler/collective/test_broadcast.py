@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from rlinf.scheduler import WorkerDied
+from rlinf.scheduler import CallCancelled, WorkerDied
 from rlinf.scheduler.collective.broadcast import Broadcaster
 from tests.unit_tests.scheduler.small_run import in_thread
 from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
@@ -96,3 +96,27 @@ def test_a_broadcast_that_fails_halfway_keeps_no_shared_memory(small_run, monkey
     assert len(in_thread(taking.wait).wait()) == LARGE
     del taking
     wait_until(lambda: root.endpoint.packer.pool.stats().blocks == 0)
+
+
+def test_a_broadcast_that_was_given_up_is_not_taken_for_the_next_one(two_nodes):
+    """Source and receiver are woken, and what was on its way is dropped."""
+    root, waiting, late = (two_nodes.join(f"a:{rank}", node_rank=rank // 2) for rank in range(3))
+    both, all_of_them = [("a", [0, 1])], [("a", range(3))]
+
+    def begin(member, obj, groups, source=("a", 0)):
+        prefix = member.exchange.prefix
+        return member.broadcaster.broadcast(obj, groups, source, prefix=prefix)
+
+    # One that a receiver has not taken, and one whose source never begins.
+    sent, missed = begin(root, "old", all_of_them), begin(waiting, None, both)
+    for member in (root, waiting, late):
+        member.exchange.give_up(0)
+    for work in (sent, missed):
+        with pytest.raises(CallCancelled):
+            in_thread(work.wait).wait()
+    for member in (root, waiting, late):
+        member.exchange.begin(1)
+    again = begin(root, "new", all_of_them)
+    for member in (waiting, late):
+        assert in_thread(begin(member, None, all_of_them).wait).wait() == "new"
+    in_thread(again.wait).wait()
