@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from rlinf.config import (  # noqa: F401 (they register)
     checks_embodied,
     checks_engines,
+    checks_off_policy,
     checks_reasoning,
 )
 from rlinf.config.alternatives import known, relaxed
@@ -34,7 +35,7 @@ _PLACEMENT_KEYS = (
     "num_nodes",
 )
 
-_READ_HERE = {"runner.task_type", EXT_KEY}
+_READ_HERE = {"runner.task_type", "algorithm.adv_type", EXT_KEY}
 """Keys that have had their effect here: they chose what to check, and by what."""
 
 
