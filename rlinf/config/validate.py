@@ -35,7 +35,7 @@ _PLACEMENT_KEYS = (
     "num_nodes",
 )
 
-_READ_HERE = {"runner.task_type", "algorithm.adv_type", EXT_KEY}
+_READ_HERE = {"runner.task_type", EXT_KEY}
 """Keys that have had their effect here: they chose what to check, and by what."""
 
 
@@ -72,6 +72,9 @@ def validate_cfg(
     if problems:
         raise ConfigError(_first_of_each(problems))
     keys = (user_keys(cfg) or frozenset(resolved.user_keys)) - _READ_HERE
+    if "replay_buffer" in (values.get("algorithm") or {}):
+        # It says that there are no advantages, which has been checked.
+        keys -= {"algorithm.adv_type"}
     return track(values, keys)
 
 

@@ -89,7 +89,9 @@ class BasePolicy(nn.Module, ABC):
         super().__init_subclass__(**kwargs)
         for kind in cls.forward_types:
             method = f"{kind.value}_forward"
-            if getattr(cls, method, None) is getattr(BasePolicy, method, None):
+            missing = getattr(BasePolicy, method, None)
+            abstract = getattr(missing, "__isabstractmethod__", False)
+            if getattr(cls, method, None) is missing and not abstract:
                 raise TypeError(
                     f"{cls.__name__} declares forward type '{kind.value}' but has no method "
                     f"{kind.value}_forward"
