@@ -26,7 +26,7 @@ SHORT = [
     "++runner.agreement.interval=1",
 ]
 PLACES = {
-    "one actor": "{actor:0,rollout:0,env:0-1}",
+    "one actor, policy in the env processes": "{actor:0,rollout:0-1,env:0-1}",
     "two actors, two stages": "{actor:0-1,rollout:2,env:0-1}",
 }
 
