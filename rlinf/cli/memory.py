@@ -14,12 +14,17 @@ from torch import Tensor, nn
 
 from rlinf.cli.env_sizes import Observations, SizesUnknown, env_sizes
 from rlinf.cli.memory_parts import DEVICE_CONTEXT, MIB, CannotPredict, Part, WorkerMemory
+from rlinf.config.arithmetic import learns_from_replay
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
+from rlinf.models.embodiment.base_policy import acts_with
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 
 BASE_PROCESS = {"actor": 440 * MIB, "rollout": 360 * MIB, "env": 360 * MIB}
 """Python, Ray and torch in a worker of a tiny job; resident memory, with the CPU build on Linux."""
+
+_FACTS_OF_ROW = 32
+"""Bytes of a transition besides observation, action and what the env knows: links and numbers."""
 
 
 def predict_memory(
@@ -146,7 +151,9 @@ def _actor(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool)
         Part("gradients", own.gradients),
         Part("optimiser", own.optimizer),
     ]
-    if needs_reference(cfg.algorithm):
+    if learns_from_replay(cfg):
+        parts += _replay(cfg, own, rollout, ranks)
+    elif needs_reference(cfg.algorithm):
         parts.append(Part("reference policy", own.parameters + own.buffers))
     if ranks > 1:
         fully = sum(parameter.nbytes for parameter in model.parameters())
@@ -161,11 +168,26 @@ def _actor(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool)
     return parts
 
 
+def _replay(cfg: Any, own: TrainingBytes, rollout: _Rollout, ranks: int) -> list[Part]:
+    """What learning from a replay buffer takes: targets, and a full buffer."""
+    buffer = cfg.algorithm.replay_buffer
+    kept = sum(t.nbytes // len(t) for name, t in rollout.inputs.items() if name != "action")
+    row = _FACTS_OF_ROW + rollout.of_env
+    if buffer.enable_cache:
+        row += kept
+    rows = -(-buffer.cache_size // ranks)
+    return [
+        Part("target networks", own.parameters + own.buffers),
+        Part("replay buffer, full", rows * row, exact=False, on_device=False),
+    ]
+
+
 def _acting(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool) -> list[Part]:
     name = cfg.rollout.model.precision or cfg.actor.model.precision
     # A CPU has no arithmetic of 16 bits and uses fp32 instead.
     size = FORMATS[name].itemsize if gpu else 4
-    weights = sum(p.numel() * size for p in model.parameters())
+    named = model.named_parameters()
+    weights = sum(p.numel() * size for name, p in named if acts_with(model, name))
     weights += sum(buffer.nbytes for buffer in model.buffers())
     kept = rollout.samples // rollout.epochs // ranks * rollout.of_policy
     parts = [

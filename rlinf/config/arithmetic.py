@@ -69,6 +69,11 @@ def embodied_batch(cfg: Any) -> EmbodiedBatch:
     )
 
 
+def learns_from_replay(cfg: Any) -> bool:
+    """Return whether batches are drawn from a replay buffer, and rollouts only fill it."""
+    return "replay_buffer" in cfg.algorithm
+
+
 def reasoning_global_batch(cfg: Any) -> int:
     """Return the sequences per optimiser step that follow from prompts, group and minibatches."""
     total = cfg.data.rollout_batch_size * cfg.algorithm.group_size
@@ -104,13 +109,15 @@ def batch_arithmetic(cfg: Any, world_sizes: Mapping[str, int]) -> list[str]:
     with untracked():
         task = cfg.runner.task_type
         if task == "embodied" and cfg.env.train is not None:
-            return _embodied_lines(embodied_batch(cfg), world_sizes)
+            return _embodied_lines(embodied_batch(cfg), world_sizes, learns_from_replay(cfg))
         if task == "reasoning":
             return _reasoning_lines(cfg, world_sizes)
     return []
 
 
-def _embodied_lines(batch: EmbodiedBatch, world_sizes: Mapping[str, int]) -> list[str]:
+def _embodied_lines(
+    batch: EmbodiedBatch, world_sizes: Mapping[str, int], from_replay: bool
+) -> list[str]:
     lines = []
     workers = world_sizes.get("env")
     if workers:
@@ -124,6 +131,13 @@ def _embodied_lines(batch: EmbodiedBatch, world_sizes: Mapping[str, int]) -> lis
         lines.append("samples per step: known when the env says how long an episode is")
         return lines
     whole = batch.global_batch or batch.samples
+    if from_replay:
+        env_steps = batch.samples * batch.chunk
+        lines.append(
+            f"{batch.samples_text} → {_count(batch.update_epochs, 'gradient step')} on {whole}"
+            f" transitions = {batch.update_epochs / env_steps:.3g} gradient steps per env step"
+        )
+        return lines + _share_line(whole, batch.micro_batch, world_sizes)
     minibatches = batch.samples // whole
     lines.append(
         f"{batch.samples_text} → {_count(minibatches, 'minibatch')} of {whole}"

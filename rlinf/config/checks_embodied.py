@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlinf.config.acting import ACTS_IN_ENV, placed_alike
-from rlinf.config.arithmetic import embodied_batch
+from rlinf.config.arithmetic import embodied_batch, learns_from_replay
 from rlinf.config.checks import (
     CheckContext,
     cross_check,
@@ -219,7 +219,7 @@ def rollout_has_whole_chunks(context: CheckContext) -> Iterator[Problem]:
 @cross_check(EMBODIED)
 def samples_fill_minibatches(context: CheckContext) -> Iterator[Problem]:
     """A rollout is a whole number of minibatches."""
-    if not _trains(context):
+    if not _trains(context) or learns_from_replay(context.cfg):
         return
     batch = embodied_batch(context.cfg)
     if batch.samples is None or batch.global_batch is None or batch.steps % batch.chunk:
@@ -245,7 +245,7 @@ def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
     if batch.global_batch is not None:
         path, whole, given = "actor.global_batch_size", batch.global_batch, ABSENT
         left = f"global_batch_size {whole}"
-    elif batch.samples is not None:
+    elif batch.samples is not None and not learns_from_replay(context.cfg):
         path, whole, given = "env.train.total_num_envs", batch.samples, batch.envs
         left = f"{batch.samples_text}, the whole rollout,"
     else:

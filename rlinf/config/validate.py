@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from rlinf.config import (  # noqa: F401 (they register)
     checks_embodied,
     checks_engines,
+    checks_off_policy,
     checks_reasoning,
 )
 from rlinf.config.alternatives import known, relaxed
@@ -71,6 +72,9 @@ def validate_cfg(
     if problems:
         raise ConfigError(_first_of_each(problems))
     keys = (user_keys(cfg) or frozenset(resolved.user_keys)) - _READ_HERE
+    if "replay_buffer" in (values.get("algorithm") or {}):
+        # It says that there are no advantages, which has been checked.
+        keys -= {"algorithm.adv_type"}
     return track(values, keys)
 
 

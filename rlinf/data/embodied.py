@@ -26,9 +26,20 @@ class RolloutNeeds:
 
     Attributes:
         final_observations: the observations in which episodes ended.
+        random_steps: env steps, over all envs, that begin a run with actions drawn uniformly.
     """
 
     final_observations: bool = False
+    random_steps: int = 0
+
+    def random_chunks(self, envs: int, chunk: int) -> int:
+        """Return the chunk steps that begin a run with actions drawn uniformly.
+
+        Args:
+            envs: of the whole run.
+            chunk: actions in a chunk.
+        """
+        return -(-self.random_steps // (envs * chunk))
 
 
 @dataclass

@@ -87,6 +87,8 @@ def _choices(own: Sequence[int] | None, env_spec: EnvSpec | None) -> list[int] |
 def rollout_section(cfg: Any) -> DictConfig:
     """Return `actor.model` as the rollout builds it: what `rollout.model` says goes first.
 
+    It has no Q-functions: nobody acts with them.
+
     Args:
         cfg: The whole checked config, which is not changed.
     """
@@ -96,6 +98,8 @@ def rollout_section(cfg: Any) -> DictConfig:
         "model_path": cfg.rollout.model_dir or own.model_path,
     }
     given = {key: value for key, value in changes.items() if value is not None}
+    if cfg.actor.model.get("add_q_head"):
+        given["add_q_head"] = False
     return changed_section(cfg.actor.model, given)
 
 

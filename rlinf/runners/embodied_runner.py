@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rlinf.config.arithmetic import learns_from_replay
 from rlinf.runners.agreement import AgreementGate
 from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.evaluation import Evaluator
@@ -21,6 +22,11 @@ from rlinf.workers.env.env_worker import max_env_restarts
 
 _BEST_METRICS = ("eval/success_once", "eval/return", "env/success_once", "env/return")
 """What ranks checkpoints, the first that is known."""
+_COUNTS_OF_REPLAY = {
+    "gradient_updates": "train/gradient_updates",
+    "replay_size": "train/replay_buffer/total_samples",
+}
+"""What the summary says of a learner from a replay buffer, and the metric that has it."""
 
 
 class EmbodiedRunner(BaseRunner):
@@ -81,6 +87,8 @@ class EmbodiedRunner(BaseRunner):
         if self.cfg.runner.only_eval:
             return 1
         algorithm = self.cfg.algorithm
+        if learns_from_replay(self.cfg):
+            return self.max_steps * algorithm.update_epoch
         samples = self.steps_per_rollout // self.cfg.actor.model.num_action_chunks
         batch = self.cfg.actor.global_batch_size or samples
         return self.max_steps * algorithm.update_epoch * max(1, samples // batch)
@@ -207,7 +215,12 @@ class EmbodiedRunner(BaseRunner):
         steps = self.env_steps - self._steps_before
         # A sample is what the policy decides on at a time.
         samples = steps / self.cfg.actor.model.num_action_chunks
-        return {
+        counts = {
+            name: int(self._scores[metric])
+            for name, metric in _COUNTS_OF_REPLAY.items()
+            if metric in self._scores
+        }
+        return counts | {
             "env_steps_per_second": round(steps / training_seconds, 1),
             "samples_per_second": round(samples / training_seconds, 1),
             "env_steps_per_second_in_rollout": round(steps / max(self._rollout_seconds, 1e-9), 1),

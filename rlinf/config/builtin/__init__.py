@@ -29,10 +29,13 @@ MODULES = {
     "dataset": {
         "rlinf.config.builtin.datasets": ("files", "reasoning_gym", "arithmetic"),
     },
+    "loss": {
+        "rlinf.config.schema.off_policy": ("embodied_sac",),
+    },
 }
 
 WITHOUT_KEYS = {
-    "advantage": ("gae", "grpo", "reinpp", "raw"),
+    "advantage": ("gae", "grpo", "reinpp", "raw", "embodied_sac"),
     "loss": ("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"),
 }
 """Names whose keys are all in the algorithm section itself."""

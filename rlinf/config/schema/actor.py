@@ -167,6 +167,10 @@ class EmbodiedActorConfig(ActorConfig):
     """The policy of an embodied run."""
 
     model: EmbodiedModelConfig = Field(..., description="The network.")
+    critic_optim: OptimConfig | None = Field(
+        None,
+        description="The optimiser of the Q-functions (off-policy); null is as optim.",
+    )
 
 
 class ReasoningActorConfig(ActorConfig):

@@ -43,6 +43,9 @@ class EmbodiedModelConfig(ModelConfig):
     value_type: Literal["chunk_level", "action_level"] = Field(
         "chunk_level", description="One value per chunk or one per action of it."
     )
+    add_q_head: bool = Field(
+        False, description="Add Q-functions to the policy, for learning from a replay buffer."
+    )
 
 
 class ReasoningModelConfig(ModelConfig):

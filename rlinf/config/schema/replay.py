@@ -18,7 +18,7 @@ class PrioritiesConfig(Section):
 
 
 class ReplayBufferConfig(Section):
-    """Transitions that are kept, per rank of the actor."""
+    """Transitions that are kept; counts are over all ranks of the actor."""
 
     enable_cache: bool = Field(
         True,

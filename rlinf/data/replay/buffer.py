@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlinf.data.hashing import seed_of
-from rlinf.data.replay.fields import naming, nest, to_array
+from rlinf.data.replay.fields import naming, nest, row_bytes, to_array
 from rlinf.data.replay.restoring import absorb, describe, restore
 from rlinf.data.replay.returns import Discount, follow, stretch, sum_rewards
 from rlinf.data.replay.sampling import Priorities, draw_uniform
@@ -21,6 +21,7 @@ from rlinf.data.replay.saved import (
     FACTS,
     FINALS,
     FORMAT,
+    FRAMES,
     Rows,
     SavedShard,
     find_shards,
@@ -31,6 +32,9 @@ from rlinf.data.replay.saved import (
 from rlinf.data.replay.store import RowStore, StoreSettings, WorkingFolder
 from rlinf.data.replay.trajectory import ReplayBatch, ReplayTrajectory, ReplayWindows
 from rlinf.utils.checkpoint import save_tree
+
+_AT_ONCE = 8 << 20
+"""About how many bytes are drawn at a time for several batches."""
 
 
 class TrajectoryReplayBuffer:
@@ -146,6 +150,29 @@ class TrajectoryReplayBuffer:
         with self._changed:
             serials, weights = self._draw(num_chunks)
             return self._batch(serials, weights, n_step or self.n_step)
+
+    def sample_batches(self, count: int, num_chunks: int) -> Iterator[ReplayBatch]:
+        """Draw several batches; what `count` calls of `sample` would cost is shared by many.
+
+        Args:
+            count: batches.
+            num_chunks: transitions of each.
+
+        Yields:
+            The batches, each as if drawn by `sample`. With priorities each is drawn when it is its
+            turn, by the priorities of that moment.
+
+        Raises:
+            ValueError: nothing can be drawn yet.
+        """
+        at_once = 1
+        if not self.prioritized and self._store.layouts:
+            # An observation comes twice, as the next one of the row before it, too.
+            size = 2 * row_bytes(self._store.layouts[FRAMES]) * num_chunks
+            at_once = max(1, _AT_ONCE // max(1, size))
+        for begin in range(0, count, at_once):
+            batches = min(at_once, count - begin)
+            yield from self.sample(batches * num_chunks).split(num_chunks)
 
     def sample_windows(self, count: int, length: int, whole: bool = False) -> ReplayWindows:
         """Draw stretches of consecutive rows of episodes.

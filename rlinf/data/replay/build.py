@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +19,8 @@ class ReplayPlace:
     """Where buffers are, and what they share with the learner.
 
     Attributes:
-        folder: of the run, for the files of buffers; each rank has its own in it.
+        folder: of the run, for the files of buffers; each rank has its own in it. None keeps none,
+            and each checkpoint writes all rows.
         seed: of the draws.
         gamma: discount factor.
         discount_per: what it counts.
@@ -25,7 +28,7 @@ class ReplayPlace:
         world_size: ranks of the actor.
     """
 
-    folder: Path
+    folder: Path | None = None
     seed: int = 0
     gamma: float = 0.99
     discount_per: Literal["step", "chunk"] = "step"
@@ -37,9 +40,23 @@ class ReplayPlace:
         names = ("seed", "gamma", "discount_per", "rank", "world_size")
         return {name: getattr(self, name) for name in names}
 
-    def working_folder(self, name: str) -> Path:
+    def working_folder(self, name: str) -> Path | None:
         """Return the folder of a buffer of this rank."""
-        return self.folder / "replay" / f"{name}_{self.rank}"
+        return None if self.folder is None else self.folder / "replay" / f"{name}_{self.rank}"
+
+    def remove_folders(self) -> None:
+        """Remove what closed buffers of this rank have left in the folder of the run."""
+        if self.folder is None:
+            return
+        for name in ("replay", "demos"):
+            shutil.rmtree(self.working_folder(name), ignore_errors=True)
+        # Other ranks may still have theirs.
+        with contextlib.suppress(OSError):
+            (self.folder / "replay").rmdir()
+
+    def share(self, count: int | None) -> int | None:
+        """Return how many of a number of transitions over all ranks each rank has, rounded up."""
+        return None if count is None else -(-count // self.world_size)
 
 
 def build_replay(section: Any, place: ReplayPlace) -> TrajectoryReplayBuffer:
@@ -51,12 +68,12 @@ def build_replay(section: Any, place: ReplayPlace) -> TrajectoryReplayBuffer:
     """
     priorities = section.priorities
     return TrajectoryReplayBuffer(
-        section.cache_size,
+        place.share(section.cache_size),
         folder=place.working_folder("replay"),
         enable_cache=section.enable_cache,
         auto_save=section.auto_save,
-        sample_window_size=section.sample_window_size,
-        min_buffer_size=section.min_buffer_size,
+        sample_window_size=place.share(section.sample_window_size),
+        min_buffer_size=place.share(section.min_buffer_size),
         n_step=section.n_step,
         priorities=None
         if priorities is None
@@ -85,7 +102,7 @@ def build_mixed(section: Any, demo_section: Any, place: ReplayPlace) -> MixedRep
             "it needs at least one for each rank"
         )
     demos = TrajectoryReplayBuffer(
-        demo_section.cache_size or count,
+        place.share(demo_section.cache_size) or count,
         folder=place.working_folder("demos"),
         enable_cache=section.enable_cache,
         n_step=section.n_step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -54,6 +55,14 @@ class MixedReplay:
         parts = [(self.replay, num_chunks - demos), (self.demos, demos)]
         return ReplayBatch.cat([part.sample(n, n_step) for part, n in parts if n])
 
+    def sample_batches(self, count: int, num_chunks: int) -> Iterator[ReplayBatch]:
+        """Draw several batches, each as `sample` does; see `TrajectoryReplayBuffer`."""
+        demos = self.num_demos(num_chunks)
+        parts = [(self.replay, num_chunks - demos), (self.demos, demos)]
+        streams = [part.sample_batches(count, n) for part, n in parts if n]
+        for drawn in zip(*streams, strict=True):
+            yield ReplayBatch.cat(drawn)
+
     def update_priorities(self, indices: Tensor, priorities: Tensor) -> None:
         """Set the priorities of a batch, in the order in which it was drawn.
 
@@ -63,6 +72,11 @@ class MixedReplay:
         for part, rows in ((self.replay, slice(None, own)), (self.demos, slice(own, None))):
             if part.prioritized:
                 part.update_priorities(indices[rows], priorities[rows])
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether draws of the policy's own transitions go by priority."""
+        return self.replay.prioritized
 
     def is_demo(self, num_chunks: int) -> Tensor:
         """Return which transitions of a batch of so many are demonstrations, bool `[n]`."""
@@ -87,8 +101,20 @@ class MixedReplay:
 
     def save_checkpoint(self, folder: str | Path) -> None:
         """Save both buffers: `replay` and `demos` in a folder."""
-        self.replay.save_checkpoint(Path(folder) / "replay")
-        self.demos.save_checkpoint(Path(folder) / "demos")
+        self.snapshot(folder)()
+
+    def snapshot(self, folder: str | Path) -> Callable[[], None]:
+        """Fix the state of both buffers; see `TrajectoryReplayBuffer.snapshot`."""
+        writers = [
+            self.replay.snapshot(Path(folder) / "replay"),
+            self.demos.snapshot(Path(folder) / "demos"),
+        ]
+
+        def write() -> None:
+            for writer in writers:
+                writer()
+
+        return write
 
     def load_checkpoint(self, folder: str | Path) -> list[str]:
         """Load both buffers; see `TrajectoryReplayBuffer.load_checkpoint`."""

@@ -233,6 +233,14 @@ class ReplayBatch:
         """Return the batch on a device."""
         return type(self)(**{n: _map(v, lambda t: t.to(device)) for n, v in vars(self).items()})
 
+    def split(self, size: int) -> list[ReplayBatch]:
+        """Cut into batches of so many transitions each; the last may have fewer."""
+        columns = {name: _split(value, size) for name, value in vars(self).items()}
+        count = len(columns["rewards"])
+        return [
+            type(self)(**{name: _pick(c, i) for name, c in columns.items()}) for i in range(count)
+        ]
+
     @classmethod
     def cat(cls, parts: Sequence[ReplayBatch]) -> ReplayBatch:
         """Join batches."""
@@ -294,6 +302,14 @@ def _map(tree: Any, function: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: _map(value, function) for key, value in tree.items()}
     return function(tree)
+
+
+def _split(tree: Any, size: int) -> Any:
+    return _map(tree, lambda value: value.split(size))
+
+
+def _pick(tree: Any, index: int) -> Any:
+    return _map(tree, lambda parts: parts[index])
 
 
 def _cat(trees: Sequence[Any]) -> Any:

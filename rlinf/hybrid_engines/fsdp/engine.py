@@ -289,6 +289,55 @@ class TrainEngine:
         self.drop_gradients()
         return {"grad_norm": size, "lr": rate} if finite else None
 
+    def step_unread(self, name: str) -> Tensor:
+        """Make an optimiser step like `step`, without waiting for the device.
+
+        A step whose gradient is not finite is left out; `read_steps` says so afterwards.
+
+        Args:
+            name: of the optimiser.
+
+        Returns:
+            The norm of the gradient, `[]`, on the device.
+        """
+        optimizer = self.optimizers[name]
+        norm = optimizer.gradient_norm()
+        size = whole(norm)
+        if not self.sharded:
+            optimizer.step_if_finite(norm)
+        elif math.isfinite(float(size)):
+            optimizer.step(norm)
+        else:
+            # Counted all the same, as by a fused optimiser.
+            optimizer.uncount(-1)
+        self.drop_gradients()
+        # Modules that had no part in the backward pass may still have them gathered.
+        self.weights_changed()
+        return size
+
+    def read_steps(self, name: str, norms: Tensor) -> int:
+        """Take note of what came of steps; return how many were made.
+
+        Args:
+            name: of the optimiser.
+            norms: what `step_unread` has returned, `[k]`, on the host.
+
+        Raises:
+            FloatingPointError: a gradient was not finite, and `on_nan` is `stop`.
+        """
+        optimizer = self.optimizers[name]
+        bad = (~torch.isfinite(norms)).nonzero().flatten().tolist()
+        first = optimizer.steps - len(norms)
+        optimizer.uncount(len(bad))
+        self.skipped += len(bad)
+        if bad and self._on_nan == "stop":
+            raise FloatingPointError(
+                f"the gradient of step {first + bad[0] + 1} of the optimiser {name} is not finite "
+                f"(norm {float(norms[bad[0]])}); lower its learning rate, look for extreme rewards,"
+                " or leave such steps out with runner.on_nan: skip"
+            )
+        return len(norms) - len(bad)
+
     # -- weights --------------------------------------------------------------------------------
 
     def shards(self) -> Iterator[tuple[str, Tensor]]:
@@ -300,6 +349,17 @@ class TrainEngine:
         """All weights and buffers, whole, on each rank; every rank has to iterate."""
         for name, tensor in self.shards():
             yield name, whole(tensor)
+
+    def weights_changed(self, *, reference: bool = False) -> None:
+        """Forget gathered weights: what is sharded has been changed outside of `step`.
+
+        Args:
+            reference: of the frozen copy, and not of the model.
+        """
+        if self.sharded:
+            for module in (self.reference if reference else self.model).modules():
+                if hasattr(module, "reshard"):
+                    module.reshard()
 
     # -- device memory --------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -114,11 +113,29 @@ class ScheduledOptimizer:
         Args:
             norm: of the gradient, as `gradient_norm` gives it.
         """
-        limit = math.inf if self._clip_grad is None else self._clip_grad
-        torch.nn.utils.clip_grads_with_norm_(self._with_gradient(), limit, norm)
+        if self._clip_grad is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._with_gradient(), self._clip_grad, norm)
         self.optimizer.step()
         self.steps += 1
         return self.optimizer.param_groups[0]["lr"]
+
+    def step_if_finite(self, norm: Tensor) -> float:
+        """Like `step`, but the kernel leaves the step out if the norm is not finite.
+
+        Nobody waits for the device to know. It counts as a step until `uncount` is called.
+
+        Args:
+            norm: of the gradient; the optimiser is fused.
+        """
+        self.optimizer.found_inf = (~torch.isfinite(norm)).to(torch.float32)
+        try:
+            return self.step(norm)
+        finally:
+            del self.optimizer.found_inf
+
+    def uncount(self, steps: int) -> None:
+        """Count fewer steps: those that `step_if_finite` has left out."""
+        self.steps -= steps
 
     def not_finite(self) -> list[str]:
         """Return the names of parameters whose gradient is not finite."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rlinf.models.embodiment.head_settings import HeadSettings
     from rlinf.utils.env_spec import EnvSpec
 
+_NEARLY_ONE = 1.0 - 1e-6
 _NO_CHOICE = -1e9
 """Logit of a choice that does not exist: its probability is 0, and all gradients are finite."""
 
@@ -47,12 +48,15 @@ class ActionHead(PreciseBuffers, ABC):
     low: Tensor
 
     @abstractmethod
-    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> Distribution:
+    def distribution(
+        self, outputs: Tensor, log_std: Tensor | None, scaled: bool = False
+    ) -> Distribution:
         """Return the distribution of a chunk of actions.
 
         Args:
             outputs: What the network computed, `[n, outputs]` float32.
             log_std: Log of the deviation, `[C*A]`; None if there is none or the network has it.
+            scaled: Densities are those of actions from -1 to 1, and not in the units of the env.
         """
 
     @abstractmethod
@@ -61,6 +65,28 @@ class ActionHead(PreciseBuffers, ABC):
 
         Args:
             action: What the distribution gave, `[n, C*A]`.
+        """
+
+    @abstractmethod
+    def scaled(self, actions: Tensor) -> Tensor:
+        """Return actions of the env as a Q-function takes them, `[n, C*A]`.
+
+        Args:
+            actions: In the units of the env, `[n, C, A]`.
+
+        Returns:
+            Float32, from -1 to 1 where the range is known; of choices, indices from 0, int64.
+        """
+
+    @abstractmethod
+    def uniform(self, noise: Tensor) -> Tensor:
+        """Return actions drawn uniformly from the range, as the distribution would give them.
+
+        Args:
+            noise: Standard normal, `[n, C*A]`.
+
+        Raises:
+            ValueError: The range is not known.
         """
 
 
@@ -106,6 +132,7 @@ class GaussianHead(ActionHead):
         radius = (highs - lows) / 2
         # Plain numbers are asked, not tensors: those of a model on the meta device have no values.
         bounded = known and any(map(math.isfinite, [*low, *high]))
+        self._bounded = known and all(map(math.isfinite, [*low, *high]))
         self.action_range = ActionRange(
             tuple(low) if known else None,
             tuple(high) if known else None,
@@ -120,14 +147,17 @@ class GaussianHead(ActionHead):
         width = self._chunks * action_dim
         self.outputs = 2 * width if settings.state_dependent_std else width
 
-    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> Distribution:
+    def distribution(
+        self, outputs: Tensor, log_std: Tensor | None, scaled: bool = False
+    ) -> Distribution:
         """See `ActionHead.distribution`: a Gaussian; outputs are means, then log deviations."""
         mean = outputs
         if log_std is None:
             mean, log_std = outputs.chunk(2, dim=-1)
         log_std = log_std.float().clamp(*self._log_std_range)
         if self.action_range.squash:
-            return SquashedGaussian(mean, log_std, self.log_radius.repeat(self._chunks))
+            scale = 0.0 if scaled else self.log_radius.repeat(self._chunks)
+            return SquashedGaussian(mean, log_std, scale)
         return Gaussian(mean, log_std)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -138,6 +168,25 @@ class GaussianHead(ActionHead):
         if self.action_range.clip:
             return torch.clamp(action, self.low, self.high)
         return action.clone()
+
+    def scaled(self, actions: Tensor) -> Tensor:
+        """See `ActionHead.scaled`."""
+        if self._bounded:
+            actions = (actions - self.low) / self.radius - 1.0
+        return actions.flatten(1)
+
+    def uniform(self, noise: Tensor) -> Tensor:
+        """See `ActionHead.uniform`."""
+        if not self._bounded:
+            raise ValueError(
+                "actions cannot be drawn uniformly: the env says no finite range of them; set "
+                "algorithm.random_steps to 0"
+            )
+        share = torch.special.ndtr(noise).unflatten(-1, (-1, self._action_dim))
+        if self.action_range.squash:
+            # Where tanh is 1 in float32, u would be infinite.
+            return (2.0 * share - 1.0).clamp(-_NEARLY_ONE, _NEARLY_ONE).atanh().flatten(1)
+        return torch.addcmul(self.low, share, 2.0 * self.radius).flatten(1)
 
 
 class CategoricalHead(ActionHead):
@@ -180,7 +229,9 @@ class CategoricalHead(ActionHead):
         self.register_buffer("low", torch.tensor(starts), persistent=False)
         self.register_buffer("logit_index", torch.tensor(index), persistent=False)
 
-    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> Distribution:
+    def distribution(
+        self, outputs: Tensor, log_std: Tensor | None, scaled: bool = False
+    ) -> Distribution:
         """See `ActionHead.distribution`: one categorical for each number of the actions."""
         if not self._even:
             rows = outputs.unflatten(-1, (self._shape[0], -1))
@@ -190,6 +241,15 @@ class CategoricalHead(ActionHead):
     def to_env(self, action: Tensor) -> Tensor:
         """See `ActionHead.to_env`."""
         return action.view(-1, *self._shape) + self.low
+
+    def scaled(self, actions: Tensor) -> Tensor:
+        """See `ActionHead.scaled`."""
+        return (actions.long() - self.low).flatten(1)
+
+    def uniform(self, noise: Tensor) -> Tensor:
+        """See `ActionHead.uniform`."""
+        count = torch.tensor(self.action_range.choices, device=noise.device).repeat(self._shape[0])
+        return (torch.special.ndtr(noise) * count).long().minimum(count - 1)
 
 
 def make_action_head(

@@ -10,19 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from rlinf.models.embodiment.action_heads import make_action_head
-from rlinf.models.embodiment.base_policy import BasePolicy, Mode
+from rlinf.models.embodiment.base_policy import BasePolicy, ForwardType, Mode
 from rlinf.models.embodiment.distributions import Distribution
 from rlinf.models.embodiment.head_settings import HeadSettings
 from rlinf.models.embodiment.layers import MLP, POLICY_GAIN, VALUE_GAIN
 from rlinf.models.embodiment.normalizer import ObsNormalizer
+from rlinf.models.embodiment.off_policy_forwards import OffPolicyForwards, make_q_head
 from rlinf.utils.running_stats import AllReduce
 
 if TYPE_CHECKING:
     from rlinf.utils.env_spec import EnvSpec
 
 
-class ActorCriticPolicy(BasePolicy):
-    """A distribution of chunks of actions, and a value function.
+class ActorCriticPolicy(OffPolicyForwards, BasePolicy):
+    """A distribution of chunks of actions, and a value function or Q-functions.
 
     Subclasses turn observations into inputs worth storing, and inputs into features. The heads
     on the features are two networks, or two linear layers on one (`share_trunk`). Real numbers
@@ -35,7 +36,12 @@ class ActorCriticPolicy(BasePolicy):
         normalizer: Normalises `states`; None if switched off or without states.
     """
 
-    _no_split_modules: ClassVar[list[str]] = ["MLP"]
+    forward_types: ClassVar[tuple[ForwardType, ...]] = (
+        ForwardType.DEFAULT,
+        ForwardType.SAC,
+        ForwardType.SAC_Q,
+    )
+    _no_split_modules: ClassVar[list[str]] = ["MLP", "QEnsemble"]
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class ActorCriticPolicy(BasePolicy):
 
     def _make_heads(self, feature_dim: int) -> None:
         own, outputs = self.settings, self.action_head.outputs
+        self.q_head = make_q_head(feature_dim, self.action_head, own)
         hidden, self.trunk = tuple(own.hidden_sizes), None
         gains = (POLICY_GAIN, VALUE_GAIN) if own.orthogonal_init else (None, None)
         if own.share_trunk:
@@ -145,7 +152,8 @@ class ActorCriticPolicy(BasePolicy):
 
         Args:
             env_obs: Observations.
-            mode: `train` samples; `eval` takes the mean, or the likeliest choice.
+            mode: `train` samples; `eval` takes the mean, or the likeliest choice; `random` draws
+                uniformly from the range of actions.
             noise: Standard normal noise to sample with, [B, C*A]; None draws it from the
                 policy's generator.
             **sampling: None are known.
@@ -154,7 +162,7 @@ class ActorCriticPolicy(BasePolicy):
             Actions and what is needed to train on them.
         """
         self._check_call(mode, sampling)
-        sample = mode == "train"
+        sample = mode != "eval"
         inputs = self.policy_inputs(env_obs, augment=sample)
         features = self._trunk(inputs)
         actions = self.distribution(features)
@@ -162,7 +170,8 @@ class ActorCriticPolicy(BasePolicy):
             if noise is None:
                 shape = len(features), self.num_action_chunks * self.action_dim
                 noise = torch.randn(shape, generator=self.generator, device=features.device)
-            action = actions.sample(noise)
+            uniform = mode == "random"
+            action = self.action_head.uniform(noise) if uniform else actions.sample(noise)
         else:
             action = actions.mode()
         inputs["action"] = action
@@ -172,6 +181,10 @@ class ActorCriticPolicy(BasePolicy):
             "forward_inputs": inputs,
         }
         return self.action_head.to_env(action), result
+
+    def replay_inputs(self, env_obs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """See `BasePolicy.replay_inputs`."""
+        return self.policy_inputs(env_obs, augment=False)
 
     @torch.no_grad()
     def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:

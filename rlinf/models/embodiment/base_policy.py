@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rlinf.models.embodiment.recompute import recompute_activations
 from rlinf.utils.running_stats import AllReduce
 
-Mode = Literal["train", "eval"]
+Mode = Literal["train", "eval", "random"]
 
 
 class ForwardType(str, Enum):
@@ -67,6 +67,9 @@ class BasePolicy(nn.Module, ABC):
         sampling_keys: Sampling parameters that `predict_action_batch` understands.
         value_modules: Paths of the submodules that only the value function has; they learn with
             `actor.optim.value_lr`.
+        q_modules: Paths of the submodules that only the Q-functions have; nobody acts with them.
+        critic_modules: Paths of the submodules that learn with the Q-functions, by
+            `actor.critic_optim`: those, and encoders that the policy shares with them.
         action_dim: A, numbers in one action.
         num_action_chunks: C, actions predicted at a time.
         action_range: Range of the returned actions.
@@ -76,6 +79,8 @@ class BasePolicy(nn.Module, ABC):
     forward_types: ClassVar[tuple[ForwardType, ...]] = (ForwardType.DEFAULT,)
     sampling_keys: ClassVar[frozenset[str]] = frozenset()
     value_modules: ClassVar[tuple[str, ...]] = ("value_head",)
+    q_modules: ClassVar[tuple[str, ...]] = ("q_head",)
+    critic_modules: ClassVar[tuple[str, ...]] = ("q_head",)
     _no_split_modules: ClassVar[list[str]] = []
     """Names of submodule classes that FSDP wraps as a unit."""
 
@@ -83,7 +88,10 @@ class BasePolicy(nn.Module, ABC):
         """Check that every declared forward type has its method."""
         super().__init_subclass__(**kwargs)
         for kind in cls.forward_types:
-            if not hasattr(cls, f"{kind.value}_forward"):
+            method = f"{kind.value}_forward"
+            missing = getattr(BasePolicy, method, None)
+            abstract = getattr(missing, "__isabstractmethod__", False)
+            if getattr(cls, method, None) is missing and not abstract:
                 raise TypeError(
                     f"{cls.__name__} declares forward type '{kind.value}' but has no method "
                     f"{kind.value}_forward"
@@ -112,6 +120,11 @@ class BasePolicy(nn.Module, ABC):
     def action_dtype(self) -> torch.dtype:
         """Type of the returned actions: int64 for choices, else float32."""
         return torch.float32 if self.action_range.choices is None else torch.int64
+
+    @property
+    def num_q_heads(self) -> int:
+        """Q, number of Q-functions."""
+        return 0
 
     def forward(self, forward_type: ForwardType | str = ForwardType.DEFAULT, **kwargs: Any) -> Any:
         """Run one of the forward passes.
@@ -164,7 +177,8 @@ class BasePolicy(nn.Module, ABC):
         Args:
             env_obs: Batch-first observations: `states` [B, S], `main_images` [B, H, W, 3] uint8,
                 ... Tensors of it may be returned as they are, not copied.
-            mode: `train` samples; `eval` is deterministic.
+            mode: `train` samples; `eval` is deterministic; `random` samples uniformly from the
+                range of actions, whatever the policy would do.
             **sampling: Sampling parameters, of those in `sampling_keys`.
 
         Returns:
@@ -174,6 +188,51 @@ class BasePolicy(nn.Module, ABC):
             same; `action` [B, C*A] among them is what the distribution gave: before clipping, or
             indices of choices from 0.
         """
+
+    def replay_inputs(self, env_obs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return what a replay buffer keeps of observations: all that forward passes need.
+
+        Rollouts have the same under the same names in `forward_inputs`, besides `action`.
+
+        Args:
+            env_obs: As in `predict_action_batch`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not learn from a replay buffer")
+
+    def sac_forward(
+        self, forward_inputs: Mapping[str, Tensor], noise: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Sample actions with gradients; a policy that has it declares `ForwardType.SAC`.
+
+        Args:
+            forward_inputs: As `replay_inputs` returns them, n samples.
+            noise: Standard normal, `[n, C*A]`; None for choices.
+
+        Returns:
+            `actions` `[n, C, A]` in the units of the env, and `logprobs` `[n]` of whole chunks,
+            densities of actions that are scaled to [-1, 1]. Of choices, `log_probs` `[n, C*A, N]`
+            of all of them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward type 'sac'")
+
+    def sac_q_forward(
+        self,
+        forward_inputs: Mapping[str, Tensor],
+        actions: Tensor | None = None,
+        frozen: bool = False,
+    ) -> Tensor:
+        """Return Q-values; a policy that has them declares `ForwardType.SAC_Q`.
+
+        Args:
+            forward_inputs: As `replay_inputs` returns them, n samples.
+            actions: In the units of the env, `[n, C, A]`; None for choices.
+            frozen: Give gradients to the actions, and none to the weights.
+
+        Returns:
+            `[Q, n]`, one row for each Q-function; of choices `[Q, n, C*A, N]`, for all of them.
+            float32.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward type 'sac_q'")
 
     def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:
         """Return values of observations, without gradients; for bootstrapping.
@@ -211,6 +270,24 @@ class BasePolicy(nn.Module, ABC):
         """
         return name.startswith(tuple(f"{path}." for path in cls.value_modules))
 
+    @classmethod
+    def is_q_parameter(cls, name: str) -> bool:
+        """Return whether a weight or buffer belongs to the Q-functions alone.
+
+        Args:
+            name: As in `state_dict`.
+        """
+        return name.startswith(tuple(f"{path}." for path in cls.q_modules))
+
+    @classmethod
+    def is_critic_parameter(cls, name: str) -> bool:
+        """Return whether a parameter learns with the Q-functions.
+
+        Args:
+            name: As in `named_parameters`.
+        """
+        return name.startswith(tuple(f"{path}." for path in cls.critic_modules))
+
     def update_normalizer(
         self,
         observations: Mapping[str, Any],
@@ -245,8 +322,8 @@ class BasePolicy(nn.Module, ABC):
 
     def _check_call(self, mode: str, sampling: Mapping[str, Any]) -> None:
         """Refuse a mode or sampling parameters that would have no effect."""
-        if mode not in ("train", "eval"):
-            raise ValueError(f"mode must be 'train' or 'eval', not '{mode}'")
+        if mode not in ("train", "eval", "random"):
+            raise ValueError(f"mode must be 'train', 'eval' or 'random', not '{mode}'")
         unknown = sorted(sampling.keys() - self.sampling_keys)
         if unknown:
             known = ", ".join(sorted(self.sampling_keys)) or "none"
@@ -258,3 +335,14 @@ class BasePolicy(nn.Module, ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Return a copy starts without a generator: two policies must not share one by accident."""
         return {**self.__dict__, "generator": None}
+
+
+def acts_with(policy: nn.Module, name: str) -> bool:
+    """Return whether a policy needs a weight or buffer to act.
+
+    Args:
+        policy: A `BasePolicy`, or a module that has only what acts.
+        name: As in `state_dict`.
+    """
+    is_q_parameter = getattr(policy, "is_q_parameter", None)
+    return is_q_parameter is None or not is_q_parameter(name)

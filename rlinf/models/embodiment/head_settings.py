@@ -40,6 +40,10 @@ class HeadSettings:
     num_action_chunks: int = 1
     add_value_head: bool = False
     value_type: str = "chunk_level"
+    add_q_head: bool = False
+    num_q_heads: int = 2
+    q_hidden_sizes: Sequence[int] | None = None
+    q_layer_norm: bool = False
 
     @classmethod
     def of(cls, cfg: DictConfig) -> HeadSettings:

@@ -11,7 +11,7 @@ from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.scheduler import Worker
-from rlinf.scheduler.worker.file_places import place_to_read
+from rlinf.scheduler.worker.file_places import place_to_read, place_to_write
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.shards import ShardPlace, Shards
@@ -52,8 +52,14 @@ class Actor(Checkpointed, Worker):
             rank=self._rank,
             world_size=self._world_size,
             total_steps=total_steps,
+            folder=self._folder(),
             warn=self.log_warning,
         )
+
+    def _folder(self) -> Path | None:
+        """Return where this process keeps files while the run goes on."""
+        given = self.cfg.runner.run_dir
+        return None if given is None or self.cfg.runner.only_eval else place_to_write(given)
 
     def _adopt(self, learner: Learner, senders: dict[str, WeightSender]) -> None:
         """Take charge of a learner.
@@ -135,11 +141,14 @@ class Actor(Checkpointed, Worker):
     def _snapshot(self, folder: Path) -> Job:
         tensors = {name: checkpoint.snapshot() for name, checkpoint in self._tensors.items()}
         states = self.learner.state()
+        write_files = self.learner.snapshot_files(folder / ACTOR)
 
         def write() -> None:
             for name, snapshot in tensors.items():
                 self._tensors[name].write(snapshot, folder / name / "tensors")
                 save_tree(folder / name / f"rank_{self._rank}", states[name])
+            if write_files is not None:
+                write_files()
 
         return write
 
@@ -147,4 +156,4 @@ class Actor(Checkpointed, Worker):
         for name, checkpoint in self._tensors.items():
             checkpoint.read(folder / name / "tensors")
         states = {name: load_rank(folder / name, self._rank) for name in self._tensors}
-        return self.learner.load_state(states)
+        return [*self.learner.load_state(states), *self.learner.load_files(folder / ACTOR)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from rlinf.config.acting import acting_group
 from rlinf.data.embodied import EmbodiedBatch, merge_trajectories
@@ -14,6 +16,7 @@ from rlinf.data.env_share import env_ids
 from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
+from rlinf.models.embodiment.base_policy import acts_with
 from rlinf.scheduler import Worker
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.env_spec import EnvSpec
@@ -41,7 +44,12 @@ class EmbodiedFSDPActor(Actor):
     def sync_model_to_rollout(self) -> int:
         """Send this rank's part of the weights to rollout workers; return the number of bytes."""
         self.engine.onload(optimizer=False)
-        return self._send("rollout", self.engine.shards)
+        return self._send("rollout", self._acting_shards)
+
+    def _acting_shards(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights and buffers that a policy acts with, as sharded as they are."""
+        model = self.engine.model
+        return ((name, tensor) for name, tensor in self.engine.shards() if acts_with(model, name))
 
     # -- rollouts -------------------------------------------------------------------------------
 
@@ -125,3 +133,8 @@ class EmbodiedFSDPActor(Actor):
                 save_tree(folder / "actor" / "env_spec", asdict(self._env_spec))
 
         return write
+
+    def on_shutdown(self) -> None:
+        """Let the learner remove the files that it works with."""
+        if hasattr(self, "learner"):
+            self.learner.close()

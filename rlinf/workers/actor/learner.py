@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class LearnerPlace:
         rank: this one.
         world_size: number of ranks.
         total_steps: optimiser steps of the whole run, for schedules.
+        folder: of the run, for files that a learner works with; None if there is none.
         warn: tells the user something.
     """
 
@@ -42,6 +44,7 @@ class LearnerPlace:
     rank: int = 0
     world_size: int = 1
     total_steps: int = 0
+    folder: Path | None = None
     warn: Callable[[str], None] = field(default=print)
 
 
@@ -127,6 +130,9 @@ class Learner(ABC):
         if empty and not metrics["actor/updates"]:
             self.tell(f"no update was made: {why_empty}")
 
+    def close(self) -> None:  # noqa: B027 - most learners have nothing to let go of
+        """Remove files that a learner works with; it is not used any more."""
+
     # -- checkpoints ----------------------------------------------------------------------------
 
     def state(self) -> dict[str, dict[str, Any]]:
@@ -178,6 +184,21 @@ class Learner(ABC):
                 f"the checkpoint has {', '.join(state)} of another learner, which "
                 f"{type(self).__name__} does not know; is algorithm.loss_type another one?"
             )
+
+    def snapshot_files(self, folder: Path) -> Callable[[], None] | None:
+        """Fix what a subclass keeps in files of its own; training goes on at once.
+
+        Args:
+            folder: of the checkpoint, which all ranks share.
+
+        Returns:
+            What writes them, in any thread; None if there are none.
+        """
+        return None
+
+    def load_files(self, folder: Path) -> list[str]:
+        """Go on from what `snapshot_files` wrote; return, in words, what does not carry over."""
+        return []
 
 
 def engine_state(engine: TrainEngine, loop: UpdateLoop) -> dict[str, Any]:

@@ -33,7 +33,9 @@ _METHODS = {
 }
 """How their methods are called; where there are two ways, as above."""
 
-learner_registry: PluginTable[Any] = PluginTable("loss", {})
+_OFF_POLICY = "rlinf.workers.actor.off_policy"
+
+learner_registry: PluginTable[Any] = PluginTable("loss", {"embodied_sac": f"{_OFF_POLICY}.sac"})
 
 
 def register_learner(

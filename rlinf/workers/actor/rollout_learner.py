@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from rlinf.data.embodied import EmbodiedBatch
+from rlinf.models.embodiment.base_policy import acts_with
 from rlinf.workers.actor.agreement import compute_format, embodied_agreement
 from rlinf.workers.actor.learner import Learner
 from rlinf.workers.agreement import (
@@ -62,7 +64,12 @@ class RolloutLearner(Learner):
                 inputs = {key: value[step, own] for key, value in batch.forward_inputs.items()}
                 received.note(epoch, step, env_ids[own], inputs)
         return [
-            *compare_tensors(self.engine.full_tensors(), self.version, evidence),
+            *compare_tensors(self._acting_tensors(), self.version, evidence),
             *compare_inputs(received.table(), evidence),
             *compare_formats(compute_format(self.engine), evidence),
         ]
+
+    def _acting_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Return the weights and buffers that whoever acts has, whole."""
+        model = self.engine.model
+        return ((name, t) for name, t in self.engine.full_tensors() if acts_with(model, name))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rlinf.data.embodied import PolicyTrajectory, split_trajectory
+from rlinf.data.embodied import PolicyTrajectory, RolloutNeeds, split_trajectory
 from rlinf.data.embodied_messages import POLICY_TRAJECTORY
 from rlinf.data.env_share import env_ids
 from rlinf.hybrid_engines.fsdp.precision import usable_format
@@ -46,6 +46,7 @@ class PolicyHolder:
         self._format = self._number_format()
         policy = get_model(rollout_section(cfg), env_spec, self._format)
         stages = [] if cfg.env.train is None else self._env_ids(cfg.env.train, self.stages)
+        needs = learner_of(cfg).rollout_needs(cfg)
         self._acting = RolloutPolicy(
             policy.to(self._policy_device).eval(),
             self._policy_device,
@@ -55,10 +56,16 @@ class PolicyHolder:
             on_nan=cfg.runner.on_nan,
             warn=self.log_warning,
             compares=cfg.runner.agreement.interval >= 0,
-            keep_final=learner_of(cfg).rollout_needs(cfg).final_observations,
+            keep_final=needs.final_observations,
+            random_chunks=self._random_chunks(needs),
         )
         self._receiver = WeightReceiver(self, cfg)
         self._offload_policy()
+
+    def _random_chunks(self, needs: RolloutNeeds) -> int:
+        train = self.cfg.env.train
+        chunk = self.cfg.actor.model.num_action_chunks
+        return 0 if train is None else needs.random_chunks(train.total_num_envs, chunk)
 
     @property
     def policy(self) -> BasePolicy:

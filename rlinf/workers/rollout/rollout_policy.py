@@ -37,6 +37,7 @@ class RolloutPolicy:
         warn: tells the user something.
         compares: whether a few steps of each rollout are kept for a comparison with the learner.
         keep_final: whether the learner needs the observations in which episodes ended.
+        random_chunks: chunk steps that begin the run with actions drawn uniformly.
 
     Attributes:
         policy: the policy.
@@ -58,6 +59,7 @@ class RolloutPolicy:
         warn: Callable[[str], None] = print,
         compares: bool = False,
         keep_final: bool = False,
+        random_chunks: int = 0,
     ) -> None:
         self.policy, self._device, self._env_ids = policy, device, env_ids
         self.version, self.steps = -1, 0
@@ -71,6 +73,7 @@ class RolloutPolicy:
             self._noise = [EnvNoise(seed, ids, width) for ids in env_ids]
         self._guard = ObservationGuard(on_nan, warn)
         self._compares, self._keep_final = compares, keep_final
+        self._random_chunks = random_chunks
         self._recorders: list[TrajectoryRecorder] = []
         self._compared: Sequence[int] = ()
 
@@ -114,6 +117,8 @@ class RolloutPolicy:
         noise = {}
         if self._noise:
             noise["noise"] = self._noise[stage].at(step).to(self._device)
+        if step < self._random_chunks:
+            noise["mode"] = "random"
         actions, result = self.policy.predict_action_batch(obs, **noise)
         if chunk in self._compared:
             self.seen.note(epoch, chunk, self._env_ids[stage], result["forward_inputs"])

@@ -200,7 +200,7 @@ MISTAKES = {
     "unknown advantage": (
         {"algorithm.adv_type": "gea"},
         'algorithm.adv_type = "gea"',
-        "no advantage is registered under this name; known: gae, grpo, raw, reinpp",
+        "no advantage is registered under this name; known: embodied_sac, gae, grpo, raw,",
         "did you mean 'gae'?",
     ),
     "unknown loss": (

@@ -103,3 +103,21 @@ def test_a_policy_gives_these_log_probs(make_policy, make_obs, keys):
     reference = TransformedDistribution(base, transforms)
     flat = actions.flatten(1)
     torch.testing.assert_close(result["prev_logprobs"], reference.log_prob(flat), atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["plain", "squashed"])
+def test_a_sample_and_its_log_prob_are_those_of_both_methods(kind):
+    mean, log_std = numbers(20, 3).requires_grad_(), numbers(20, 3, seed=1).requires_grad_()
+    noise, weights = numbers(20, 3, seed=2), numbers(20, 3, seed=3)
+    made = Gaussian(mean, log_std)
+    if kind == "squashed":
+        made = SquashedGaussian(mean, log_std, numbers(3, seed=4))
+    action = made.rsample(noise)
+    slow = action, made.log_prob(action)
+    quick = made.rsample_with_log_prob(noise)
+    torch.testing.assert_close(quick, slow)
+    grads = [
+        torch.autograd.grad((a.sin() + weights * p).sum(), [mean, log_std])
+        for a, p in (quick, slow)
+    ]
+    torch.testing.assert_close(grads[0], grads[1])

@@ -66,8 +66,8 @@ def test_only_what_is_asked_for_is_computed(make_policy, make_obs):
     assert out["logprobs"] is None and out["entropy"] is None
     out["values"].sum().backward()
     assert all(parameter.grad is None for parameter in policy.policy_head.parameters())
-    with pytest.raises(ValueError, match="no forward type 'sac'; it has 'default'"):
-        policy(ForwardType.SAC)
+    with pytest.raises(ValueError, match="no forward type 'nft'; it has 'default', 'sac', 'sac_q'"):
+        policy(ForwardType.NFT)
 
 
 def test_gradients_reach_every_weight(make_policy, make_obs, variant):
@@ -205,7 +205,7 @@ def test_observations_may_be_arrays(make_policy, make_obs):
 
 def test_bad_calls_say_what_is_wrong(make_policy, make_obs):
     policy = make_policy()
-    with pytest.raises(ValueError, match="mode must be 'train' or 'eval', not 'test'"):
+    with pytest.raises(ValueError, match="mode must be 'train', 'eval' or 'random', not 'test'"):
         policy.predict_action_batch(make_obs(), mode="test")
     with pytest.raises(ValueError, match=r"does not use the sampling parameter\(s\) temperature"):
         policy.predict_action_batch(make_obs(), temperature=0.5)

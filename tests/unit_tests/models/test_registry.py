@@ -223,10 +223,15 @@ def test_the_schema_offers_every_distribution():
 
 def test_a_declared_forward_type_needs_its_method():
     with pytest.raises(
-        TypeError, match="declares forward type 'sac' but has no method sac_forward"
+        TypeError, match="declares forward type 'nft' but has no method nft_forward"
     ):
 
         class Incomplete(MLPPolicy):
+            forward_types = (ForwardType.DEFAULT, ForwardType.NFT)
+
+    with pytest.raises(TypeError, match="declares forward type 'sac' but has no method sac_forwar"):
+
+        class OnlyInherited(BasePolicy):
             forward_types = (ForwardType.DEFAULT, ForwardType.SAC)
 
 

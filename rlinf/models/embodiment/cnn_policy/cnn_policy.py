@@ -60,7 +60,8 @@ class CNNPolicy(ActorCriticPolicy):
     and stored beside them, so that training sees what acting saw and the ratio starts at one.
     """
 
-    _no_split_modules: ClassVar[list[str]] = ["ConvEncoder", "MLP"]
+    critic_modules: ClassVar[tuple[str, ...]] = ("q_head", "encoders")
+    _no_split_modules: ClassVar[list[str]] = ["ConvEncoder", "MLP", "QEnsemble"]
 
     def __init__(
         self,

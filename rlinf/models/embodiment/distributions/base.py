@@ -39,6 +39,15 @@ class Distribution(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no samples with gradients")
 
+    def rsample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `rsample` and the log-probability of each of its numbers, with gradients.
+
+        Args:
+            noise: Standard normal, `[n, D]`.
+        """
+        action = self.rsample(noise)
+        return action, self.log_prob(action)
+
     @abstractmethod
     def mode(self) -> Tensor:
         """Return the action to take without noise, `[n, D]`."""

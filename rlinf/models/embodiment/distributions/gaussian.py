@@ -37,6 +37,11 @@ class Gaussian(Distribution):
         """See `Distribution.rsample`: `mean + std * noise`."""
         return torch.addcmul(self.mean, self.log_std.exp(), noise)
 
+    def rsample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Distribution.rsample_with_log_prob`: `(a - mean) / std` is the noise itself."""
+        density = torch.addcmul(-self.log_std - _HALF_LOG_TWO_PI, noise, noise, value=-0.5)
+        return self.rsample(noise), density
+
     def sample(self, noise: Tensor) -> Tensor:
         """See `Distribution.sample`."""
         return self.rsample(noise).detach()
@@ -66,13 +71,13 @@ class SquashedGaussian(Gaussian):
 
     __slots__ = ("log_scale",)
 
-    def __init__(self, mean: Tensor, log_std: Tensor, log_scale: Tensor) -> None:
+    def __init__(self, mean: Tensor, log_std: Tensor, log_scale: Tensor | float) -> None:
         """Keep the parameters.
 
         Args:
             mean: Of u, `[n, D]`.
             log_std: Log of the deviation of u, `[D]` or `[n, D]`.
-            log_scale: Log of the scale, `[D]`.
+            log_scale: Log of the scale, `[D]` or one for all.
         """
         super().__init__(mean, log_std)
         self.log_scale = log_scale
@@ -80,6 +85,11 @@ class SquashedGaussian(Gaussian):
     def log_prob(self, action: Tensor) -> Tensor:
         """See `Distribution.log_prob`: `log N(u) - log(1 - tanh(u)^2) - log scale`."""
         return super().log_prob(action) - log_slope(action) - self.log_scale
+
+    def rsample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Distribution.rsample_with_log_prob`."""
+        action, density = super().rsample_with_log_prob(noise)
+        return action, density - log_slope(action) - self.log_scale
 
     def entropy(self) -> Tensor:
         """See `Distribution.entropy`: `H(u) + E[log(1 - tanh(u)^2)] + log scale`.

@@ -55,6 +55,13 @@ class MLPPolicyKeys(Section):
     obs_clip: Float = Field(
         10.0, gt=0, description="Largest absolute value of a normalised observation."
     )
+    num_q_heads: Int = Field(2, gt=0, description="Q-functions, if add_q_head is true.")
+    q_hidden_sizes: list[Units] | None = Field(
+        None, description="Units of each hidden layer of a Q-function; null is hidden_sizes."
+    )
+    q_layer_norm: bool = Field(
+        False, description="Normalise each hidden layer of a Q-function over its units."
+    )
 
 
 register_schema("model", "mlp_policy", MLPPolicyKeys)

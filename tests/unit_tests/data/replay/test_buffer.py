@@ -341,3 +341,31 @@ def test_an_episode_that_begins_while_its_env_rests_is_a_new_one():
     assert buffer.num_drawable == 3 and buffer.get_stats()["num_trajectories"] == 1
     buffer.add_trajectories([steps(begins=True, rests=True), steps(begins=False, rests=False)])
     assert buffer.num_drawable == 4 and buffer.get_stats()["num_trajectories"] == 2
+
+
+@pytest.mark.parametrize("at_once", [1, 10**9])
+def test_many_batches_are_drawn_from_all_rows(monkeypatch, at_once):
+    monkeypatch.setattr("rlinf.data.replay.buffer._AT_ONCE", at_once)
+    buffer = TrajectoryReplayBuffer(40, gamma=0.9)
+    buffer.add_trajectories([episode(20), episode(9)])
+    batches = list(buffer.sample_batches(50, 16))
+    assert len(batches) == 50 and all(len(batch) == 16 for batch in batches)
+    counts = torch.bincount(torch.cat([batch.indices for batch in batches]), minlength=29)
+    # 27.6 expected of each, with a deviation of 5.
+    assert counts.shape == (29,) and 5 < int(counts.min()) and int(counts.max()) < 60
+    # Each batch has the rows that its indices say.
+    for batch in batches[:5]:
+        whole = buffer._batch(batch.indices.numpy(), batch.weights.numpy(), 1)
+        assert torch.equal(batch.rewards, whole.rewards)
+        assert torch.equal(batch.next_obs["state"], whole.next_obs["state"])
+    with pytest.raises(ValueError, match="nothing can be drawn"):
+        next(TrajectoryReplayBuffer(40).sample_batches(2, 3))
+
+
+def test_batches_by_priority_are_drawn_one_after_the_other():
+    buffer = TrajectoryReplayBuffer(40, priorities=Priorities(alpha=1, epsilon=1e-9))
+    buffer.add_trajectories([episode(20)])
+    batches = buffer.sample_batches(2, 50)
+    assert len(set(next(batches).indices.tolist())) > 5
+    buffer.update_priorities(torch.arange(20), torch.zeros(20).index_fill(0, torch.tensor([4]), 1))
+    assert set(next(batches).indices.tolist()) == {4}

@@ -13,7 +13,12 @@ from tests.unit_tests.data.replay.test_buffer import episode
 
 def test_the_keys_of_a_section_reach_the_buffer(tmp_path):
     section = ReplayBufferConfig(
-        cache_size=1e2, sample_window_size=5, min_buffer_size=3, priorities={}, enable_cache=False
+        # Over both ranks.
+        cache_size=2e2,
+        sample_window_size=10,
+        min_buffer_size=5,
+        priorities={},
+        enable_cache=False,
     )
     buffer = build_replay(section, ReplayPlace(tmp_path, rank=1, world_size=2))
     buffer.add_trajectories([episode(2)])

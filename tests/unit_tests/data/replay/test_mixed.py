@@ -78,3 +78,23 @@ def test_both_buffers_are_saved(tmp_path):
 def test_a_ratio_outside_of_its_range_is_refused(tmp_path):
     with pytest.raises(ValueError, match="demo_ratio is 1.5"):
         mixed(tmp_path).demo_ratio = 1.5
+
+
+def test_many_batches_are_each_mixed(tmp_path):
+    both = mixed(tmp_path)
+    batches = list(both.sample_batches(7, 10))
+    assert len(batches) == 7
+    for batch in batches:
+        assert torch.equal(batch.obs["state"][:, 0] < 0, both.is_demo(10))
+    assert len({tuple(batch.indices.tolist()) for batch in batches}) == 7
+
+
+def test_a_snapshot_of_both_is_of_one_moment(tmp_path):
+    both = mixed(tmp_path / "a")
+    write = both.snapshot(tmp_path / "b")
+    expected = both.sample(30)
+    both.replay.add_trajectories([episode(5)])
+    write()
+    again = mixed(tmp_path / "c")
+    assert again.load_checkpoint(tmp_path / "b") == []
+    assert torch.equal(again.sample(30).indices, expected.indices)

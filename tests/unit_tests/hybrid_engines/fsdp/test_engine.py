@@ -1,10 +1,13 @@
 """Which parameters learn at which rate."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
 from tests.unit_tests.workers.actor import reasoning
 from tests.unit_tests.workers.actor.learning import make_cfg, make_policy
@@ -76,3 +79,47 @@ def test_a_rate_that_nothing_has_is_refused():
     cfg = make_cfg(RATES)
     with pytest.raises(ValueError, match=r"value_lr is 0.003, but the model has no value function"):
         engine_of(Attention(), cfg)
+
+
+def two_optimizers(cfg, on_nan):
+    specs = {
+        "actor": OptimizerSpec(cfg.actor.optim, lambda name: not name.startswith("value_head")),
+        "critic": OptimizerSpec(cfg.actor.optim, lambda name: name.startswith("value_head")),
+    }
+    return TrainEngine(
+        make_policy(cfg), cfg.actor, torch.device("cpu"), 1, 0, on_nan=on_nan, optimizers=specs
+    )
+
+
+def fill_gradients(engine, value):
+    for parameter in engine.model.parameters():
+        parameter.grad = torch.full_like(parameter, value)
+
+
+def test_steps_that_are_read_later_are_the_same_steps():
+    cfg = make_cfg({"actor.optim": {"lr": 1e-2, "weight_decay": 0.0, "clip_grad": 0.3}})
+    read, unread = (two_optimizers(cfg, "skip") for _ in range(2))
+    norms = []
+    for value in (0.1, 0.5, math.nan, -0.2):
+        for engine in (read, unread):
+            fill_gradients(engine, value)
+        expected = read.step("critic")
+        norms.append(unread.step_unread("critic"))
+        assert expected is None or float(norms[-1]) == pytest.approx(expected["grad_norm"])
+    assert unread.read_steps("critic", torch.stack(norms)) == 3
+    for one, other in zip(read.model.parameters(), unread.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert unread.skipped == read.skipped == 1
+    assert unread.optimizers["critic"].steps == read.optimizers["critic"].steps == 3
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_after_the_steps():
+    engine = two_optimizers(make_cfg(RATES | {"actor.optim.value_lr": None}), "stop")
+    before = {name: p.detach().clone() for name, p in engine.model.named_parameters()}
+    norms = []
+    for value in (math.inf, math.nan):
+        fill_gradients(engine, value)
+        norms.append(engine.step_unread("actor"))
+    with pytest.raises(FloatingPointError, match="step 1 of the optimiser actor is not finite"):
+        engine.read_steps("actor", torch.stack(norms))
+    assert all(torch.equal(before[name], p) for name, p in engine.model.named_parameters())

@@ -119,3 +119,22 @@ def test_an_evaluation_acts_without_noise_and_only_where_an_episode_runs():
     plain = made.policy.predict_action_batch(states(0, range(3)), mode="eval")[0]
     torch.testing.assert_close(actions[[0, 2]], plain[[0, 2]])
     assert not actions[1].any()
+
+
+def test_a_run_may_begin_with_actions_that_are_drawn_uniformly():
+    actions, record = roll(acting(range(4), random_chunks=2), range(4))
+    free, _ = roll(acting(range(4)), range(4))
+    assert not any(torch.equal(a, b) for a, b in zip(actions[:2], free[:2], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(actions[2:], free[2:], strict=True))
+    # The record is of what was done, so that a learner can compare it.
+    again = policy().default_forward(
+        {key: value.flatten(0, 1) for key, value in record.forward_inputs.items()}
+    )
+    logprobs = record.prev_logprobs.flatten(0, 1)
+    torch.testing.assert_close(again["logprobs"], logprobs, rtol=1e-4, atol=1e-4)
+    # Steps of the whole run count, not those of a rollout.
+    later = acting(range(4), random_chunks=2)
+    later.steps = 2
+    earlier = acting(range(4))
+    earlier.steps = 2
+    assert torch.equal(roll(later, range(4))[0][0], roll(earlier, range(4))[0][0])

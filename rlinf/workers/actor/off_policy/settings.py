@@ -1,0 +1,55 @@
+"""What a learner from a replay buffer reads of its configuration, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class OffPolicySettings:
+    """How batches become gradient steps; the config keys of the same names.
+
+    Attributes:
+        share: transitions of a batch that a rank has.
+        total: transitions of a batch, over all ranks.
+        micro_batch: transitions per forward and backward pass of a rank.
+        steps: gradient steps after each rollout.
+        always_bootstrap: count the value of what follows a termination, too.
+    """
+
+    share: int
+    total: int
+    micro_batch: int
+    steps: int
+    critic_actor_ratio: int
+    train_actor_steps: int
+    target_update_freq: int
+    agg_q: str
+    actor_agg_q: str
+    critic_subsample_size: int | None
+    always_bootstrap: bool
+
+    @classmethod
+    def of(cls, cfg: Any, world_size: int) -> OffPolicySettings:
+        """Read the settings.
+
+        Args:
+            cfg: the configuration.
+            world_size: ranks of the actor.
+        """
+        algorithm, total = cfg.algorithm, cfg.actor.global_batch_size
+        share = total // world_size
+        return cls(
+            share=share,
+            total=total,
+            micro_batch=cfg.actor.micro_batch_size or share,
+            steps=algorithm.update_epoch,
+            critic_actor_ratio=algorithm.critic_actor_ratio,
+            train_actor_steps=algorithm.train_actor_steps,
+            target_update_freq=algorithm.target_update_freq,
+            agg_q=algorithm.agg_q,
+            actor_agg_q=algorithm.actor_agg_q or algorithm.agg_q,
+            critic_subsample_size=algorithm.critic_subsample_size,
+            always_bootstrap=algorithm.bootstrap_type == "always",
+        )
