@@ -14,6 +14,7 @@ from rlinf.config.schema.actor import CriticConfig, EmbodiedActorConfig, Reasoni
 from rlinf.config.schema.algorithm import EmbodiedAlgorithmConfig, ReasoningAlgorithmConfig
 from rlinf.config.schema.base import Section
 from rlinf.config.schema.cluster import ClusterConfig
+from rlinf.config.schema.collect import CollectConfig
 from rlinf.config.schema.data import DataConfig
 from rlinf.config.schema.env import EnvSection
 from rlinf.config.schema.inference import InferenceConfig, ReferenceConfig
@@ -36,6 +37,7 @@ SECTIONS: dict[str, str] = {
     "inference": "Workers that only recompute log-probabilities.",
     "reference": "Workers that hold the reference policy.",
     "weight_syncer": "How new weights reach the rollout.",
+    "collect": "Episodes that `rlinf collect` writes into a dataset.",
     "example": "Free keys for examples of worker groups.",
 }
 """Section name to one line about it, in the order of the documentation."""
@@ -89,6 +91,7 @@ TASKS: dict[str, Task] = {
             "actor": EmbodiedActorConfig,
         },
         used={"weight_syncer": WeightSyncerConfig},
+        optional={"collect": CollectConfig},
         components=("actor", "env", "rollout"),
         model_category="embodied",
     ),
