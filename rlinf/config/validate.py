@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from rlinf.config import (  # noqa: F401 (they register)
     checks_embodied,
     checks_engines,
+    checks_offline,
     checks_reasoning,
 )
 from rlinf.config.alternatives import known, relaxed

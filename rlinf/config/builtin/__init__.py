@@ -26,6 +26,9 @@ MODULES = {
             "vqa",
         ),
     },
+    "loss": {
+        "rlinf.workers.actor.imitation.config": ("embodied_bc",),
+    },
     "dataset": {
         "rlinf.config.builtin.datasets": ("files", "reasoning_gym", "arithmetic"),
     },

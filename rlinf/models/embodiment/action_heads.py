@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rlinf.models.embodiment.head_settings import HeadSettings
     from rlinf.utils.env_spec import EnvSpec
 
+_MOST_SQUASHED = 0.999
+"""Where actions count as the bounds that tanh does not reach."""
 _NO_CHOICE = -1e9
 """Logit of a choice that does not exist: its probability is 0, and all gradients are finite."""
 
@@ -61,6 +63,26 @@ class ActionHead(PreciseBuffers, ABC):
 
         Args:
             action: What the distribution gave, `[n, C*A]`.
+        """
+
+    @abstractmethod
+    def from_env(self, actions: Tensor) -> Tensor:
+        """Return what the distribution would have given for actions of the env, `[n, C*A]`.
+
+        Args:
+            actions: In the units of the env, `[n, C, A]`.
+        """
+
+    @abstractmethod
+    def errors(self, own: Tensor, given: Tensor) -> Tensor:
+        """Return how far actions are from given ones, `[n, C*A]` float32.
+
+        Real numbers differ in parts of half the env's range, with a gradient. Choices differ by 1
+        or not at all, without one.
+
+        Args:
+            own: What the distribution gave, `[n, C*A]`.
+            given: What `from_env` returned, `[n, C*A]`.
         """
 
 
@@ -139,6 +161,32 @@ class GaussianHead(ActionHead):
             return torch.clamp(action, self.low, self.high)
         return action.clone()
 
+    def from_env(self, actions: Tensor) -> Tensor:
+        """See `ActionHead.from_env`; what tanh cannot reach is brought to where it is near."""
+        actions = actions.float()
+        if self.action_range.squash:
+            actions = ((actions - self.low) / self.radius - 1.0).clamp(
+                -_MOST_SQUASHED, _MOST_SQUASHED
+            )
+            actions = torch.atanh(actions)
+        return actions.flatten(1)
+
+    def errors(self, own: Tensor, given: Tensor) -> Tensor:
+        """See `ActionHead.errors`.
+
+        A given action at a bound stands for all beyond it, which the env cannot tell apart: an own
+        action that is beyond that bound is no error.
+        """
+        if self.action_range.squash:
+            return own.tanh() - given.tanh()
+        low, high = (bound.repeat(self._chunks) for bound in (self.low, self.high))
+        radius = self.radius.repeat(self._chunks)
+        scaled = (own - given) / torch.where(radius.isfinite(), radius, 1.0)
+        if not self.action_range.clip:
+            return scaled
+        beyond = ((given >= high) & (own >= high)) | ((given <= low) & (own <= low))
+        return scaled.masked_fill(beyond, 0.0)
+
 
 class CategoricalHead(ActionHead):
     """Choices: the distribution gives indices from 0, the env gets whole numbers from `low`.
@@ -190,6 +238,14 @@ class CategoricalHead(ActionHead):
     def to_env(self, action: Tensor) -> Tensor:
         """See `ActionHead.to_env`."""
         return action.view(-1, *self._shape) + self.low
+
+    def from_env(self, actions: Tensor) -> Tensor:
+        """See `ActionHead.from_env`."""
+        return (actions.long() - self.low).flatten(1)
+
+    def errors(self, own: Tensor, given: Tensor) -> Tensor:
+        """See `ActionHead.errors`."""
+        return (own != given).float()
 
 
 def make_action_head(

@@ -33,7 +33,9 @@ _METHODS = {
 }
 """How their methods are called; where there are two ways, as above."""
 
-learner_registry: PluginTable[Any] = PluginTable("loss", {})
+learner_registry: PluginTable[Any] = PluginTable(
+    "loss", {"embodied_bc": "rlinf.workers.actor.imitation.cloning_learner"}
+)
 
 
 def register_learner(

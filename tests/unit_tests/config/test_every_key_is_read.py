@@ -45,6 +45,14 @@ NOT_OF = {
         "cli/",
     ),
 }
+NOT_OF["offline"] = (
+    *NOT_OF["embodied"],
+    "embodied_runner",
+    "embodied_learner",
+    "embodied_samples",
+    "embodied_credit",
+    "runners/agreement",
+)
 """Parts of the package that have no share in a run of a task type."""
 PASSED_ON = ("rollout.vllm.", "rollout.sglang.")
 """Sections that another library gets as they are."""
@@ -52,7 +60,12 @@ OF_COMMAND = {"collect.": "cli/collect*.py"}
 """Sections of a command, and the modules of it that read them."""
 OF_PROGRAM = {"workers": ("example", "runner.logger", "runner.seed")}
 """What the user's own program reads."""
-KINDS = {"workers": (), "embodied": ("env", "model"), "reasoning": ("model", "reward", "dataset")}
+KINDS = {
+    "workers": (),
+    "embodied": ("env", "model"),
+    "offline": ("env", "model"),
+    "reasoning": ("model", "reward", "dataset"),
+}
 
 
 @cache
@@ -97,7 +110,7 @@ def keys_of(task):
             yield path
     for kind in KINDS[task]:
         for name in known_names(kind):
-            if kind == "model" and SupportedModel.find(name).category != task:
+            if kind == "model" and SupportedModel.find(name).category != TASKS[task].model_category:
                 continue
             schema = get_schema(kind, name)
             for path, _, _ in fields_below(schema) if schema is not None else ():
