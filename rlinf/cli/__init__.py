@@ -20,6 +20,7 @@ from rlinf.cli import (
     check,
     check_env,
     checkpoint,
+    collect,
     completion,
     doctor,
     export,
@@ -102,6 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     train.add_parser(commands)
     train.add_eval_parser(commands)
+    collect.add_parser(commands)
     export.add_parser(commands)
     chat.add_parser(commands)
     verify.add_parser(commands)

@@ -21,6 +21,9 @@ _WEIGHTS = _Kind(
     "download it, `rlinf fetch smollm2` makes a small one, or set null to start from scratch",
 )
 _DATA = _Kind("files of JSONL or parquet", "correct the path, or put the file there")
+_DEMONSTRATIONS = _Kind(
+    "a folder with a LeRobot dataset", "make one with `rlinf collect`, or correct the path"
+)
 _KINDS = {
     "model_path": _WEIGHTS,
     "model_dir": _WEIGHTS,
@@ -48,21 +51,23 @@ def missing_files(cfg: dict[str, Any]) -> list[Problem]:
     Args:
         cfg: a whole config, plain data.
     """
-    return list(_missing(cfg, ""))
+    offline = (cfg.get("runner") or {}).get("task_type") == "offline"
+    kinds = _KINDS | {"train_data_paths": _DEMONSTRATIONS} if offline else _KINDS
+    return list(_missing(cfg, "", kinds))
 
 
-def _missing(node: Any, path: str) -> Iterator[Problem]:
+def _missing(node: Any, path: str, kinds: dict[str, _Kind]) -> Iterator[Problem]:
     if not isinstance(node, dict):
         return
     for key, value in node.items():
         place = f"{path}.{key}" if path else key
-        if key not in _KINDS:
-            yield from _missing(value, place)
+        if key not in kinds:
+            yield from _missing(value, place, kinds)
             continue
         for name in value if isinstance(value, list) else [value]:
             if isinstance(name, str) and not _is_there(key, name):
-                message = f"there is no {name} on this machine; it must be {_KINDS[key].allowed}"
-                yield Problem(place, name, message, _KINDS[key].fix)
+                message = f"there is no {name} on this machine; it must be {kinds[key].allowed}"
+                yield Problem(place, name, message, kinds[key].fix)
 
 
 def _is_there(key: str, name: str) -> bool:

@@ -15,6 +15,8 @@ from rlinf.config.supported_model import SupportedModel
 from rlinf.config.tracked import to_plain
 
 TRAINING = ("embodied", "reasoning")
+LEARNING = (*TRAINING, "offline")
+"""The same, and learning from data, which has no rollouts."""
 
 
 class NotKnown(Exception):
@@ -178,7 +180,7 @@ def components_have_a_place(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-@cross_check(TRAINING)
+@cross_check(LEARNING)
 def models_fit_the_task(context: CheckContext) -> Iterator[Problem]:
     """Models are of the category that the task trains."""
     wanted = TASKS[context.cfg.runner.task_type].model_category
@@ -192,7 +194,7 @@ def models_fit_the_task(context: CheckContext) -> Iterator[Problem]:
             yield Problem(f"{section}.model.model_type", name, message, f"use one of: {fitting}")
 
 
-@cross_check(TRAINING)
+@cross_check(LEARNING)
 def checkpoints_fit(context: CheckContext) -> Iterator[Problem]:
     """Keeping checkpoints needs them to be saved, and ranking them needs evaluations."""
     runner = context.cfg.runner
@@ -278,7 +280,7 @@ def reward_bounds_are_ordered(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.filter_rewards", True, message, "set at least one of them")
 
 
-@cross_check(TRAINING)
+@cross_check(LEARNING)
 def one_kind_of_mixed_precision(context: CheckContext) -> Iterator[Problem]:
     """Autocast and FSDP's own mixed precision exclude each other."""
     fsdp = context.cfg.actor.fsdp_config
@@ -289,7 +291,7 @@ def one_kind_of_mixed_precision(context: CheckContext) -> Iterator[Problem]:
         yield Problem(path, True, message, "turn one of them off")
 
 
-@cross_check(TRAINING)
+@cross_check(LEARNING)
 def learning_rate_falls(context: CheckContext) -> Iterator[Problem]:
     """The schedule ends below where it begins."""
     optim = context.cfg.actor.optim
@@ -298,7 +300,7 @@ def learning_rate_falls(context: CheckContext) -> Iterator[Problem]:
         yield Problem("actor.optim.min_lr", optim.min_lr, message)
 
 
-@cross_check(TRAINING)
+@cross_check(LEARNING)
 def one_model_path(context: CheckContext) -> Iterator[Problem]:
     """The older and the newer name of the rollout's weights do not disagree."""
     rollout = context.cfg.rollout
@@ -308,7 +310,7 @@ def one_model_path(context: CheckContext) -> Iterator[Problem]:
         yield Problem("rollout.model_dir", old, message, "keep only rollout.model.model_path")
 
 
-@cross_check(TRAINING)
+@cross_check(LEARNING)
 def rollout_has_the_actors_model(context: CheckContext) -> Iterator[Problem]:
     """What the rollout is built as can take the weights that the actor sends."""
     cfg = context.cfg
@@ -318,7 +320,7 @@ def rollout_has_the_actors_model(context: CheckContext) -> Iterator[Problem]:
         yield Problem("rollout.model.model_type", own, message, "leave it out")
 
 
-@cross_check(TRAINING)
+@cross_check(LEARNING)
 def weights_of_the_rollout_last(context: CheckContext) -> Iterator[Problem]:
     """Weights that only the rollout is given are lost when those of the actor come."""
     cfg = context.cfg

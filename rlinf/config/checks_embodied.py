@@ -16,6 +16,8 @@ from rlinf.config.checks import (
 from rlinf.config.errors import ABSENT, Problem
 
 EMBODIED = ("embodied",)
+ACTING = (*EMBODIED, "offline")
+"""Tasks whose policies act in envs, if only to be evaluated."""
 _UNGROUPED = ("gae", "raw", "reinpp")
 """Advantages that do not compare the members of a group; reinpp does with its baseline."""
 _VALUE_LOSSES = ("actor_critic", "decoupled_actor_critic")
@@ -23,7 +25,9 @@ _VALUE_LOSSES = ("actor_critic", "decoupled_actor_critic")
 
 def _trains(context: CheckContext) -> bool:
     """Return whether the sizes of training matter: an evaluation takes the config of a training."""
-    return context.cfg.env.train is not None and not context.cfg.runner.only_eval
+    runner = context.cfg.runner
+    idle = runner.only_eval or runner.task_type not in EMBODIED
+    return context.cfg.env.train is not None and not idle
 
 
 @cross_check(EMBODIED)
@@ -110,7 +114,7 @@ def _whole_groups(context: CheckContext, role: str, unit: str) -> Iterator[Probl
     )
 
 
-@cross_check(EMBODIED)
+@cross_check(ACTING)
 def policy_serves_equal_shares(context: CheckContext) -> Iterator[Problem]:
     """Every rollout worker serves the same number of envs of each stage."""
     workers = context.workers("rollout")
@@ -132,7 +136,7 @@ def policy_serves_equal_shares(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-@cross_check(EMBODIED)
+@cross_check(ACTING)
 def acting_envs_have_the_policys_place(context: CheckContext) -> Iterator[Problem]:
     """A policy inside of the env processes has their placement."""
     cfg = context.cfg
@@ -142,7 +146,7 @@ def acting_envs_have_the_policys_place(context: CheckContext) -> Iterator[Proble
         yield Problem(ACTS_IN_ENV, True, message, hint)
 
 
-@cross_check(EMBODIED)
+@cross_check(ACTING)
 def eval_envs_divide(context: CheckContext) -> Iterator[Problem]:
     """Every worker has the same number of evaluation envs; evaluations have no stages."""
     evaluation = context.cfg.env.eval
@@ -254,7 +258,7 @@ def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
     yield from divides(path, whole, by, left, right, why, given=given)
 
 
-@cross_check(EMBODIED)
+@cross_check(ACTING)
 def trains_without_loss_scaling(context: CheckContext) -> Iterator[Problem]:
     """Gradients vanish in fp16 unless the loss is scaled, which nothing does."""
     actor = context.cfg.actor

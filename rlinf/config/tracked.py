@@ -79,6 +79,10 @@ def _plain(node: Any) -> Any:
     return value if type(value) in _PLAIN else _UNKNOWN
 
 
+_OF_COLLECT = ("collect.", "env.train.")
+"""Keys that `rlinf collect` reads; with data to learn from, those of the envs of training too."""
+
+
 def track(content: Mapping[str, Any], keys: Iterable[str]) -> TrackedConfig:
     """Make a read-only tracked config.
 
@@ -195,7 +199,9 @@ def unread_report(config: Any, reads: Iterable[str]) -> str:
         runner = config._get_root().get("runner") or {}
         # An evaluation takes the config of a training, most of which it has no use for.
         wanted = runner.get("report_unread_keys", True) and not runner.get("only_eval", False)
-    return format_unread(unread_keys(config, reads)) if wanted else ""
+        elsewhere = _OF_COLLECT if runner.get("task_type") == "offline" else _OF_COLLECT[:1]
+    unread = [key for key in unread_keys(config, reads) if not key.startswith(elsewhere)]
+    return format_unread(unread) if wanted else ""
 
 
 def _become_tracked(node: DictConfig) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 _EXPORTS = {
     "rlinf.envs.action_utils": ("ActionConvention", "ActionSpec", "prepare_actions"),
     "rlinf.envs.base": ("VectorEnv",),
+    "rlinf.envs.device": ("Device", "DeviceExpert", "DeviceReading", "device_expert"),
     "rlinf.envs.errors": (
         "EnvError",
         "EnvSlotError",
@@ -18,6 +19,7 @@ _EXPORTS = {
         "NotFiniteError",
         "StateNotSupported",
     ),
+    "rlinf.envs.experts": ("Expert", "make_expert", "register_expert"),
     "rlinf.envs.registry": ("SupportedEnvType", "get_env_cls", "register_env"),
     "rlinf.envs.rendering": ("can_render",),
     "rlinf.envs.slots": ("SlotVectorEnv",),

@@ -47,7 +47,7 @@ class VectorEnv(Adapter):
     - `episode`: `success_once`, `success_at_end`, `return`, `episode_len`, `reward` (per step),
       each float32 `[B]`; mask `_episode` (dropped episodes are in the first mask only).
     - `episode_reset_ids`: int64 `[B]`, with which reset state each of them began.
-    - `fixed_episodes`: in evaluations, for each slot which episode it played; None if it rested.
+    - `fixed_episodes`: of numbered episodes, for each slot which it played; None if it rested.
 
     Termination and truncation exclude each other: an episode that reaches its limit in the step in
     which it terminates has terminated.
@@ -103,7 +103,7 @@ class VectorEnv(Adapter):
         self._totals = EpisodeTotals(num_envs)
         self._result = StepResult(num_envs)
         self._live = np.zeros(num_envs, dtype=bool)
-        self._episode_plan: EpisodePlan | None = None
+        self._evaluates = False
         self._episodes: EpisodeQueue | None = None
         self._starts = [NEVER] * num_envs
         self._redo: set[int] = set()
@@ -124,9 +124,14 @@ class VectorEnv(Adapter):
         return bool(self._live.any())
 
     @property
-    def evaluates(self) -> bool:
+    def numbered(self) -> bool:
         """Whether slots play numbered episodes; until the next `reset`."""
         return self._episodes is not None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether these are episodes of an evaluation, which begin otherwise than training."""
+        return self.numbered and self._evaluates
 
     @property
     def playing(self) -> list[FixedEpisode | None]:
@@ -161,7 +166,9 @@ class VectorEnv(Adapter):
         self._plan.begin_pass(list(range(self.num_envs)))
         return self._begin_all()
 
-    def begin_episodes(self, numbers: Iterable[int]) -> tuple[Obs, dict[str, Any]]:
+    def begin_episodes(
+        self, numbers: Iterable[int], evaluation: bool = True
+    ) -> tuple[Obs, dict[str, Any]]:
         """Begin numbered episodes, as many as there are slots.
 
         A slot whose episode ends begins the next one that nobody plays; when none is left it rests.
@@ -170,6 +177,7 @@ class VectorEnv(Adapter):
 
         Args:
             numbers: Which, each from 0.
+            evaluation: Begin as evaluations do; else as training does.
 
         Returns:
             As `reset`.
@@ -183,11 +191,10 @@ class VectorEnv(Adapter):
                 f"{self.options.env_type} draws its initial states itself, so an evaluation cannot "
                 "have fixed episodes: use another env_type in env.eval"
             )
-        if self._episode_plan is None:
-            states_of = None if self.num_reset_states is None else self.task_states
-            self._episode_plan = EpisodePlan(self.options, self.task_names, states_of)
-        episodes = [self._episode_plan.episode(number) for number in numbers]
-        self._episodes = EpisodeQueue(episodes, self.num_envs)
+        states_of = None if self.num_reset_states is None else self.task_states
+        plan = EpisodePlan(self.options, self.task_names, states_of, evaluation)
+        self._evaluates = evaluation
+        self._episodes = EpisodeQueue(map(plan.episode, numbers), self.num_envs)
         return self._begin_all()
 
     def step(
@@ -302,7 +309,7 @@ class VectorEnv(Adapter):
         if self.is_start:
             raise EnvError(f"{self.options.env_type} has to be reset before it is stepped")
         if auto_reset is None:
-            auto_reset = self.options.auto_reset or self.evaluates
+            auto_reset = self.options.auto_reset or self.numbered
         chunk = actions.shape[1]
         shape = (self.num_envs, chunk)
         rewards = np.zeros(shape, np.float32)
@@ -332,7 +339,7 @@ class VectorEnv(Adapter):
             infos["episode"] = self._totals.metrics()
             infos["_episode"] = torch.from_numpy(counted)
             infos["episode_reset_ids"] = self._reset_ids()
-            if self.evaluates:
+            if self.numbered:
                 infos["fixed_episodes"] = self.playing
             if auto_reset:
                 obs_list[-1] = self._begin(np.flatnonzero(done).tolist())

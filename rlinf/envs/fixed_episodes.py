@@ -1,4 +1,7 @@
-"""Evaluation: numbered episodes, each of which always begins alike, played one after the other."""
+"""Numbered episodes, each of which always begins alike, played one after the other.
+
+Evaluations play them, and whoever collects episodes, which begin as those of training.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _SEED_OF_STATE, _SEED_OF_EPISODE, _ORDER = 1, 2, 3
 
 
 class FixedEpisode(NamedTuple):
-    """One episode of an evaluation.
+    """One numbered episode.
 
     Attributes:
         number: From 0.
@@ -28,7 +31,7 @@ class FixedEpisode(NamedTuple):
 
 
 class EpisodePlan:
-    """How the numbered episodes of an evaluation begin.
+    """How numbered episodes begin.
 
     Only the number of an episode, the seed of the config and the env's list of reset states decide
     it. With `T` tasks, episode `e` is number `k = e // T` of task `e mod T`, so that tasks have
@@ -41,8 +44,8 @@ class EpisodePlan:
 
     With a group size `G`, `G` episodes in a row begin alike: `e // G` takes the place of `e`.
 
-    All seeds are odd, and those of training even: where a seed decides how an episode begins, an
-    evaluation has no start that training has.
+    Seeds of evaluations are odd, and those of training even: where a seed decides how an episode
+    begins, an evaluation has no start that training has.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class EpisodePlan:
         options: VectorEnvOptions,
         tasks: Sequence[str],
         states_of: Callable[[int], Sequence[int]] | None,
+        evaluation: bool = True,
     ) -> None:
         """Keep what decides.
 
@@ -57,8 +61,9 @@ class EpisodePlan:
             options: Of the env.
             tasks: Names of its tasks.
             states_of: Returns the reset states of a task; None when a seed is all there is.
+            evaluation: Seeds are those of evaluations; else those of training.
         """
-        self._options, self._names = options, list(tasks)
+        self._options, self._names, self._parity = options, list(tasks), int(evaluation)
         every = range(len(self._names))
         self._states = None if states_of is None else {task: states_of(task) for task in every}
         # With fewer reset states than tasks, some tasks have none.
@@ -80,7 +85,7 @@ class EpisodePlan:
         if self._states is None:
             task = index % len(self._names)
             reset_id = task if len(self._names) > 1 else -1
-            seed = self._odd_seed(_SEED_OF_EPISODE, index)
+            seed = self._seed(_SEED_OF_EPISODE, index)
             return FixedEpisode(number, self._names[task], Start(reset_id, seed))
         if options.ordered_reset_ids:
             count = sum(map(len, self._states.values()))
@@ -100,11 +105,11 @@ class EpisodePlan:
             task = state % len(self._names)
         else:
             task = next(task for task, states in self._states.items() if state in states)
-        seed = self._odd_seed(_SEED_OF_STATE, state)
+        seed = self._seed(_SEED_OF_STATE, state)
         return FixedEpisode(number, self._names[task], Start(state, seed))
 
-    def _odd_seed(self, *key: int) -> int:
-        return derive(self._options.seed, *key)[1] | 1
+    def _seed(self, *key: int) -> int:
+        return derive(self._options.seed, *key)[1] & ~1 | self._parity
 
     def _in_order(self, task: int) -> list[int]:
         if task not in self._ordered:

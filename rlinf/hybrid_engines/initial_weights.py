@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,47 +29,81 @@ def initial_weights(cfg: Any) -> str | None:
     return ours if ours is not None else older
 
 
-def load_initial_weights(model: nn.Module, cfg: Any) -> None:
+def load_initial_weights(model: nn.Module, cfg: Any) -> str:
     """Give a model the weights that the config names, if it names any.
 
     Args:
         model: whole, not sharded; one that was built without weights gets them when it is filled.
         cfg: checked configuration.
 
+    Returns:
+        What to tell the user, or nothing; as `load_weights`.
+
     Raises:
         ValueError: there are no weights at that place, or they are those of another model.
     """
     path = initial_weights(cfg)
-    if path is not None:
-        load_weights(model, path)
+    return "" if path is None else load_weights(model, path)
 
 
-def load_weights(model: nn.Module, path: str) -> None:
+def load_weights(model: nn.Module, path: str) -> str:
     """Give a model the weights of a checkpoint, a run or a file; see `tensors_at`.
 
     Args:
         model: as for `load_initial_weights`.
-        path: where they are.
+        path: where they are. Value and Q-functions may be missing there, or be too many.
+
+    Returns:
+        Which of them begin afresh, in words; empty if none do.
 
     Raises:
         ValueError: there are no weights at that place, or they are those of another model.
     """
     found = tensors_at(Path(path))
     own = model.state_dict()
-    _require_fitting(found, own, path)
     deferred = deferred_of(model)
+    fresh = [] if deferred is not None else _without_heads(model, found, own)
+    for name in fresh:
+        del own[name]
+    _require_fitting(model, found, own, path)
     if deferred is None:
-        model.load_state_dict({name: found.read(name) for name in own})
-        return
+        model.load_state_dict({name: found.read(name) for name in own}, strict=not fresh)
+        heads = ", ".join(dict.fromkeys(name.partition(".")[0] for name in fresh))
+        return f"{path} has no {heads}: begun afresh" if fresh else ""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     for name in own.keys() - parameters:
         own[name].copy_(found.read(name))
     deferred.replace(found, {name: name for name in parameters})
+    return ""
 
 
-def _require_fitting(found: TensorSource, own: dict[str, Tensor], path: str) -> None:
-    """Refuse the weights of another model."""
+def _without_heads(model: nn.Module, found: TensorSource, own: dict[str, Tensor]) -> list[str]:
+    """Return the weights of value and Q-functions if there are none of them in a source at all.
+
+    What was trained without them, by behaviour cloning for instance, is still the policy that a
+    training with them begins with; they begin afresh.
+    """
+    fresh = []
+    for belongs in _heads(model):
+        if not any(map(belongs, found.names())):
+            fresh += [name for name in own if belongs(name)]
+    return fresh
+
+
+def _heads(model: nn.Module) -> list[Callable[[str], bool]]:
+    """Return what tells whether a weight is one of a value, or of a Q-function."""
+    names = ("is_value_parameter", "is_q_parameter")
+    return [getattr(model, name) for name in names if hasattr(model, name)]
+
+
+def _require_fitting(
+    model: nn.Module, found: TensorSource, own: dict[str, Tensor], path: str
+) -> None:
+    """Refuse the weights of another model; heads that this one does not have do not matter."""
     names = set(found.names())
+    for belongs in _heads(model):
+        if not any(map(belongs, own)):
+            names = {name for name in names if not belongs(name)}
     missing, unknown = sorted(own.keys() - names), sorted(names - own.keys())
     shapes = [
         f"{name} is {list(found.shape(name))} there and {list(own[name].shape)} here"

@@ -13,6 +13,7 @@ FREE = (
     r"cluster(\..*)?",
     r"env\.eval(\..*)?",
     r"\w+\.group_name|rollout\.in_env_process",
+    r"collect(\..*)?",
 )
 """Keys that may change without making it another run: how long, where, and what is looked at.
 

@@ -87,10 +87,10 @@ class LiveView:
         done = state.step or 0
         row = Table.grid(padding=(0, 2))
         row.add_row(
-            Text("training", style="bold"),
+            Text("training" if state.unit == "step" else f"{state.unit}s", style="bold"),
             ProgressBar(total=max(1, state.total), completed=done, width=36),
             Text(f"{done}/{state.total}", style="cyan"),
-            Text("" if state.step_seconds is None else f"{state.step_seconds:.3g} s/step"),
+            Text("" if state.step_seconds is None else f"{state.step_seconds:.3g} s/{state.unit}"),
             Text(self._time(), style="dim"),
         )
         return row
@@ -108,7 +108,8 @@ class LiveView:
         text = Text(no_wrap=True, overflow="ellipsis")
         for name, value in self._state.facts.items():
             text.append(f"{name} ", style="dim").append(f"{value}  ", style="bold")
-        return text if self._state.facts else Text("the first step is under way", style="dim")
+        first = Text(f"the first {self._state.unit} is under way", style="dim")
+        return text if self._state.facts else first
 
 
 def _line(label: str, text: str) -> Any:

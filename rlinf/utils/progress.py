@@ -25,6 +25,7 @@ class Progress:
         mode: "auto" (a live view on a terminal, else plain lines), "plain" or "off".
         waiting: tells what the run waits for, in words, the longest wait first.
         queues: tells how full the queues are, in words.
+        unit: what a step is called.
     """
 
     def __init__(
@@ -33,8 +34,9 @@ class Progress:
         mode: str = "auto",
         waiting: Callable[[], Sequence[str]] = tuple,
         queues: Callable[[], Sequence[str]] = tuple,
+        unit: str = "step",
     ):
-        self._state = RunState(total)
+        self._state = RunState(total, unit)
         self._view = None
         self._lines = None
         if mode == "plain" or (mode == "auto" and not sys.stderr.isatty()):
@@ -76,7 +78,7 @@ class _PlainLines:
         self._last = now
         note = "  ".join(f"{name} {value}" for name, value in state.facts.items())
         left = f"  left {span(state.left)}" if state.left else ""
-        self._say(f"step {state.step}/{state.total}  {note}{left}")
+        self._say(f"{state.unit} {state.step}/{state.total}  {note}{left}")
 
     def _break_silence(self) -> None:
         while not self._ended.wait(max(0.1, self._spoke + _SILENCE_SECONDS - time.monotonic())):
@@ -85,8 +87,8 @@ class _PlainLines:
                 self._say(f"{self._place()}  waiting for {what}")
 
     def _place(self) -> str:
-        step = self._state.step
-        return f"step {step}/{self._state.total} is done" if step else "in the first step"
+        step, unit = self._state.step, self._state.unit
+        return f"{unit} {step}/{self._state.total} is done" if step else f"in the first {unit}"
 
     def _say(self, text: str) -> None:
         self._spoke = time.monotonic()

@@ -17,12 +17,14 @@ class RunState:
 
     Attributes:
         total: steps of the run.
+        unit: what a step is called.
         step: steps that are done; None before the first one.
         facts: what to tell of the last step, in words, by name.
         began: when the run began, by `time.monotonic`.
     """
 
     total: int
+    unit: str = "step"
     step: int | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     began: float = field(default_factory=lambda: time.monotonic())

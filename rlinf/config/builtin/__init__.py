@@ -26,11 +26,12 @@ MODULES = {
             "vqa",
         ),
     },
+    "loss": {
+        "rlinf.workers.actor.imitation.config": ("embodied_bc",),
+        "rlinf.config.schema.off_policy": ("embodied_sac",),
+    },
     "dataset": {
         "rlinf.config.builtin.datasets": ("files", "reasoning_gym", "arithmetic"),
-    },
-    "loss": {
-        "rlinf.config.schema.off_policy": ("embodied_sac",),
     },
 }
 

@@ -191,6 +191,14 @@ class EmbodiedAlgorithmConfig(AlgorithmConfig):
     )
 
 
+class OfflineAlgorithmConfig(Section):
+    """What learning from data has; the schema registered for `loss_type` adds its own keys."""
+
+    plugin_selectors: ClassVar[dict[str, str]] = {"loss": "loss_type"}
+
+    loss_type: str = Field(..., description="Registered learner from data: embodied_bc, ...")
+
+
 class ReasoningAlgorithmConfig(AlgorithmConfig):
     """What only learning from generated tokens has."""
 

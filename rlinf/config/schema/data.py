@@ -1,4 +1,4 @@
-"""The `data` section: where prompts come from."""
+"""The `data` section: where prompts, or demonstrations, come from."""
 
 from __future__ import annotations
 
@@ -38,4 +38,23 @@ class DataConfig(Section):
     shuffle: bool = Field(True, description="Shuffle training prompts, anew every epoch.")
     seed: Int | None = Field(
         None, ge=0, description="Seed of order and generated prompts; null is runner.seed."
+    )
+
+
+class OfflineDataConfig(Section):
+    """Episodes to learn from."""
+
+    train_data_paths: list[str] = Field(
+        ..., min_length=1, description="Folders of LeRobot datasets (offline)."
+    )
+    max_episodes: Int | None = Field(
+        None, gt=0, description="Learn from so many episodes, the first ones; null is all."
+    )
+    only_success: bool = Field(
+        False, description="Learn only from episodes that solved their task."
+    )
+    observations: dict[str, str] = Field(
+        default_factory=dict,
+        description="By observation of the env, the feature of the dataset that holds it, where "
+        "names do not tell: `{main_images: observation.images.top}`.",
     )

@@ -11,15 +11,25 @@ from pydantic import Field, create_model
 
 from rlinf.config.alternatives import any_of
 from rlinf.config.schema.actor import CriticConfig, EmbodiedActorConfig, ReasoningActorConfig
-from rlinf.config.schema.algorithm import EmbodiedAlgorithmConfig, ReasoningAlgorithmConfig
+from rlinf.config.schema.algorithm import (
+    EmbodiedAlgorithmConfig,
+    OfflineAlgorithmConfig,
+    ReasoningAlgorithmConfig,
+)
 from rlinf.config.schema.base import Section
 from rlinf.config.schema.cluster import ClusterConfig
-from rlinf.config.schema.data import DataConfig
+from rlinf.config.schema.collect import CollectConfig
+from rlinf.config.schema.data import DataConfig, OfflineDataConfig
 from rlinf.config.schema.env import EnvSection
 from rlinf.config.schema.inference import InferenceConfig, ReferenceConfig
 from rlinf.config.schema.reward import RewardConfig
 from rlinf.config.schema.rollout import EmbodiedRolloutConfig, ReasoningRolloutConfig
-from rlinf.config.schema.runner import EmbodiedRunnerConfig, ReasoningRunnerConfig, RunnerConfig
+from rlinf.config.schema.runner import (
+    EmbodiedRunnerConfig,
+    OfflineRunnerConfig,
+    ReasoningRunnerConfig,
+    RunnerConfig,
+)
 from rlinf.config.schema.weight_syncer import ReasoningWeightSyncerConfig, WeightSyncerConfig
 from rlinf.config.walk import find
 
@@ -28,7 +38,7 @@ SECTIONS: dict[str, str] = {
     "runner": "What the run does, how long, and what it leaves behind.",
     "algorithm": "What is optimised and how.",
     "env": "Environments for training and for evaluation.",
-    "data": "Prompts for training and validation.",
+    "data": "Prompts for training and validation, or episodes to learn from.",
     "rollout": "How the policy produces samples.",
     "actor": "The policy that is trained.",
     "critic": "A value function with a network of its own.",
@@ -36,6 +46,7 @@ SECTIONS: dict[str, str] = {
     "inference": "Workers that only recompute log-probabilities.",
     "reference": "Workers that hold the reference policy.",
     "weight_syncer": "How new weights reach the rollout.",
+    "collect": "Episodes that `rlinf collect` writes into a dataset.",
     "example": "Free keys for examples of worker groups.",
 }
 """Section name to one line about it, in the order of the documentation."""
@@ -89,6 +100,22 @@ TASKS: dict[str, Task] = {
             "actor": EmbodiedActorConfig,
         },
         used={"weight_syncer": WeightSyncerConfig},
+        optional={"collect": CollectConfig},
+        components=("actor", "env", "rollout"),
+        model_category="embodied",
+    ),
+    "offline": Task(
+        required={
+            "cluster": ClusterConfig,
+            "runner": OfflineRunnerConfig,
+            "algorithm": OfflineAlgorithmConfig,
+            "data": OfflineDataConfig,
+            "env": EnvSection,
+            "rollout": EmbodiedRolloutConfig,
+            "actor": EmbodiedActorConfig,
+        },
+        used={"weight_syncer": WeightSyncerConfig},
+        optional={"collect": CollectConfig},
         components=("actor", "env", "rollout"),
         model_category="embodied",
     ),

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from rlinf.config.schema.base import Float, Int, Section
 
-TaskType = Literal["workers", "embodied", "reasoning", "reasoning_eval"]
+TaskType = Literal["workers", "embodied", "offline", "reasoning", "reasoning_eval"]
 Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
 
 
@@ -182,6 +182,14 @@ class EmbodiedRunnerConfig(TrainingRunnerConfig):
 
     eval_episodes: Int = Field(
         100, gt=0, description="Episodes of one evaluation, each counted once."
+    )
+
+
+class OfflineRunnerConfig(EmbodiedRunnerConfig):
+    """The loop of a run that learns from data."""
+
+    local_update_steps: Int = Field(
+        100, gt=0, description="Optimiser steps of one global step (offline)."
     )
 
 

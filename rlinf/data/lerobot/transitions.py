@@ -20,6 +20,7 @@ from rlinf.data.lerobot.reader import Episode, LeRobotDataset
 
 ACTION, REWARD = "action", "next.reward"
 TERMINATED, TRUNCATED, DONE = "next.terminated", "next.truncated", "next.done"
+SUCCESS = "next.success"
 
 
 @dataclass(frozen=True)

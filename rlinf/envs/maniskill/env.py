@@ -96,7 +96,7 @@ class ManiSkillEnv(VectorEnv):
         return self._limit_of_id
 
     def _reset_slots(self, slots: list[int], starts: list[Start], obs: dict) -> None:
-        one_by_one = self._one_by_one or self.evaluates
+        one_by_one = self._one_by_one or self.numbered
         parts = [[slot] for slot in slots] if one_by_one else [slots]
         seed_of = dict(zip(slots, (start.seed % 2**31 for start in starts), strict=True))
         raw: Any = None

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rlinf.utils.env_spec import EnvSpec
 
 _NEARLY_ONE = 1.0 - 1e-6
+_MOST_SQUASHED = 0.999
+"""Where actions count as the bounds that tanh does not reach."""
 _NO_CHOICE = -1e9
 """Logit of a choice that does not exist: its probability is 0, and all gradients are finite."""
 
@@ -87,6 +89,26 @@ class ActionHead(PreciseBuffers, ABC):
 
         Raises:
             ValueError: The range is not known.
+        """
+
+    @abstractmethod
+    def from_env(self, actions: Tensor) -> Tensor:
+        """Return what the distribution would have given for actions of the env, `[n, C*A]`.
+
+        Args:
+            actions: In the units of the env, `[n, C, A]`.
+        """
+
+    @abstractmethod
+    def errors(self, own: Tensor, given: Tensor) -> Tensor:
+        """Return how far actions are from given ones, `[n, C*A]` float32.
+
+        Real numbers differ in parts of half the env's range, with a gradient. Choices differ by 1
+        or not at all, without one.
+
+        Args:
+            own: What the distribution gave, `[n, C*A]`.
+            given: What `from_env` returned, `[n, C*A]`.
         """
 
 
@@ -188,6 +210,32 @@ class GaussianHead(ActionHead):
             return (2.0 * share - 1.0).clamp(-_NEARLY_ONE, _NEARLY_ONE).atanh().flatten(1)
         return torch.addcmul(self.low, share, 2.0 * self.radius).flatten(1)
 
+    def from_env(self, actions: Tensor) -> Tensor:
+        """See `ActionHead.from_env`; what tanh cannot reach is brought to where it is near."""
+        actions = actions.float()
+        if self.action_range.squash:
+            actions = ((actions - self.low) / self.radius - 1.0).clamp(
+                -_MOST_SQUASHED, _MOST_SQUASHED
+            )
+            actions = torch.atanh(actions)
+        return actions.flatten(1)
+
+    def errors(self, own: Tensor, given: Tensor) -> Tensor:
+        """See `ActionHead.errors`.
+
+        A given action at a bound stands for all beyond it, which the env cannot tell apart: an own
+        action that is beyond that bound is no error.
+        """
+        if self.action_range.squash:
+            return own.tanh() - given.tanh()
+        low, high = (bound.repeat(self._chunks) for bound in (self.low, self.high))
+        radius = self.radius.repeat(self._chunks)
+        scaled = (own - given) / torch.where(radius.isfinite(), radius, 1.0)
+        if not self.action_range.clip:
+            return scaled
+        beyond = ((given >= high) & (own >= high)) | ((given <= low) & (own <= low))
+        return scaled.masked_fill(beyond, 0.0)
+
 
 class CategoricalHead(ActionHead):
     """Choices: the distribution gives indices from 0, the env gets whole numbers from `low`.
@@ -250,6 +298,14 @@ class CategoricalHead(ActionHead):
         """See `ActionHead.uniform`."""
         count = torch.tensor(self.action_range.choices, device=noise.device).repeat(self._shape[0])
         return (torch.special.ndtr(noise) * count).long().minimum(count - 1)
+
+    def from_env(self, actions: Tensor) -> Tensor:
+        """See `ActionHead.from_env`."""
+        return (actions.long() - self.low).flatten(1)
+
+    def errors(self, own: Tensor, given: Tensor) -> Tensor:
+        """See `ActionHead.errors`."""
+        return (own != given).float()
 
 
 def make_action_head(

@@ -38,6 +38,7 @@ class ActorCriticPolicy(OffPolicyForwards, BasePolicy):
 
     forward_types: ClassVar[tuple[ForwardType, ...]] = (
         ForwardType.DEFAULT,
+        ForwardType.SFT,
         ForwardType.SAC,
         ForwardType.SAC_Q,
     )
@@ -139,6 +140,28 @@ class ActorCriticPolicy(OffPolicyForwards, BasePolicy):
         if compute_values:
             values = self._values(features)
         return {"logprobs": logprobs, "entropy": entropy, "values": values}
+
+    def sft_forward(
+        self, observations: Mapping[str, Any], actions: Tensor, augment: bool = True
+    ) -> dict[str, Tensor]:
+        """Compare, with gradients, what the policy would do with what was done.
+
+        Args:
+            observations: As in `predict_action_batch`, any number n of samples.
+            actions: What was done, in the units of the env, [n, C, A].
+            augment: Draw random augmentations, where the policy has them.
+
+        Returns:
+            `logprobs`, log-probabilities of the actions, and `errors`, how far the policy's own
+            are from them; see `ActionHead.errors`. Each [n, C*A] float32.
+        """
+        inputs = self.policy_inputs(observations, augment=augment)
+        own = self.distribution(self._trunk(inputs))
+        given = self.action_head.from_env(actions)
+        return {
+            "logprobs": own.log_prob(given),
+            "errors": self.action_head.errors(own.mode(), given),
+        }
 
     @torch.no_grad()
     def predict_action_batch(

@@ -36,7 +36,9 @@ class EmbodiedFSDPActor(Actor):
         self._env_spec = env_spec
         torch.manual_seed(self.seed)
         policy = get_model(self.cfg.actor.model, env_spec, torch.float32)
-        load_initial_weights(policy, self.cfg)
+        note = load_initial_weights(policy, self.cfg)
+        if note and self._rank == 0:
+            self.log_warning(note)
         learner = learner_of(self.cfg)(self.cfg, policy, self._place(total_steps))
         self._adopt(learner, {"rollout": WeightSender(self, self.cfg, acting_group(self.cfg))})
 

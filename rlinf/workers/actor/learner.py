@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -59,11 +59,14 @@ class Learner(ABC):
         place: where it runs.
 
     Attributes:
+        offline: learns from datasets, without rollouts.
         version: of the weights: updates made so far.
         engines: models and their optimisers, by name; `actor` is the policy.
         loops: what makes their optimiser steps, by name.
         fingerprints: hashes of what each update did; None unless `runner.deterministic`.
     """
+
+    offline: ClassVar[bool] = False
 
     def __init__(self, cfg: Any, place: LearnerPlace) -> None:
         self.cfg, self.place = cfg, place

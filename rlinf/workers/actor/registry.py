@@ -33,9 +33,13 @@ _METHODS = {
 }
 """How their methods are called; where there are two ways, as above."""
 
-_OFF_POLICY = "rlinf.workers.actor.off_policy"
-
-learner_registry: PluginTable[Any] = PluginTable("loss", {"embodied_sac": f"{_OFF_POLICY}.sac"})
+learner_registry: PluginTable[Any] = PluginTable(
+    "loss",
+    {
+        "embodied_bc": "rlinf.workers.actor.imitation.cloning_learner",
+        "embodied_sac": "rlinf.workers.actor.off_policy.sac",
+    },
+)
 
 
 def register_learner(

@@ -74,7 +74,7 @@ class EnvWorker(Checkpointed, Worker):
         evaluation: list[Any] = []
         # All or none: who is interrupted here makes all of them the next time.
         with contextlib.ExitStack() as made:
-            if self.cfg.env.train is not None and not self.cfg.runner.only_eval:
+            if self._trains:
                 train = self._make(env_settings(self.cfg, "train"), self.stages, made)
             if self.cfg.env.eval is not None:
                 settings = env_settings(self.cfg, "eval")
@@ -86,6 +86,13 @@ class EnvWorker(Checkpointed, Worker):
             self._offload(self.cfg.env.eval, evaluation)
             made.pop_all()
             self._train, self._eval = train, evaluation
+
+    @property
+    def _trains(self) -> bool:
+        """Whether there are envs to train in: not if all is learned from data."""
+        runner = self.cfg.runner
+        idle = runner.only_eval or runner.task_type == "offline"
+        return self.cfg.env.train is not None and not idle
 
     def _compare_starts(self, train: list[Any], evaluation: Any) -> None:
         """Warn if evaluations begin in the states in which training begins."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlinf.runners.embodied_runner import EmbodiedRunner
+from rlinf.runners.offline_runner import OfflineRunner
 from rlinf.scheduler import Cluster
 from tests.e2e_tests.embodied.workers import ActingEnv, Actor, Env, Rollout
 from tests.e2e_tests.runners import RunnerFactory
@@ -21,10 +23,16 @@ KEPT = {
 }
 
 
+def make_runner(cfg: Any, **groups: Any) -> Any:
+    """The runner of a configuration's task type."""
+    runner = OfflineRunner if cfg.runner.task_type == "offline" else EmbodiedRunner
+    return runner(cfg, **groups)
+
+
 @pytest.fixture(scope="session")
 def own_runners(cluster: Cluster) -> RunnerFactory:
     """The processes, for fixtures that live longer than a test."""
-    return RunnerFactory(cluster, CONFIGS, CAST, EmbodiedRunner, KEPT, acting=ActingEnv)
+    return RunnerFactory(cluster, CONFIGS, CAST, make_runner, KEPT, acting=ActingEnv)
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ MISTAKES = {
     "unknown task": (
         {"runner.task_type": "embodid"},
         'runner.task_type = "embodid"',
-        "must be one of: workers, embodied, reasoning",
+        "must be one of: workers, embodied, offline, reasoning",
         "did you mean 'embodied'?",
     ),
     "list instead of text": (
@@ -224,7 +224,7 @@ MISTAKES = {
     "task that does not exist": (
         {"runner.task_type": "sft"},
         'runner.task_type = "sft"',
-        "must be one of: workers, embodied, reasoning",
+        "must be one of: workers, embodied, offline, reasoning",
     ),
     "key of another task": (
         {"algorithm.dynamic_sampling": True},
@@ -241,7 +241,7 @@ MISTAKES = {
         {"data": {"rollout_batch_size": 3}},
         "data = {rollout_batch_size: 3}",
         "unknown key: a run of task_type embodied has no 'data'",
-        "it is a key of task_type reasoning",
+        "it is a key of task_type offline and reasoning",
     ),
     "key of training in evaluation": (
         {"env.eval.rollout_epoch": 2},

@@ -81,13 +81,14 @@ def test_the_page_has_every_section_key_and_plugin():
         "Global steps at which to stop; -1 is no limit. |" in page
     )
     assert "| `actor.model.model_type` | text | *required* |" in page
-    assert "## data\n\nPrompts for training and validation.\n\nWith task type `reasoning`" in page
+    assert "## data\n\nPrompts for training and validation, or " in page
     section = page.partition("## algorithm")[2].split("\n## ")[0]
-    shared, *parts = section.split("`reasoning_eval`.")[1].split("With task type ")
-    assert "`algorithm.adv_type`" in shared and "`algorithm.adv_type`" not in "".join(parts)
-    of_task = {part.split("`")[1]: part for part in parts}
-    assert "`algorithm.reward_type`" in of_task["embodied"]
-    assert "`algorithm.n_minibatches`" in of_task["reasoning"]
+    parts = section.split("With task type ")[2:]
+    of_tasks = {part.partition(" only:")[0]: part for part in parts}
+    shared = "`embodied`, `reasoning`, `reasoning_eval`"
+    assert [name for name, part in of_tasks.items() if "`algorithm.adv_type`" in part] == [shared]
+    assert "`algorithm.reward_type`" in of_tasks["`embodied`"]
+    assert "`algorithm.n_minibatches`" in of_tasks["`reasoning`, `reasoning_eval`"]
     assert "`maze`:\n\n| key |" in page
     assert "| `walls` | a whole number | `3` | Walls of the maze. |" in page
     columns = {line.replace("\\|", "").count("|") for line in page.splitlines() if "|" in line}

@@ -185,3 +185,16 @@ def test_metaworld_says_which_states_belong_to_which_task(goals):
     if goals == "trials":
         expected = [[*range(50 * t, 50 * t + 50)] for t in range(3)]
     assert states == expected
+
+
+def test_numbered_episodes_of_training_begin_otherwise_than_those_of_evaluations(walk) -> None:
+    env = walk(num_envs=4, max_episode_steps=3)
+    of_training, _ = env.begin_episodes(range(4), evaluation=False)
+    assert env.numbered and not env.evaluates
+    seeds = [episode.start.seed for episode in env.playing]
+    assert all(seed % 2 == 0 for seed in seeds) and len(set(seeds)) == 4
+    of_evaluation, _ = env.begin_episodes(range(4))
+    assert env.numbered and env.evaluates
+    assert not torch.equal(of_training["states"], of_evaluation["states"])
+    env.reset()
+    assert not env.numbered and not env.evaluates

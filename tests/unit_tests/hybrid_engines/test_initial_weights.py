@@ -69,3 +69,28 @@ def test_what_is_not_there_is_said(tmp_path):
     torch.save([1], tmp_path / "list.pt")
     with pytest.raises(ValueError, match="is not a state dict"):
         begin(tmp_path / "list.pt")
+
+
+def test_a_value_function_that_was_not_trained_begins_afresh(trained, tmp_path):
+    without = {name: tensor for name, tensor in trained.items() if "value_head" not in name}
+    save_file(without, tmp_path / "w.safetensors")
+    policy = make_policy(make_cfg(), seed=1)
+    fresh = {k: v.clone() for k, v in policy.state_dict().items() if "value_head" in k}
+    note = load_initial_weights(policy, make_cfg({"runner.ckpt_path": str(tmp_path)}))
+    assert note.endswith("has no value_head: begun afresh")
+    assert same(policy.state_dict(), without | fresh)
+
+
+def test_a_value_function_that_nobody_needs_is_left(trained, tmp_path):
+    save_file(trained, tmp_path / "w.safetensors")
+    cfg = {"actor.model.add_value_head": False, "algorithm.loss_type": "actor"}
+    policy = make_policy(make_cfg(cfg))
+    assert load_initial_weights(policy, make_cfg({"runner.ckpt_path": str(tmp_path)})) == ""
+    assert same(trained, policy.state_dict())
+
+
+def test_half_a_value_function_is_refused(trained, tmp_path):
+    names = [name for name in trained if "value_head" in name]
+    save_file({k: v for k, v in trained.items() if k != names[0]}, tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match=f"it lacks {names[0]}"):
+        begin(tmp_path)

@@ -1,0 +1,64 @@
+"""Rules between the keys of a config that learns from data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlinf.config.builtin import WITHOUT_KEYS
+from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
+from rlinf.config.errors import ABSENT, Problem
+
+OFFLINE = ("offline",)
+
+
+@cross_check(OFFLINE)
+def has_envs_to_evaluate_in(context: CheckContext) -> Iterator[Problem]:
+    """Sizes of observations and actions come from the envs of evaluations."""
+    if context.cfg.env.eval is None:
+        message = "is missing: the envs of evaluations say what a policy observes and does"
+        yield Problem("env.eval", ABSENT, message, "add env.eval")
+
+
+@cross_check(OFFLINE)
+def learns_from_data(context: CheckContext) -> Iterator[Problem]:
+    """A loss on rollouts has nothing to learn from."""
+    name = context.cfg.algorithm.loss_type
+    if name.lower() in WITHOUT_KEYS["loss"]:
+        message = "learns from rollouts, and runner.task_type offline has none"
+        hint = "use embodied_bc, or runner.task_type: embodied"
+        yield Problem("algorithm.loss_type", name, message, hint)
+
+
+@cross_check(("embodied",))
+def learns_from_rollouts(context: CheckContext) -> Iterator[Problem]:
+    """Behaviour cloning takes no rollouts."""
+    name = context.cfg.algorithm.loss_type
+    if name.lower() == "embodied_bc":
+        message = "learns from data.train_data_paths, and runner.task_type embodied has no data"
+        yield Problem("algorithm.loss_type", name, message, "set runner.task_type: offline")
+
+
+@cross_check(OFFLINE)
+def batches_divide(context: CheckContext) -> Iterator[Problem]:
+    """A batch is a whole number of micro-batches on every actor worker."""
+    actor = context.cfg.actor
+    if actor.global_batch_size is None:
+        message = "is missing: a run from data needs to know how many samples a step is made of"
+        yield Problem("actor.global_batch_size", ABSENT, message, "256 is a usual choice")
+        return
+    by, right, why = share_divisor(actor.micro_batch_size, context.workers("actor"))
+    whole = actor.global_batch_size
+    left = f"global_batch_size {whole}"
+    yield from divides("actor.global_batch_size", whole, by, left, right, why)
+
+
+@cross_check(OFFLINE)
+def ends_after_steps(context: CheckContext) -> Iterator[Problem]:
+    """The length of a run is a number of steps."""
+    runner = context.cfg.runner
+    if runner.max_epochs != -1:
+        message = f"a run from data is as long as runner.max_steps, {runner.max_steps}, says"
+        yield Problem("runner.max_epochs", runner.max_epochs, message, "leave it out")
+    if runner.max_steps <= 0 and not runner.only_eval:
+        message = "must be above 0: nothing else ends a run from data"
+        yield Problem("runner.max_steps", runner.max_steps, message, "set a number of steps")

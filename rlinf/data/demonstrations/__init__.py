@@ -1,0 +1,1 @@
+"""Datasets as demonstrations: what an env observes in them, and what learners are given of them."""

@@ -1,0 +1,48 @@
+"""Looks at the datasets of a run before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlinf.data.demonstrations.load import DemonstrationFolders
+from rlinf.data.lerobot.errors import DatasetError
+from rlinf.runners.run_folder import recipe_name
+from rlinf.workers.actor.registry import learner_of
+
+
+def require_datasets(cfg: Any) -> None:
+    """Refuse a run whose datasets are not there, or whose learner does not learn from data.
+
+    Workers on other machines may see other folders, so only runs on one machine are looked at.
+
+    Args:
+        cfg: checked configuration of task type `offline`.
+
+    Raises:
+        SystemExit: says what is missing and how to make it.
+    """
+    learner = learner_of(cfg)
+    if not learner.offline:
+        raise SystemExit(
+            f"error: algorithm.loss_type {cfg.algorithm.loss_type} learns from rollouts, and "
+            "runner.task_type offline has none; use embodied_bc, or runner.task_type: embodied"
+        )
+    if cfg.cluster.num_nodes > 1 or cfg.runner.only_eval:
+        return
+    data = cfg.data
+    try:
+        DemonstrationFolders(data.train_data_paths, data.observations, data.max_episodes)
+    except DatasetError as error:
+        missing = [path for path in data.train_data_paths if not Path(path).exists()]
+        said = f"there is no dataset at {missing[0]}{_how(cfg, missing[0])}" if missing else error
+        raise SystemExit(f"error: data.train_data_paths: {said}") from None
+
+
+def _how(cfg: Any, path: str) -> str:
+    """Return how to make a dataset, if the config is one to collect with."""
+    if cfg.env.train is None:
+        return ""
+    own = cfg.collect is not None and cfg.collect.save_dir == path
+    where = "" if own else f" collect.save_dir={path}"
+    return f"; make it with: rlinf collect {recipe_name(cfg)}{where}"

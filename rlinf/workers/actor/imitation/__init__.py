@@ -1,0 +1,1 @@
+"""Learning from what others did: behaviour cloning."""
