@@ -1,0 +1,141 @@
+"""Which blocks of a paged cache hold the tokens of each row.
+
+A sequence of n tokens has its token i at offset `i % size` of block `table[i // size]`. The samples
+of a group share the full blocks of their prompt; its last block, if it is not full, is written once
+for each of them. So a block that is still written belongs to one row, and nothing has to be copied
+when a row goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlinf.hybrid_engines.generation.hf.blocks import NOBODY, BlockPool
+
+
+class BlockTables:
+    """Blocks of all rows, taken from a pool.
+
+    A row begins by `claim`, gets further by `extend`, and ends by `release`. The pool grows while
+    it may; after that `claim` and `extend` say no.
+
+    Args:
+        rows: How many.
+        capacity: Tokens per row, a multiple of `size`.
+        size: Tokens per block.
+        most: Blocks at most, `NOBODY` included.
+        count: Blocks at first; None is all.
+        reuse: Whether sequences use what others left.
+
+    Attributes:
+        pool: The blocks.
+        table: `[rows, capacity / size]` int64, `NOBODY` where a row has none.
+        counts: `[rows]`, blocks of each.
+        read: `[rows]`, tokens of the prefix that were there already when the row began.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        capacity: int,
+        size: int,
+        most: int,
+        count: int | None = None,
+        reuse: bool = True,
+    ):
+        assert capacity % size == 0 and most > capacity // size
+        self.pool = BlockPool(most if count is None else min(count, most), size)
+        self.table = np.full((rows, capacity // size), NOBODY, np.int64)
+        self.counts = np.zeros(rows, np.int64)
+        self.read = np.zeros(rows, np.int64)
+        self._taken = np.zeros(rows, bool)
+        self._most = most
+        self._reuse = reuse
+
+    def claim(self, prefix: Sequence[int], rows: Sequence[int]) -> bool:
+        """Take the blocks of a prefix for rows that have none.
+
+        Rows that are under way get the next block each before others begin, so that a sequence is
+        not let in to be taken out again.
+
+        Args:
+            prefix: Its tokens.
+            rows: Which begin with it.
+
+        Returns:
+            Whether there are enough blocks; none is taken otherwise.
+        """
+        assert not self._taken[list(rows)].any(), f"rows {rows} have sequences"
+        pool, size = self.pool, self.pool.size
+        # The last token is always read: its logits are needed.
+        found = pool.find(prefix, (len(prefix) - 1) // size) if self._reuse else []
+        pool.share(found)
+        full, rest = divmod(len(prefix), size)
+        need = full - len(found) + (len(rows) if rest else 0)
+        under_way = int(np.count_nonzero(self._taken))
+        if not self._provide(need + (under_way + len(rows) if under_way else 0)):
+            pool.release(found)
+            return False
+        shared = [*found, *(pool.take() for _ in range(full - len(found)))]
+        for row in rows[1:]:
+            pool.share(shared)
+        for row in rows:
+            self.table[row, :full] = shared
+            if rest:
+                self.table[row, full] = pool.take()
+            self.counts[row] = full + (rest > 0)
+            self.read[row] = len(found) * size
+            self._taken[row] = True
+        return True
+
+    def extend(self, positions: np.ndarray) -> bool:
+        """Take a block for every row whose next token needs one.
+
+        Args:
+            positions: `[rows]`, where the next token of each row goes.
+
+        Returns:
+            Whether there are enough; none is taken otherwise.
+        """
+        need = np.flatnonzero(self._taken & (positions // self.pool.size >= self.counts))
+        if not self._provide(len(need)):
+            return False
+        for row in need:
+            self.table[row, self.counts[row]] = self.pool.take()
+        self.counts[need] += 1
+        return True
+
+    def keep(self, prefix: Sequence[int], row: int) -> None:
+        """Let others use the full blocks of a row, whose tokens were read."""
+        if self._reuse:
+            self.pool.keep(prefix, self.table[row, : len(prefix) // self.pool.size].tolist())
+
+    def release(self, row: int) -> None:
+        """Give the blocks of a row back."""
+        self.pool.release(self.table[row, : self.counts[row]].tolist())
+        self.table[row] = NOBODY
+        self.counts[row] = self.read[row] = 0
+        self._taken[row] = False
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Let rows have the blocks of others, which have none then."""
+        assert not self._taken[list(target)].any(), f"rows {target} have sequences"
+        for state, empty in (
+            (self.table, NOBODY),
+            (self.counts, 0),
+            (self.read, 0),
+            (self._taken, False),
+        ):
+            state[target] = state[source]
+            state[source] = empty
+
+    def _provide(self, need: int) -> bool:
+        """Let the pool grow if it must and may."""
+        missing = need - self.pool.available
+        if missing > 0 and self.pool.count < self._most:
+            # By half at least, since growing copies all blocks.
+            more = max(missing, self.pool.count // 2)
+            self.pool.grow(min(self._most, self.pool.count + more))
+        return self.pool.available >= need
