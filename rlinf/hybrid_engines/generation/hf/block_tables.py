@@ -34,6 +34,7 @@ class BlockTables:
         table: `[rows, capacity / size]` int64, `NOBODY` where a row has none.
         counts: `[rows]`, blocks of each.
         read: `[rows]`, tokens of the prefix that were there already when the row began.
+        taken: `[rows]`, whether a row has a sequence.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class BlockTables:
         self.table = np.full((rows, capacity // size), NOBODY, np.int64)
         self.counts = np.zeros(rows, np.int64)
         self.read = np.zeros(rows, np.int64)
-        self._taken = np.zeros(rows, bool)
+        self.taken = np.zeros(rows, bool)
         self._most = most
         self._reuse = reuse
 
@@ -67,19 +68,19 @@ class BlockTables:
         Returns:
             Whether there are enough blocks; none is taken otherwise.
         """
-        assert not self._taken[list(rows)].any(), f"rows {rows} have sequences"
+        assert not self.taken[list(rows)].any(), f"rows {rows} have sequences"
         pool, size = self.pool, self.pool.size
         # The last token is always read: its logits are needed.
         found = pool.find(prefix, (len(prefix) - 1) // size) if self._reuse else []
         pool.share(found)
         full, rest = divmod(len(prefix), size)
         need = full - len(found) + (len(rows) if rest else 0)
-        under_way = int(np.count_nonzero(self._taken))
+        under_way = int(np.count_nonzero(self.taken))
         if not self._provide(need + (under_way + len(rows) if under_way else 0)):
             pool.release(found)
             return False
         shared = [*found, *(pool.take() for _ in range(full - len(found)))]
-        for row in rows[1:]:
+        for _ in rows[1:]:
             pool.share(shared)
         for row in rows:
             self.table[row, :full] = shared
@@ -87,7 +88,7 @@ class BlockTables:
                 self.table[row, full] = pool.take()
             self.counts[row] = full + (rest > 0)
             self.read[row] = len(found) * size
-            self._taken[row] = True
+            self.taken[row] = True
         return True
 
     def extend(self, positions: np.ndarray) -> bool:
@@ -99,7 +100,7 @@ class BlockTables:
         Returns:
             Whether there are enough; none is taken otherwise.
         """
-        need = np.flatnonzero(self._taken & (positions // self.pool.size >= self.counts))
+        need = np.flatnonzero(self.taken & (positions // self.pool.size >= self.counts))
         if not self._provide(len(need)):
             return False
         for row in need:
@@ -117,16 +118,16 @@ class BlockTables:
         self.pool.release(self.table[row, : self.counts[row]].tolist())
         self.table[row] = NOBODY
         self.counts[row] = self.read[row] = 0
-        self._taken[row] = False
+        self.taken[row] = False
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Let rows have the blocks of others, which have none then."""
-        assert not self._taken[list(target)].any(), f"rows {target} have sequences"
+        assert not self.taken[list(target)].any(), f"rows {target} have sequences"
         for state, empty in (
             (self.table, NOBODY),
             (self.counts, 0),
             (self.read, 0),
-            (self._taken, False),
+            (self.taken, False),
         ):
             state[target] = state[source]
             state[source] = empty

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -38,7 +39,7 @@ class BlockPool:
         self._next_name = 1
         self._unused: OrderedDict[int, None] = OrderedDict()
         self.grow(count)
-        self._free.remove(NOBODY)
+        heapq.heappop(self._free)
         self._users[NOBODY] = 1
 
     @property
@@ -62,12 +63,15 @@ class BlockPool:
 
     def grow(self, count: int) -> None:
         """Add blocks until there are `count`."""
-        self._free += range(count - 1, self.count - 1, -1)
+        self._free += range(self.count, count)
+        heapq.heapify(self._free)
         self._users += [0] * (count - self.count)
         self.count = count
 
     def take(self) -> int:
-        """Return a block for one user; what was kept in it is lost.
+        """Return a block for one user, the first free one; what was kept in it is lost.
+
+        First ones, so that the blocks in use lie close together.
 
         Raises:
             IndexError: None is available.
@@ -76,7 +80,7 @@ class BlockPool:
             oldest, _ = self._unused.popitem(last=False)
             self._drop(oldest)
             self._free.append(oldest)
-        block = self._free.pop()
+        block = heapq.heappop(self._free)
         self._users[block] = 1
         return block
 
@@ -97,7 +101,7 @@ class BlockPool:
                 if block in self._keys:
                     self._unused[block] = None
                 else:
-                    self._free.append(block)
+                    heapq.heappush(self._free, block)
 
     def find(self, tokens: Sequence[int], most: int) -> list[int]:
         """Return kept blocks that hold the beginning of a sequence.
@@ -143,6 +147,7 @@ class BlockPool:
         self._keys.clear()
         self._names.clear()
         self._free += self._unused
+        heapq.heapify(self._free)
         self._unused.clear()
 
     def _drop(self, block: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
 from rlinf.hybrid_engines.generation.hf.kv_cache import BmmCache, KVCache, SdpaCache
 from rlinf.hybrid_engines.generation.hf.lean import LeanModel, cache_shape, fused_groups
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel, check_against_module
+from rlinf.hybrid_engines.generation.hf.paged_cache import PagedCache
 from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
@@ -33,6 +35,37 @@ _CACHES: dict[str, type[KVCache]] = {
 }
 
 
+@dataclass(frozen=True)
+class Paging:
+    """How a paged cache is used.
+
+    Attributes:
+        wanted: Whether there is one; None leaves it to the path.
+        tokens: Most tokens in it; None is what all rows take when they are full.
+        reuse: Whether sequences use blocks of earlier ones.
+    """
+
+    wanted: bool | None = None
+    tokens: int | None = None
+    reuse: bool = True
+
+    def of(self, path: str, device: torch.device) -> bool:
+        """Return whether a path gets a paged cache.
+
+        Raises:
+            ValueError: It is asked of a path that has none.
+        """
+        possible = (path, device.type) == ("torch", "cpu")
+        if self.wanted and not possible:
+            raise ValueError(
+                f"a paged cache is there for the path torch on a CPU, not for {path} on "
+                f"{device.type}; leave paged away"
+            )
+        if self.tokens is not None and (self.wanted is False or not possible):
+            raise ValueError("max_cache_tokens is for a paged cache; leave it away")
+        return possible if self.wanted is None else self.wanted
+
+
 @torch.no_grad()
 def build_model(
     module: nn.Module,
@@ -44,6 +77,7 @@ def build_model(
     kernels: str = "auto",
     compiled: bool = False,
     memory: float = 0.65,
+    paging: Paging = Paging(),  # noqa: B008 - frozen
 ) -> DecoderModel:
     """Make a model ready to generate, and check it against its own forward.
 
@@ -56,6 +90,7 @@ def build_model(
         kernels: One of `KERNELS`.
         compiled: Fuse small operations with `torch.compile`.
         memory: Part of a CUDA device that weights and cache may take.
+        paging: Whether keys and values are in blocks.
 
     Returns:
         The model, with its cache allocated.
@@ -71,7 +106,9 @@ def build_model(
     weights = WeightArena(module, device, dtype, groups)
 
     def assembled(path: str) -> DecoderModel:
-        model = _assemble(path, module, weights, slots, tokens, device, dtype, compiled, memory)
+        model = _assemble(
+            path, module, weights, slots, tokens, device, dtype, compiled, memory, paging
+        )
         model.allocate()
         check_against_module(model)
         return model
@@ -95,7 +132,9 @@ def _assemble(
     dtype: torch.dtype,
     compiled: bool,
     memory: float,
+    paging: Paging,
 ) -> DecoderModel:
+    paged = paging.of(path, device)
     if path == "transformers":
         from rlinf.hybrid_engines.generation.hf.generic import GenericModel
 
@@ -107,7 +146,10 @@ def _assemble(
     capacity = tokens + -tokens % STRIDE
     room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
     shape = cache_shape(module, _rows_that_fit(slots, tokens, room, device, memory), capacity)
-    cache = kind(shape, device, dtype)
+    if paged:
+        cache: KVCache = PagedCache(shape, device, dtype, paging.tokens, paging.reuse)
+    else:
+        cache = kind(shape, device, dtype)
     if path == "triton":
         return TritonModel(module, weights, cache)
     model = LeanModel(module, weights, cache, compiled)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -47,8 +48,10 @@ class Prefill:
         source: `[R]`, which of the P sequences goes there.
         longest: Tokens of the longest sequence.
         ends: `[P + 1]` int32, where sequences begin and end in T, when they are packed.
-        kept: `[K]`, packed: which of the T tokens to write, once per row.
-        places: `[K]`, packed: where in the cache, row * capacity + position.
+        kept: `[K]`, packed or paged: which of the T tokens to write, once per row.
+        places: `[K]`, packed: where in the cache, row * capacity + position; paged: those of each
+            head.
+        begins: `[P]`, paged: tokens of each sequence that are there already; None if none is.
     """
 
     tokens: Tensor
@@ -60,6 +63,7 @@ class Prefill:
     ends: Tensor | None = None
     kept: Tensor | None = None
     places: Tensor | None = None
+    begins: Tensor | None = None
 
 
 @dataclass
@@ -78,7 +82,11 @@ class Decode:
 
 
 class KVCache(ABC):
-    """Memory for keys and values, taken at once, and how a layer attends to them.
+    """Memory for keys and values, and how a layer attends to them.
+
+    By default rows are contiguous and their memory is taken at once: a row always has room. A paged
+    cache has room as long as there are blocks; it is asked by `claim` before a sequence is read,
+    by `extend` before each decoding step, and told by `release` when a row ends.
 
     Args:
         shape: Its sizes.
@@ -118,6 +126,34 @@ class KVCache(ABC):
     def free(self) -> None:
         """Give the memory back."""
         self.keys, self.values = [], []
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is taken."""
+        return sum(layer.nbytes for layer in (*self.keys, *self.values))
+
+    def claim(self, prefix: Sequence[int], rows: Sequence[int]) -> bool:
+        """Take room for rows that begin with the same tokens; False takes none."""
+        return True
+
+    def reused(self, row: int) -> int:
+        """Return how many tokens of a row were there when it was claimed."""
+        return 0
+
+    def extend(self, positions: np.ndarray) -> bool:
+        """Take room for the next token of all rows, `[slots]` positions; False takes none."""
+        return True
+
+    def release(self, row: int, tokens: Sequence[int]) -> None:  # noqa: B027 - rows are always there
+        """Give the room of a row back.
+
+        Args:
+            row: Which.
+            tokens: What was read there, as far as others may use it.
+        """
+
+    def forget(self) -> None:  # noqa: B027 - rows are read anew
+        """Let nobody use what was read before: the weights have changed."""
 
     def _size(self) -> tuple[int, ...]:
         """Shape of the keys of a layer, and of its values."""
