@@ -35,6 +35,7 @@ class BlockTables:
         counts: `[rows]`, blocks of each.
         read: `[rows]`, tokens of the prefix that were there already when the row began.
         taken: `[rows]`, whether a row has a sequence.
+        changes: Goes up whenever a row gets, loses or moves blocks.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class BlockTables:
         self.counts = np.zeros(rows, np.int64)
         self.read = np.zeros(rows, np.int64)
         self.taken = np.zeros(rows, bool)
+        self.changes = 0
         self._most = most
         self._reuse = reuse
 
@@ -79,6 +81,7 @@ class BlockTables:
         if not self._provide(need + (under_way + len(rows) if under_way else 0)):
             pool.release(found)
             return False
+        self.changes += 1
         shared = [*found, *(pool.take() for _ in range(full - len(found)))]
         for _ in rows[1:]:
             pool.share(shared)
@@ -101,11 +104,14 @@ class BlockTables:
             Whether there are enough; none is taken otherwise.
         """
         need = np.flatnonzero(self.taken & (positions // self.pool.size >= self.counts))
+        if not len(need):
+            return True
         if not self._provide(len(need)):
             return False
         for row in need:
             self.table[row, self.counts[row]] = self.pool.take()
         self.counts[need] += 1
+        self.changes += 1
         return True
 
     def keep(self, prefix: Sequence[int], row: int) -> None:
@@ -119,6 +125,7 @@ class BlockTables:
         self.table[row] = NOBODY
         self.counts[row] = self.read[row] = 0
         self.taken[row] = False
+        self.changes += 1
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Let rows have the blocks of others, which have none then."""
@@ -131,6 +138,7 @@ class BlockTables:
         ):
             state[target] = state[source]
             state[source] = empty
+        self.changes += 1
 
     def _provide(self, need: int) -> bool:
         """Let the pool grow if it must and may."""

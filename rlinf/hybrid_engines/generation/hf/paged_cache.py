@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlinf.hybrid_engines.generation.hf.block_tables import BlockTables
+from rlinf.hybrid_engines.generation.hf.blocks import NOBODY
 from rlinf.hybrid_engines.generation.hf.kv_cache import (
     CacheShape,
     Decode,
@@ -54,21 +55,53 @@ class Readers:
 
 
 @dataclass
+class Layout:
+    """Which rows look at which blocks, until a row gets, loses or moves blocks.
+
+    Attributes:
+        rows: Of a step.
+        changes: Those of the tables until now.
+        who: `[R]`, rows with a sequence.
+        positions: `[R]`, where the newest token of each is.
+        newest: `[R]`, which of the first readers' blocks gets it.
+        blocks: `[B]`, the block of each row's newest token.
+        readers: All blocks of all rows.
+        parts: `[B * most]`, which of the results of the readers are those of a row; the first one
+            is none.
+        most: Blocks of the longest row.
+    """
+
+    rows: int
+    changes: int
+    who: np.ndarray
+    positions: np.ndarray
+    newest: np.ndarray
+    blocks: np.ndarray
+    readers: Sequence[Readers]
+    parts: Tensor
+    most: int
+
+    def advance(self, positions: np.ndarray) -> bool:
+        """Go on by one token in every row; return whether that is what `positions` say."""
+        mine = positions[self.who]
+        if not np.array_equal(mine, self.positions + 1):
+            return False
+        self.positions = mine
+        self.readers[0].bias.numpy()[self.newest, 0, 0, mine % BLOCK] = 0
+        return True
+
+
+@dataclass
 class PagedDecode(Decode):
     """A decoding step over blocks.
 
     Attributes:
         places: `[B * kv_heads]`, where the new tokens go in `[blocks * kv_heads * BLOCK, D]`.
-        readers: All blocks of all rows.
-        parts: `[B * most]`, which of the results of the readers are those of a row; the one behind
-            the last is none.
-        most: Blocks of the longest row.
+        layout: Who looks at what.
     """
 
     places: Tensor | None = None
-    readers: Sequence[Readers] = ()
-    parts: Tensor | None = None
-    most: int = 0
+    layout: Layout | None = None
 
 
 class PagedCache(KVCache):
@@ -105,6 +138,7 @@ class PagedCache(KVCache):
             shape.slots, per_row * BLOCK, BLOCK, blocks + 1, _FIRST, reuse=reuse
         )
         self._heads = np.arange(shape.kv_heads)
+        self._layout: Layout | None = None
 
     def free(self) -> None:
         """See the base."""
@@ -206,25 +240,36 @@ class PagedCache(KVCache):
     # -- decoding ----------------------------------------------------------------------------------
 
     def prepare(self, step: Decode) -> PagedDecode:
-        """Find out which rows look at which blocks."""
-        positions, tables = step.positions.numpy(), self.tables
-        rows = len(positions)
-        table = tables.table[:rows]
-        places = self._places(table[np.arange(rows), positions // BLOCK], positions)
-        # Rows of nobody look at nothing.
+        """Find out which rows look at which blocks, unless that is known from the step before."""
+        positions, layout = step.positions.numpy(), self._layout
+        known = layout is not None and layout.changes == self.tables.changes
+        if not known or layout.rows != len(positions) or not layout.advance(positions):
+            layout = self._layout = self._laid_out(positions)
+        # Rows of nobody go on, too.
+        blocks = np.where(self.tables.taken[: layout.rows], layout.blocks, NOBODY)
+        places = torch.from_numpy(self._places(blocks, positions).reshape(-1))
+        return PagedDecode(step.positions, step.span, places=places, layout=layout)
+
+    def _laid_out(self, positions: np.ndarray) -> Layout:
+        tables, rows = self.tables, len(positions)
         counts = np.where(tables.taken[:rows], positions // BLOCK + 1, 0)
         row = np.repeat(np.arange(rows), counts)
-        index = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
-        block = table[row, index]
+        ends = counts.cumsum()
+        index = np.arange(len(row)) - np.repeat(ends - counts, counts)
+        block = tables.table[row, index]
         written = np.minimum(positions[row] + 1 - index * BLOCK, BLOCK)
-        most = max(1, int(counts.max(initial=1)))
         readers, part = _readers(block, row, written)
-        parts = np.full((rows, most), sum(len(each.rows) for each in readers))
+        most = max(1, int(counts.max()))
+        parts = np.zeros((rows, most), np.int64)
         parts[row, index] = part
-        return PagedDecode(
-            step.positions,
-            step.span,
-            places=torch.from_numpy(places.reshape(-1)),
+        who = np.flatnonzero(counts)
+        return Layout(
+            rows=rows,
+            changes=tables.changes,
+            who=who,
+            positions=positions[who],
+            newest=part[ends[who] - 1],
+            blocks=tables.table[np.arange(rows), np.maximum(counts - 1, 0)],
             readers=readers,
             parts=torch.from_numpy(parts.reshape(-1)),
             most=most,
@@ -232,25 +277,50 @@ class PagedCache(KVCache):
 
     def decode(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: PagedDecode) -> Tensor:
         """See the base."""
-        rows, shape, width = q.shape[0], self.shape, self.shape.head_dim
+        rows, shape, width, layout = q.shape[0], self.shape, self.shape.head_dim, step.layout
         for own, new in ((self.keys[layer], k), (self.values[layer], v)):
             own.view(-1, width).index_copy_(0, step.places, new.reshape(-1, width))
         q = q.view(rows, shape.kv_heads, shape.group, width) * width**-0.5
-        seen = [self._look(layer, q, readers) for readers in step.readers]
-        heads = shape.kv_heads * shape.group
-        nothing = (
-            q.new_full((1, heads), -torch.inf),
-            q.new_zeros(1, heads),
-            q.new_zeros(1, heads, width),
-        )
+        if layout.most == 1:
+            # Nothing has to be joined.
+            (readers,) = layout.readers
+            mixed = torch.bmm(
+                self._scores(layer, q, readers).softmax(-1), self._of(self.values, layer, readers)
+            )
+            return mixed.view(-1, shape.kv_heads * shape.group * width).index_select(
+                0, layout.parts
+            )
+        seen = [self._look(layer, q, readers) for readers in layout.readers]
         top, total, mixed = (
-            torch.cat(each).index_select(0, step.parts).unflatten(0, (rows, step.most))
-            for each in zip(*seen, nothing, strict=True)
+            (torch.cat(each) if len(each) > 1 else each[0])
+            .index_select(0, layout.parts)
+            .unflatten(0, (rows, layout.most))
+            for each in zip(*seen, strict=True)
         )
-        # Rows of nobody have no greatest score.
-        factor = (top - top.amax(1, keepdim=True).clamp_(min=-1e30)).exp_()
-        factor /= (total * factor).sum(1, keepdim=True).clamp_(min=1e-30)
+        factor = (top - top.amax(1, keepdim=True)).exp_()
+        factor /= (total * factor).sum(1, keepdim=True)
         return mixed.mul_(factor[..., None]).sum(1).view(rows, -1)
+
+    def _of(self, own: Sequence[Tensor], layer: int, readers: Readers) -> Tensor:
+        """Return the blocks of readers, `[N * kv_heads, BLOCK, D]`."""
+        some = own[layer]
+        if readers.blocks is None:
+            some = some[: len(readers.rows)]
+        else:
+            some = some.index_select(0, readers.blocks)
+        return some.view(-1, BLOCK, self.shape.head_dim)
+
+    def _scores(self, layer: int, q: Tensor, readers: Readers) -> Tensor:
+        """Multiply queries with blocks: `[N * kv_heads, U * group, BLOCK]`."""
+        kv_heads, users = self.shape.kv_heads, readers.users
+        asked = q.index_select(0, readers.rows)
+        if users > 1:
+            asked = asked.unflatten(0, (-1, users)).transpose(1, 2)
+        asked = asked.reshape(-1, users * self.shape.group, self.shape.head_dim)
+        scores = torch.bmm(asked, self._of(self.keys, layer, readers).transpose(1, 2))
+        if readers.bias is not None:
+            scores.view(-1, kv_heads, *scores.shape[1:]).add_(readers.bias)
+        return scores
 
     def _look(self, layer: int, q: Tensor, readers: Readers) -> tuple[Tensor, Tensor, Tensor]:
         """Return what rows see in the blocks of readers.
@@ -259,36 +329,19 @@ class PagedCache(KVCache):
             Greatest score and sum of weights, `[N * U, heads]`, and the sum of values by weights,
             `[N * U, heads, D]`.
         """
-        shape, users, width = self.shape, readers.users, self.shape.head_dim
-        count = len(readers.rows) // users
-        queries = users * shape.group
-
-        def of(own: Sequence[Tensor]) -> Tensor:
-            """`[N * kv_heads, BLOCK, D]`."""
-            some = own[layer]
-            some = some[:count] if readers.blocks is None else some.index_select(0, readers.blocks)
-            return some.view(-1, BLOCK, width)
-
-        def by_block(x: Tensor) -> Tensor:
-            """`[N * U, kv_heads, group, ...]` to `[N * kv_heads, U * group, ...]`."""
-            if users > 1:
-                x = x.unflatten(0, (count, users)).transpose(1, 2)
-            return x.reshape(count * shape.kv_heads, queries, *x.shape[4 if users > 1 else 3 :])
+        shape, users = self.shape, readers.users
+        heads = shape.kv_heads * shape.group
 
         def by_row(x: Tensor) -> Tensor:
-            """`[N, kv_heads, U * group, ...]` to `[N * U, heads, ...]`."""
-            x = x.unflatten(2, (users, shape.group)).transpose(1, 2)
-            return x.reshape(count * users, shape.kv_heads * shape.group, *x.shape[4:])
+            """`[N * kv_heads, U * group, ...]` to `[N * U, heads, ...]`."""
+            if users > 1:
+                x = x.view(-1, shape.kv_heads, users, shape.group, *x.shape[2:]).transpose(1, 2)
+            return x.reshape(-1, heads, *x.shape[4 if users > 1 else 2 :])
 
-        asked = by_block(q.index_select(0, readers.rows))
-        scores = torch.bmm(asked, of(self.keys).transpose(1, 2))
-        scores = scores.view(count, shape.kv_heads, queries, BLOCK)
-        if readers.bias is not None:
-            scores += readers.bias
+        scores = self._scores(layer, q, readers)
         top = scores.amax(-1, keepdim=True)
         weights = scores.sub_(top).exp_()
-        mixed = torch.bmm(weights.view(-1, queries, BLOCK), of(self.values))
-        mixed = mixed.view(count, shape.kv_heads, queries, width)
+        mixed = torch.bmm(weights, self._of(self.values, layer, readers))
         return by_row(top[..., 0]), by_row(weights.sum(-1)), by_row(mixed)
 
     # -- memory ------------------------------------------------------------------------------------
@@ -326,19 +379,22 @@ def _readers(
     Returns:
         The readers, and `[n]` which of all their results is whose.
     """
-    end = int(block.max(initial=0)) + 1
+    end = int(block.max(initial=NOBODY)) + 1
     users = np.bincount(block, minlength=end)
     part = np.zeros(len(block), np.int64)
     single = users[block] == 1
     alone = block[single]
     if 2 * len(alone) < end:
         # Most of the pool is not looked at: copying is cheaper than leaving it where it is.
-        known, rows, filled = torch.from_numpy(alone), row[single], written[single]
-        part[single] = np.arange(len(alone))
+        known = torch.from_numpy(np.append(NOBODY, alone))
+        rows, filled = np.append(0, row[single]), np.append(0, written[single])
+        part[single] = np.arange(1, len(rows))
     else:
         known, rows, filled = None, np.zeros(end, np.int64), np.full(end, BLOCK)
         rows[alone], filled[alone], part[single] = row[single], written[single], alone
     bias = np.where(np.arange(BLOCK) < filled[:, None], np.float32(0), np.float32(-np.inf))
+    # The first result is that of no block: lower than all others, and a number.
+    bias[0] = -1e30
     bias = torch.from_numpy(bias)[:, None, None]
     readers = [Readers(known, torch.from_numpy(rows), 1, bias)]
     base = len(rows)
