@@ -37,33 +37,30 @@ _CACHES: dict[str, type[KVCache]] = {
 
 @dataclass(frozen=True)
 class Paging:
-    """How a paged cache is used.
+    """Whether keys and values are in blocks, and in how many.
 
     Attributes:
-        wanted: Whether there is one; None leaves it to the path.
-        tokens: Most tokens in it; None is what all rows take when they are full.
+        paged: Whether they are; otherwise each row has memory for its full length.
+        tokens: Most tokens in blocks; None is what all rows take when they are full.
         reuse: Whether sequences use blocks of earlier ones.
     """
 
-    wanted: bool | None = None
+    paged: bool = False
     tokens: int | None = None
     reuse: bool = True
 
-    def of(self, path: str, device: torch.device) -> bool:
-        """Return whether a path gets a paged cache.
-
-        Raises:
-            ValueError: It is asked of a path that has none.
-        """
-        possible = (path, device.type) == ("torch", "cpu")
-        if self.wanted and not possible:
+    def check(self, path: str, device: torch.device) -> None:
+        """Raise ValueError if a path has no paged cache and is asked for one."""
+        if self.paged and (path, device.type) != ("torch", "cpu"):
             raise ValueError(
-                f"a paged cache is there for the path torch on a CPU, not for {path} on "
-                f"{device.type}; leave paged away"
+                f"rollout.hf.paged_cache is true: the path torch on a CPU has a paged cache, "
+                f"{path} on {device.type} has not; set it to false"
             )
-        if self.tokens is not None and (self.wanted is False or not possible):
-            raise ValueError("max_cache_tokens is for a paged cache; leave it away")
-        return possible if self.wanted is None else self.wanted
+        if self.tokens is not None and not self.paged:
+            raise ValueError(
+                f"rollout.hf.max_cache_tokens is {self.tokens}: it is for a paged cache; set "
+                "rollout.hf.paged_cache to true or leave it out"
+            )
 
 
 @torch.no_grad()
@@ -102,6 +99,7 @@ def build_model(
         raise ValueError(f"kernels is {kernels!r}: {', '.join(KERNELS)} are allowed")
     module.eval()
     path = _path(module, device, dtype, kernels)
+    paging.check(path, device)
     groups = [] if path == "transformers" else fused_groups(module)
     weights = WeightArena(module, device, dtype, groups)
 
@@ -134,7 +132,6 @@ def _assemble(
     memory: float,
     paging: Paging,
 ) -> DecoderModel:
-    paged = paging.of(path, device)
     if path == "transformers":
         from rlinf.hybrid_engines.generation.hf.generic import GenericModel
 
@@ -146,7 +143,7 @@ def _assemble(
     capacity = tokens + -tokens % STRIDE
     room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
     shape = cache_shape(module, _rows_that_fit(slots, tokens, room, device, memory), capacity)
-    if paged:
+    if paging.paged:
         cache: KVCache = PagedCache(shape, device, dtype, paging.tokens, paging.reuse)
     else:
         cache = kind(shape, device, dtype)

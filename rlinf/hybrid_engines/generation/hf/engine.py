@@ -71,7 +71,7 @@ class HFEngine(GenerationEngine):
             take; `max_running` gives way.
         max_prefill_tokens: Most prompt tokens read at once; None is what suits the device.
         paged: Keep keys and values in blocks, taken as sequences need them, instead of a row of
-            `max_length` tokens each; None is where it is known to be as fast (path `torch`, CPU).
+            `max_length` tokens each; the path `torch` on a CPU has that.
         max_cache_tokens: Most tokens of a paged cache; None is what `max_running` responses of
             `max_length` tokens take. With less, the youngest response waits when there is no block
             left, and is read again later.
@@ -95,7 +95,7 @@ class HFEngine(GenerationEngine):
         compiled: bool = False,
         gpu_memory_utilization: float = 0.65,
         max_prefill_tokens: int | None = None,
-        paged: bool | None = None,
+        paged: bool = False,
         max_cache_tokens: int | None = None,
         reuse_prefixes: bool = True,
     ):
@@ -171,6 +171,9 @@ class HFEngine(GenerationEngine):
             cuda_graph_max_rows=settings.cuda_graph_max_bs,
             compiled=settings.compiled,
             gpu_memory_utilization=settings.gpu_memory_utilization,
+            paged=settings.options.get("paged_cache", False),
+            max_cache_tokens=settings.options.get("max_cache_tokens"),
+            reuse_prefixes=settings.options.get("reuse_prefixes", True),
         )
 
     @property

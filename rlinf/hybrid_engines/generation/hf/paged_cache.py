@@ -131,8 +131,9 @@ class PagedCache(KVCache):
         blocks = shape.slots * per_row if most is None else most // BLOCK
         if blocks < per_row:
             raise ValueError(
-                f"max_cache_tokens is {most}: a sequence of {shape.capacity} tokens takes "
-                f"{per_row * BLOCK}, in blocks of {BLOCK}"
+                f"rollout.hf.max_cache_tokens is {most}: a sequence of {shape.capacity} tokens "
+                f"takes {per_row * BLOCK}, in blocks of {BLOCK}; raise it, or shorten "
+                "runner.seq_length"
             )
         self.tables = BlockTables(
             shape.slots, per_row * BLOCK, BLOCK, blocks + 1, _FIRST, reuse=reuse
@@ -282,11 +283,11 @@ class PagedCache(KVCache):
             own.view(-1, width).index_copy_(0, step.places, new.reshape(-1, width))
         q = q.view(rows, shape.kv_heads, shape.group, width) * width**-0.5
         if layout.most == 1:
-            # Nothing has to be joined.
+            # Nothing has to be joined, and what no row has written is left out.
             (readers,) = layout.readers
-            mixed = torch.bmm(
-                self._scores(layer, q, readers).softmax(-1), self._of(self.values, layer, readers)
-            )
+            span = min(step.span, BLOCK)
+            weights = self._scores(layer, q, readers, span).softmax(-1)
+            mixed = torch.bmm(weights, self._of(self.values, layer, readers)[:, :span])
             return mixed.view(-1, shape.kv_heads * shape.group * width).index_select(
                 0, layout.parts
             )
@@ -310,16 +311,17 @@ class PagedCache(KVCache):
             some = some.index_select(0, readers.blocks)
         return some.view(-1, BLOCK, self.shape.head_dim)
 
-    def _scores(self, layer: int, q: Tensor, readers: Readers) -> Tensor:
-        """Multiply queries with blocks: `[N * kv_heads, U * group, BLOCK]`."""
+    def _scores(self, layer: int, q: Tensor, readers: Readers, span: int) -> Tensor:
+        """Multiply queries with the first keys of blocks: `[N * kv_heads, U * group, span]`."""
         kv_heads, users = self.shape.kv_heads, readers.users
         asked = q.index_select(0, readers.rows)
         if users > 1:
             asked = asked.unflatten(0, (-1, users)).transpose(1, 2)
         asked = asked.reshape(-1, users * self.shape.group, self.shape.head_dim)
-        scores = torch.bmm(asked, self._of(self.keys, layer, readers).transpose(1, 2))
+        keys = self._of(self.keys, layer, readers)[:, :span]
+        scores = torch.bmm(asked, keys.transpose(1, 2))
         if readers.bias is not None:
-            scores.view(-1, kv_heads, *scores.shape[1:]).add_(readers.bias)
+            scores.view(-1, kv_heads, *scores.shape[1:]).add_(readers.bias[..., :span])
         return scores
 
     def _look(self, layer: int, q: Tensor, readers: Readers) -> tuple[Tensor, Tensor, Tensor]:
@@ -338,7 +340,7 @@ class PagedCache(KVCache):
                 x = x.view(-1, shape.kv_heads, users, shape.group, *x.shape[2:]).transpose(1, 2)
             return x.reshape(-1, heads, *x.shape[4 if users > 1 else 2 :])
 
-        scores = self._scores(layer, q, readers)
+        scores = self._scores(layer, q, readers, BLOCK)
         top = scores.amax(-1, keepdim=True)
         weights = scores.sub_(top).exp_()
         mixed = torch.bmm(weights, self._of(self.values, layer, readers))

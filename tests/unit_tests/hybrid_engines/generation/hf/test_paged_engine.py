@@ -23,7 +23,8 @@ def block(request, monkeypatch):
 
 
 def engine(model=None, **keys):
-    return HFEngine(model or tiny(), **{"max_length": LENGTH, "max_running": 8, **keys})
+    defaults = {"max_length": LENGTH, "max_running": 8, "paged": True}
+    return HFEngine(model or tiny(), **{**defaults, **keys})
 
 
 def asked(count, seed, groups=4, alike=True):
@@ -256,8 +257,11 @@ def test_a_pool_that_is_mostly_empty_is_not_looked_at():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"kernels": "transformers", "paged": True}, "not for transformers on cpu"),
-        ({"paged": False, "max_cache_tokens": 500}, "max_cache_tokens is for a paged cache"),
+        ({"kernels": "transformers", "paged": True}, "transformers on cpu has not"),
+        (
+            {"paged": False, "max_cache_tokens": 500},
+            "max_cache_tokens is 500: it is for a paged cache",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(keys, message):
