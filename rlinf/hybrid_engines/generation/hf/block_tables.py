@@ -77,8 +77,7 @@ class BlockTables:
         pool.share(found)
         full, rest = divmod(len(prefix), size)
         need = full - len(found) + (len(rows) if rest else 0)
-        under_way = int(np.count_nonzero(self.taken))
-        if not self._provide(need + (under_way + len(rows) if under_way else 0)):
+        if not self._provide(need + self._spare(full + (rest > 0), len(rows))):
             pool.release(found)
             return False
         self.changes += 1
@@ -139,6 +138,14 @@ class BlockTables:
             state[target] = state[source]
             state[source] = empty
         self.changes += 1
+
+    def _spare(self, blocks: int, rows: int) -> int:
+        """Return how many blocks stay free when so many rows begin with so many blocks."""
+        if not self.taken.any():
+            return 0
+        longest = self.table.shape[1]
+        under_way = np.count_nonzero(self.taken & (self.counts < longest))
+        return int(under_way) + (rows if blocks < longest else 0)
 
     def _provide(self, need: int) -> bool:
         """Let the pool grow if it must and may."""

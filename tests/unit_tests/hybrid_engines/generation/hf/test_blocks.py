@@ -196,3 +196,21 @@ def test_a_group_shares_the_full_blocks_of_its_prompt():
     assert (tables.table[[0, 1, 3], :2] == tables.table[0, :2]).all()
     assert len(set(tables.table[[0, 1, 3], 2])) == 3
     assert tables.extend(np.array([12, 11, 0, 12])) and tables.pool.used == 2 + 5
+
+
+def test_a_pool_for_all_rows_never_refuses():
+    generator = random.Random(3)
+    tables = BlockTables(6, 4 * SIZE, SIZE, 6 * 4 + 1, 2)
+    for round_ in range(50):
+        positions = np.zeros(6, np.int64)
+        for row in range(6):
+            prompt = [generator.randrange(9) for _ in range(generator.randint(1, 4 * SIZE))]
+            assert tables.claim(prompt, [row])
+            tables.keep(prompt, row)
+            positions[row] = len(prompt)
+        while (positions < 4 * SIZE).any():
+            assert tables.extend(np.minimum(positions, 4 * SIZE - 1))
+            positions += 1
+        for row in range(6):
+            tables.release(row)
+        assert tables.pool.used == 0, round_
