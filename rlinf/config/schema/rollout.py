@@ -19,7 +19,7 @@ class HfConfig(Section):
     paged_cache: bool = Field(
         False,
         description="Keep keys and values in blocks that sequences take as they need them: less "
-        "memory, slower on short contexts. On a CPU only.",
+        "memory, slower where contexts have several. On a CPU only.",
     )
     max_cache_tokens: Int | None = Field(
         None,
