@@ -8,7 +8,7 @@ when a row goes on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class BlockTables:
         most: Blocks at most, `NOBODY` included.
         count: Blocks at first; None is all.
         reuse: Whether sequences use what others left.
+        grow: Takes the memory of so many blocks in all, at most `most`, and returns how many there
+            are then: more, if it takes memory in large pieces, fewer, if there is none left.
 
     Attributes:
         pool: The blocks.
@@ -46,6 +48,7 @@ class BlockTables:
         most: int,
         count: int | None = None,
         reuse: bool = True,
+        grow: Callable[[int], int] = lambda count: count,
     ):
         assert capacity % size == 0 and most > capacity // size
         self.pool = BlockPool(most if count is None else min(count, most), size)
@@ -56,6 +59,7 @@ class BlockTables:
         self.changes = 0
         self._most = most
         self._reuse = reuse
+        self._grow = grow
 
     def claim(self, prefix: Sequence[int], rows: Sequence[int]) -> bool:
         """Take the blocks of a prefix for rows that have none.
@@ -151,7 +155,5 @@ class BlockTables:
         """Let the pool grow if it must and may."""
         missing = need - self.pool.available
         if missing > 0 and self.pool.count < self._most:
-            # By half at least, since growing copies all blocks.
-            more = max(missing, self.pool.count // 2)
-            self.pool.grow(min(self._most, self.pool.count + more))
+            self.pool.grow(min(self._most, self._grow(min(self._most, self.pool.count + missing))))
         return self.pool.available >= need

@@ -49,9 +49,11 @@ class Prefill:
         longest: Tokens of the longest sequence.
         ends: `[P + 1]` int32, where sequences begin and end in T, when they are packed.
         kept: `[K]`, packed or paged: which of the T tokens to write, once per row.
-        places: `[K]`, packed: where in the cache, row * capacity + position; paged: those of each
-            head.
-        begins: `[P]`, paged: tokens of each sequence that are there already; None if none is.
+        places: `[K]`, packed: where in the cache, row * capacity + position; paged: as the cache
+            counts.
+        blocks: `[P, N]`, paged: the blocks of each sequence, as the cache counts them, if tokens
+            of any are there already; None if not.
+        seen: `[P, 1, L, N * block]`, paged: which tokens of these blocks each token sees.
     """
 
     tokens: Tensor
@@ -63,7 +65,8 @@ class Prefill:
     ends: Tensor | None = None
     kept: Tensor | None = None
     places: Tensor | None = None
-    begins: Tensor | None = None
+    blocks: Tensor | None = None
+    seen: Tensor | None = None
 
 
 @dataclass
@@ -96,8 +99,11 @@ class KVCache(ABC):
     Attributes:
         keys: Of each layer, by default `[slots, kv_heads, capacity, D]`.
         values: Likewise.
+        table: Where the blocks of each row are, for kernels on the device that look them up; None
+            if rows are contiguous or the host looks them up.
     """
 
+    table: Tensor | None = None
     packed = False
     """Whether prefills come packed instead of padded."""
     fixed_span = False
@@ -194,9 +200,9 @@ class KVCache(ABC):
         Returns:
             `[T, heads * D]`.
         """
+        self._keep(layer, k, v, batch)
         count = batch.last.shape[0]
         q, k, v = (x.view(count, batch.longest, -1, x.shape[-1]).transpose(1, 2) for x in (q, k, v))
-        self._keep(layer, k, v, batch)
         group = self.shape.group
         if group > 1:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -225,7 +231,7 @@ class KVCache(ABC):
 
     @abstractmethod
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
-        """Write keys and values `[P, kv_heads, L, D]` into the rows of a batch."""
+        """Write keys and values `[T, kv_heads, D]` into the rows of a batch."""
 
 
 class SdpaCache(KVCache):
@@ -264,6 +270,7 @@ class SdpaCache(KVCache):
 
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
         for own, new in ((self.keys[layer], k), (self.values[layer], v)):
+            new = new.unflatten(0, (-1, batch.longest)).transpose(1, 2)
             own[:, :, : batch.longest].index_copy_(0, batch.rows, new[batch.source])
 
 

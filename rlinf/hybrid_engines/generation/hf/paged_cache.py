@@ -1,8 +1,6 @@
-"""A paged cache: keys and values in blocks that sequences take as they need them.
+"""A paged cache in the memory of the host.
 
-Memory. Blocks of `BLOCK` tokens lie in one tensor per layer, `[blocks, kv_heads, BLOCK, D]`, which
-grows when more are needed. `BlockTables` says which row has which; samples of a group share the
-full blocks of their prompt, and a sequence that begins like an earlier one uses what that one left.
+Memory. Blocks lie in one tensor per layer, `[blocks, kv_heads, block, D]`, which grows by need.
 
 Attention. Gathering the blocks of each row would copy all keys and values in every step. Instead
 queries go to the blocks, which stay where they are: each block is multiplied with the queries of
@@ -17,21 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from rlinf.hybrid_engines.generation.hf.block_tables import BlockTables
+from rlinf.hybrid_engines.generation.hf.block_cache import BlockCache
 from rlinf.hybrid_engines.generation.hf.blocks import NOBODY
-from rlinf.hybrid_engines.generation.hf.kv_cache import (
-    CacheShape,
-    Decode,
-    KVCache,
-    Prefill,
-    source_of,
-)
-
-BLOCK = 64
-"""Tokens per block: with fewer, products of matrices are too small for a CPU."""
+from rlinf.hybrid_engines.generation.hf.kv_cache import CacheShape, Decode, Prefill
 
 _FIRST = 16
 """Blocks at first."""
@@ -45,7 +33,7 @@ class Readers:
         blocks: `[N]`, which; None is the first N of the pool.
         rows: `[N * U]`, the rows that look at each; some are there to fill up.
         users: U.
-        bias: `[N, 1, 1, BLOCK]` of 0 and -inf, what is not written yet; None if all is.
+        bias: `[N, 1, 1, block]` of 0 and -inf, what is not written yet; None if all is.
     """
 
     blocks: Tensor | None
@@ -87,7 +75,8 @@ class Layout:
         if not np.array_equal(mine, self.positions + 1):
             return False
         self.positions = mine
-        self.readers[0].bias.numpy()[self.newest, 0, 0, mine % BLOCK] = 0
+        bias = self.readers[0].bias.numpy()
+        bias[self.newest, 0, 0, mine % bias.shape[-1]] = 0
         return True
 
 
@@ -96,7 +85,7 @@ class PagedDecode(Decode):
     """A decoding step over blocks.
 
     Attributes:
-        places: `[B * kv_heads]`, where the new tokens go in `[blocks * kv_heads * BLOCK, D]`.
+        places: `[B * kv_heads]`, where the new tokens go in `[blocks * kv_heads * block, D]`.
         layout: Who looks at what.
     """
 
@@ -104,18 +93,10 @@ class PagedDecode(Decode):
     layout: Layout | None = None
 
 
-class PagedCache(KVCache):
-    """Blocks of `[kv_heads, BLOCK, D]` in the memory of the host, for the path `torch`.
+class PagedCache(BlockCache):
+    """Blocks of `[kv_heads, block, D]` in the memory of the host, for the path `torch`.
 
-    Args:
-        shape: Its sizes; the capacity is rounded up to whole blocks.
-        device: The CPU.
-        dtype: Number format.
-        most: Most tokens; None is what `slots` full rows take.
-        reuse: Whether sequences use the blocks of earlier ones.
-
-    Raises:
-        ValueError: One sequence has more tokens than that.
+    See `BlockCache` for the arguments.
     """
 
     def __init__(
@@ -126,117 +107,28 @@ class PagedCache(KVCache):
         most: int | None = None,
         reuse: bool = True,
     ):
-        super().__init__(shape, device, dtype)
-        per_row = -(-shape.capacity // BLOCK)
-        blocks = shape.slots * per_row if most is None else most // BLOCK
-        if blocks < per_row:
-            raise ValueError(
-                f"rollout.hf.max_cache_tokens is {most}: a sequence of {shape.capacity} tokens "
-                f"takes {per_row * BLOCK}, in blocks of {BLOCK}; raise it, or shorten "
-                "runner.seq_length"
-            )
-        self.tables = BlockTables(
-            shape.slots, per_row * BLOCK, BLOCK, blocks + 1, _FIRST, reuse=reuse
-        )
+        super().__init__(shape, device, dtype, most, reuse)
+        self.tables = self._new_tables(_FIRST)
         self._heads = np.arange(shape.kv_heads)
         self._layout: Layout | None = None
 
-    def free(self) -> None:
-        """See the base."""
-        super().free()
-        self.tables.pool.forget()
-
-    def claim(self, prefix: Sequence[int], rows: Sequence[int]) -> bool:
-        """See the base."""
-        enough = self.tables.claim(prefix, rows)
-        self._grow()
-        return enough
-
-    def reused(self, row: int) -> int:
-        """See the base."""
-        return int(self.tables.read[row])
-
-    def extend(self, positions: np.ndarray) -> bool:
-        """See the base."""
-        enough = self.tables.extend(positions)
-        self._grow()
-        return enough
-
-    def release(self, row: int, tokens: Sequence[int]) -> None:
-        """See the base."""
-        self.tables.keep(tokens, row)
-        self.tables.release(row)
-
-    def forget(self) -> None:
-        """See the base."""
-        self.tables.pool.forget()
-
-    def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
-        """See the base."""
-        self.tables.move(source, target)
-
     # -- prompts -----------------------------------------------------------------------------------
 
-    def plan(self, prefixes: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Prefill:
-        """Lay out what has to be read of sequences, and let later ones use their blocks."""
-        tables = self.tables
-        begins = [self.reused(each[0]) for each in rows]
-        sizes = [len(prefix) - begin for prefix, begin in zip(prefixes, begins, strict=True)]
-        count, longest = len(prefixes), max(sizes)
-        tokens = np.zeros((count, longest), np.int64)
-        kept, places = [], []
-        for index, (prefix, begin, size) in enumerate(zip(prefixes, begins, sizes, strict=True)):
-            tokens[index, :size] = prefix[begin:]
-            full = len(prefix) - len(prefix) % BLOCK
-            # Full blocks are written once, the rest for every row.
-            for number, row in enumerate(rows[index]):
-                at = np.arange(full if number else begin, len(prefix))
-                kept.append(index * longest + at - begin)
-                places.append(self._places(tables.table[row, at // BLOCK], at))
-            tables.keep(prefix, rows[index][0])
-        positions = np.array(begins)[:, None] + np.arange(longest)
-        last = np.arange(count) * longest + np.array(sizes) - 1
-        return Prefill(
-            tokens=torch.from_numpy(tokens).view(-1),
-            positions=torch.from_numpy(np.minimum(positions, self.shape.capacity - 1)).view(-1),
-            last=torch.from_numpy(last),
-            rows=torch.tensor([each[0] for each in rows]),
-            source=source_of(rows, self._device),
-            longest=longest,
-            begins=torch.tensor(begins) if any(begins) else None,
-            kept=torch.from_numpy(np.concatenate(kept)),
-            places=torch.from_numpy(np.concatenate(places).reshape(-1)),
-        )
-
-    def prefill(self, layer: int, q: Tensor, k: Tensor, v: Tensor, batch: Prefill) -> Tensor:
-        """See the base."""
-        if batch.begins is None:
-            return super().prefill(layer, q, k, v, batch)
-        count, longest, shape = batch.last.shape[0], batch.longest, self.shape
-        self._write(layer, k, v, batch)
-        table = self.tables.table[batch.rows.numpy()]
-        span = -(-int(batch.positions.max() + 1) // BLOCK)
-        blocks = torch.from_numpy(table[:, :span]).reshape(-1)
-        keys, values = (
-            own[layer]
-            .index_select(0, blocks)
-            .view(count, span, shape.kv_heads, BLOCK, -1)
-            .transpose(1, 2)
-            .reshape(count, shape.kv_heads, span * BLOCK, -1)
-            .repeat_interleave(shape.group, 1)
-            for own in (self.keys, self.values)
-        )
-        seen = torch.arange(span * BLOCK) <= batch.positions.view(count, longest, 1)
-        q = q.view(count, longest, -1, shape.head_dim).transpose(1, 2)
-        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen[:, None])
-        return out.transpose(1, 2).reshape(count * longest, -1)
-
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
-        self._write(layer, *(x.transpose(1, 2).flatten(0, 1) for x in (k, v)), batch)
-
-    def _write(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
         for own, new in ((self.keys[layer], k), (self.values[layer], v)):
             own.view(-1, new.shape[-1]).index_copy_(0, batch.places, new[batch.kept].flatten(0, 1))
+
+    def _read(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        count, span = blocks.shape
+        keys, values = (
+            own[layer]
+            .index_select(0, blocks.view(-1))
+            .view(count, span, self.shape.kv_heads, self.block, -1)
+            .transpose(1, 2)
+            .reshape(count, self.shape.kv_heads, span * self.block, -1)
+            for own in (self.keys, self.values)
+        )
+        return keys, values
 
     # -- decoding ----------------------------------------------------------------------------------
 
@@ -253,13 +145,13 @@ class PagedCache(KVCache):
 
     def _laid_out(self, positions: np.ndarray) -> Layout:
         tables, rows = self.tables, len(positions)
-        counts = np.where(tables.taken[:rows], positions // BLOCK + 1, 0)
+        counts = np.where(tables.taken[:rows], positions // self.block + 1, 0)
         row = np.repeat(np.arange(rows), counts)
         ends = counts.cumsum()
         index = np.arange(len(row)) - np.repeat(ends - counts, counts)
         block = tables.table[row, index]
-        written = np.minimum(positions[row] + 1 - index * BLOCK, BLOCK)
-        readers, part = _readers(block, row, written)
+        written = np.minimum(positions[row] + 1 - index * self.block, self.block)
+        readers, part = _readers(block, row, written, self.block)
         most = max(1, int(counts.max()))
         parts = np.zeros((rows, most), np.int64)
         parts[row, index] = part
@@ -285,7 +177,7 @@ class PagedCache(KVCache):
         if layout.most == 1:
             # Nothing has to be joined, and what no row has written is left out.
             (readers,) = layout.readers
-            span = min(step.span, BLOCK)
+            span = min(step.span, self.block)
             weights = self._scores(layer, q, readers, span).softmax(-1)
             mixed = torch.bmm(weights, self._of(self.values, layer, readers)[:, :span])
             return mixed.view(-1, shape.kv_heads * shape.group * width).index_select(
@@ -303,13 +195,13 @@ class PagedCache(KVCache):
         return mixed.mul_(factor[..., None]).sum(1).view(rows, -1)
 
     def _of(self, own: Sequence[Tensor], layer: int, readers: Readers) -> Tensor:
-        """Return the blocks of readers, `[N * kv_heads, BLOCK, D]`."""
+        """Return the blocks of readers, `[N * kv_heads, block, D]`."""
         some = own[layer]
         if readers.blocks is None:
             some = some[: len(readers.rows)]
         else:
             some = some.index_select(0, readers.blocks)
-        return some.view(-1, BLOCK, self.shape.head_dim)
+        return some.view(-1, self.block, self.shape.head_dim)
 
     def _scores(self, layer: int, q: Tensor, readers: Readers, span: int) -> Tensor:
         """Multiply queries with the first keys of blocks: `[N * kv_heads, U * group, span]`."""
@@ -340,7 +232,7 @@ class PagedCache(KVCache):
                 x = x.view(-1, shape.kv_heads, users, shape.group, *x.shape[2:]).transpose(1, 2)
             return x.reshape(-1, heads, *x.shape[4 if users > 1 else 2 :])
 
-        scores = self._scores(layer, q, readers, BLOCK)
+        scores = self._scores(layer, q, readers, self.block)
         top = scores.amax(-1, keepdim=True)
         weights = scores.sub_(top).exp_()
         mixed = torch.bmm(weights, self._of(self.values, layer, readers))
@@ -349,27 +241,27 @@ class PagedCache(KVCache):
     # -- memory ------------------------------------------------------------------------------------
 
     def _size(self) -> tuple[int, ...]:
-        return (self.tables.pool.count, self.shape.kv_heads, BLOCK, self.shape.head_dim)
+        return (self.tables.pool.count, self.shape.kv_heads, self.block, self.shape.head_dim)
 
-    def _grow(self) -> None:
-        """Take the memory of the blocks that the pool has more."""
-        if not self.keys or self.keys[0].shape[0] == self.tables.pool.count:
-            return
+    def _grow(self, count: int) -> int:
+        # By half at least, since all blocks are copied.
+        own = self.tables.pool.count
+        count = min(self._most, max(count, own + own // 2))
         for layers in (self.keys, self.values):
             for index, old in enumerate(layers):
-                new = torch.zeros(self._size(), dtype=self._dtype, device=self._device)
-                new[: old.shape[0]] = old
-                layers[index] = new
+                size = (count, *old.shape[1:])
+                layers[index] = torch.zeros(size, dtype=self._dtype, device=self._device)
+                layers[index][: old.shape[0]] = old
+        return count
 
     def _places(self, blocks: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return where tokens of blocks go, `[n, kv_heads]`."""
-        return (blocks[:, None] * len(self._heads) + self._heads) * BLOCK + positions[
-            :, None
-        ] % BLOCK
+        """Return rows of `[blocks * kv_heads * block, D]`, `[n, kv_heads]`."""
+        heads = blocks[:, None] * len(self._heads) + self._heads
+        return heads * self.block + positions[:, None] % self.block
 
 
 def _readers(
-    block: np.ndarray, row: np.ndarray, written: np.ndarray
+    block: np.ndarray, row: np.ndarray, written: np.ndarray, tokens: int
 ) -> tuple[list[Readers], np.ndarray]:
     """Put blocks together that have about as many rows.
 
@@ -377,6 +269,7 @@ def _readers(
         block: `[n]`, a block of a row.
         row: `[n]`, the row.
         written: `[n]`, tokens of the block that the row has written; all, if others share it.
+        tokens: Of a full block.
 
     Returns:
         The readers, and `[n]` which of all their results is whose.
@@ -392,9 +285,9 @@ def _readers(
         rows, filled = np.append(0, row[single]), np.append(0, written[single])
         part[single] = np.arange(1, len(rows))
     else:
-        known, rows, filled = None, np.zeros(end, np.int64), np.full(end, BLOCK)
+        known, rows, filled = None, np.zeros(end, np.int64), np.full(end, tokens)
         rows[alone], filled[alone], part[single] = row[single], written[single], alone
-    bias = np.where(np.arange(BLOCK) < filled[:, None], np.float32(0), np.float32(-np.inf))
+    bias = np.where(np.arange(tokens) < filled[:, None], np.float32(0), np.float32(-np.inf))
     # The first result is that of no block: lower than all others, and a number.
     bias[0] = -1e30
     bias = torch.from_numpy(bias)[:, None, None]

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from rlinf.hybrid_engines.generation import GenerationRequest, SamplingParams
-from rlinf.hybrid_engines.generation.hf import paged_cache
+from rlinf.hybrid_engines.generation.hf.block_cache import BlockCache
 from rlinf.hybrid_engines.generation.hf.engine import HFEngine
+from rlinf.hybrid_engines.generation.hf.paged_cache import _readers
 from tests.unit_tests.hybrid_engines.generation.tiny import LEAN_FAMILIES, VOCABULARY, tiny
 
 LENGTH = 95
@@ -18,7 +19,7 @@ LENGTH = 95
 
 @pytest.fixture(params=[4, 16])
 def block(request, monkeypatch):
-    monkeypatch.setattr(paged_cache, "BLOCK", request.param)
+    monkeypatch.setattr(BlockCache, "block", request.param)
     return request.param
 
 
@@ -122,7 +123,7 @@ def test_random_requests(block, seed, reuse):
 
 @pytest.mark.parametrize("family", LEAN_FAMILIES)
 def test_all_families(family, monkeypatch):
-    monkeypatch.setattr(paged_cache, "BLOCK", 4)
+    monkeypatch.setattr(BlockCache, "block", 4)
     model, requests = tiny(family), asked(6, 11)
     reference = engine(model, paged=False).generate(requests)
     same(engine(model).generate(requests), reference)
@@ -227,7 +228,7 @@ def test_sleep_gives_all_memory_back(block):
 
 
 def test_memory_follows_the_contexts(monkeypatch):
-    monkeypatch.setattr(paged_cache, "BLOCK", 4)
+    monkeypatch.setattr(BlockCache, "block", 4)
     model = tiny()
     keys = {"max_length": 239, "max_running": 64}
     paged, whole = engine(model, **keys), engine(model, paged=False, **keys)
@@ -245,10 +246,10 @@ def test_memory_follows_the_contexts(monkeypatch):
 def test_a_pool_that_is_mostly_empty_is_not_looked_at():
     """A single response left of many: its blocks are copied rather than all multiplied."""
     block = np.array([50, 3])
-    readers, part = paged_cache._readers(block, np.array([0, 0]), np.array([64, 10]))
+    readers, part = _readers(block, np.array([0, 0]), np.array([64, 10]), 64)
     assert readers[0].blocks.tolist() == [0, 50, 3] and part.tolist() == [1, 2]
     block = np.array([1, 2, 3, 1])
-    readers, part = paged_cache._readers(block, np.array([0, 0, 1, 1]), np.array([64, 10, 9, 64]))
+    readers, part = _readers(block, np.array([0, 0, 1, 1]), np.array([64, 10, 9, 64]), 64)
     assert readers[0].blocks is None and readers[0].rows.tolist() == [0, 0, 0, 1]
     assert readers[1].blocks.tolist() == [1] and readers[1].rows.tolist() == [0, 1]
     assert part.tolist() == [4, 2, 3, 5]
