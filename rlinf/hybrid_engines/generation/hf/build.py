@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from rlinf.hybrid_engines.generation.hf.device_block_cache import DeviceBlockCache
 from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
-from rlinf.hybrid_engines.generation.hf.kv_cache import BmmCache, KVCache, SdpaCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import BmmCache, CacheShape, KVCache, SdpaCache
 from rlinf.hybrid_engines.generation.hf.lean import LeanModel, cache_shape, fused_groups
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel, check_against_module
 from rlinf.hybrid_engines.generation.hf.paged_cache import PagedCache
@@ -51,10 +52,10 @@ class Paging:
 
     def check(self, path: str, device: torch.device) -> None:
         """Raise ValueError if a path has no paged cache and is asked for one."""
-        if self.paged and (path, device.type) != ("torch", "cpu"):
+        if self.paged and path != "triton" and (path, device.type) != ("torch", "cpu"):
             raise ValueError(
-                f"rollout.hf.paged_cache is true: the path torch on a CPU has a paged cache, "
-                f"{path} on {device.type} has not; set it to false"
+                f"rollout.hf.paged_cache is true: the path triton, and torch on a CPU, have a "
+                f"paged cache, {path} on {device.type} has not; set it to false"
             )
         if self.tokens is not None and not self.paged:
             raise ValueError(
@@ -116,6 +117,8 @@ def build_model(
     try:
         return assembled(path)
     except Exception as error:  # a compiler of kernels fails in many ways
+        if paging.paged:
+            raise
         logger.error("the %s kernels fail, so decoding is slower: %s", path, error)
         return assembled("torch")
 
@@ -139,19 +142,54 @@ def _assemble(
         # It knows the memory of a row only now, and takes it later.
         model.slots = _rows_that_fit(slots, tokens, model.bytes_per_row(), device, memory)
         return model
-    kind = BmmCache if (path, device.type) == ("torch", "cpu") else _CACHES[path]
     capacity = tokens + -tokens % STRIDE
-    room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
-    shape = cache_shape(module, _rows_that_fit(slots, tokens, room, device, memory), capacity)
     if paging.paged:
-        cache: KVCache = PagedCache(shape, device, dtype, paging.tokens, paging.reuse)
+        cache = _blocks(path, cache_shape(module, slots, capacity), device, dtype, memory, paging)
     else:
-        cache = kind(shape, device, dtype)
+        kind = BmmCache if (path, device.type) == ("torch", "cpu") else _CACHES[path]
+        room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
+        rows = _rows_that_fit(slots, tokens, room, device, memory)
+        cache = kind(cache_shape(module, rows, capacity), device, dtype)
     if path == "triton":
         return TritonModel(module, weights, cache)
     model = LeanModel(module, weights, cache, compiled)
     model.path = path
     return model
+
+
+def _blocks(
+    path: str,
+    shape: CacheShape,
+    device: torch.device,
+    dtype: torch.dtype,
+    memory: float,
+    paging: Paging,
+) -> KVCache:
+    """Return a paged cache: all rows wanted, and blocks as the memory allows."""
+    kind = PagedCache if path == "torch" else DeviceBlockCache
+    tokens = shape.slots * (shape.capacity + -shape.capacity % kind.block)
+    if paging.tokens is not None:
+        tokens = paging.tokens
+    if device.type == "cuda":
+        total, left = _memory(device, memory)
+        # One block is that of rows without a sequence.
+        fit = (left // DeviceBlockCache.block_bytes(shape, dtype) - 1) * kind.block
+        if fit < shape.capacity + -shape.capacity % kind.block:
+            raise ValueError(
+                f"no sequence of {shape.capacity} tokens fits on {device}: "
+                f"rollout.gpu_memory_utilization {memory:g} of {total / 2**30:.1f} GiB leaves room "
+                f"for {max(fit, 0)} tokens; raise it or shorten runner.seq_length"
+            )
+        if fit < tokens:
+            logger.warning(
+                "keys and values of %d tokens fit on %s, not of %d: responses wait if they need "
+                "more",
+                fit,
+                device,
+                tokens,
+            )
+            tokens = fit
+    return kind(shape, device, dtype, tokens, paging.reuse)
 
 
 def load_model(settings: EngineSettings) -> nn.Module:
@@ -211,11 +249,16 @@ def _path(module: nn.Module, device: torch.device, dtype: torch.dtype, kernels: 
     return "torch"
 
 
+def _memory(device: torch.device, part: float) -> tuple[int, int]:
+    """Return the bytes of a CUDA device, and how many of this part of them are left."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    return total, int(part * total) - torch.cuda.memory_allocated(device)
+
+
 def _rows_that_fit(slots: int, tokens: int, room: int, device: torch.device, memory: float) -> int:
     if device.type != "cuda":
         return slots
-    total = torch.cuda.get_device_properties(device).total_memory
-    left = int(memory * total) - torch.cuda.memory_allocated(device)
+    total, left = _memory(device, memory)
     fit = min(slots, left // room)
     numbers = (
         f"rollout.gpu_memory_utilization {memory:g} of {total / 2**30:.1f} GiB leaves "

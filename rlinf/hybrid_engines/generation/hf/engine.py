@@ -68,12 +68,12 @@ class HFEngine(GenerationEngine):
         cuda_graph_max_rows: Largest batch with a graph; None is all.
         compiled: Let `torch.compile` fuse small operations (CUDA).
         gpu_memory_utilization: Part of the memory of a CUDA device that weights and cache may
-            take; `max_running` gives way.
+            take; `max_running` gives way, or the tokens of a paged cache.
         max_prefill_tokens: Most prompt tokens read at once; None is what suits the device.
         paged: Keep keys and values in blocks, taken as sequences need them, instead of a row of
-            `max_length` tokens each; the path `torch` on a CPU has that.
+            `max_length` tokens each; the path `triton`, and `torch` on a CPU, have that.
         max_cache_tokens: Most tokens of a paged cache; None is what `max_running` responses of
-            `max_length` tokens take. With less, the youngest response waits when there is no block
+            `max_length` tokens take, or what fits into the memory. With less, the youngest response waits when there is no block
             left, and is read again later.
         reuse_prefixes: Let sequences use the blocks of others that began with the same tokens.
     """
@@ -133,6 +133,7 @@ class HFEngine(GenerationEngine):
         self._behind = 1 if self._on_cuda else 0
         self._pinned: list[Tensor] = []
         self._weights_away = False
+        self._most_running = self._slots
         self._counts = dict.fromkeys(
             (
                 "prefills",
@@ -257,14 +258,17 @@ class HFEngine(GenerationEngine):
 
     def _admit(self) -> None:
         """Give waiting packs rows, when enough are free to be worth reading prompts."""
-        room = self._slots - self._table.running
-        if not self._waiting or room < max(1, self._slots // 8):
+        running = self._table.running
+        if not self._waiting or self._most_running - running < max(1, self._most_running // 8):
             return
+        self._most_running = self._slots
         free = self._table.free[::-1]
         chosen = []
         while self._waiting and len(self._waiting[0].responses) <= len(free):
             pack = self._claimed(self._waiting[0], free)
             if pack is None:
+                # More do not fit: read the next ones when some of these have ended.
+                self._most_running = self._table.running
                 break
             for response in pack.responses:
                 self._lanes.take(response)
