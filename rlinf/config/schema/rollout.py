@@ -19,13 +19,14 @@ class HfConfig(Section):
     paged_cache: bool = Field(
         False,
         description="Keep keys and values in blocks that sequences take as they need them: less "
-        "memory, slower where contexts have several. On a CPU only.",
+        "memory, equal results. On CUDA by the Triton kernels; on a CPU slower where contexts have "
+        "several blocks.",
     )
     max_cache_tokens: Int | None = Field(
         None,
         gt=0,
         description="Most tokens of a paged cache; null is what max_running_requests full "
-        "sequences take.",
+        "sequences take, on CUDA within gpu_memory_utilization.",
     )
     reuse_prefixes: bool = Field(
         True, description="Let sequences use blocks of others that begin with the same tokens."

@@ -19,8 +19,8 @@ from rlinf.hybrid_engines.generation.hf.kv_cache import CacheShape, Decode, Pref
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES = 128 * 2**20
-"""Memory that is taken at a time, if a block has less."""
+CHUNK_BYTES = 32 * 2**20
+"""Most memory that is taken at a time, if a block has less; a multiple of what CUDA gives."""
 
 
 class DeviceBlockCache(BlockCache):
@@ -46,8 +46,8 @@ class DeviceBlockCache(BlockCache):
         reuse: bool = True,
     ):
         super().__init__(shape, device, dtype, most, reuse)
-        chunks = -(-self._most * self.block_bytes(shape, dtype) // CHUNK_BYTES)
-        self._per_chunk = -(-self._most // min(chunks, self._most))
+        fit = CHUNK_BYTES // self.block_bytes(shape, dtype)
+        self._per_chunk = min(max(fit, 1), self._most)
         self._chunks: list[Tensor] = []
         self._places_of = np.zeros(0, np.int64)
         self._sent = np.zeros((shape.slots, self._per_row), np.int64)

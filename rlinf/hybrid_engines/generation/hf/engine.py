@@ -73,8 +73,8 @@ class HFEngine(GenerationEngine):
         paged: Keep keys and values in blocks, taken as sequences need them, instead of a row of
             `max_length` tokens each; the path `triton`, and `torch` on a CPU, have that.
         max_cache_tokens: Most tokens of a paged cache; None is what `max_running` responses of
-            `max_length` tokens take, or what fits into the memory. With less, the youngest response waits when there is no block
-            left, and is read again later.
+            `max_length` tokens take, or what fits into the memory. With less, the youngest response
+            waits when there is no block left, and is read again later.
         reuse_prefixes: Let sequences use the blocks of others that began with the same tokens.
     """
 

@@ -194,6 +194,8 @@ def _attend(queries, keys, values, table, positions, out, tops, sums, capacity, 
     # Of a row, or of a block: keys that are looked at together lie in one block.
     inner = tl.arange(0, KEYS)[:, None] * WIDTH + place[None, :]
 
+    if BLOCK:
+        block = tl.load(table + row * blocks + tl.minimum(begin // BLOCK, blocks - 1))
     top = tl.full((QUERIES,), float("-inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
@@ -201,8 +203,10 @@ def _attend(queries, keys, values, table, positions, out, tops, sums, capacity, 
         key = start + tl.arange(0, KEYS)
         seen = key < end
         if BLOCK:
-            block = tl.load(table + row * blocks + start // BLOCK) * STEP
-            of_key = block + (kv_head * BLOCK + start % BLOCK) * WIDTH + inner
+            of_key = block * STEP + (kv_head * BLOCK + start % BLOCK) * WIDTH + inner
+            # The next one, so that the loads of keys do not wait for it.
+            following = tl.minimum((start + KEYS) // BLOCK, blocks - 1)
+            block = tl.load(table + row * blocks + following)
         else:
             of_key = ((row * kv_heads + kv_head) * capacity + start) * WIDTH + inner
         k = tl.load(keys + of_key, mask=seen[:, None], other=0.0)
@@ -322,7 +326,7 @@ def write_blocks(
         values: Likewise.
     """
     _, kv_heads, block, width = keys.shape
-    assert k.stride()[1:] == v.stride()[1:] == (width, 1), f"{k.stride()}, {v.stride()}"
+    assert k[0].is_contiguous() and v[0].is_contiguous(), f"{k.stride()}, {v.stride()}"
     _write_blocks[(len(tokens),)](
         k, v, tokens, places, keys, values, k.stride(0), v.stride(0), kv_heads, width,
         triton.next_power_of_2(kv_heads), block, UNIT,

@@ -24,7 +24,6 @@ from rlinf.hybrid_engines.generation.hf.engine import HFEngine, Launch
 from rlinf.hybrid_engines.generation.hf.kv_cache import CacheShape, Decode
 from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
 from tests.unit_tests.hybrid_engines.generation.hf.test_paged_engine import (
-    asked,
     by_sample,
     check,
     ran,
@@ -35,16 +34,16 @@ from tests.unit_tests.hybrid_engines.generation.tiny import tiny
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPE = torch.bfloat16 if torch.cuda.is_available() else torch.float32
-LENGTH = 47
+LENGTH = 79
 
 
 class LateEngine(HFEngine):
-    """Reads the tokens of a step when the next one was asked for, as on a GPU."""
+    """As on a GPU: reads the tokens of a step when the next one was asked for."""
 
     def __init__(self, model, **keys):
-        defaults = {"max_length": LENGTH, "max_running": 6, "kernels": "triton"}
+        defaults = {"max_length": LENGTH, "max_running": 8, "kernels": "triton"}
         super().__init__(model, device=DEVICE, dtype=DTYPE, **{**defaults, **keys})
-        self._behind = 1
+        self._behind, self._table._few_sizes = 1, True
 
     def _launch(self, lanes, result):
         if self._on_cuda:
@@ -65,6 +64,11 @@ def small(monkeypatch):
     monkeypatch.setattr(BlockCache, "block", 16)
     monkeypatch.setattr(kernels, "_KEYS", 16)
     monkeypatch.setattr(device_block_cache, "CHUNK_BYTES", 1)
+
+
+def request(name, prompt, new, n=1, **keys):
+    params = SamplingParams(max_new_tokens=new, ignore_eos=True, seed=7, **keys)
+    return GenerationRequest(name, prompt, params, n)
 
 
 def exactly(ours, reference):
@@ -147,41 +151,43 @@ def test_blocks_of_several_chunks(small):
 
 @pytest.mark.parametrize("reuse", [True, False])
 def test_results_are_those_of_contiguous_rows(small, reuse):
-    model, requests = tiny("qwen3"), asked(5, 0, groups=3)
+    """Samples share blocks, rows end at different times, get blocks and move."""
+    model, prompt = tiny("qwen3"), list(range(2, 36))
+    requests = [
+        request("group", prompt, 3, 2),
+        request("greedy", [5, 6, 7], 6, temperature=0.0),
+        request("next", [9] * 14, 4),
+    ]
     whole, paged = LateEngine(model), LateEngine(model, paged=True, reuse_prefixes=reuse)
     reference = whole.generate(requests)
-    found = ran(paged, requests)
-    if reuse:
-        same(found, reference)
-    else:
-        exactly(found, reference)
+    exactly(ran(paged, requests), reference)
     assert paged.path == "triton" and paged.stats()["preempted"] == 0
-    again = ran(paged, requests)
-    same(again, reference)
-    assert (paged.stats()["reused_tokens"] > 0) == reuse
-    # No more memory than the blocks that were in use at once, and one of nobody.
     assert paged.stats()["cache_bytes"] < whole.stats()["cache_bytes"]
+    # What was read is there, and seen from behind it.
+    longer = [request("again", [*prompt, 3, 4], 3, 2)]
+    same(ran(paged, longer), whole.generate(longer))
+    assert paged.stats()["reused_tokens"] == (32 if reuse else 0)
 
 
 def test_responses_that_no_block_is_left_for_wait(small):
-    model, requests = tiny(), asked(5, 3, groups=3, alike=False)
+    model = tiny()
+    requests = [request(index, [3 + index] * 14, 20) for index in range(2)]
     reference = LateEngine(model).generate(requests)
-    crowded = LateEngine(model, paged=True, max_cache_tokens=64, reuse_prefixes=False)
+    crowded = LateEngine(model, paged=True, max_cache_tokens=80)
     same(ran(crowded, requests), reference)
-    assert crowded.stats()["preempted"] > 0
-    assert tables(crowded).pool.count == 5
+    assert crowded.stats()["preempted"] == 1
+    assert tables(crowded).pool.count == 6
 
 
 def test_a_device_without_memory_is_a_smaller_cache(small, monkeypatch, caplog):
-    model, requests = tiny(), asked(4, 4, groups=3)
+    model = tiny()
+    requests = [request(index, [3 + index] * 14, 5) for index in range(3)]
     reference = LateEngine(model).generate(requests)
     paged = LateEngine(model, paged=True)
-    take = DeviceBlockCache._take_chunk
+    assert tables(paged).pool.count == 6
 
     def full(self):
-        if len(self._chunks) == 6:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        take(self)
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(DeviceBlockCache, "_take_chunk", full)
     same(ran(paged, requests), reference)
@@ -190,36 +196,28 @@ def test_a_device_without_memory_is_a_smaller_cache(small, monkeypatch, caplog):
 
 
 def test_sleep_gives_all_memory_back(small):
-    paged = LateEngine(tiny(), paged=True)
-    request = GenerationRequest(
-        "x", list(range(2, 40)), SamplingParams(max_new_tokens=6, seed=1, ignore_eos=True), 3
-    )
-    first = paged.stats()["cache_bytes"]
-    expected = paged.generate([request])
-    assert paged.stats()["cache_bytes"] > first
+    paged, asked = LateEngine(tiny(), paged=True), [request("x", list(range(2, 36)), 4, 3)]
+    expected = paged.generate(asked)
+    taken = paged.stats()["cache_bytes"]
     paged.sleep()
     assert paged.stats()["cache_bytes"] == 0
     paged.wake()
-    assert paged.stats()["cache_bytes"] == first
-    exactly(paged.generate([request]), expected)
+    assert 0 < paged.stats()["cache_bytes"] < taken
+    exactly(paged.generate(asked), expected)
     check(paged)
 
 
 def test_aborted_rows_do_not_touch_blocks_of_others(small):
     """A row that was left goes on for a step, and must not write into blocks that others got."""
     model = tiny()
-    params = SamplingParams(max_new_tokens=20, ignore_eos=True, seed=3)
-    first = [GenerationRequest(i, [3 + i] * 10, params) for i in range(4)]
-    second = [GenerationRequest(10 + i, [9 + i] * 14, params) for i in range(3)]
     found = []
     for keys in ({"paged": True}, {}):
-        running = LateEngine(model, **keys)
-        running.submit(first)
-        results = []
-        for _ in range(4):
+        running, results = LateEngine(model, **keys), []
+        running.submit([request(index, [3 + index] * 13, 8) for index in range(3)])
+        for _ in range(3):
             results += running.step()
-        running.abort({0, 2})
-        running.submit(second)
+        running.abort({0, 1})
+        running.submit([request(9, [9] * 14, 5)])
         while running.unfinished:
             results += running.step()
         found.append(results)
