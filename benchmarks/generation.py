@@ -5,6 +5,7 @@ Usage, from the root of the repository, on an otherwise idle machine:
     python -m benchmarks.generation                          # a small model on a CPU
     python -m benchmarks.generation --shape 0.5B             # on a GPU
     python -m benchmarks.generation --vllm env/bin/python    # an interpreter that has vLLM
+    python -m benchmarks.generation --paged                  # ours with a paged cache, too
 
 Everybody loads the same random model and draws at temperature 1 without cuts, `--groups` prompts
 with `--samples` responses each. In one measure every response has all its tokens. In the other one
@@ -31,18 +32,20 @@ from benchmarks.communication import Turns
 from benchmarks.harness import Aim, Board, Contestant, Entry, chosen, live, ours, run
 
 OURS = "ours"
+PAGED = "ours, paged"
 GENERATE, BATCHED, VLLM = "generate", "continuous batching", "vllm"
 SMALL = "small"
 LONG = 1800.0
 """Seconds that no sample takes."""
 
 
-def entries(vllm: str | None = None, threads: int = 1) -> list[Entry]:
+def entries(vllm: str | None = None, threads: int = 1, paged: bool = False) -> list[Entry]:
     """Return the contestants.
 
     Args:
         vllm: interpreter that has vLLM; without one it is left out.
         threads: of torch.
+        paged: whether ours takes part with a paged cache, too.
     """
     env = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     batched = {"prepare": {"continuous": True}}
@@ -51,6 +54,10 @@ def entries(vllm: str | None = None, threads: int = 1) -> list[Entry]:
         Entry(GENERATE, "generation_transformers.py", env=env),
         Entry(BATCHED, "generation_transformers.py", env=env, options=batched),
     ]
+    if paged:
+        of_ours = {**env, **ours("").env}
+        options = {"prepare": {"paged": True}}
+        known.append(Entry(PAGED, "generation_rlinf.py", env=of_ours, options=options))
     if vllm is not None:
         known.append(Entry(VLLM, "generation_vllm.py", python=vllm, env=env))
     return known
@@ -89,7 +96,7 @@ def measure(board: Board, turns: Turns, settings: argparse.Namespace, folder: Pa
             rows=rows,
         )
 
-    turns.once(make, but=(BATCHED, VLLM))
+    turns.once(make, but=(PAGED, BATCHED, VLLM))
     turns.once(prepare)
     times = 5.0 if settings.shape == SMALL else 15.0
     asked = prompts(settings.groups, settings.prompt)
@@ -148,6 +155,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
     options.add_argument("--bandwidth", type=float, default=4.8, metavar="TB/S", help="of the GPU")
     options.add_argument("--vllm", metavar="PYTHON", help="interpreter that has vLLM")
+    options.add_argument("--paged", action="store_true", help="ours with a paged cache, too (CPU)")
     options.add_argument("--only", nargs="+", metavar="NAME", help="contestants to run")
     options.add_argument("--json", type=Path, metavar="FILE", help="where to write all samples")
     options.add_argument("--quick", action="store_true", help="one short round")
@@ -161,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings.tokens = settings.tokens or (48 if small else 512)
     if settings.quick:
         settings.rounds, settings.groups, settings.samples, settings.tokens = 1, 4, 2, 8
-    known = chosen(entries(settings.vllm, settings.threads), settings.only)
+    known = chosen(entries(settings.vllm, settings.threads, settings.paged), settings.only)
     board = Board([entry.name for entry in known])
     notes = [f"{settings.rounds} rounds, {settings.threads} threads, model {settings.shape}."]
 
@@ -170,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             turns = Turns(board, running, settings.rounds)
             notes.extend(measure(board, turns, settings, folder))
 
-    ratios = [(OURS, GENERATE), (OURS, BATCHED), (OURS, VLLM)]
+    ratios = [(OURS, GENERATE), (OURS, BATCHED), (OURS, VLLM), (OURS, PAGED)]
     return run(board, all_of_it, ratios, notes, settings.json)
 
 

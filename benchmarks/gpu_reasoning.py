@@ -22,8 +22,9 @@ Parts, each in a process of its own:
 - `vllm_grpo`: whole GRPO steps with vLLM as the engine.
 - `sglang`, `sglang_grpo`: the checks of `vllm` and whole GRPO steps, with SGLang.
 - `engines`: tokens per second of our engine and of vLLM, by context and batch.
+- `paged`: our engine with a paged cache beside contiguous rows: the same tokens, speed, memory.
 
-Those of vLLM and SGLang need these, and run when they are named.
+Those of vLLM and SGLang need these; they, `engines` and `paged` run when they are named.
 
 Each row goes to FOLDER/gpu_reasoning.jsonl as soon as it is there.
 """
@@ -44,7 +45,16 @@ from pathlib import Path
 from benchmarks.gpu_parts.settings import Row, Settings
 
 PARTS = ("generation", "training", "weights", "weight_phases", "grpo")
-WHEN_NAMED = ("smollm2", "vllm", "vllm_lora", "vllm_grpo", "sglang", "sglang_grpo", "engines")
+WHEN_NAMED = (
+    "smollm2",
+    "vllm",
+    "vllm_lora",
+    "vllm_grpo",
+    "sglang",
+    "sglang_grpo",
+    "engines",
+    "paged",
+)
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = ("0.5B", "1.5B", "7B")
 FILE = "gpu_reasoning.jsonl"

@@ -16,7 +16,15 @@ class Ours:
         """See `generation_model.make`."""
         return generation_model.make(shape, folder)
 
-    def prepare(self, folder: str, threads: int, precision: str, length: int, rows: int) -> str:
+    def prepare(
+        self,
+        folder: str,
+        threads: int,
+        precision: str,
+        length: int,
+        rows: int,
+        paged: bool = False,
+    ) -> str:
         """Build the engine.
 
         Returns:
@@ -28,10 +36,14 @@ class Ours:
 
         torch.set_num_threads(threads)
         settings = EngineSettings(
-            max_length=length, model_path=folder, precision=precision, max_running=rows
+            max_length=length,
+            model_path=folder,
+            precision=precision,
+            max_running=rows,
+            options={"paged_cache": paged},
         )
         self._engine = build_engine("hf", settings)
-        return self._engine.path
+        return f"{self._engine.path}, paged" if paged else self._engine.path
 
     def generate(
         self, prompts: list[list[int]], n: int, tokens: int, ends: bool, seed: int

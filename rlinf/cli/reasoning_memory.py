@@ -248,7 +248,9 @@ def _rollout(workers: _Workers) -> list[Part]:
     if own:
         rows = cfg.rollout.max_running_requests
         size = rows * _row_bytes(model.plain, cfg.runner.seq_length, compute)
-        parts.append(Part("keys and values", size, exact=not workers.gpu))
+        parts.append(
+            Part("keys and values", size, exact=not workers.gpu and not cfg.rollout.hf.paged_cache)
+        )
     return [*parts, *_base_weights(cfg)]
 
 

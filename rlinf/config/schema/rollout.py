@@ -13,6 +13,26 @@ SERVERS = ("vllm_server", "sglang_server")
 """Engines that run elsewhere and are reached by URL."""
 
 
+class HfConfig(Section):
+    """Settings of our own engine."""
+
+    paged_cache: bool = Field(
+        False,
+        description="Keep keys and values in blocks that sequences take as they need them: less "
+        "memory, equal results. On CUDA by the Triton kernels; on a CPU slower where contexts have "
+        "several blocks.",
+    )
+    max_cache_tokens: Int | None = Field(
+        None,
+        gt=0,
+        description="Most tokens of a paged cache; null is what max_running_requests full "
+        "sequences take, on CUDA within gpu_memory_utilization.",
+    )
+    reuse_prefixes: bool = Field(
+        True, description="Let sequences use blocks of others that begin with the same tokens."
+    )
+
+
 class VllmConfig(Section):
     """Settings of the vLLM engine."""
 
@@ -99,6 +119,7 @@ class ReasoningRolloutConfig(RolloutConfig):
         None, gt=0, description="Largest batch with a CUDA graph; null lets the engine pick."
     )
     return_logprobs: bool = Field(True, description="Keep the engine's own log-probabilities.")
+    hf: HfConfig = Field(default_factory=HfConfig, description="For hf only.")
     vllm: VllmConfig = Field(default_factory=VllmConfig, description="For vllm only.")
     sglang: SglangConfig = Field(default_factory=SglangConfig, description="For sglang only.")
     server: EngineServerConfig = Field(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from rlinf.hybrid_engines.generation.hf.device_block_cache import DeviceBlockCache
 from rlinf.hybrid_engines.generation.hf.flash_cache import FlashCache
-from rlinf.hybrid_engines.generation.hf.kv_cache import BmmCache, KVCache, SdpaCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import BmmCache, CacheShape, KVCache, SdpaCache
 from rlinf.hybrid_engines.generation.hf.lean import LeanModel, cache_shape, fused_groups
 from rlinf.hybrid_engines.generation.hf.model import DecoderModel, check_against_module
+from rlinf.hybrid_engines.generation.hf.paged_cache import PagedCache
 from rlinf.hybrid_engines.generation.hf.triton_model import TritonModel
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
@@ -33,6 +36,34 @@ _CACHES: dict[str, type[KVCache]] = {
 }
 
 
+@dataclass(frozen=True)
+class Paging:
+    """Whether keys and values are in blocks, and in how many.
+
+    Attributes:
+        paged: Whether they are; otherwise each row has memory for its full length.
+        tokens: Most tokens in blocks; None is what all rows take when they are full.
+        reuse: Whether sequences use blocks of earlier ones.
+    """
+
+    paged: bool = False
+    tokens: int | None = None
+    reuse: bool = True
+
+    def check(self, path: str, device: torch.device) -> None:
+        """Raise ValueError if a path has no paged cache and is asked for one."""
+        if self.paged and path != "triton" and (path, device.type) != ("torch", "cpu"):
+            raise ValueError(
+                f"rollout.hf.paged_cache is true: the path triton, and torch on a CPU, have a "
+                f"paged cache, {path} on {device.type} has not; set it to false"
+            )
+        if self.tokens is not None and not self.paged:
+            raise ValueError(
+                f"rollout.hf.max_cache_tokens is {self.tokens}: it is for a paged cache; set "
+                "rollout.hf.paged_cache to true or leave it out"
+            )
+
+
 @torch.no_grad()
 def build_model(
     module: nn.Module,
@@ -44,6 +75,7 @@ def build_model(
     kernels: str = "auto",
     compiled: bool = False,
     memory: float = 0.65,
+    paging: Paging = Paging(),  # noqa: B008 - frozen
 ) -> DecoderModel:
     """Make a model ready to generate, and check it against its own forward.
 
@@ -56,6 +88,7 @@ def build_model(
         kernels: One of `KERNELS`.
         compiled: Fuse small operations with `torch.compile`.
         memory: Part of a CUDA device that weights and cache may take.
+        paging: Whether keys and values are in blocks.
 
     Returns:
         The model, with its cache allocated.
@@ -67,11 +100,14 @@ def build_model(
         raise ValueError(f"kernels is {kernels!r}: {', '.join(KERNELS)} are allowed")
     module.eval()
     path = _path(module, device, dtype, kernels)
+    paging.check(path, device)
     groups = [] if path == "transformers" else fused_groups(module)
     weights = WeightArena(module, device, dtype, groups)
 
     def assembled(path: str) -> DecoderModel:
-        model = _assemble(path, module, weights, slots, tokens, device, dtype, compiled, memory)
+        model = _assemble(
+            path, module, weights, slots, tokens, device, dtype, compiled, memory, paging
+        )
         model.allocate()
         check_against_module(model)
         return model
@@ -81,6 +117,8 @@ def build_model(
     try:
         return assembled(path)
     except Exception as error:  # a compiler of kernels fails in many ways
+        if paging.paged:
+            raise
         logger.error("the %s kernels fail, so decoding is slower: %s", path, error)
         return assembled("torch")
 
@@ -95,6 +133,7 @@ def _assemble(
     dtype: torch.dtype,
     compiled: bool,
     memory: float,
+    paging: Paging,
 ) -> DecoderModel:
     if path == "transformers":
         from rlinf.hybrid_engines.generation.hf.generic import GenericModel
@@ -103,16 +142,54 @@ def _assemble(
         # It knows the memory of a row only now, and takes it later.
         model.slots = _rows_that_fit(slots, tokens, model.bytes_per_row(), device, memory)
         return model
-    kind = BmmCache if (path, device.type) == ("torch", "cpu") else _CACHES[path]
     capacity = tokens + -tokens % STRIDE
-    room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
-    shape = cache_shape(module, _rows_that_fit(slots, tokens, room, device, memory), capacity)
-    cache = kind(shape, device, dtype)
+    if paging.paged:
+        cache = _blocks(path, cache_shape(module, slots, capacity), device, dtype, memory, paging)
+    else:
+        kind = BmmCache if (path, device.type) == ("torch", "cpu") else _CACHES[path]
+        room = kind.bytes_per_slot(cache_shape(module, 1, capacity), dtype)
+        rows = _rows_that_fit(slots, tokens, room, device, memory)
+        cache = kind(cache_shape(module, rows, capacity), device, dtype)
     if path == "triton":
         return TritonModel(module, weights, cache)
     model = LeanModel(module, weights, cache, compiled)
     model.path = path
     return model
+
+
+def _blocks(
+    path: str,
+    shape: CacheShape,
+    device: torch.device,
+    dtype: torch.dtype,
+    memory: float,
+    paging: Paging,
+) -> KVCache:
+    """Return a paged cache: all rows wanted, and blocks as the memory allows."""
+    kind = PagedCache if path == "torch" else DeviceBlockCache
+    tokens = shape.slots * (shape.capacity + -shape.capacity % kind.block)
+    if paging.tokens is not None:
+        tokens = paging.tokens
+    if device.type == "cuda":
+        total, left = _memory(device, memory)
+        # One block is that of rows without a sequence.
+        fit = (left // DeviceBlockCache.block_bytes(shape, dtype) - 1) * kind.block
+        if fit < shape.capacity + -shape.capacity % kind.block:
+            raise ValueError(
+                f"no sequence of {shape.capacity} tokens fits on {device}: "
+                f"rollout.gpu_memory_utilization {memory:g} of {total / 2**30:.1f} GiB leaves room "
+                f"for {max(fit, 0)} tokens; raise it or shorten runner.seq_length"
+            )
+        if fit < tokens:
+            logger.warning(
+                "keys and values of %d tokens fit on %s, not of %d: responses wait if they need "
+                "more",
+                fit,
+                device,
+                tokens,
+            )
+            tokens = fit
+    return kind(shape, device, dtype, tokens, paging.reuse)
 
 
 def load_model(settings: EngineSettings) -> nn.Module:
@@ -172,11 +249,16 @@ def _path(module: nn.Module, device: torch.device, dtype: torch.dtype, kernels: 
     return "torch"
 
 
+def _memory(device: torch.device, part: float) -> tuple[int, int]:
+    """Return the bytes of a CUDA device, and how many of this part of them are left."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    return total, int(part * total) - torch.cuda.memory_allocated(device)
+
+
 def _rows_that_fit(slots: int, tokens: int, room: int, device: torch.device, memory: float) -> int:
     if device.type != "cuda":
         return slots
-    total = torch.cuda.get_device_properties(device).total_memory
-    left = int(memory * total) - torch.cuda.memory_allocated(device)
+    total, left = _memory(device, memory)
     fit = min(slots, left // room)
     numbers = (
         f"rollout.gpu_memory_utilization {memory:g} of {total / 2**30:.1f} GiB leaves "

@@ -11,7 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinf.hybrid_engines.generation.hf.build import build_model, end_tokens, load_model
+from rlinf.hybrid_engines.generation.hf.build import (
+    Paging,
+    build_model,
+    end_tokens,
+    load_model,
+)
 from rlinf.hybrid_engines.generation.hf.graphs import CapturedSteps
 from rlinf.hybrid_engines.generation.hf.rows import Rows
 from rlinf.hybrid_engines.generation.hf.sequences import Lanes, Pack, batches, packs_of
@@ -63,8 +68,14 @@ class HFEngine(GenerationEngine):
         cuda_graph_max_rows: Largest batch with a graph; None is all.
         compiled: Let `torch.compile` fuse small operations (CUDA).
         gpu_memory_utilization: Part of the memory of a CUDA device that weights and cache may
-            take; `max_running` gives way.
+            take; `max_running` gives way, or the tokens of a paged cache.
         max_prefill_tokens: Most prompt tokens read at once; None is what suits the device.
+        paged: Keep keys and values in blocks, taken as sequences need them, instead of a row of
+            `max_length` tokens each; the path `triton`, and `torch` on a CPU, have that.
+        max_cache_tokens: Most tokens of a paged cache; None is what `max_running` responses of
+            `max_length` tokens take, or what fits into the memory. With less, the youngest response
+            waits when there is no block left, and is read again later.
+        reuse_prefixes: Let sequences use the blocks of others that began with the same tokens.
     """
 
     def __init__(
@@ -84,6 +95,9 @@ class HFEngine(GenerationEngine):
         compiled: bool = False,
         gpu_memory_utilization: float = 0.65,
         max_prefill_tokens: int | None = None,
+        paged: bool = False,
+        max_cache_tokens: int | None = None,
+        reuse_prefixes: bool = True,
     ):
         super().__init__(
             max_length=max_length, vocab_size=model.config.vocab_size, seed=seed, version=version
@@ -101,6 +115,7 @@ class HFEngine(GenerationEngine):
             kernels=kernels,
             compiled=compiled,
             memory=gpu_memory_utilization,
+            paging=Paging(paged, max_cache_tokens, reuse_prefixes),
         )
         self._slots = self._decoder.slots
         self._ends = end_tokens(model) if eos_token_ids is None else tuple(eos_token_ids)
@@ -118,8 +133,19 @@ class HFEngine(GenerationEngine):
         self._behind = 1 if self._on_cuda else 0
         self._pinned: list[Tensor] = []
         self._weights_away = False
+        self._most_running = self._slots
         self._counts = dict.fromkeys(
-            ("prefills", "steps", "prompt_tokens", "shared_tokens", "new_tokens", "row_steps"), 0
+            (
+                "prefills",
+                "steps",
+                "prompt_tokens",
+                "shared_tokens",
+                "reused_tokens",
+                "new_tokens",
+                "row_steps",
+                "preempted",
+            ),
+            0,
         )
 
     @classmethod
@@ -146,6 +172,9 @@ class HFEngine(GenerationEngine):
             cuda_graph_max_rows=settings.cuda_graph_max_bs,
             compiled=settings.compiled,
             gpu_memory_utilization=settings.gpu_memory_utilization,
+            paged=settings.options.get("paged_cache", False),
+            max_cache_tokens=settings.options.get("max_cache_tokens"),
+            reuse_prefixes=settings.options.get("reuse_prefixes", True),
         )
 
     @property
@@ -175,7 +204,7 @@ class HFEngine(GenerationEngine):
             "running": self._table.running,
             "waiting": sum(len(pack.responses) for pack in self._waiting),
             "slots": self._slots,
-            "cache_bytes": 0 if self._asleep else self._slots * self._decoder.bytes_per_row(),
+            "cache_bytes": self._decoder.cache_bytes,
             "weight_bytes": self._decoder.weights.nbytes,
             "graphs": len(self._steps),
             "version": self.version,
@@ -218,6 +247,7 @@ class HFEngine(GenerationEngine):
             self._state.park(self._table.parked)
             self._table.parked = []
         self._admit()
+        self._make_room()
         if self._table.running:
             self._decode()
         while len(self._launches) > (self._behind if self._table.running else 0):
@@ -228,19 +258,49 @@ class HFEngine(GenerationEngine):
 
     def _admit(self) -> None:
         """Give waiting packs rows, when enough are free to be worth reading prompts."""
-        room = self._slots - self._table.running
-        if not self._waiting or room < max(1, self._slots // 8):
+        running = self._table.running
+        if not self._waiting or self._most_running - running < max(1, self._most_running // 8):
             return
+        self._most_running = self._slots
         free = self._table.free[::-1]
         chosen = []
         while self._waiting and len(self._waiting[0].responses) <= len(free):
-            pack = self._waiting.popleft()
+            pack = self._claimed(self._waiting[0], free)
+            if pack is None:
+                # More do not fit: read the next ones when some of these have ended.
+                self._most_running = self._table.running
+                break
             for response in pack.responses:
                 self._lanes.take(response)
                 self._table.enter(response, free.pop())
             chosen.append(pack)
         for batch in batches(chosen, self._prefill_tokens, self._decoder.packed):
             self._prefill(batch)
+
+    def _claimed(self, pack: Pack, free: list[int]) -> Pack | None:
+        """Take room for the first pack that waits, and take it out; None if there is none.
+
+        When nothing else runs, what fits of it must do.
+        """
+        count = len(pack.responses)
+        while not self._decoder.claim(pack.prefix, free[: -count - 1 : -1]):
+            if self._table.running or count == 1:
+                return None
+            count -= 1
+        self._waiting.popleft()
+        if count < len(pack.responses):
+            self._waiting.appendleft(Pack(pack.prefix, pack.responses[count:]))
+        return Pack(pack.prefix, pack.responses[:count])
+
+    def _make_room(self) -> None:
+        """Take room for a token of each row; the youngest responses wait again if there is none."""
+        while self._table.running and not self._decoder.extend(self._table.positions):
+            # Some may have come to their end.
+            self._drain()
+            if self._decoder.extend(self._table.positions):
+                return
+            self._wait_again(self._table.youngest)
+            self._counts["preempted"] += 1
 
     def _prefill(self, batch: list[Pack]) -> None:
         rows = [[response.row for response in pack.responses] for pack in batch]
@@ -252,7 +312,9 @@ class HFEngine(GenerationEngine):
         self._launch(np.array([response.lane for response in responses]), result)
         self._counts["prefills"] += 1
         for pack in batch:
-            self._counts["prompt_tokens"] += len(pack.prefix)
+            reused = self._decoder.reused(pack.responses[0].row)
+            self._counts["prompt_tokens"] += len(pack.prefix) - reused
+            self._counts["reused_tokens"] += reused
             self._counts["shared_tokens"] += len(pack.prefix) * (len(pack.responses) - 1)
 
     def _decode(self) -> None:
@@ -311,7 +373,16 @@ class HFEngine(GenerationEngine):
         for launch in self._launches:
             launch.lanes[launch.lanes == response.lane] = self._lanes.trash
         self._lanes.give_back(response, self.version)
+        # The newest token was drawn and not read.
+        read = [*response.request.prompt_ids, *response.tokens][:-1]
+        self._decoder.release(response.row, read)
         self._table.leave(response)
+
+    def _wait_again(self, response: Response) -> None:
+        """Let a response with a row wait, to be read anew with what it has."""
+        self._leave(response)
+        prefix = [*response.request.prompt_ids, *response.tokens]
+        self._waiting.appendleft(Pack(prefix, [response]))
 
     def _compact(self) -> None:
         moves = self._table.moves()
@@ -339,9 +410,8 @@ class HFEngine(GenerationEngine):
         """Let responses with a row wait again, to be read anew with what they have."""
         self._drain()
         for response in list(self._table)[::-1]:
-            self._leave(response)
-            prefix = [*response.request.prompt_ids, *response.tokens]
-            self._waiting.appendleft(Pack(prefix, [response]))
+            self._wait_again(response)
+        self._decoder.forget()
 
     def _sleep(self, weights: KeptWeights) -> None:
         self._drain()

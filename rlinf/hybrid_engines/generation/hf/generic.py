@@ -75,6 +75,11 @@ class GenericModel(DecoderModel):
         tokens = sum(t.nbytes for kind in self._like for t in kind)
         return tokens * self.capacity
 
+    @property
+    def cache_bytes(self) -> int:
+        """See the base."""
+        return 0 if self._cache is None else self.slots * self.bytes_per_row()
+
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """See the base."""
         for layer in self._cache.layers:

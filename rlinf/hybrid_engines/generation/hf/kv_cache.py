@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -47,8 +48,12 @@ class Prefill:
         source: `[R]`, which of the P sequences goes there.
         longest: Tokens of the longest sequence.
         ends: `[P + 1]` int32, where sequences begin and end in T, when they are packed.
-        kept: `[K]`, packed: which of the T tokens to write, once per row.
-        places: `[K]`, packed: where in the cache, row * capacity + position.
+        kept: `[K]`, packed or paged: which of the T tokens to write, once per row.
+        places: `[K]`, packed: where in the cache, row * capacity + position; paged: as the cache
+            counts.
+        blocks: `[P, N]`, paged: the blocks of each sequence, as the cache counts them, if tokens
+            of any are there already; None if not.
+        seen: `[P, 1, L, N * block]`, paged: which tokens of these blocks each token sees.
     """
 
     tokens: Tensor
@@ -60,6 +65,8 @@ class Prefill:
     ends: Tensor | None = None
     kept: Tensor | None = None
     places: Tensor | None = None
+    blocks: Tensor | None = None
+    seen: Tensor | None = None
 
 
 @dataclass
@@ -78,7 +85,11 @@ class Decode:
 
 
 class KVCache(ABC):
-    """Memory for keys and values, taken at once, and how a layer attends to them.
+    """Memory for keys and values, and how a layer attends to them.
+
+    By default rows are contiguous and their memory is taken at once: a row always has room. A paged
+    cache has room as long as there are blocks; it is asked by `claim` before a sequence is read,
+    by `extend` before each decoding step, and told by `release` when a row ends.
 
     Args:
         shape: Its sizes.
@@ -88,8 +99,11 @@ class KVCache(ABC):
     Attributes:
         keys: Of each layer, by default `[slots, kv_heads, capacity, D]`.
         values: Likewise.
+        table: Where the blocks of each row are, for kernels on the device that look them up; None
+            if rows are contiguous or the host looks them up.
     """
 
+    table: Tensor | None = None
     packed = False
     """Whether prefills come packed instead of padded."""
     fixed_span = False
@@ -118,6 +132,34 @@ class KVCache(ABC):
     def free(self) -> None:
         """Give the memory back."""
         self.keys, self.values = [], []
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is taken."""
+        return sum(layer.nbytes for layer in (*self.keys, *self.values))
+
+    def claim(self, prefix: Sequence[int], rows: Sequence[int]) -> bool:
+        """Take room for rows that begin with the same tokens; False takes none."""
+        return True
+
+    def reused(self, row: int) -> int:
+        """Return how many tokens of a row were there when it was claimed."""
+        return 0
+
+    def extend(self, positions: np.ndarray) -> bool:
+        """Take room for the next token of all rows, `[slots]` positions; False takes none."""
+        return True
+
+    def release(self, row: int, tokens: Sequence[int]) -> None:  # noqa: B027 - rows are always there
+        """Give the room of a row back.
+
+        Args:
+            row: Which.
+            tokens: What was read there, as far as others may use it.
+        """
+
+    def forget(self) -> None:  # noqa: B027 - rows are read anew
+        """Let nobody use what was read before: the weights have changed."""
 
     def _size(self) -> tuple[int, ...]:
         """Shape of the keys of a layer, and of its values."""
@@ -158,9 +200,9 @@ class KVCache(ABC):
         Returns:
             `[T, heads * D]`.
         """
+        self._keep(layer, k, v, batch)
         count = batch.last.shape[0]
         q, k, v = (x.view(count, batch.longest, -1, x.shape[-1]).transpose(1, 2) for x in (q, k, v))
-        self._keep(layer, k, v, batch)
         group = self.shape.group
         if group > 1:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -189,7 +231,7 @@ class KVCache(ABC):
 
     @abstractmethod
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
-        """Write keys and values `[P, kv_heads, L, D]` into the rows of a batch."""
+        """Write keys and values `[T, kv_heads, D]` into the rows of a batch."""
 
 
 class SdpaCache(KVCache):
@@ -228,6 +270,7 @@ class SdpaCache(KVCache):
 
     def _keep(self, layer: int, k: Tensor, v: Tensor, batch: Prefill) -> None:
         for own, new in ((self.keys[layer], k), (self.values[layer], v)):
+            new = new.unflatten(0, (-1, batch.longest)).transpose(1, 2)
             own[:, :, : batch.longest].index_copy_(0, batch.rows, new[batch.source])
 
 

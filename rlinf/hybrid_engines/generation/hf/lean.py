@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -110,6 +111,31 @@ class LeanModel(DecoderModel):
     def bytes_per_row(self) -> int:
         """See the base."""
         return self._cache.bytes_per_slot(self._cache.shape, self._embedding.dtype)
+
+    @property
+    def cache_bytes(self) -> int:
+        """See the base."""
+        return self._cache.nbytes
+
+    def claim(self, prefix: Sequence[int], rows: Sequence[int]) -> bool:
+        """See the base."""
+        return self._cache.claim(prefix, rows)
+
+    def reused(self, row: int) -> int:
+        """See the base."""
+        return self._cache.reused(row)
+
+    def extend(self, positions: np.ndarray) -> bool:
+        """See the base."""
+        return self._cache.extend(positions)
+
+    def release(self, row: int, tokens: Sequence[int]) -> None:
+        """See the base."""
+        self._cache.release(row, tokens)
+
+    def forget(self) -> None:
+        """See the base."""
+        self._cache.forget()
 
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """See the base."""

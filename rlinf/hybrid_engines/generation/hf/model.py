@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -41,9 +42,27 @@ class DecoderModel(ABC):
     def free(self) -> None:
         """Give it back."""
 
+    def claim(self, prefix: Sequence[int], rows: Sequence[int]) -> bool:
+        """Take room for rows that begin with the same tokens; False takes none."""
+        return True
+
+    def reused(self, row: int) -> int:
+        """Return how many tokens of a row need not be read."""
+        return 0
+
+    def extend(self, positions: np.ndarray) -> bool:
+        """Take room for the next token of all rows, `[slots]` positions; False takes none."""
+        return True
+
+    def release(self, row: int, tokens: Sequence[int]) -> None:  # noqa: B027 - rows are always there
+        """Give the room of a row back, where `tokens` were read."""
+
+    def forget(self) -> None:  # noqa: B027 - rows are read anew
+        """Let nobody use what was read before: the weights have changed."""
+
     @abstractmethod
     def prefill(self, prefixes: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Tensor:
-        """Read sequences and keep the keys and values of each in some rows.
+        """Read sequences and keep the keys and values of each in some rows, which were claimed.
 
         Args:
             prefixes: P sequences of tokens.
@@ -72,7 +91,12 @@ class DecoderModel(ABC):
 
     @abstractmethod
     def bytes_per_row(self) -> int:
-        """Memory of the keys and values of one row."""
+        """Memory of the keys and values of one row that is full."""
+
+    @property
+    @abstractmethod
+    def cache_bytes(self) -> int:
+        """Memory of keys and values that is taken."""
 
 
 @torch.no_grad()
@@ -95,9 +119,14 @@ def check_against_module(model: DecoderModel) -> None:
         model.module(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0]
         for row in tokens
     ]
+    for row, prefix in enumerate(tokens):
+        model.claim(prefix[:-1], [row])
     first = model.prefill([row[:-1] for row in tokens], [[row] for row in range(len(lengths))])
+    model.extend(np.array([*lengths, *[0] * (model.slots - len(lengths))]))
     new = torch.tensor([row[-1] for row in tokens], device=device)
     second = model.decode(new, torch.tensor(lengths, device=device), max(lengths) + 1)
+    for row in range(len(lengths)):
+        model.release(row, ())
     for row, logits in enumerate(expected):
         scale = logits.float().abs().max().clamp(min=1.0)
         # bf16 has 8 bits: two orders of adding them differ by some of the last ones.

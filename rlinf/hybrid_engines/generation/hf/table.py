@@ -34,6 +34,8 @@ class RowTable:
         self.parked: list[int] = []
         self._trash = lanes.trash
         self._owners: list[Response | None] = [None] * slots
+        self._entered = np.zeros(slots, np.int64)
+        self._entries = 0
         self._greedy = self._cut = 0
         self._few_sizes = few_sizes
         self._changed = False
@@ -57,11 +59,19 @@ class RowTable:
         """Whether a response has top-k or top-p."""
         return self._cut > 0
 
+    @property
+    def youngest(self) -> Response:
+        """The response that got its row last."""
+        taken = np.flatnonzero(self.lanes != self._trash)
+        return self._owners[taken[self._entered[taken].argmax()]]
+
     def enter(self, response: Response, row: int) -> None:
         """Give a response, which has a lane, a row."""
         response.row = row
         self._owners[row], self.lanes[row] = response, response.lane
         self.positions[row] = len(response.request.prompt_ids) + len(response.tokens)
+        self._entries += 1
+        self._entered[row] = self._entries
         self._count(response, 1)
 
     def leave(self, response: Response) -> None:
@@ -103,7 +113,7 @@ class RowTable:
         for old, new in zip(source, holes, strict=True):
             response = self._owners[new] = self._owners[old]
             response.row, self._owners[old] = new, None
-        for state, empty in ((self.positions, 0), (self.lanes, self._trash)):
+        for state, empty in ((self.positions, 0), (self._entered, 0), (self.lanes, self._trash)):
             state[holes] = state[source]
             state[source] = empty
         self.parked = [row for row in self.parked if row not in holes] + source

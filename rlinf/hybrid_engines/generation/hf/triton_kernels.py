@@ -2,6 +2,9 @@
 
 Numbers are added in float32, whatever the format of the weights. Loops and blocks depend on sizes
 of the model alone, so that one CUDA graph serves all lengths of rows.
+
+Keys and values lie in rows, `[slots, kv_heads, capacity, D]`, or in blocks, `[blocks, kv_heads,
+block, D]`, that a table of each row names. Both are added in the same order: results are equal.
 """
 
 from __future__ import annotations
@@ -13,6 +16,13 @@ from torch import Tensor
 
 _KEYS = 64
 """Keys that a program looks at a time."""
+
+UNIT = 16
+"""Tables of blocks tell how far each is from the first one, in so many numbers.
+
+So a block may lie anywhere on the device, and the compiler knows that its address is even enough to
+be read in whole vectors.
+"""
 
 _TOKENS = 2048
 """Tokens of the vocabulary that a program adds up."""
@@ -83,9 +93,10 @@ def _turned(x, norm, cosine, sine, epsilon, heads, NORM: tl.constexpr, HALF: tl.
 
 
 @triton.jit
-def _turn_and_keep(qkv, cosine, sine, positions, q_norm, k_norm, queries, keys, values, capacity,
-                   heads, kv_heads, epsilon, NORM: tl.constexpr, HALF: tl.constexpr,
-                   HEADS: tl.constexpr, KV_HEADS: tl.constexpr):  # fmt: skip
+def _turn_and_keep(qkv, cosine, sine, positions, q_norm, k_norm, queries, keys, values, table,
+                   capacity, blocks, heads, kv_heads, epsilon, NORM: tl.constexpr,
+                   HALF: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+                   BLOCK: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     position = tl.load(positions + row)
     cosine += position * 2 * HALF
@@ -103,7 +114,11 @@ def _turn_and_keep(qkv, cosine, sine, positions, q_norm, k_norm, queries, keys, 
     first, second = _turned(x, k_norm, cosine, sine, epsilon, kv_heads, NORM, HALF, KV_HEADS)
     head = tl.arange(0, KV_HEADS)[:, None]
     inside = head < kv_heads
-    kept = ((row * kv_heads + head) * capacity + position) * 2 * HALF + place
+    if BLOCK:
+        block = tl.load(table + row * blocks + position // BLOCK) * STEP
+        kept = block + (head * BLOCK + position % BLOCK) * 2 * HALF + place
+    else:
+        kept = ((row * kv_heads + head) * capacity + position) * 2 * HALF + place
     tl.store(keys + kept, first, mask=inside)
     tl.store(keys + kept + HALF, second, mask=inside)
 
@@ -122,6 +137,7 @@ def turn_and_keep(
     epsilon: float,
     keys: Tensor,
     values: Tensor,
+    table: Tensor | None = None,
 ) -> Tensor:
     """Turn queries and keys by their positions, and keep keys and values.
 
@@ -132,8 +148,11 @@ def turn_and_keep(
         positions: `[B]` int64.
         norms: Weights of the norms of queries and keys, `[D]` each, if the model has them.
         epsilon: Of these norms.
-        keys: `[slots, kv_heads, capacity, D]`; row b gets those of b.
+        keys: `[slots, kv_heads, capacity, D]`; row b gets those of b. With a table, the first
+            blocks, `[any, kv_heads, block, D]`.
         values: Likewise.
+        table: `[slots, blocks]` int64, how far each block of a row is from the first one, in `UNIT`
+            numbers; None if rows are contiguous.
 
     Returns:
         Queries `[B, heads, D]`.
@@ -142,10 +161,13 @@ def turn_and_keep(
     rows, heads = qkv.shape[0], qkv.shape[1] // width - 2 * kv_heads
     queries = qkv.new_empty(rows, heads, width)
     q_norm, k_norm = norms or (qkv, qkv)
+    block = 0 if table is None else capacity
+    table, blocks = _looked_up(table, positions)
     _turn_and_keep[(rows,)](
-        qkv, cosine, sine, positions, q_norm, k_norm, queries, keys, values, capacity,
-        heads, kv_heads, epsilon, norms is not None, width // 2,
+        qkv, cosine, sine, positions, q_norm, k_norm, queries, keys, values, table, capacity,
+        blocks, heads, kv_heads, epsilon, norms is not None, width // 2,
         triton.next_power_of_2(heads), triton.next_power_of_2(kv_heads),
+        block, UNIT,
     )  # fmt: skip
     return queries
 
@@ -154,9 +176,10 @@ def turn_and_keep(
 
 
 @triton.jit
-def _attend(queries, keys, values, positions, out, tops, sums, capacity, heads, kv_heads, scale,
-            GROUP: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr,
-            PARTS: tl.constexpr):  # fmt: skip
+def _attend(queries, keys, values, table, positions, out, tops, sums, capacity, blocks, heads,
+            kv_heads, scale, GROUP: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr,
+            KEYS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+            STEP: tl.constexpr):  # fmt: skip
     """What the queries of a key head see in one part of the keys of a row."""
     row, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     length = tl.load(positions + row) + 1
@@ -168,15 +191,24 @@ def _attend(queries, keys, values, positions, out, tops, sums, capacity, heads, 
     head = kv_head * GROUP + query
     of_query = (row * heads + head)[:, None] * WIDTH + place[None, :]
     q = tl.load(queries + of_query, mask=(query < GROUP)[:, None], other=0.0)
-    cache = (row * kv_heads + kv_head) * capacity * WIDTH
+    # Of a row, or of a block: keys that are looked at together lie in one block.
+    inner = tl.arange(0, KEYS)[:, None] * WIDTH + place[None, :]
 
+    if BLOCK:
+        block = tl.load(table + row * blocks + tl.minimum(begin // BLOCK, blocks - 1))
     top = tl.full((QUERIES,), float("-inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
     for start in range(begin, end, KEYS):
         key = start + tl.arange(0, KEYS)
         seen = key < end
-        of_key = cache + key[:, None] * WIDTH + place[None, :]
+        if BLOCK:
+            of_key = block * STEP + (kv_head * BLOCK + start % BLOCK) * WIDTH + inner
+            # The next one, so that the loads of keys do not wait for it.
+            following = tl.minimum((start + KEYS) // BLOCK, blocks - 1)
+            block = tl.load(table + row * blocks + following)
+        else:
+            of_key = ((row * kv_heads + kv_head) * capacity + start) * WIDTH + inner
         k = tl.load(keys + of_key, mask=seen[:, None], other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         scores = tl.where(seen[None, :], scores, float("-inf"))
@@ -214,15 +246,24 @@ def _join(parts, tops, sums, out, WIDTH: tl.constexpr, PARTS: tl.constexpr):
     tl.store(out + query * WIDTH + place, tl.sum(mixed * factor[:, None], 0) / total)
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor, parts: int) -> Tensor:
+def attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    parts: int,
+    table: Tensor | None = None,
+) -> Tensor:
     """Attention of one query per row and head to all keys until its position.
 
     Args:
         queries: `[B, heads, D]`.
-        keys: `[slots, kv_heads, capacity, D]`, of which row b is that of query b.
+        keys: `[slots, kv_heads, capacity, D]`, of which row b is that of query b. With a table, the
+            first blocks, `[any, kv_heads, block, D]`.
         values: Likewise.
         positions: `[B]` int64.
         parts: A power of two: into how many the keys of a row are split, to keep the device busy.
+        table: As for `turn_and_keep`.
 
     Returns:
         `[B, heads * D]`.
@@ -235,13 +276,92 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor, par
     if parts > 1:
         target = queries.new_empty(rows, heads, parts, width, dtype=torch.float32)
         tops, sums = queries.new_empty(2, rows, heads, parts, dtype=torch.float32)
+    block = 0 if table is None else capacity
+    at_once = min(_KEYS, block) if block else _KEYS
+    assert block % at_once == 0, f"blocks have {block} tokens"
+    table, blocks = _looked_up(table, positions)
     _attend[(rows, kv_heads, parts)](
-        queries, keys, values, positions, target, tops, sums, capacity, heads, kv_heads,
-        width**-0.5, group, max(16, triton.next_power_of_2(group)), width, _KEYS, parts,
+        queries, keys, values, table, positions, target, tops, sums, capacity, blocks, heads,
+        kv_heads, width**-0.5, group, max(16, triton.next_power_of_2(group)), width, at_once, parts,
+        block, UNIT,
     )  # fmt: skip
     if parts > 1:
         _join[(rows * heads,)](target, tops, sums, out, width, parts)
     return out
+
+
+def _looked_up(table: Tensor | None, like: Tensor) -> tuple[Tensor, int]:
+    """Return a table and its width; without one, what kernels take and do not read."""
+    return (like, 0) if table is None else (table, table.shape[1])
+
+
+# -- blocks ----------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _write_blocks(k, v, tokens, places, keys, values, k_row, v_row, kv_heads, WIDTH: tl.constexpr,
+                  KV_HEADS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
+    """Copy the keys and values of one token."""
+    index = tl.program_id(0).to(tl.int64)
+    token, place = tl.load(tokens + index), tl.load(places + index) * STEP
+    head, number = tl.arange(0, KV_HEADS)[:, None], tl.arange(0, WIDTH)[None, :]
+    inside, source = head < kv_heads, head * WIDTH + number
+    target = place + head * BLOCK * WIDTH + number
+    tl.store(keys + target, tl.load(k + token * k_row + source, mask=inside), mask=inside)
+    tl.store(values + target, tl.load(v + token * v_row + source, mask=inside), mask=inside)
+
+
+def write_blocks(
+    k: Tensor, v: Tensor, tokens: Tensor, places: Tensor, keys: Tensor, values: Tensor
+) -> None:
+    """Write keys and values of tokens into blocks.
+
+    Args:
+        k: `[T, kv_heads, D]`; heads lie close together.
+        v: Likewise.
+        tokens: `[K]` int64, which of the T.
+        places: `[K]` int64, how far the first head of each goes from the first block, in `UNIT`
+            numbers.
+        keys: The first blocks, `[any, kv_heads, block, D]`.
+        values: Likewise.
+    """
+    _, kv_heads, block, width = keys.shape
+    assert k[0].is_contiguous() and v[0].is_contiguous(), f"{k.stride()}, {v.stride()}"
+    _write_blocks[(len(tokens),)](
+        k, v, tokens, places, keys, values, k.stride(0), v.stride(0), kv_heads, width,
+        triton.next_power_of_2(kv_heads), block, UNIT,
+    )  # fmt: skip
+
+
+@triton.jit
+def _read_blocks(table, keys, values, k, v, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+                 STEP: tl.constexpr):  # fmt: skip
+    """Copy the keys and values of one head in one block."""
+    row, index, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    blocks, kv_heads = tl.num_programs(1), tl.num_programs(2)
+    inner = tl.arange(0, BLOCK)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    source = tl.load(table + row * blocks + index) * STEP + kv_head * BLOCK * WIDTH + inner
+    target = ((row * kv_heads + kv_head) * blocks + index) * BLOCK * WIDTH + inner
+    tl.store(k + target, tl.load(keys + source))
+    tl.store(v + target, tl.load(values + source))
+
+
+def read_blocks(table: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Copy blocks together.
+
+    Args:
+        table: `[P, N]` int64, as for `turn_and_keep`.
+        keys: The first blocks, `[any, kv_heads, block, D]`.
+        values: Likewise.
+
+    Returns:
+        Keys and values, `[P, kv_heads, N * block, D]` each.
+    """
+    _, kv_heads, block, width = keys.shape
+    rows, blocks = table.shape
+    k, v = (x.new_empty(rows, kv_heads, blocks * block, width) for x in (keys, values))
+    _read_blocks[(rows, blocks, kv_heads)](table, keys, values, k, v, width, block, UNIT)
+    return k, v
 
 
 # -- drawing ---------------------------------------------------------------------------------------

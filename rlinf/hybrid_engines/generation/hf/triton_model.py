@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlinf.hybrid_engines.generation.hf.kv_cache import SdpaCache
+from rlinf.hybrid_engines.generation.hf.kv_cache import KVCache
 from rlinf.hybrid_engines.generation.hf.lean import LeanModel, added
 from rlinf.hybrid_engines.generation.hf.weights import WeightArena
 
@@ -25,12 +25,12 @@ class TritonModel(LeanModel):
     Args:
         module: As for `LeanModel`.
         weights: As for `LeanModel`.
-        cache: Keys and values.
+        cache: Keys and values, an `SdpaCache` or a `DeviceBlockCache`.
     """
 
     path = "triton"
 
-    def __init__(self, module: nn.Module, weights: WeightArena, cache: SdpaCache):
+    def __init__(self, module: nn.Module, weights: WeightArena, cache: KVCache):
         super().__init__(module, weights, cache)
         self.fixed_span = True
         device, shape = self._embedding.device, cache.shape
@@ -54,7 +54,7 @@ class TritonModel(LeanModel):
         """See the base."""
         from rlinf.hybrid_engines.generation.hf import triton_kernels as kernels
 
-        epsilon, cache = self._epsilon, self._cache
+        epsilon, cache, table = self._epsilon, self._cache, self._cache.table
         parts = self._parts(tokens.shape[0])
         x = F.embedding(tokens, self._embedding)
         for index, w in enumerate(self._layers):
@@ -62,9 +62,10 @@ class TritonModel(LeanModel):
             h = kernels.rms_norm(x, w.before_attention, epsilon)
             qkv = F.linear(h, w.qkv, w.qkv_bias)
             q = kernels.turn_and_keep(
-                qkv, self._cosine, self._sine, positions, w.norms, epsilon, keys, values
+                qkv, self._cosine, self._sine, positions, w.norms, epsilon, keys, values, table
             )
-            x = added(x, kernels.attend(q, keys, values, positions, parts), w.out, w.out_bias)
+            h = kernels.attend(q, keys, values, positions, parts, table)
+            x = added(x, h, w.out, w.out_bias)
             h = kernels.rms_norm(x, w.before_mlp, epsilon)
             h = kernels.swiglu(F.linear(h, w.gate_up, w.gate_up_bias))
             x = added(x, h, w.down, w.down_bias)
