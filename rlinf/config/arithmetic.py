@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlinf.config.acting import resolve_acting
 from rlinf.config.tracked import untracked
 
 
@@ -109,7 +110,8 @@ def batch_arithmetic(cfg: Any, world_sizes: Mapping[str, int]) -> list[str]:
     with untracked():
         task = cfg.runner.task_type
         if task == "embodied" and cfg.env.train is not None:
-            return _embodied_lines(embodied_batch(cfg), world_sizes, learns_from_replay(cfg))
+            lines = _embodied_lines(embodied_batch(cfg), world_sizes, learns_from_replay(cfg))
+            return [_acting_line(cfg, world_sizes), *lines]
         if task == "reasoning":
             return _reasoning_lines(cfg, world_sizes)
     return []
@@ -145,6 +147,15 @@ def _embodied_lines(
         f" = {_count(minibatches * batch.update_epochs, 'update')}"
     )
     return lines + _share_line(whole, batch.micro_batch, world_sizes)
+
+
+def _acting_line(cfg: Any, world_sizes: Mapping[str, int]) -> str:
+    """Say where the policy acts."""
+    if resolve_acting(cfg).rollout.in_env_process:
+        return "the policy acts inside of the env processes"
+    workers = world_sizes.get("rollout")
+    where = "processes of its own" if not workers else _count(workers, "rollout worker")
+    return f"the policy acts in {where}"
 
 
 def _reasoning_lines(cfg: Any, world_sizes: Mapping[str, int]) -> list[str]:

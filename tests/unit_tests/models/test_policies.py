@@ -66,7 +66,7 @@ def test_only_what_is_asked_for_is_computed(make_policy, make_obs):
     assert out["logprobs"] is None and out["entropy"] is None
     out["values"].sum().backward()
     assert all(parameter.grad is None for parameter in policy.policy_head.parameters())
-    with pytest.raises(ValueError, match="no forward type 'nft'; it has 'default', 'sac', 'sac_q'"):
+    with pytest.raises(ValueError, match="no forward type 'nft'; it has 'default', 'sft', 'sac', "):
         policy(ForwardType.NFT)
 
 

@@ -55,7 +55,7 @@ class Untied(EnvWorker):
         )
         self.cfg = SimpleNamespace(
             env=SimpleNamespace(train=section, eval=section),
-            runner=SimpleNamespace(only_eval=False),
+            runner=SimpleNamespace(only_eval=False, task_type="embodied"),
         )
         self._rank, self._world_size, self.stages = 0, 1, 2
         self._runtime = SimpleNamespace(info=SimpleNamespace(incarnation=1))
