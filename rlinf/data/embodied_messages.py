@@ -4,7 +4,8 @@ A message of observations is a dict, batch first, so that it can be shared out b
 
 - `obs`: by name, tensors `[B, ...]` (states, pictures of any number of cameras, whatever else an
   env observes) and texts, lists of B strings.
-- `done` and `final`, where episodes ended: bool `[B]`, and the observations in which they ended.
+- `done` and `final`, where episodes ended: bool `[B]`, and for those m envs alone the observations
+  in which they did, `[m, ...]`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from rlinf.scheduler.worker.routing import merge_batches, split_batch
 
 OBSERVATIONS = "obs"
 """Tag of observations, from env to rollout."""
@@ -42,15 +45,25 @@ def pack_observations(obs: Mapping[str, Any], infos: Mapping[str, Any] | None = 
     """
     message: Obs = {"obs": _without_empty_texts(obs)}
     if infos is not None and "final_observation" in infos:
-        message["final"] = _without_empty_texts(infos["final_observation"])
-        message["done"] = infos["_final_observation"]
+        ended = infos["_final_observation"]
+        final = _without_empty_texts(infos["final_observation"])
+        message["final"] = select_rows(final, ended.nonzero().squeeze(1))
+        message["done"] = ended
     return message
+
+
+def split_observations(message: Obs, sizes: Sequence[int]) -> list[Obs]:
+    """Cut a message into those of so many envs each."""
+    parts = split_batch({key: value for key, value in message.items() if key != "final"}, sizes)
+    if "final" in message:
+        ended = [int(part["done"].sum()) for part in parts]
+        for part, final in zip(parts, split_batch(message["final"], ended), strict=True):
+            part["final"] = final
+    return parts
 
 
 def merge_observations(parts: Sequence[Obs]) -> Obs:
     """Join messages of several env workers, of which only some may have ended episodes."""
-    from rlinf.scheduler.worker.routing import merge_batches
-
     if any("done" in part for part in parts):
         parts = [part if "done" in part else _without_ends(part) for part in parts]
     return merge_batches(parts)
@@ -83,4 +96,6 @@ def _without_empty_texts(obs: Mapping[str, Any]) -> Obs:
 
 def _without_ends(part: Obs) -> Obs:
     count = len(next(iter(part["obs"].values())))
-    return {**part, "final": part["obs"], "done": torch.zeros(count, dtype=torch.bool)}
+    none = torch.zeros(0, dtype=torch.long)
+    done = torch.zeros(count, dtype=torch.bool)
+    return {**part, "final": select_rows(part["obs"], none), "done": done}

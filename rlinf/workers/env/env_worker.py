@@ -21,6 +21,7 @@ from rlinf.data.embodied_messages import (
     OBSERVATIONS,
     OVER,
     pack_observations,
+    split_observations,
 )
 from rlinf.envs import can_render, get_env_cls
 from rlinf.envs.rendering import choose_backend
@@ -239,9 +240,15 @@ class EnvWorker(Checkpointed, Worker):
             obs: the observations.
             infos: of the chunk that led to them; None at the beginning.
         """
-        message = pack_observations(obs, infos)
-        rollout = self.cfg.rollout.group_name
-        self.send_to(rollout, None, message, route_key=stage, tag=OBSERVATIONS)
+        self.send_to(
+            self.cfg.rollout.group_name,
+            None,
+            pack_observations(obs, infos),
+            route_key=stage,
+            tag=OBSERVATIONS,
+            batch_size=self.cfg.env.train.total_num_envs // self.stages,
+            split_fn=split_observations,
+        )
 
     def _recv_actions(self, stage: int, epoch: int, chunk: int) -> torch.Tensor:
         """Return the policy's actions `[B, C, A]` for the last observations of a stage."""

@@ -142,11 +142,12 @@ class RolloutPolicy:
         obs, bad = self._guard.check(message["obs"], chunk, ids)
         values = ended = None
         if "done" in message:
-            final, bad_ends = self._guard.check(message["final"], chunk, ids)
-            if bad_ends is not None:
-                bad = bad_ends if bad is None else bad | bad_ends
             rows = message["done"].nonzero().squeeze(1)
-            final = select_rows(final, rows)
+            ended_ids = [ids[row] for row in rows.tolist()]
+            final, bad_ends = self._guard.check(message["final"], chunk, ended_ids)
+            if bad_ends is not None:
+                bad = torch.zeros_like(message["done"]) if bad is None else bad.clone()
+                bad[rows[bad_ends]] = True
             of_rows = self.policy.predict_values(self._on_device(final)).cpu()
             values = torch.zeros(len(message["done"]), of_rows.shape[1])
             values[rows] = of_rows

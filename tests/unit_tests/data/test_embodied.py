@@ -11,7 +11,11 @@ from rlinf.data.embodied import (
     merge_trajectories,
     split_trajectory,
 )
-from rlinf.data.embodied_messages import merge_observations, pack_observations, select_rows
+from rlinf.data.embodied_messages import (
+    merge_observations,
+    pack_observations,
+    split_observations,
+)
 
 T, B, C, A = 3, 6, 2, 4
 
@@ -107,8 +111,14 @@ def test_observations_carry_pictures_text_and_the_ends_of_episodes():
     assert merged["obs"]["task_descriptions"] == [f"task {i}" for i in range(4)]
     assert merged["obs"]["wrist_images"].flatten().tolist() == [0, 1, 2, 3]
     assert merged["done"].tolist() == [False, False, False, True]
-    last = select_rows(merged["final"], merged["done"].nonzero().squeeze(1))
+    last = merged["final"]
     assert last["states"].tolist() == [[9.0]] and last["task_descriptions"] == ["task 9"]
+    for sizes in ([4], [1, 3], [3, 1], [2, 2]):
+        parts = split_observations(merged, sizes)
+        assert [len(part["final"]["states"]) for part in parts] == [0] * (len(sizes) - 1) + [1]
+        again = merge_observations(parts)
+        assert again["done"].tolist() == merged["done"].tolist()
+        assert again["final"]["task_descriptions"] == ["task 9"]
 
 
 def test_texts_that_say_nothing_do_not_travel():
