@@ -44,6 +44,7 @@ def train(folder: Path, address: str, *words: str) -> tuple[list[dict[str, float
 @pytest.mark.timeout(300)
 def test_in_one_process_a_run_comes_to_the_same_numbers(ray_address, tmp_path):
     alone, said = train(tmp_path / "inline", ray_address, "--debug=inline")
-    apart, _ = train(tmp_path / "apart", ray_address, "cluster.component_placement.env=0")
+    one_each = "cluster.component_placement={actor:0,rollout:0,env:0}"
+    apart, _ = train(tmp_path / "apart", ray_address, one_each)
     assert alone == apart and len(alone) >= 3
     assert "starting Ray" not in said
