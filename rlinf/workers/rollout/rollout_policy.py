@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlinf.data.embodied import PolicyTrajectory
-from rlinf.data.embodied_messages import EPISODES, Obs, select_rows, tensors_of
+from rlinf.data.embodied_messages import EPISODES, Obs, tensors_of
 from rlinf.models.embodiment.base_policy import BasePolicy
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.utils.determinism import named_seed
