@@ -66,10 +66,11 @@ def test_rollouts_need_not_be_whole_batches(embodied, change):
     cfg = validate_cfg(change(embodied, SAC))
     assert cfg.algorithm.replay_buffer.cache_size == 1_000_000
     lines = batch_arithmetic(cfg, {"actor": 4, "env": 2})
-    assert lines[1] == (
+    expected = (
         "16 envs × 100 steps × 1 epoch = 1600 samples → 800 gradient steps on 256 transitions"
         " = 0.5 gradient steps per env step"
     )
+    assert expected in lines
 
 
 @pytest.mark.parametrize("name", WRONG)
