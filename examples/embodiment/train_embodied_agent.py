@@ -8,13 +8,11 @@ from omegaconf import DictConfig
 from rlinf.config import validate_cfg
 from rlinf.config.acting import resolve_acting
 from rlinf.runners.embodied_runner import EmbodiedRunner
+from rlinf.runners.players import launch_players
 from rlinf.runners.restarts import WORKERS, run_with_restarts
 from rlinf.runners.run_folder import run_folder
 from rlinf.scheduler import Cluster, HybridComponentPlacement
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
-from rlinf.workers.env.acting_env_worker import ActingEnvWorker
-from rlinf.workers.env.env_worker import EnvWorker
-from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
 
 
 @hydra.main(version_base="1.3", config_path="config", config_name="metaworld_ppo_mlp")
@@ -36,18 +34,7 @@ def train(cfg: DictConfig) -> None:
                 name=cfg.actor.group_name,
                 placement_strategy=component_placement.get_strategy("actor"),
             )
-            env_worker = ActingEnvWorker if cfg.rollout.in_env_process else EnvWorker
-            env_group = rollout_group = env_worker.create_group(cfg).launch(
-                cluster,
-                name=cfg.env.group_name,
-                placement_strategy=component_placement.get_strategy("env"),
-            )
-            if not cfg.rollout.in_env_process:
-                rollout_group = MultiStepRolloutWorker.create_group(cfg).launch(
-                    cluster,
-                    name=cfg.rollout.group_name,
-                    placement_strategy=component_placement.get_strategy("rollout"),
-                )
+            rollout_group, env_group = launch_players(cfg, cluster, component_placement)
         runner = EmbodiedRunner(cfg=cfg, actor=actor_group, rollout=rollout_group, env=env_group)
         runner.init_workers()
         runner.run()

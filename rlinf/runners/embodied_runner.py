@@ -7,18 +7,11 @@ from typing import Any
 
 from rlinf.config.arithmetic import learns_from_replay
 from rlinf.runners.agreement import AgreementGate
-from rlinf.runners.base_runner import BaseRunner
-from rlinf.runners.evaluation import Evaluator
-from rlinf.runners.farewell import before_training, next_step, places
+from rlinf.runners.farewell import next_step
 from rlinf.runners.fingerprints import RunFingerprints
-from rlinf.runners.players import Players
-from rlinf.runners.rollout_retry import RolloutRetry
-from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
-from rlinf.utils.checkpoint import Checkpoint
+from rlinf.runners.playing_runner import PlayingRunner
+from rlinf.scheduler import WorkerGroup, wait_all
 from rlinf.utils.env_spec import rollout_steps
-from rlinf.utils.evaluation_table import show_evaluation
-from rlinf.utils.runs.folders import shown
-from rlinf.workers.env.env_worker import max_env_restarts
 
 _BEST_METRICS = ("eval/success_once", "eval/return", "env/success_once", "env/return")
 """What ranks checkpoints, the first that is known."""
@@ -29,7 +22,7 @@ _COUNTS_OF_REPLAY = {
 """What the summary says of a learner from a replay buffer, and the metric that has it."""
 
 
-class EmbodiedRunner(BaseRunner):
+class EmbodiedRunner(PlayingRunner):
     """Drives actor, rollout and env groups through training.
 
     Args:
@@ -45,14 +38,7 @@ class EmbodiedRunner(BaseRunner):
             raise ValueError("set runner.max_epochs or runner.max_steps: the run has no end")
         if cfg.runner.only_eval and cfg.env.eval is None:
             raise ValueError("runner.only_eval needs an env.eval section, and there is none")
-        self.players = Players(cfg, env, rollout)
-        super().__init__(cfg, [actor, *self.players.groups], _BEST_METRICS)
-        self.actor = actor
-        self.rollout = rollout
-        self.env = env
-        others = [actor] if self.players.together else [rollout, actor]
-        self.retry = RolloutRetry(env, others, max_env_restarts(cfg), self._revive)
-        self.evaluator = Evaluator(cfg, self.folder, self.players, self.retry, self.files)
+        super().__init__(cfg, actor, rollout, env, _BEST_METRICS)
         self.agreement = AgreementGate(cfg, actor, rollout)
         self.fingerprints = RunFingerprints(cfg, self.folder, actor)
         self.max_steps = min(limits, default=0)
@@ -109,22 +95,6 @@ class EmbodiedRunner(BaseRunner):
         metrics["env/total_steps"] = float(self.env_steps)
         return metrics
 
-    def update_rollout_weights(self) -> None:
-        """Bring the actor's weights to those who act."""
-        if self.players.together:
-            # An env process that crashes here comes back, as in a rollout.
-            self.retry.play(self._send_weights)
-        else:
-            wait_all(*self._send_weights())
-
-    def _send_weights(self) -> tuple[WorkerGroupFuncResult, ...]:
-        return self.rollout.sync_model_from_actor(), self.actor.sync_model_to_rollout()
-
-    def _revive(self) -> None:
-        """Give restarted env processes what they had."""
-        if self.players.revive():
-            wait_all(*self._send_weights())
-
     def generate_rollouts(self) -> tuple[dict[str, float], dict[str, float]]:
         """Let env and rollout play while the actor receives; return metrics and times."""
         begin = time.perf_counter()
@@ -176,20 +146,7 @@ class EmbodiedRunner(BaseRunner):
         if not self.cfg.runner.only_eval:
             self.retry.restarts = state["env_restarts"]
 
-    def comes_back(self, death: WorkerDied) -> bool:
-        """Env processes do, as long as there is something left of their budget."""
-        return self.retry.comes_back(death)
-
     # -- evaluation -------------------------------------------------------------------------------
-
-    def load_policy(self, checkpoint: Checkpoint) -> None:
-        """Take the policy, and nothing else."""
-        self.evaluator.checkpoint = checkpoint.path
-        self.actor.load_policy(str(checkpoint.path)).wait()
-
-    def evaluate(self) -> dict[str, float]:
-        """Play the evaluation's episodes without noise; return metrics."""
-        return self.evaluator.evaluate(self.global_step, self.update_rollout_weights).metrics()
 
     def evaluation_cost(self) -> float | None:
         """Env steps of an evaluation, at most, by those of the training."""
@@ -198,15 +155,6 @@ class EmbodiedRunner(BaseRunner):
         if steps is None:
             return None
         return self.cfg.runner.eval_episodes * steps / (self.max_steps * self.steps_per_rollout)
-
-    def final_evaluation(self) -> dict[str, float]:
-        """Return the evaluation's episodes, and videos of some."""
-        if self.cfg.env.eval is None:
-            return {}
-        found = self.evaluator.final(self.global_step, self.update_rollout_weights)
-        if self.evaluator.video is not None:
-            self.summary.facts["video"] = self.evaluator.video
-        return found.metrics()
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -226,20 +174,9 @@ class EmbodiedRunner(BaseRunner):
             "env_steps_per_second_in_rollout": round(steps / max(self._rollout_seconds, 1e-9), 1),
         }
 
-    def farewell(self, final: dict[str, float]) -> None:
-        """Success, video, where everything is, and what to try next."""
-        if final:
-            show_evaluation(self.evaluator.last)
-            print(self.evaluator.last.sentence())
-        if (before := before_training(self.summary.facts)) is not None:
-            print(before)
-        if "video" in self.summary.facts:
-            print(f"video: {self.summary.facts['video']}")
-        if self.cfg.runner.only_eval:
-            print(f"everything is in {shown(self.folder)}")
-            return
-        print(places(self.cfg, self.folder))
-        print(next_step(self.cfg, self.folder, self.summary.facts))
+    def next_words(self) -> str:
+        """Say what to try next."""
+        return next_step(self.cfg, self.folder, self.summary.facts)
 
 
 def _merge_episodes(results: list[dict[str, Any]], prefix: str) -> dict[str, float]:

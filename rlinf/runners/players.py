@@ -5,11 +5,42 @@ from __future__ import annotations
 from typing import Any
 
 from rlinf.config.acting import ACTS_IN_ENV
-from rlinf.scheduler import WorkerGroup, WorkerGroupFuncResult, wait_all
+from rlinf.scheduler import (
+    Cluster,
+    ComponentPlacement,
+    WorkerGroup,
+    WorkerGroupFuncResult,
+    wait_all,
+)
 from rlinf.utils.env_spec import EnvSpec
+from rlinf.workers.env.acting_env_worker import ActingEnvWorker
+from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
 
 Calls = tuple[WorkerGroupFuncResult, ...]
 """Calls that belong together; the first is that of the envs."""
+
+
+def launch_players(
+    cfg: Any, cluster: Cluster, placement: ComponentPlacement
+) -> tuple[WorkerGroup, WorkerGroup]:
+    """Launch the groups that play; return that of the rollout and that of the envs.
+
+    Args:
+        cfg: checked configuration, with `rollout.in_env_process` decided.
+        cluster: where.
+        placement: of its components.
+    """
+    env_worker = ActingEnvWorker if cfg.rollout.in_env_process else EnvWorker
+    env = env_worker.create_group(cfg).launch(
+        cluster, name=cfg.env.group_name, placement_strategy=placement.get_strategy("env")
+    )
+    if cfg.rollout.in_env_process:
+        return env, env
+    rollout = MultiStepRolloutWorker.create_group(cfg).launch(
+        cluster, name=cfg.rollout.group_name, placement_strategy=placement.get_strategy("rollout")
+    )
+    return rollout, env
 
 
 class Players:
@@ -82,9 +113,9 @@ class Players:
 
 
 _MISPLACED = {
-    False: f"{ACTS_IN_ENV} is true, but there is a rollout group beside the env group: launch one "
-    "group of ActingEnvWorker and give it as both, as examples/embodiment/train_embodied_agent.py "
-    "does, or set it to false",
+    False: f"{ACTS_IN_ENV} is true, but there is a rollout group beside the env group: launch them "
+    "by rlinf.runners.players.launch_players, as examples/embodiment/train_embodied_agent.py does, "
+    "or set it to false",
     True: f"one group is given as env and as rollout, but {ACTS_IN_ENV} is not true: call "
     "rlinf.config.acting.resolve_acting(cfg) before groups are launched, or set it to true",
 }
