@@ -9,6 +9,7 @@ from rlinf.config.checks import CheckContext, cross_check, divides, share_diviso
 from rlinf.config.errors import ABSENT, Problem
 
 OFFLINE = ("offline",)
+_IQL = "offline_iql"
 
 
 @cross_check(OFFLINE)
@@ -25,15 +26,15 @@ def learns_from_data(context: CheckContext) -> Iterator[Problem]:
     name = context.cfg.algorithm.loss_type
     if name.lower() in WITHOUT_KEYS["loss"]:
         message = "learns from rollouts, and runner.task_type offline has none"
-        hint = "use embodied_bc, or runner.task_type: embodied"
+        hint = "use embodied_bc or offline_iql, or runner.task_type: embodied"
         yield Problem("algorithm.loss_type", name, message, hint)
 
 
 @cross_check(("embodied",))
 def learns_from_rollouts(context: CheckContext) -> Iterator[Problem]:
-    """Behaviour cloning takes no rollouts."""
+    """Learners from data take no rollouts."""
     name = context.cfg.algorithm.loss_type
-    if name.lower() == "embodied_bc":
+    if name.lower() in ("embodied_bc", _IQL):
         message = "learns from data.train_data_paths, and runner.task_type embodied has no data"
         yield Problem("algorithm.loss_type", name, message, "set runner.task_type: offline")
 
@@ -62,3 +63,21 @@ def ends_after_steps(context: CheckContext) -> Iterator[Problem]:
     if runner.max_steps <= 0 and not runner.only_eval:
         message = "must be above 0: nothing else ends a run from data"
         yield Problem("runner.max_steps", runner.max_steps, message, "set a number of steps")
+
+
+@cross_check(OFFLINE)
+def iql_has_what_it_trains(context: CheckContext) -> Iterator[Problem]:
+    """Implicit Q-learning trains Q-functions and a value function, by the optimiser of critics."""
+    cfg = context.cfg
+    if cfg.algorithm.loss_type.lower() != _IQL:
+        return
+    for key, what in (("add_q_head", "Q-functions"), ("add_value_head", "a value function")):
+        if not cfg.actor.model[key]:
+            message = f"must be true: algorithm.loss_type {_IQL} trains {what}"
+            yield Problem(f"actor.model.{key}", False, message, "set it to true")
+    for section in ("optim", "critic_optim"):
+        optim = cfg.actor[section]
+        if optim is not None and optim.value_lr is not None:
+            message = f"has no effect: with loss_type {_IQL} the value function learns like critics"
+            hint = "leave it out, and set actor.critic_optim.lr"
+            yield Problem(f"actor.{section}.value_lr", optim.value_lr, message, hint)

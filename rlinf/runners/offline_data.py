@@ -26,7 +26,8 @@ def require_datasets(cfg: Any) -> None:
     if not learner.offline:
         raise SystemExit(
             f"error: algorithm.loss_type {cfg.algorithm.loss_type} learns from rollouts, and "
-            "runner.task_type offline has none; use embodied_bc, or runner.task_type: embodied"
+            "runner.task_type offline has none; use embodied_bc or offline_iql, or "
+            "runner.task_type: embodied"
         )
     if cfg.cluster.num_nodes > 1 or cfg.runner.only_eval:
         return

@@ -196,7 +196,9 @@ class OfflineAlgorithmConfig(Section):
 
     plugin_selectors: ClassVar[dict[str, str]] = {"loss": "loss_type"}
 
-    loss_type: str = Field(..., description="Registered learner from data: embodied_bc, ...")
+    loss_type: str = Field(
+        ..., description="Registered learner from data: embodied_bc, offline_iql, ..."
+    )
 
 
 class ReasoningAlgorithmConfig(AlgorithmConfig):

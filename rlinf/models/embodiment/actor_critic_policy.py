@@ -13,6 +13,7 @@ from rlinf.models.embodiment.action_heads import make_action_head
 from rlinf.models.embodiment.base_policy import BasePolicy, ForwardType, Mode
 from rlinf.models.embodiment.distributions import Distribution
 from rlinf.models.embodiment.head_settings import HeadSettings
+from rlinf.models.embodiment.iql_forwards import IQLForwards
 from rlinf.models.embodiment.layers import MLP, POLICY_GAIN, VALUE_GAIN
 from rlinf.models.embodiment.normalizer import ObsNormalizer
 from rlinf.models.embodiment.off_policy_forwards import OffPolicyForwards, make_q_head
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rlinf.utils.env_spec import EnvSpec
 
 
-class ActorCriticPolicy(OffPolicyForwards, BasePolicy):
+class ActorCriticPolicy(OffPolicyForwards, IQLForwards, BasePolicy):
     """A distribution of chunks of actions, and a value function or Q-functions.
 
     Subclasses turn observations into inputs worth storing, and inputs into features. The heads
@@ -41,6 +42,9 @@ class ActorCriticPolicy(OffPolicyForwards, BasePolicy):
         ForwardType.SFT,
         ForwardType.SAC,
         ForwardType.SAC_Q,
+        ForwardType.IQL_ACTOR,
+        ForwardType.IQL_CRITIC,
+        ForwardType.IQL_VALUE,
     )
     _no_split_modules: ClassVar[list[str]] = ["MLP", "QEnsemble"]
 
@@ -156,12 +160,7 @@ class ActorCriticPolicy(OffPolicyForwards, BasePolicy):
             are from them; see `ActionHead.errors`. Each [n, C*A] float32.
         """
         inputs = self.policy_inputs(observations, augment=augment)
-        own = self.distribution(self._trunk(inputs))
-        given = self.action_head.from_env(actions)
-        return {
-            "logprobs": own.log_prob(given),
-            "errors": self.action_head.errors(own.mode(), given),
-        }
+        return self._compare(self.distribution(self._trunk(inputs)), actions)
 
     @torch.no_grad()
     def predict_action_batch(

@@ -234,6 +234,44 @@ class BasePolicy(nn.Module, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward type 'sac_q'")
 
+    def iql_actor_forward(
+        self, forward_inputs: Mapping[str, Tensor], actions: Tensor
+    ) -> dict[str, Tensor]:
+        """Compare given actions with the policy's; who has it declares `ForwardType.IQL_ACTOR`.
+
+        Args:
+            forward_inputs: As `replay_inputs` returns them, n samples.
+            actions: In the units of the env, `[n, C, A]`.
+
+        Returns:
+            `logprobs`, log-probabilities of these actions, and `errors`, how far the policy's own
+            are from them, without effect on encoders. Each `[n, C*A]` float32.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward type 'iql_actor'")
+
+    def iql_critic_forward(self, forward_inputs: Mapping[str, Tensor], actions: Tensor) -> Tensor:
+        """Return Q-values of given actions; who has them declares `ForwardType.IQL_CRITIC`.
+
+        Args:
+            forward_inputs: As `replay_inputs` returns them, n samples.
+            actions: In the units of the env, `[n, C, A]`.
+
+        Returns:
+            `[Q, n]` float32, one row for each Q-function.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward type 'iql_critic'")
+
+    def iql_value_forward(self, forward_inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return values of states; who has them declares `ForwardType.IQL_VALUE`.
+
+        Args:
+            forward_inputs: As `replay_inputs` returns them, n samples.
+
+        Returns:
+            `[n]` float32; only the value head has gradients.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward type 'iql_value'")
+
     def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:
         """Return values of observations, without gradients; for bootstrapping.
 

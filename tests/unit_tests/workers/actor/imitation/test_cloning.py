@@ -83,9 +83,9 @@ def test_the_policy_comes_to_do_what_was_done(demos, loss, distribution):
     assert last["actor/action_error"] < 0.7 * first["actor/action_error"]
     assert last["actor/loss"] < first["actor/loss"]
     policy = learner.engine.model
-    obs = learner._demos.obs
+    obs = learner.demos.obs
     own, _ = policy.predict_action_batch(obs, mode="eval")
-    assert float((own[:, 0] - learner._demos.actions).abs().mean()) < 0.15
+    assert float((own[:, 0] - learner.demos.actions).abs().mean()) < 0.15
 
 
 def test_choices_are_cloned(tmp_path):
@@ -111,7 +111,7 @@ def test_a_chunk_is_learned_as_far_as_the_episode_goes(demos):
 
 def test_observations_are_normalised_by_the_data(demos):
     learner = make_learner(demos)
-    states = learner._demos.obs["states"]
+    states = learner.demos.obs["states"]
     normalizer = learner.engine.model.normalizer
     torch.testing.assert_close(normalizer.shift, states.mean(0), rtol=1e-4, atol=1e-5)
     before = normalizer.shift.clone()
@@ -180,7 +180,7 @@ def test_resumed_is_as_if_nothing_had_happened(demos, tmp_path):
 
 def test_pictures_that_the_policy_does_not_look_at_are_not_read(tmp_path):
     learner = make_learner(write_dataset(tmp_path / "d", (4, 6), pictures=True))
-    assert list(learner._demos.obs) == ["states"]
+    assert list(learner.demos.obs) == ["states"]
 
 
 def test_data_of_another_env_are_refused(demos, tmp_path):
