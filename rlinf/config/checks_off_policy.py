@@ -52,7 +52,7 @@ def replay_holds_what_it_waits_for(context: CheckContext) -> Iterator[Problem]:
 def critics_have_q_heads(context: CheckContext) -> Iterator[Problem]:
     """What is trained from a replay buffer is there."""
     cfg = context.cfg
-    if not learns_from_replay(cfg):
+    if not learns_from_replay(cfg) or "dagger" in cfg.algorithm:
         return
     model, algorithm = cfg.actor.model, cfg.algorithm
     if not model.add_q_head:

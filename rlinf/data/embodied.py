@@ -27,10 +27,12 @@ class RolloutNeeds:
     Attributes:
         final_observations: the observations in which episodes ended.
         random_steps: env steps, over all envs, that begin a run with actions drawn uniformly.
+        samples: the policy draws its actions; else it acts as in evaluations.
     """
 
     final_observations: bool = False
     random_steps: int = 0
+    samples: bool = True
 
     def random_chunks(self, envs: int, chunk: int) -> int:
         """Return the chunk steps that begin a run with actions drawn uniformly.
@@ -88,6 +90,8 @@ class EnvTrajectory:
         begins: bool `[T, B]`, whether the chunk is the first of an episode.
         actions: the actions that were carried out, in the units of the env, `[T, B, C, A]`.
         intervened: bool `[T, B, C]`, whether somebody else than the policy chose the action.
+        labels: what an expert would have done, in the units of the env, `[T, B, C, A]`; None if
+            none was asked.
     """
 
     rewards: Tensor
@@ -97,6 +101,7 @@ class EnvTrajectory:
     begins: Tensor
     actions: Tensor
     intervened: Tensor
+    labels: Tensor | None = None
 
 
 @dataclass(kw_only=True)

@@ -78,7 +78,7 @@ class DeviceExpert(Expert):
             )
         super().__init__(cfg, action_spec, num_envs=num_envs, seed=seed)
         self.device = device
-        self._discards = False
+        self._discards = self._touched = False
 
     def begin(self, slots: Sequence[int], episodes: Sequence[int]) -> None:
         """Tell the device."""
@@ -94,6 +94,7 @@ class DeviceExpert(Expert):
         """
         reading, dim = self.device.read(), self.action_spec.dim
         self._discards |= reading.discard
+        self._touched = reading.action is not None
         if reading.action is None:
             return np.tile(self._still(), (len(slots), 1))
         action = np.asarray(reading.action).reshape(-1)
@@ -103,6 +104,10 @@ class DeviceExpert(Expert):
                 f"takes {dim}"
             )
         return np.tile(action, (len(slots), 1))
+
+    def wants_to_act(self, slot: int) -> bool:
+        """See `Expert.wants_to_act`: while the person touches the device."""
+        return self._touched
 
     def discards(self, slot: int) -> bool:
         """See `Expert.discards`: what the person said during the episode."""

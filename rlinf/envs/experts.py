@@ -66,6 +66,10 @@ class Expert(ABC):
             `[len(slots), A]` in the units of the env. Whoever executes them clips them first.
         """
 
+    def wants_to_act(self, slot: int) -> bool:
+        """Return whether it would take over from a policy in a slot; asked after `act`."""
+        return True
+
     def discards(self, slot: int) -> bool:
         """Return whether the episode that has just ended in a slot is not to be kept."""
         return False

@@ -109,6 +109,7 @@ class Players:
         # All of them: one that came back in an attempt in which another crashed has none yet.
         self.env.init_worker().wait()
         self.env.start_over().wait()
+        self.env.set_rollouts(max(self.env.rollouts().wait())).wait()
         if not self.together or self._spec is None:
             return False
         self.env.init_policy(self._spec).wait()

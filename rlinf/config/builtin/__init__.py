@@ -29,6 +29,7 @@ MODULES = {
     "loss": {
         "rlinf.workers.actor.imitation.config": ("embodied_bc",),
         "rlinf.workers.actor.offline.config": ("offline_iql",),
+        "rlinf.config.schema.dagger": ("embodied_dagger",),
         "rlinf.config.schema.off_policy": ("embodied_sac",),
     },
     "dataset": {

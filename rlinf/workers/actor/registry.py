@@ -37,6 +37,7 @@ learner_registry: PluginTable[Any] = PluginTable(
     "loss",
     {
         "embodied_bc": "rlinf.workers.actor.imitation.cloning_learner",
+        "embodied_dagger": "rlinf.workers.actor.imitation.dagger_learner",
         "offline_iql": "rlinf.workers.actor.offline.iql",
         "embodied_sac": "rlinf.workers.actor.off_policy.sac",
     },

@@ -33,6 +33,7 @@ from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.env_settings import env_settings
 from rlinf.workers.env.episode_player import EpisodePlayer, Played
+from rlinf.workers.env.stage_experts import StageExperts
 from rlinf.workers.env.trajectory_recorder import TrajectoryRecorder
 
 
@@ -53,6 +54,7 @@ class EnvWorker(Checkpointed, Worker):
         self._train: list[Any] = []
         self._eval: list[Any] = []
         self._fresh = [True] * self.stages
+        self._experts = StageExperts([])
         self._lost: list[str] = []
 
     # -- setting up -----------------------------------------------------------------------------
@@ -87,6 +89,7 @@ class EnvWorker(Checkpointed, Worker):
             self._offload(self.cfg.env.eval, evaluation)
             made.pop_all()
             self._train, self._eval = train, evaluation
+        self._experts = StageExperts.of(self.cfg, train, self._rank, self._world_size)
 
     @property
     def _trains(self) -> bool:
@@ -140,6 +143,14 @@ class EnvWorker(Checkpointed, Worker):
         """Let the next rollout begin with new episodes."""
         self._fresh = [True] * self.stages
 
+    def rollouts(self) -> int:
+        """Return the rollouts that were played to their end, which choose when experts act."""
+        return self._experts.rollouts
+
+    def set_rollouts(self, count: int) -> None:
+        """Go on as a worker that has played so many: this process may be a new one."""
+        self._experts.rollouts = count
+
     def _made(self, envs: list[Any]) -> list[Any]:
         if not envs:
             raise RuntimeError(
@@ -179,6 +190,7 @@ class EnvWorker(Checkpointed, Worker):
         actor = self.cfg.actor.group_name
         steps = 0
         self._begin_rollout(chunks)
+        self._experts.begin_rollout(cfg.rollout_epoch, chunks)
         for epoch in range(cfg.rollout_epoch):
             self._begin_epoch()
             recorders = [
@@ -190,9 +202,14 @@ class EnvWorker(Checkpointed, Worker):
             for chunk in range(chunks):
                 for stage, env in enumerate(envs):
                     actions = self._recv_actions(stage, epoch, chunk)
+                    decision = self._experts.decide(stage, env.last_obs, actions, epoch, chunk)
+                    actions = actions if decision is None else decision.actions
                     with self.worker_timer("env_step"):
                         obs, rewards, terms, truncs, infos = env.chunk_step(actions)
-                    recorders[stage].add(actions, rewards, terms, truncs, infos, cfg.auto_reset)
+                    recorders[stage].add(
+                        actions, rewards, terms, truncs, infos, cfg.auto_reset, decision
+                    )
+                    self._experts.note_ends(stage, terms | truncs, cfg.auto_reset)
                     self._send_obs(stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage, env.reports_success)
             for stage, recorder in enumerate(recorders):
@@ -210,6 +227,7 @@ class EnvWorker(Checkpointed, Worker):
             if not cfg.auto_reset:
                 self._fresh = [True] * self.stages
         self._end_rollout()
+        self._experts.end_rollout()
         self._offload(cfg, envs)
         return metrics.result() | {"env_steps": steps}
 
@@ -220,6 +238,7 @@ class EnvWorker(Checkpointed, Worker):
     def _first_obs(self, stage: int, env: Any) -> dict[str, Any]:
         if self._fresh[stage] or env.is_start:
             self._fresh[stage] = False
+            self._experts.restart(stage)
             env.update_reset_state_ids()
             return env.reset()[0]
         return env.last_obs
@@ -346,7 +365,12 @@ class EnvWorker(Checkpointed, Worker):
         self._lost = [
             f"the episodes in flight, as {why}" for s in states if (why := s["not_saved"])
         ]
-        state = {"layout": self._layout(), "fresh": list(self._fresh), "train": states}
+        state = {
+            "layout": self._layout(),
+            "fresh": list(self._fresh),
+            "train": states,
+            "experts": self._experts.state(),
+        }
         return lambda: save_tree(folder / "env" / f"rank_{self._rank}", state)
 
     def _not_saved(self) -> list[str]:
@@ -368,6 +392,7 @@ class EnvWorker(Checkpointed, Worker):
                 if why := env.set_state(saved):
                     notes.append(f"the episodes in flight, as {why}: new episodes begin")
             self._fresh = state["fresh"]
+            self._experts.load_state(state["experts"])
         else:
             workers, stages, count = state["layout"]
             notes.append(
@@ -379,6 +404,7 @@ class EnvWorker(Checkpointed, Worker):
 
     def on_shutdown(self) -> None:
         """Close the simulators."""
+        self._experts.close()
         for env in [*self._train, *self._eval]:
             env.close()
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlinf.data.embodied import EnvTrajectory
+from rlinf.workers.env.supervision import Decision
 
 
 class TrajectoryRecorder:
@@ -34,25 +35,35 @@ class TrajectoryRecorder:
         truncations: Tensor,
         infos: Sequence[Mapping[str, Any]],
         resets: bool,
+        decision: Decision | None = None,
     ) -> None:
         """Add a chunk.
 
         Args:
-            actions: what the policy chose, `[B, C, A]`.
+            actions: what was chosen, `[B, C, A]`.
             rewards: `[B, C]`.
             terminations: `[B, C]`.
             truncations: `[B, C]`.
             infos: of each action; `intervene_action` `[B, A]` and `intervene_flag` `[B]` say what
                 somebody else chose instead.
             resets: whether a new episode begins in the next chunk where one ended in this.
+            decision: what an expert said; None if none was asked. Where the env reports that
+                somebody else chose, that is the label.
         """
         valid = torch.stack([info["_valid"] for info in infos], 1)
         intervened = torch.zeros_like(valid)
+        labels = None
+        if decision is not None:
+            intervened |= decision.by_expert[:, None]
+            labels = decision.labels.clone()
         for column, info in enumerate(infos):
             if "intervene_flag" in info:
-                intervened[:, column] = flag = info["intervene_flag"]
+                flag = info["intervene_flag"]
+                intervened[:, column] |= flag
                 actions = actions.clone()
                 actions[flag, column] = info["intervene_action"][flag].to(actions.dtype)
+                if labels is not None:
+                    labels[flag, column] = actions[flag, column]
         ended = (terminations | truncations).any(1)
         self._chunks.append(
             {
@@ -65,6 +76,8 @@ class TrajectoryRecorder:
                 "intervened": intervened,
             }
         )
+        if labels is not None:
+            self._chunks[-1]["labels"] = labels
         self._begins = ended if resets else False
         self.env_steps += int(valid.sum())
 

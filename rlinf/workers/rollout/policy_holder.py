@@ -62,6 +62,7 @@ class PolicyHolder:
             compares=cfg.runner.agreement.interval >= 0,
             keep_final=needs.final_observations,
             random_chunks=self._random_chunks(needs),
+            samples=needs.samples,
             newer=None if self._staged is None else self._staged.take,
         )
         self._receiver = WeightReceiver(self, cfg)

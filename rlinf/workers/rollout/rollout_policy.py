@@ -38,6 +38,7 @@ class RolloutPolicy:
         compares: whether a few steps of each rollout are kept for a comparison with the learner.
         keep_final: whether the learner needs the observations in which episodes ended.
         random_chunks: chunk steps that begin the run with actions drawn uniformly.
+        samples: whether it draws its actions after that; else it acts as in evaluations.
         newer: takes up weights that have arrived meanwhile and returns their version, or None if
             there are none; see `StagedWeights.take`. None if none arrive while the policy acts.
 
@@ -62,6 +63,7 @@ class RolloutPolicy:
         compares: bool = False,
         keep_final: bool = False,
         random_chunks: int = 0,
+        samples: bool = True,
         newer: Callable[[bool], int | None] | None = None,
     ) -> None:
         self.policy, self._device, self._env_ids = policy, device, env_ids
@@ -76,7 +78,7 @@ class RolloutPolicy:
             self._noise = [EnvNoise(seed, ids, width) for ids in env_ids]
         self._guard = ObservationGuard(on_nan, warn)
         self._compares, self._keep_final = compares, keep_final
-        self._random_chunks = random_chunks
+        self._random_chunks, self._samples = random_chunks, samples
         self._newer = newer
         self._recorders: list[TrajectoryRecorder] = []
         self._compared: Sequence[int] = ()
@@ -125,6 +127,8 @@ class RolloutPolicy:
             noise["noise"] = self._noise[stage].at(step).to(self._device)
         if step < self._random_chunks:
             noise["mode"] = "random"
+        elif not self._samples:
+            noise["mode"] = "eval"
         actions, result = self.policy.predict_action_batch(obs, **noise)
         if chunk in self._compared:
             self.seen.note(epoch, chunk, self._env_ids[stage], result["forward_inputs"])

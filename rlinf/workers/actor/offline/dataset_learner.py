@@ -11,8 +11,8 @@ from rlinf.data.demonstrations.sampling import SampleOrder
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.initial_weights import initial_weights
 from rlinf.utils.determinism import named_seed
+from rlinf.workers.actor.imitation.fitting_data import demonstrations_for, share_out_of_range
 from rlinf.workers.actor.learner import Learner, LearnerPlace
-from rlinf.workers.actor.offline.fitting_data import demonstrations_for, share_out_of_range
 
 _MOST_OUT_OF_RANGE = 0.01
 """Share of actions beyond the bounds above which data are told to look odd."""

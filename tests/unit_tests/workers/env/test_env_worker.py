@@ -13,6 +13,7 @@ import torch
 from rlinf.scheduler import CallCancelled
 from rlinf.workers.env import env_worker
 from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.env.stage_experts import StageExperts
 
 
 class Simulators:
@@ -56,10 +57,12 @@ class Untied(EnvWorker):
         self.cfg = SimpleNamespace(
             env=SimpleNamespace(train=section, eval=section),
             runner=SimpleNamespace(only_eval=False, task_type="embodied"),
+            algorithm={},
         )
         self._rank, self._world_size, self.stages = 0, 1, 2
         self._runtime = SimpleNamespace(info=SimpleNamespace(incarnation=1))
         self._train, self._eval, self._fresh = [], [], [True, True]
+        self._experts = StageExperts([])
 
 
 @pytest.fixture
