@@ -176,10 +176,10 @@ def _replay(cfg: Any, own: TrainingBytes, rollout: _Rollout, ranks: int) -> list
     if buffer.enable_cache:
         row += kept
     rows = -(-buffer.cache_size // ranks)
-    return [
-        Part("target networks", own.parameters + own.buffers),
-        Part("replay buffer, full", rows * row, exact=False, on_device=False),
-    ]
+    parts = [Part("replay buffer, full", rows * row, exact=False, on_device=False)]
+    if "tau" in cfg.algorithm:
+        parts.insert(0, Part("target networks", own.parameters + own.buffers))
+    return parts
 
 
 def _acting(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool) -> list[Part]:
