@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import WorkerDied
+from rlinf.scheduler import WorkerDied, new_deaths
 from rlinf.workers.env.async_acting_env_worker import AsyncActingEnvWorker
 from rlinf.workers.rollout.async_multi_step_rollout_worker import AsyncMultiStepRolloutWorker
 from tests.e2e_tests.embodied.test_env_crashes import SHORT, Mortal, pids_of
 from tests.e2e_tests.embodied.workers import Actor, Env
+from tests.long_tests import long_test
 
 CHUNKS = 20
 """Chunks of a rollout of `SHORT`."""
@@ -25,6 +26,11 @@ ALIKE = "cluster.component_placement={actor:0,rollout:1,env:1}"
 APART = "cluster.component_placement={actor:0,rollout:2,env:0-1}"
 ENVS = {"acting": (AsyncActingEnvWorker, ())}
 ROLLOUT = {"env": (Env, ()), "rollout": (AsyncMultiStepRolloutWorker, ())}
+
+
+def long(*values: Any) -> Any:
+    """A case of the whole matrix."""
+    return pytest.param(*values, marks=long_test)
 
 
 def wait_for(condition: Any) -> None:
@@ -178,6 +184,26 @@ def test_an_env_process_that_dies_in_a_rollout_ahead_comes_back(runners, tmp_pat
 
 
 @pytest.mark.timeout(240)
+def test_what_a_rollout_took_may_be_lost_with_the_process_that_played_it(
+    runners, tmp_path, monkeypatch
+):
+    runner = make_runner(runners, tmp_path, ENVS, "runner.max_epochs=3")
+    take = runner.rollouts.take
+
+    def deadly(count: int) -> Any:
+        played = take(count)
+        if runner.global_step == 1:
+            os.kill(pids_of(runner)[0], signal.SIGKILL)
+            wait_for(lambda: new_deaths(runner.env))
+        return played
+
+    monkeypatch.setattr(runner.rollouts, "take", deadly)
+    summary = runner.run()
+    assert summary["env_restarts"] == 1 and summary["env_steps"] == 3 * 16 * CHUNKS
+    assert ["time/env/interact" in step for step in steps_of(runner)] == [True, False, True]
+
+
+@pytest.mark.timeout(240)
 def test_an_env_process_that_dies_between_steps_comes_back(runners, tmp_path):
     """While weights come, and while the policy is evaluated, with a rollout under way."""
     runner = make_runner(runners, tmp_path, ENVS, "env.train.max_restarts=2")
@@ -196,21 +222,89 @@ def test_an_env_process_that_dies_between_steps_comes_back(runners, tmp_path):
     assert runner.learn()["rollout/policy_age_max"] <= 1
 
 
+class DiesIn:
+    """Kills itself when a method is called for the n-th time; those who come back do not.
+
+    Args:
+        cfg: configuration.
+        method: its name.
+        calls: calls that go well.
+    """
+
+    def __init__(self, cfg: Any, method: str, calls: int) -> None:
+        super().__init__(cfg)
+        whole, self._left = getattr(self, method), calls
+
+        def dying(*args: Any, **kwargs: Any) -> Any:
+            if self._left == 0 and not self.restarts:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._left -= 1
+            return whole(*args, **kwargs)
+
+        setattr(self, method, dying)
+
+    @classmethod
+    def restart_policy(cls, cfg: Any, method: str, calls: int) -> Any:
+        return super().restart_policy(cfg)
+
+
+class EnvThatDies(DiesIn, AsyncActingEnvWorker):
+    pass
+
+
+class RolloutThatDies(DiesIn, AsyncMultiStepRolloutWorker):
+    pass
+
+
+class ActorThatDies(DiesIn, Actor):
+    pass
+
+
+WHILE = ("runner.max_epochs=4", "runner.save_interval=2", "runner.val_check_interval=2")
+
+
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("role", ["actor", "rollout"])
-def test_others_who_die_end_the_run_and_are_named(runners, tmp_path, role):
-    workers = {**ROLLOUT, "actor": (Actor, ())}
-    runner = make_runner(runners, tmp_path, workers)
-    runner.max_steps = 9
-    runner.update_rollout_weights()
-    runner.generate_rollouts()
-    group = getattr(runner, role)
-    os.kill(group.worker_info_list[0].pid, signal.SIGKILL)
-    with pytest.raises(WorkerDied, match=f"{group.worker_group_name}:0"):
-        runner.learn()
-        runner.global_step = 1
-        runner.update_rollout_weights()
-        runner.generate_rollouts()
+@pytest.mark.parametrize(
+    ("method", "calls"),
+    [
+        ("sync_model_from_actor", 2),
+        long("interact", 2),
+        long("evaluate", 0),
+        long("save_checkpoint", 0),
+    ],
+)
+def test_a_run_survives_an_env_process_that_dies_in_any_phase(runners, tmp_path, method, calls):
+    workers = {"acting": (EnvThatDies, (method, calls))}
+    runner = make_runner(runners, tmp_path, workers, *WHILE)
+    summary = runner.run()
+    assert summary["status"] == "finished" and summary["env_restarts"] == 1
+    assert summary["env_steps"] == 4 * 16 * CHUNKS and summary["policy_age_max"] <= 1
+    assert summary["evaluation"]["eval/episodes"] == 4
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("role", "method", "calls"),
+    [
+        ("actor", "run_training", 1),
+        long("actor", "recv_rollout_batch", 1),
+        long("actor", "compute_advantages_and_returns", 1),
+        long("actor", "sync_model_to_rollout", 1),
+        long("actor", "save_checkpoint", 0),
+        ("rollout", "sync_model_from_actor", 1),
+        long("rollout", "generate", 1),
+        long("rollout", "evaluate", 0),
+        long("rollout", "save_checkpoint", 0),
+    ],
+)
+def test_others_who_die_end_the_run_and_are_named(runners, tmp_path, role, method, calls):
+    cls = {"actor": ActorThatDies, "rollout": RolloutThatDies}[role]
+    runner = make_runner(runners, tmp_path, {**ROLLOUT, role: (cls, (method, calls))}, *WHILE)
+    name = getattr(runner, role).worker_group_name
+    with pytest.raises(WorkerDied) as caught:
+        runner.run()
+    assert (caught.value.worker, caught.value.signal) == (f"{name}:0", "SIGKILL")
+    assert json.loads((runner.folder / "summary.json").read_text())["status"] == "failed"
 
 
 # -- going on --------------------------------------------------------------------------------------
