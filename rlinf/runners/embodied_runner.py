@@ -12,7 +12,7 @@ from rlinf.runners.farewell import next_step
 from rlinf.runners.fingerprints import RunFingerprints
 from rlinf.runners.playing_runner import PlayingRunner
 from rlinf.runners.rollout_queue import RolloutQueue
-from rlinf.scheduler import WorkerGroup, wait_all
+from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
 from rlinf.utils.env_spec import rollout_steps
 
 _BEST_METRICS = ("eval/success_once", "eval/return", "env/success_once", "env/return")
@@ -110,12 +110,21 @@ class EmbodiedRunner(PlayingRunner):
         results = played[0].wait()
         times = {"time/generate_rollouts": time.perf_counter() - begin}
         for role, futures in zip(("env", "rollout"), played, strict=False):
-            for tag, seconds in futures.consume_durations().items():
+            for tag, seconds in self._durations(futures).items():
                 times[f"time/{role}/{tag}"] = seconds
         self.env_steps += sum(result["env_steps"] for result in results)
         metrics = _merge_episodes(results, "env")
         metrics["env/restarts"] = metrics.get("env/restarts", 0.0) + self.retry.restarts
         return metrics, times
+
+    def _durations(self, played: WorkerGroupFuncResult) -> dict[str, float]:
+        """Return what a rollout took, by what was done; nothing if a process has died since."""
+        try:
+            return played.consume_durations()
+        except WorkerDied as death:
+            if not self.comes_back(death):
+                raise
+            return {}
 
     def learn(self) -> dict[str, float]:
         """Compute advantages and update the policy; return metrics."""
@@ -134,7 +143,8 @@ class EmbodiedRunner(PlayingRunner):
 
     def _count(self, metrics: dict[str, float]) -> None:
         """Add what a step took, and how old its samples were."""
-        self._rollout_seconds += metrics["time/env/interact"]
+        waited = metrics["time/generate_rollouts"]
+        self._rollout_seconds += metrics.get("time/env/interact", waited)
         self._update_seconds += metrics["time/advantages"] + metrics["time/training"]
         age = int(metrics.get("rollout/policy_age_max", 0))
         self._policy_age_max = max(self._policy_age_max, age)
