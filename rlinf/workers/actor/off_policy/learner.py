@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from rlinf.data.embodied import EmbodiedBatch, RolloutNeeds
 from rlinf.data.replay import MixedReplay, ReplayBatch, TrajectoryReplayBuffer
-from rlinf.data.replay.build import ReplayPlace, build_mixed, build_replay
+from rlinf.data.replay.build import ReplayPlace, build_replay
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
+from rlinf.hybrid_engines.initial_weights import initial_weights
 from rlinf.models.embodiment.base_policy import ForwardType
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
+from rlinf.workers.actor.off_policy.demo_buffer import build_with_demos
 from rlinf.workers.actor.off_policy.rollout_rows import RolloutRows
 from rlinf.workers.actor.off_policy.settings import OffPolicySettings
 from rlinf.workers.actor.off_policy.tally import Tally
@@ -135,7 +137,12 @@ class OffPolicyLearner(RolloutLearner):
         algorithm = self.cfg.algorithm
         if algorithm.demo_buffer is None:
             return build_replay(algorithm.replay_buffer, self._replay_place())
-        return build_mixed(algorithm.replay_buffer, algorithm.demo_buffer, self._replay_place())
+        mixed = build_with_demos(algorithm, self.engine.model, self._replay_place(), self.tell)
+        if initial_weights(self.cfg) is None:
+            # What is demonstrated is far from what the first actions lead to.
+            seen = mixed.demos.float_observations()
+            self.engine.model.update_normalizer(seen, all_reduce=self._all_reduce)
+        return mixed
 
     def _replay_place(self) -> ReplayPlace:
         algorithm, place = self.cfg.algorithm, self.place
@@ -170,8 +177,13 @@ class OffPolicyLearner(RolloutLearner):
         self.engine.model.update_normalizer(
             batch.forward_inputs,
             mask=batch.valid.any(-1) & batch.finite,
-            all_reduce=self.engine.all_reduce if self.place.world_size > 1 else None,
+            all_reduce=self._all_reduce,
         )
+
+    @property
+    def _all_reduce(self) -> Callable[[Tensor], Tensor] | None:
+        """Sums a tensor over ranks; None if there is one rank."""
+        return self.engine.all_reduce if self.place.world_size > 1 else None
 
     # -- updates --------------------------------------------------------------------------------
 
@@ -191,8 +203,8 @@ class OffPolicyLearner(RolloutLearner):
             for batch in self._draw(planned):
                 self._gradient_step(batch, trains_actor, tally, norms)
         self.version += 1
-        reduce = engine.all_reduce if self.place.world_size > 1 else None
-        metrics = {f"{self._name}/{key}": value for key, value in tally.means(reduce).items()}
+        means = tally.means(self._all_reduce)
+        metrics = {f"{self._name}/{key}": value for key, value in means.items()}
         for name, seen in norms.items():
             metrics |= self._note_steps(name, seen)
         metrics[f"{self._name}/updates"] = float(planned)
