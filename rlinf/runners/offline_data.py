@@ -55,9 +55,8 @@ def require_demonstrations(cfg: Any) -> None:
         return
     path = section.load_path
     if not Path(path).expanduser().exists():
-        raise SystemExit(
-            f"error: algorithm.demo_buffer.load_path: there is no dataset at {path}{_how(cfg, path)}"
-        )
+        said = f"there is no dataset at {path}{_how(cfg, path)}"
+        raise SystemExit(f"error: algorithm.demo_buffer.load_path: {said}")
 
 
 def _how(cfg: Any, path: str) -> str:

@@ -49,6 +49,23 @@ WRONG = {
         'actor.model.distribution = "gaussian"',
         "set it to squashed_gaussian",
     ),
+    "a policy with chance for TD3": (
+        {"algorithm.loss_type": "embodied_td3"},
+        "actor.model.distribution",
+        "set it to deterministic",
+    ),
+    "critics of CrossQ for SAC": (
+        {"actor.model.q_head_type": "crossq"},
+        'actor.model.q_head_type = "crossq"',
+        "set it to default, or use another loss_type",
+    ),
+    "critics of SAC for CrossQ": (
+        {"algorithm.loss_type": "embodied_crossq"},
+        "actor.model.q_head_type",
+        "set it to crossq",
+        "cluster.component_placement.actor",
+        "embodied_crossq normalises over whole batches",
+    ),
     "a batch that ranks cannot share": (
         {"actor.global_batch_size": 258},
         "actor.global_batch_size = 258",

@@ -61,7 +61,7 @@ class CNNPolicy(ActorCriticPolicy):
     """
 
     critic_modules: ClassVar[tuple[str, ...]] = ("q_head", "encoders")
-    _no_split_modules: ClassVar[list[str]] = ["ConvEncoder", "MLP", "QEnsemble"]
+    _no_split_modules: ClassVar[list[str]] = ["ConvEncoder", "MLP", "QEnsemble", "CrossQEnsemble"]
 
     def __init__(
         self,

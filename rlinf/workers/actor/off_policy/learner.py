@@ -124,9 +124,12 @@ class OffPolicyLearner(RolloutLearner):
 
     def _make_target(self) -> TargetNetwork:
         model, algorithm = self.engine.model, self.cfg.algorithm
-        slowly = model.is_q_parameter
-        if algorithm.target_update_type == "all":
-            slowly = self._in_target
+        copies_encoder = algorithm.target_update_type == "q_head_only"
+
+        def slowly(name: str) -> bool:
+            of_encoder = model.is_critic_parameter(name) and not model.is_q_parameter(name)
+            return not (copies_encoder and of_encoder)
+
         return TargetNetwork(self.engine, self._in_target, slowly, algorithm.tau)
 
     def _in_target(self, name: str) -> bool:
