@@ -37,6 +37,15 @@ def replay_has_batches(context: CheckContext) -> Iterator[Problem]:
 
 
 @cross_check(_EMBODIED)
+def only_replay_is_augmented(context: CheckContext) -> Iterator[Problem]:
+    """Pictures of rollouts are shifted by the policy itself."""
+    if context.cfg.actor.enable_drq and not learns_from_replay(context.cfg):
+        message = "shifts pictures of a replay buffer, which this loss_type does not have"
+        hint = "leave it out; actor.model.random_shift of cnn_policy is for rollouts"
+        yield Problem("actor.enable_drq", True, message, hint)
+
+
+@cross_check(_EMBODIED)
 def replay_holds_what_it_waits_for(context: CheckContext) -> Iterator[Problem]:
     """The buffer is large enough for the first update."""
     if not learns_from_replay(context.cfg):

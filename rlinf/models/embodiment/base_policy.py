@@ -207,6 +207,18 @@ class BasePolicy(nn.Module, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not learn from a replay buffer")
 
+    def shift_pictures(
+        self, forward_inputs: Mapping[str, Tensor], most: int, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Return inputs whose pictures forward passes see shifted at random.
+
+        Args:
+            forward_inputs: As `replay_inputs` returns them, n samples.
+            most: Greatest shift in pixels, of rows and of columns.
+            generator: Where chance comes from, on the device of the inputs.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no pictures to shift")
+
     def sac_forward(
         self, forward_inputs: Mapping[str, Tensor], noise: Tensor | None = None
     ) -> dict[str, Tensor]:

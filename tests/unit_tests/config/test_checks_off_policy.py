@@ -98,6 +98,11 @@ def test_what_does_not_fit_is_named(embodied, change, complaint, name):
         assert text in said
 
 
+def test_rollouts_are_not_augmented_by_the_learner(embodied, change, complaint):
+    said = complaint(change(embodied, {"actor.enable_drq": True}))
+    assert "shifts pictures of a replay buffer" in said and "random_shift of cnn_policy" in said
+
+
 def test_an_advantage_is_needed_by_all_others(embodied, change, complaint):
     said = complaint(change(embodied, {"algorithm.adv_type": "embodied_sac"}))
     assert "computes no advantages, and loss_type actor_critic needs some" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from rlinf.data.replay.build import ReplayPlace, build_replay
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
 from rlinf.hybrid_engines.initial_weights import initial_weights
-from rlinf.models.embodiment.base_policy import ForwardType
+from rlinf.models.embodiment.base_policy import BasePolicy, ForwardType
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
 from rlinf.workers.actor.off_policy.demo_buffer import build_with_demos
@@ -30,6 +31,8 @@ from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
 CRITIC = "critic"
 """Name of the optimiser of the Q-functions."""
 _REPLAY = "replay"
+_MOST_SHIFT = 4
+"""Pixels that DrQ (Kostrikov et al., 2021) shifts pictures by, at most."""
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 """A loss, and numbers to show; all of them shares of the global batch that add up."""
@@ -115,6 +118,11 @@ class OffPolicyLearner(RolloutLearner):
                 f"algorithm.loss_type {self.cfg.algorithm.loss_type} needs a policy with the "
                 f"forward types {', '.join(lacking)}, which {name} does not have; use mlp_policy "
                 "or cnn_policy, or give it these methods (see rlinf.models.embodiment.base_policy)"
+            )
+        if self.cfg.actor.enable_drq and type(model).shift_pictures is BasePolicy.shift_pictures:
+            raise ValueError(
+                f"actor.enable_drq shifts pictures, and {name} looks at none; leave it out, or use "
+                "cnn_policy"
             )
         if not model.num_q_heads:
             raise ValueError(
@@ -232,7 +240,14 @@ class OffPolicyLearner(RolloutLearner):
     def _draw(self, count: int) -> Iterator[ReplayBatch]:
         """Draw this rank's share of batches, on the device."""
         for batch in self.replay.sample_batches(count, self.settings.share):
-            yield batch.to(self.engine.device)
+            here = batch.to(self.engine.device)
+            yield self._shift_pictures(here) if self.cfg.actor.enable_drq else here
+
+    def _shift_pictures(self, batch: ReplayBatch) -> ReplayBatch:
+        """Return a batch whose pictures are shifted at random, those of each time by themselves."""
+        shift = self.engine.model.shift_pictures
+        obs, after = (shift(x, _MOST_SHIFT, self._noise) for x in (batch.obs, batch.next_obs))
+        return replace(batch, obs=obs, next_obs=after)
 
     def _gradient_step(
         self, batch: ReplayBatch, trains_actor: bool, tally: Tally, norms: dict[str, list[Tensor]]
