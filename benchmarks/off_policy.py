@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -258,6 +259,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.cores:
         os.sched_setaffinity(0, {int(core) for core in args.cores.split(",")})
     cores = len(os.sched_getaffinity(0))
+    # A training that is under way is ended on this way out, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     lines, failures = [], 0
     for cell in chosen:
         print(cell, file=sys.stderr, flush=True)
