@@ -30,7 +30,11 @@ MODULES = {
         "rlinf.workers.actor.imitation.config": ("embodied_bc",),
         "rlinf.workers.actor.offline.config": ("offline_iql",),
         "rlinf.config.schema.dagger": ("embodied_dagger",),
-        "rlinf.config.schema.off_policy": ("embodied_sac",),
+        "rlinf.config.schema.off_policy": (
+            "embodied_crossq",
+            "embodied_sac",
+            "embodied_td3",
+        ),
     },
     "dataset": {
         "rlinf.config.builtin.datasets": ("files", "reasoning_gym", "arithmetic"),
