@@ -10,6 +10,7 @@ from rlinf.runners.agreement import AgreementGate
 from rlinf.runners.farewell import next_step
 from rlinf.runners.fingerprints import RunFingerprints
 from rlinf.runners.playing_runner import PlayingRunner
+from rlinf.runners.task_starts import TaskStarts
 from rlinf.scheduler import WorkerGroup, wait_all
 from rlinf.utils.env_spec import rollout_steps
 
@@ -41,6 +42,7 @@ class EmbodiedRunner(PlayingRunner):
         super().__init__(cfg, actor, rollout, env, _BEST_METRICS)
         self.agreement = AgreementGate(cfg, actor, rollout)
         self.fingerprints = RunFingerprints(cfg, self.folder, actor)
+        self.starts = TaskStarts(cfg)
         self.max_steps = min(limits, default=0)
         self.env_steps = 0
         self._rollout_seconds = 0.0
@@ -55,6 +57,7 @@ class EmbodiedRunner(PlayingRunner):
             steps = rollout_steps(train, spec.train_steps)
             self.steps_per_rollout = train.total_num_envs * train.rollout_epoch * steps
             self._episode_steps = spec.train_steps
+            self.starts.begin(spec.tasks)
         wait_all(
             self.players.init_policy(spec), self.actor.init_worker(spec, self._optimiser_steps())
         )
@@ -99,7 +102,10 @@ class EmbodiedRunner(PlayingRunner):
         """Let env and rollout play while the actor receives; return metrics and times."""
         begin = time.perf_counter()
         *played, _ = self.retry.play(
-            lambda: (*self.players.play_rollout(), self.actor.recv_rollout_batch())
+            lambda: (
+                *self.players.play_rollout(self.starts.weights),
+                self.actor.recv_rollout_batch(),
+            )
         )
         results = played[0].wait()
         times = {"time/generate_rollouts": time.perf_counter() - begin}
@@ -107,7 +113,7 @@ class EmbodiedRunner(PlayingRunner):
             for tag, seconds in futures.consume_durations().items():
                 times[f"time/{role}/{tag}"] = seconds
         self.env_steps += sum(result["env_steps"] for result in results)
-        metrics = _merge_episodes(results, "env")
+        metrics = _merge_episodes(results, "env") | self.starts.note(results)
         metrics["env/restarts"] = metrics.get("env/restarts", 0.0) + self.retry.restarts
         return metrics, times
 
@@ -137,14 +143,20 @@ class EmbodiedRunner(PlayingRunner):
         return facts
 
     def state(self) -> dict[str, Any]:
-        """Env steps and restarts so far."""
-        return {"env_steps": self.env_steps, "env_restarts": self.retry.restarts}
+        """Env steps and restarts so far, and what the start sampler knows."""
+        return {
+            "env_steps": self.env_steps,
+            "env_restarts": self.retry.restarts,
+            "starts": self.starts.state(),
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on counting."""
         self.env_steps = self._steps_before = state["env_steps"]
         if not self.cfg.runner.only_eval:
             self.retry.restarts = state["env_restarts"]
+            # Checkpoints of earlier versions do not have it.
+            self.starts.load_state(state.get("starts", {}))
 
     # -- evaluation -------------------------------------------------------------------------------
 

@@ -9,14 +9,19 @@ from pydantic import AfterValidator, Field
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
 from rlinf.envs.config import VectorEnvKeys
-from rlinf.envs.metaworld.tasks import known_task
+from rlinf.envs.metaworld.tasks import different_tasks, known_task
+
+Task = Annotated[str, AfterValidator(known_task)]
 
 
 class MetaWorldKeys(VectorEnvKeys):
     """Keys of MetaWorld."""
 
-    task: Annotated[str, AfterValidator(known_task)] = Field(
+    task: Task = Field(
         "button-press-v3", description="A MetaWorld task, or MT10, MT25 or MT50 for that many."
+    )
+    tasks: Annotated[list[Task], AfterValidator(different_tasks)] | None = Field(
+        None, min_length=1, description="Several MetaWorld tasks, in the place of `task`."
     )
     goals: Literal["trials", "random"] = Field(
         "trials",
