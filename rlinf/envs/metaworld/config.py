@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
 from rlinf.envs.config import VectorEnvKeys
-from rlinf.envs.metaworld.tasks import different_tasks, known_task
+from rlinf.envs.metaworld.tasks import SETS, different_tasks, known_task
 
 Task = Annotated[str, AfterValidator(known_task)]
 
@@ -59,6 +59,20 @@ class MetaWorldKeys(VectorEnvKeys):
     fast_render: bool = Field(
         True, description="Images without shadows, reflections and smoothing."
     )
+
+    @model_validator(mode="after")
+    def _weighs_own_tasks(self) -> MetaWorldKeys:
+        """See to it that a start sampler weighs tasks that are played."""
+        sampler = getattr(self, "start_sampler", None)
+        single = [] if self.task.upper() in SETS else [self.task]
+        played = [name for name in self.tasks or single if name.upper() not in SETS]
+        for name in getattr(sampler, "weights", {}):
+            known_task(name)
+            if played and len(played) == len(self.tasks or single) and name not in played:
+                raise ValueError(
+                    f"start_sampler.weights names {name}, but the tasks are {', '.join(played)}"
+                )
+        return self
 
 
 register_schema("env", "metaworld", MetaWorldKeys)

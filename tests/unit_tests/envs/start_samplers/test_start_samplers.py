@@ -98,6 +98,14 @@ def test_a_sampler_of_ones_own_is_found_by_its_name(monkeypatch, several):
             "must be at least 0",
         ),
         ("+env.train.start_sampler={type: uniform, floor: 0.1}", "floor"),
+        (
+            "+env.train.start_sampler={type: weighted, weights: {reech-v3: 2}}",
+            "near ones: reach-v3",
+        ),
+        (
+            "+env.train.start_sampler={type: weighted, weights: {reach-v3: 2}}",
+            "names reach-v3, but the tasks are button-press-v3",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(override, said):
