@@ -12,7 +12,13 @@ from pathlib import Path
 
 from answer import serve
 
-TIMES = ("time/generate_rollouts", "time/env/env_step", "time/rollout/predict")
+TIMES = {
+    "generate_rollouts": ("time/generate_rollouts",),
+    "interact": ("time/env/interact",),
+    "env_step": ("time/env/env_step",),
+    "predict": ("time/rollout/predict", "time/env/predict"),
+}
+"""Metrics by what they measure; the policy acts in a process of its own, or in that of the envs."""
 
 
 class Training:
@@ -30,8 +36,7 @@ class Training:
 
         Returns:
             Env steps per second end to end (`total`) and in the rollout phase (`rollout`); seconds
-            per update (`update`); medians over the steps of `generate_rollouts`, `env_step` and
-            `predict`, which are seconds per rollout.
+            per update (`update`); medians over the steps of all `TIMES`, seconds per rollout.
         """
         # The settings of a user, who has set no threads.
         env = {
@@ -50,8 +55,8 @@ class Training:
         steps = [line for line in map(json.loads, lines) if "time/step" in line]
         updates = [line["time/advantages"] + line["time/training"] for line in steps]
         medians = {
-            name.rpartition("/")[2]: statistics.median(line[name] for line in steps)
-            for name in TIMES
+            name: statistics.median(line[m] for line in steps for m in metrics if m in line)
+            for name, metrics in TIMES.items()
         }
         return {
             "total": summary["env_steps_per_second"],

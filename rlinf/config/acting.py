@@ -56,3 +56,12 @@ def acting_group(cfg: Any) -> str:
     """
     section = cfg.env if cfg.rollout.in_env_process is True else cfg.rollout
     return section.group_name
+
+
+def policy_age(cfg: Any) -> int:
+    """Return by how many updates rollouts may be ahead of the learner; learning from data has none.
+
+    Args:
+        cfg: checked configuration.
+    """
+    return cfg.algorithm.get("max_policy_age", 0)

@@ -146,6 +146,25 @@ def acting_envs_have_the_policys_place(context: CheckContext) -> Iterator[Proble
         yield Problem(ACTS_IN_ENV, True, message, hint)
 
 
+@cross_check(EMBODIED)
+def rollouts_ahead_have_weights_and_room(context: CheckContext) -> Iterator[Problem]:
+    """Rollouts that overlap with updates get new weights after each, and keep their memory."""
+    cfg = context.cfg
+    age, path = cfg.algorithm.max_policy_age, "algorithm.max_policy_age"
+    if not _trains(context) or not age:
+        return
+    interval = cfg.runner.weight_sync_interval
+    if interval != 1:
+        message = f"rollouts would be older than that: weights are sent every {interval} updates"
+        yield Problem(path, age, message, "set runner.weight_sync_interval to 1")
+    offload = {"rollout": cfg.rollout, "env.train": cfg.env.train, "actor": cfg.actor}
+    for name, section in offload.items():
+        if section.enable_offload:
+            message = f"must be false: with {path} {age} rollouts and updates overlap"
+            key = f"{name}.enable_offload"
+            yield Problem(key, True, message, "set it to false, or the age to 0")
+
+
 @cross_check(ACTING)
 def eval_envs_divide(context: CheckContext) -> Iterator[Problem]:
     """Every worker has the same number of evaluation envs; evaluations have no stages."""

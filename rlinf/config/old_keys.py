@@ -1,9 +1,14 @@
-"""Advice for keys that users of other versions and of older examples may still write."""
+"""Keys that users of other versions and of older examples may still write."""
 
 from __future__ import annotations
 
+from typing import Any
+
+SYNONYMS = {"algorithm.staleness_threshold": "algorithm.max_policy_age"}
+"""Key path of a section's key to the one that it is another name of."""
 ADVICE = {
-    "algorithm.staleness_threshold": "it is called algorithm.max_policy_age here (reasoning)",
+    "algorithm.staleness_threshold": "it is another name of algorithm.max_policy_age: set one of "
+    "the two",
     "algorithm.rollout_epoch": "it belongs to the envs: env.train.rollout_epoch",
     "algorithm.eval_rollout_epoch": "remove it: an evaluation plays runner.eval_episodes episodes",
     "algorithm.training_batch_size_per_gpu": "set actor.micro_batch_size",
@@ -52,3 +57,23 @@ ADVICE = {
     "runner.per_worker_log": "remove it: every worker has a log of its own, see rlinf logs",
 }
 """Key path to what a user should do about it."""
+
+
+def replace_synonyms(data: dict[str, Any]) -> dict[str, str]:
+    """Give keys their own names, in place, unless both names are used.
+
+    Args:
+        data: a config as plain data.
+
+    Returns:
+        The new path of each key path that was changed.
+    """
+    changed = {}
+    for path, own_path in SYNONYMS.items():
+        name, _, key = path.partition(".")
+        own_key = own_path.partition(".")[2]
+        section = data.get(name)
+        if isinstance(section, dict) and key in section and own_key not in section:
+            section[own_key] = section.pop(key)
+            changed[path] = own_path
+    return changed

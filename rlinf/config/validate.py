@@ -20,6 +20,7 @@ from rlinf.config.alternatives import known, relaxed
 from rlinf.config.checks import CheckContext, run_checks
 from rlinf.config.errors import ABSENT, ConfigError, Problem
 from rlinf.config.explain import data_keys, explain
+from rlinf.config.old_keys import replace_synonyms
 from rlinf.config.plugins import EXT_KEY, load_extension
 from rlinf.config.resolve import Resolved, resolve
 from rlinf.config.schema.root import SECTIONS, TASKS, root_model
@@ -58,6 +59,7 @@ def validate_cfg(
         ConfigError: The config has problems; all of them are in it.
     """
     resolved = resolve(cfg)
+    renamed = replace_synonyms(resolved.data)
     problems = list(resolved.problems)
     try:
         load_extension(_extensions_of(resolved.data))
@@ -72,7 +74,8 @@ def validate_cfg(
             problems += run_checks(CheckContext(track(values, ()), sizes, partial=bool(problems)))
     if problems:
         raise ConfigError(_first_of_each(problems))
-    keys = (user_keys(cfg) or frozenset(resolved.user_keys)) - _READ_HERE
+    given = user_keys(cfg) or frozenset(resolved.user_keys)
+    keys = frozenset(renamed.get(key, key) for key in given) - _READ_HERE
     if "replay_buffer" in (values.get("algorithm") or {}):
         # It says that there are no advantages, which has been checked.
         keys -= {"algorithm.adv_type"}

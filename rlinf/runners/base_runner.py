@@ -123,6 +123,10 @@ class BaseRunner(ABC):
     def prepare_training(self) -> None:  # noqa: B027 - most runners have nothing to prepare
         """Do what comes before the first step of a new run."""
 
+    def in_flight(self) -> list[str]:
+        """Return, in words, what is under way and part of no checkpoint."""
+        return []
+
     def evaluation_cost(self) -> float | None:
         """Return what an evaluation costs, as a share of the training; None if there is none."""
         return None
@@ -340,7 +344,9 @@ class BaseRunner(ABC):
         if due or self.requests.checkpoint:
             self.requests.begin_save(self.global_step)
             known = (self._scores[name] for name in self._best_metric if name in self._scores)
-            self.checkpoints.save(self.global_step, self._counts(), next(known, None))
+            self.checkpoints.save(
+                self.global_step, self._counts(), next(known, None), self.in_flight()
+            )
         else:
             self.checkpoints.poll()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
 from rlinf.utils.checkpoint.tree import save_tree
 
 _SETTLE_SECONDS = 2.0
+_IN_FLIGHT = "in_flight"
+"""Key of the runner's state: what was under way when it was saved."""
 
 
 class _Begun(NamedTuple):
@@ -73,7 +75,13 @@ class RunCheckpoints:
         """Whether a checkpoint is being written."""
         return self._pending is not None
 
-    def save(self, step: int, state: dict[str, Any], score: float | None) -> None:
+    def save(
+        self,
+        step: int,
+        state: dict[str, Any],
+        score: float | None,
+        in_flight: Sequence[str] = (),
+    ) -> None:
         """Begin a checkpoint; workers write it while training goes on.
 
         A disk that is full or closed to us costs this checkpoint, loudly, and nothing else.
@@ -82,11 +90,12 @@ class RunCheckpoints:
             step: global step that is complete.
             state: what the runner itself has to remember, plain data.
             score: how good the policy is, higher is better; None if that is not known.
+            in_flight: in words, what is under way and not saved; whoever resumes is told.
         """
         self.poll(wait=True)
         try:
             part = self.store.begin(step)
-            save_tree(part / "runner", state)
+            save_tree(part / "runner", state | {_IN_FLIGHT: list(in_flight)})
         except OSError as error:
             self._complain(step, error)
             return
@@ -209,12 +218,13 @@ class RunCheckpoints:
         folder = str(checkpoint.path)
         notes = wait_all(*(group.load_checkpoint(folder) for group in self._groups))
         print(f"resuming after step {checkpoint.step} from {checkpoint.path}", flush=True)
-        self.not_restored = _notes(notes)
+        state = checkpoint.runner_state()
+        self.not_restored = [*_notes(notes), *state.pop(_IN_FLIGHT, [])]
         for note in self.not_restored:
             print(f"  not restored: {note}", flush=True)
         if self.not_restored:
             print("  so this run is not exactly the one that was interrupted", flush=True)
-        return checkpoint.runner_state()
+        return state
 
 
 def _notes(answers: list[list[list[str]]]) -> list[str]:

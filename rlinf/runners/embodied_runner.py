@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rlinf.config.acting import policy_age
 from rlinf.config.arithmetic import learns_from_replay
 from rlinf.runners.agreement import AgreementGate
 from rlinf.runners.farewell import next_step
 from rlinf.runners.fingerprints import RunFingerprints
 from rlinf.runners.playing_runner import PlayingRunner
+from rlinf.runners.rollout_queue import RolloutQueue
 from rlinf.runners.task_starts import TaskStarts
-from rlinf.scheduler import WorkerGroup, wait_all
+from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
 from rlinf.utils.env_spec import rollout_steps
 
 _BEST_METRICS = ("eval/success_once", "eval/return", "env/success_once", "env/return")
@@ -40,12 +42,19 @@ class EmbodiedRunner(PlayingRunner):
         if cfg.runner.only_eval and cfg.env.eval is None:
             raise ValueError("runner.only_eval needs an env.eval section, and there is none")
         super().__init__(cfg, actor, rollout, env, _BEST_METRICS)
+        self._ahead: int = 0 if cfg.runner.only_eval else policy_age(cfg)
+        self.starts = TaskStarts(cfg)
+        self.rollouts = RolloutQueue(
+            self.retry,
+            lambda: self.players.play_rollout(self.starts.weights),
+            actor.recv_rollout_batch,
+        )
         self.agreement = AgreementGate(cfg, actor, rollout)
         self.fingerprints = RunFingerprints(cfg, self.folder, actor)
-        self.starts = TaskStarts(cfg)
         self.max_steps = min(limits, default=0)
         self.env_steps = 0
-        self._rollout_seconds = 0.0
+        self._rollout_seconds = self._update_seconds = 0.0
+        self._policy_age_max = self._stale_dropped = 0
         self._steps_before = 0
 
     def build_workers(self) -> None:
@@ -90,8 +99,8 @@ class EmbodiedRunner(PlayingRunner):
         if self.global_step % self.cfg.runner.weight_sync_interval == 0:
             self.update_rollout_weights()
         env_metrics, times = self.generate_rollouts()
-        self._rollout_seconds += times["time/generate_rollouts"]
         metrics = env_metrics | times | self.agreement.check(self.global_step) | self.learn()
+        self._count(metrics)
         self.fingerprints.note(self.global_step + 1)
         made = self.env_steps - before
         metrics["env/steps_per_second"] = made / (time.perf_counter() - begin)
@@ -101,21 +110,26 @@ class EmbodiedRunner(PlayingRunner):
     def generate_rollouts(self) -> tuple[dict[str, float], dict[str, float]]:
         """Let env and rollout play while the actor receives; return metrics and times."""
         begin = time.perf_counter()
-        *played, _ = self.retry.play(
-            lambda: (
-                *self.players.play_rollout(self.starts.weights),
-                self.actor.recv_rollout_batch(),
-            )
-        )
+        left = self.max_steps - self.global_step
+        played = self.rollouts.take(min(1 + self._ahead, left))
         results = played[0].wait()
         times = {"time/generate_rollouts": time.perf_counter() - begin}
         for role, futures in zip(("env", "rollout"), played, strict=False):
-            for tag, seconds in futures.consume_durations().items():
+            for tag, seconds in self._durations(futures).items():
                 times[f"time/{role}/{tag}"] = seconds
         self.env_steps += sum(result["env_steps"] for result in results)
         metrics = _merge_episodes(results, "env") | self.starts.note(results)
         metrics["env/restarts"] = metrics.get("env/restarts", 0.0) + self.retry.restarts
         return metrics, times
+
+    def _durations(self, played: WorkerGroupFuncResult) -> dict[str, float]:
+        """Return what a rollout took, by what was done; nothing if a process has died since."""
+        try:
+            return played.consume_durations()
+        except WorkerDied as death:
+            if not self.comes_back(death):
+                raise
+            return {}
 
     def learn(self) -> dict[str, float]:
         """Compute advantages and update the policy; return metrics."""
@@ -131,6 +145,29 @@ class EmbodiedRunner(PlayingRunner):
         for tag, seconds in training.consume_durations().items():
             metrics[f"time/actor/{tag}"] = seconds
         return metrics
+
+    def _count(self, metrics: dict[str, float]) -> None:
+        """Add what a step took, and how old its samples were."""
+        waited = metrics["time/generate_rollouts"]
+        self._rollout_seconds += metrics.get("time/env/interact", waited)
+        self._update_seconds += metrics["time/advantages"] + metrics["time/training"]
+        age = int(metrics.get("rollout/policy_age_max", 0))
+        self._policy_age_max = max(self._policy_age_max, age)
+        self._stale_dropped += int(metrics.get("rollout/stale_dropped", 0))
+
+    def _revive(self) -> None:
+        self.rollouts.forget()
+        super()._revive()
+
+    def in_flight(self) -> list[str]:
+        """Rollouts that the learner has not got."""
+        count = len(self.rollouts)
+        if not count:
+            return []
+        return [
+            f"{count} rollout(s) of {self.steps_per_rollout:,} env steps each, which were played "
+            f"after step {self.global_step} and not trained on"
+        ]
 
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
         """Env steps, success, return, speed."""
@@ -184,6 +221,10 @@ class EmbodiedRunner(PlayingRunner):
             "env_steps_per_second": round(steps / training_seconds, 1),
             "samples_per_second": round(samples / training_seconds, 1),
             "env_steps_per_second_in_rollout": round(steps / max(self._rollout_seconds, 1e-9), 1),
+            "rollout_seconds": round(self._rollout_seconds, 3),
+            "update_seconds": round(self._update_seconds, 3),
+            "policy_age_max": self._policy_age_max,
+            "stale_dropped": self._stale_dropped,
         }
 
     def next_words(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlinf.config.acting import ACTS_IN_ENV
+from rlinf.config.acting import ACTS_IN_ENV, policy_age
 from rlinf.scheduler import (
     Cluster,
     ComponentPlacement,
@@ -15,7 +15,9 @@ from rlinf.scheduler import (
 )
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.env.acting_env_worker import ActingEnvWorker
+from rlinf.workers.env.async_acting_env_worker import AsyncActingEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.rollout.async_multi_step_rollout_worker import AsyncMultiStepRolloutWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
 
 Calls = tuple[WorkerGroupFuncResult, ...]
@@ -32,13 +34,16 @@ def launch_players(
         cluster: where.
         placement: of its components.
     """
-    env_worker = ActingEnvWorker if cfg.rollout.in_env_process else EnvWorker
+    ahead = policy_age(cfg) > 0
+    acting_env_worker = AsyncActingEnvWorker if ahead else ActingEnvWorker
+    env_worker = acting_env_worker if cfg.rollout.in_env_process else EnvWorker
     env = env_worker.create_group(cfg).launch(
         cluster, name=cfg.env.group_name, placement_strategy=placement.get_strategy("env")
     )
     if cfg.rollout.in_env_process:
         return env, env
-    rollout = MultiStepRolloutWorker.create_group(cfg).launch(
+    rollout_worker = AsyncMultiStepRolloutWorker if ahead else MultiStepRolloutWorker
+    rollout = rollout_worker.create_group(cfg).launch(
         cluster, name=cfg.rollout.group_name, placement_strategy=placement.get_strategy("rollout")
     )
     return rollout, env

@@ -34,6 +34,8 @@ class RolloutRetry:
 
     Attributes:
         restarts: env processes that were restarted so far.
+        in_flight: returns the calls of rollouts that go on beside what is played; a crash ends
+            them, too.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class RolloutRetry:
         revive: Callable[[], object],
     ):
         self.restarts = 0
+        self.in_flight: Callable[[], Calls] = tuple
         self._env = env
         self._others = list(others)
         self._budget = budget
@@ -92,7 +95,8 @@ class RolloutRetry:
         suspect = isinstance(error, WorkerDied) and error.group == own
         if not isinstance(error, Exception) or not (suspect or new_deaths(self._env)):
             raise error
-        died = {death.worker: death for death in [*call_off(*calls), *new_deaths(self._env)]}
+        ended = call_off(*calls, *self.in_flight())
+        died = {death.worker: death for death in [*ended, *new_deaths(self._env)]}
         others = [death for death in died.values() if death.group != own]
         if others or not died:
             raise others[0] if others else error
@@ -113,6 +117,7 @@ class RolloutRetry:
 
     def _recover(self) -> None:
         """Wait for the crashed ranks and bring all to the beginning of a rollout."""
+        call_off(*self.in_flight())
         wait_restarted(self._env)
         # One that crashed once more on its way back has been started more often than noticed.
         lives = sum(info.incarnation for info in self._env.worker_info_list)

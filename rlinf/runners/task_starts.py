@@ -48,11 +48,10 @@ class TaskStarts:
         outcomes = [outcome for result in results for outcome in result["outcomes"]]
         metrics = outcome_metrics(self._tasks, outcomes)
         if self._sampler is not None:
-            total = sum(self.weights)
-            for name, weight in zip(self._tasks, self.weights, strict=True):
-                metrics[f"env/task_share/{name}"] = weight / total
             self._sampler.observe(outcomes)
             self._renew()
+            for name, weight in zip(self._tasks, self.weights, strict=True):
+                metrics[f"env/task_share/{name}"] = weight / sum(self.weights)
         return metrics
 
     def _renew(self) -> None:

@@ -65,6 +65,12 @@ class AlgorithmConfig(Section):
     )
     update_epoch: Int = Field(1, gt=0, description="Passes over each rollout.")
     shuffle_rollout: bool = Field(True, description="Shuffle samples anew for every pass.")
+    max_policy_age: Int = Field(
+        0,
+        ge=0,
+        description="Oldest weights, in updates, a sample may come from. 0 is on-policy: rollout "
+        "and update take turns; above 0 they overlap.",
+    )
 
     gamma: Float = Field(0.99, ge=0, le=1, description="Discount per step.")
     gae_lambda: Float = Field(0.95, ge=0, le=1, description="Decay of GAE.")
@@ -220,10 +226,6 @@ class ReasoningAlgorithmConfig(AlgorithmConfig):
         description="Optimiser steps per pass over a rollout; null is what "
         "actor.global_batch_size makes of it, or 1.",
     )
-    max_policy_age: Int = Field(
-        0, ge=0, description="Oldest weights, in updates, a sample may come from; 0 is on-policy."
-    )
-
     dynamic_sampling: bool = Field(
         False, description="Generate until enough groups have unequal scores (DAPO)."
     )

@@ -95,6 +95,7 @@ class EmbodiedCredit:
         batch: EmbodiedBatch,
         env_ids: Sequence[int],
         ref_logprobs: Tensor | None = None,
+        fresh: Tensor | None = None,
     ) -> Credit:
         """Compute the credit of a rollout.
 
@@ -102,6 +103,7 @@ class EmbodiedCredit:
             batch: this rank's share.
             env_ids: numbers of its envs in the whole run, for messages.
             ref_logprobs: log-probabilities of the reference policy, `[T, B, C*A]`; None without.
+            fresh: chunks that are not too old to learn from, bool `[T, B]`; None is all.
 
         Raises:
             FloatingPointError: a reward is not finite, and `runner.on_nan` is `stop`.
@@ -115,6 +117,8 @@ class EmbodiedCredit:
         counts = seen if kept is None else seen & kept[:, None]
         # What somebody else chose is not for the policy to learn; its reward counts all the same.
         mask = counts & ~batch.intervened
+        if fresh is not None:
+            mask = mask & fresh[..., None]
         shown = rewards
         logprobs, ref = self._per_action(batch.prev_logprobs), self._per_action(ref_logprobs)
         if ref is not None and algorithm.kl_beta > 0 and algorithm.kl_in == "reward":

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlinf.algorithms.registry import needs_reference, policy_loss_registry
+from rlinf.config.acting import policy_age
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
@@ -20,6 +21,7 @@ from rlinf.workers.actor.embodied_samples import (
 )
 from rlinf.workers.actor.fingerprints import embodied_tensors
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
+from rlinf.workers.actor.policy_ages import PolicyAges
 from rlinf.workers.actor.rollout_learner import RolloutLearner
 from rlinf.workers.actor.update_loop import UpdateLoop
 
@@ -72,9 +74,10 @@ class EmbodiedLearner(RolloutLearner):
             self.engine.onload(optimizer=False)
             with self.engine.reference_at_hand():
                 reference = self._recompute(batch, reference=True)
-        credit = self.credit.assign(batch, env_ids, reference)
+        ages = PolicyAges(batch.versions, self.version, policy_age(self.cfg))
+        credit = self.credit.assign(batch, env_ids, reference, ages.fresh)
         self._prepared = batch, credit, reference
-        return credit.metrics
+        return credit.metrics | ages.metrics(batch.valid, self.engine)
 
     def update(self) -> dict[str, float]:
         """Update the policy on the rollout that was prepared; return metrics over all ranks."""

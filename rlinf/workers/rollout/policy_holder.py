@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rlinf.config.acting import policy_age
 from rlinf.data.embodied import PolicyTrajectory, RolloutNeeds, split_trajectory
 from rlinf.data.embodied_messages import POLICY_TRAJECTORY
 from rlinf.data.env_share import env_ids
@@ -21,6 +22,7 @@ from rlinf.workers.actor.registry import learner_of
 from rlinf.workers.agreement import Evidence
 from rlinf.workers.checkpointed import Job, load_rank
 from rlinf.workers.rollout.rollout_policy import RolloutPolicy
+from rlinf.workers.rollout.staged_weights import StagedWeights
 
 
 class PolicyHolder:
@@ -45,10 +47,12 @@ class PolicyHolder:
         self._policy_device = torch.device(self.torch_device_type)
         self._format = self._number_format()
         policy = get_model(rollout_section(cfg), env_spec, self._format)
+        policy = policy.to(self._policy_device).eval()
+        self._staged = StagedWeights(policy) if policy_age(cfg) else None
         stages = [] if cfg.env.train is None else self._env_ids(cfg.env.train, self.stages)
         needs = learner_of(cfg).rollout_needs(cfg)
         self._acting = RolloutPolicy(
-            policy.to(self._policy_device).eval(),
+            policy,
             self._policy_device,
             stages,
             seed=cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed,
@@ -58,6 +62,7 @@ class PolicyHolder:
             compares=cfg.runner.agreement.interval >= 0,
             keep_final=needs.final_observations,
             random_chunks=self._random_chunks(needs),
+            newer=None if self._staged is None else self._staged.take,
         )
         self._receiver = WeightReceiver(self, cfg)
         self._offload_policy()

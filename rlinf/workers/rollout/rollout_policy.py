@@ -38,6 +38,8 @@ class RolloutPolicy:
         compares: whether a few steps of each rollout are kept for a comparison with the learner.
         keep_final: whether the learner needs the observations in which episodes ended.
         random_chunks: chunk steps that begin the run with actions drawn uniformly.
+        newer: takes up weights that have arrived meanwhile and returns their version, or None if
+            there are none; see `StagedWeights.take`. None if none arrive while the policy acts.
 
     Attributes:
         policy: the policy.
@@ -60,6 +62,7 @@ class RolloutPolicy:
         compares: bool = False,
         keep_final: bool = False,
         random_chunks: int = 0,
+        newer: Callable[[bool], int | None] | None = None,
     ) -> None:
         self.policy, self._device, self._env_ids = policy, device, env_ids
         self.version, self.steps = -1, 0
@@ -74,6 +77,7 @@ class RolloutPolicy:
         self._guard = ObservationGuard(on_nan, warn)
         self._compares, self._keep_final = compares, keep_final
         self._random_chunks = random_chunks
+        self._newer = newer
         self._recorders: list[TrajectoryRecorder] = []
         self._compared: Sequence[int] = ()
 
@@ -85,17 +89,18 @@ class RolloutPolicy:
     # -- rollouts -------------------------------------------------------------------------------
 
     def begin_rollout(self, chunks: int) -> None:
-        """Forget what was seen in the last rollout.
+        """Take up the newest weights, and forget what was seen in the last rollout.
 
         Args:
             chunks: chunk steps of each epoch.
         """
+        self._renew(wait=True)
         self._compared = sampled_steps(chunks) if self._compares else ()
         self.seen.clear()
 
     def begin_epoch(self) -> None:
         """Begin to record."""
-        self._recorders = [TrajectoryRecorder(self.version) for _ in self._env_ids]
+        self._recorders = [TrajectoryRecorder() for _ in self._env_ids]
 
     def act(self, stage: int, message: Obs, epoch: int, chunk: int, step: int) -> Tensor:
         """Choose the actions of a chunk and record them.
@@ -113,6 +118,7 @@ class RolloutPolicy:
         Raises:
             FloatingPointError: an observation is not finite, and `on_nan` is `stop`.
         """
+        self._renew(wait=False)
         obs = self._observe(stage, message, chunk)
         noise = {}
         if self._noise:
@@ -122,8 +128,14 @@ class RolloutPolicy:
         actions, result = self.policy.predict_action_batch(obs, **noise)
         if chunk in self._compared:
             self.seen.note(epoch, chunk, self._env_ids[stage], result["forward_inputs"])
-        self._recorders[stage].add_step(result)
+        self._recorders[stage].add_step(result, self.version)
         return actions.cpu()
+
+    def _renew(self, wait: bool) -> None:
+        """Go on with the newest weights that have arrived."""
+        version = None if self._newer is None else self._newer(wait)
+        if version is not None:
+            self.version = version
 
     def finish(self, stage: int, message: Obs, chunk: int) -> PolicyTrajectory:
         """Return the record of an epoch, which ends with these observations.
@@ -169,7 +181,8 @@ class RolloutPolicy:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Let noise that the policy draws although it is evaluated change nothing in training."""
+        """Evaluate the newest weights; noise drawn meanwhile changes nothing in training."""
+        self._renew(wait=True)
         noise = self.generator.get_state()
         try:
             yield

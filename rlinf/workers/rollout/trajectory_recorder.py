@@ -12,14 +12,10 @@ from rlinf.data.embodied import FinalObservations, PolicyTrajectory
 
 
 class TrajectoryRecorder:
-    """One stage of a rollout while it grows.
+    """One stage of a rollout while it grows."""
 
-    Args:
-        version: of the weights that act.
-    """
-
-    def __init__(self, version: int) -> None:
-        self._version = version
+    def __init__(self) -> None:
+        self._versions: list[int] = []
         self._results: list[Mapping[str, Any]] = []
         self._final_values: list[Tensor | None] = []
         self._not_finite: list[Tensor | None] = []
@@ -45,9 +41,15 @@ class TrajectoryRecorder:
             if ended is not None:
                 self._ended.append((len(self._results) - 1, *ended))
 
-    def add_step(self, result: Mapping[str, Any]) -> None:
-        """Add what the policy did; see `BasePolicy.predict_action_batch`."""
+    def add_step(self, result: Mapping[str, Any], version: int) -> None:
+        """Add what the policy did.
+
+        Args:
+            result: see `BasePolicy.predict_action_batch`.
+            version: of the weights that acted.
+        """
         self._results.append(result)
+        self._versions.append(version)
 
     def finish(self, last_values: Tensor) -> PolicyTrajectory:
         """Return the whole stage, on the host; `add_end` has been told of the last observations.
@@ -67,7 +69,7 @@ class TrajectoryRecorder:
             prev_logprobs=logprobs,
             prev_values=values,
             bootstrap_values=torch.stack([empty if v is None else v for v in self._final_values]),
-            versions=torch.full((steps, envs), self._version),
+            versions=torch.tensor(self._versions)[:, None].repeat(1, envs),
             finite=self._finite(steps, envs),
             final=self._final() if self._ended else None,
         )

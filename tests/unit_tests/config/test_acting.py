@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlinf.config import ConfigError, build_config, validate_cfg
-from rlinf.config.acting import acting_group, resolve_acting
+from rlinf.config.acting import acting_group, policy_age, resolve_acting
 
 PLACED = "cluster.component_placement"
 
@@ -37,3 +37,26 @@ def test_auto_is_decided_by_placement_and_stages(overrides, inside):
 def test_a_policy_in_env_processes_has_their_placement():
     with pytest.raises(ConfigError, match="rollout has another placement(.|\n)*env,rollout: 0-1"):
         config(f"{PLACED}={{actor:0,rollout:0,env:0-1}}", "rollout.in_env_process=true")
+
+
+def test_how_far_rollouts_may_be_ahead_has_two_names():
+    assert policy_age(config()) == 0
+    assert policy_age(config("algorithm.max_policy_age=2")) == 2
+    assert policy_age(config("++algorithm.staleness_threshold=3")) == 3
+    offline = build_config("metaworld_bc_mlp", overrides=["data.train_data_paths=[/tmp]"])
+    assert policy_age(validate_cfg(offline)) == 0
+
+
+@pytest.mark.parametrize(
+    "override, words",
+    [
+        ("runner.weight_sync_interval=2", "weights are sent every 2 updates(.|\n)*to 1"),
+        ("rollout.enable_offload=true", "rollout.enable_offload = true\n  must be false(.|\n)*age"),
+        ("env.train.enable_offload=true", "env.train.enable_offload = true\n  must be false"),
+        ("actor.enable_offload=true", "actor.enable_offload = true\n  must be false"),
+    ],
+)
+def test_rollouts_ahead_have_new_weights_and_room(override, words):
+    config(override)
+    with pytest.raises(ConfigError, match=words):
+        config("algorithm.max_policy_age=1", override)

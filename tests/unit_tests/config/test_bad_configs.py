@@ -36,9 +36,14 @@ MISTAKES = {
         "did you mean 'task'?",
     ),
     "renamed key": (
-        {"algorithm.staleness_threshold": 1},
+        {"algorithm.kl_penalty": "kl"},
+        'algorithm.kl_penalty = "kl"',
+        "it is called algorithm.kl_penalty_type here",
+    ),
+    "two names of one key": (
+        {"algorithm.staleness_threshold": 1, "algorithm.max_policy_age": 2},
         "algorithm.staleness_threshold = 1",
-        "it is called algorithm.max_policy_age here",
+        "it is another name of algorithm.max_policy_age: set one of the two",
     ),
     "moved key": (
         {"algorithm.rollout_epoch": 2},

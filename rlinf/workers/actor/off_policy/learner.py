@@ -22,6 +22,7 @@ from rlinf.workers.actor.off_policy.rollout_rows import RolloutRows
 from rlinf.workers.actor.off_policy.settings import OffPolicySettings
 from rlinf.workers.actor.off_policy.tally import Tally
 from rlinf.workers.actor.off_policy.target_network import TargetNetwork
+from rlinf.workers.actor.policy_ages import PolicyAges
 from rlinf.workers.actor.rollout_learner import RolloutLearner
 from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
 
@@ -160,7 +161,9 @@ class OffPolicyLearner(RolloutLearner):
         trajectories, metrics = self._rows.of(batch, env_ids)
         self.replay.add_trajectories(trajectories)
         self._added = batch
-        return metrics
+        # A replay buffer is there to keep what older weights did: nothing is too old.
+        ages = PolicyAges(batch.versions, self.version, oldest=0)
+        return metrics | ages.metrics(batch.valid, self.engine)
 
     def _take_statistics(self) -> None:
         """Let the statistics of observations know the newest rollout."""

@@ -47,7 +47,7 @@ def test_the_policy_sees_zeros_and_the_rows_are_known():
 
 
 def test_steps_before_and_after_such_an_observation_are_marked():
-    record = TrajectoryRecorder(version=0)
+    record = TrajectoryRecorder()
     result = {
         "prev_values": torch.zeros(4, 1),
         "prev_logprobs": torch.zeros(4, 2),
@@ -56,7 +56,7 @@ def test_steps_before_and_after_such_an_observation_are_marked():
     rows = {0: [True, False, False, False], 2: [False, True, False, False]}
     for step in range(4):
         record.add_end(None, torch.tensor(rows[step]) if step in rows else None)
-        record.add_step(result)
+        record.add_step(result, version=0)
     record.add_end(None, torch.tensor([False, False, True, False]))
     finite = record.finish(torch.zeros(4, 1)).finite.int()
     assert finite.tolist() == [[0, 1, 1, 1], [1, 0, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1]]

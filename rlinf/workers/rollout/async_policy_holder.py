@@ -1,0 +1,25 @@
+"""Acting while weights arrive: the mixin of workers of asynchronous runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rlinf.workers.checkpointed import Checkpointed
+from rlinf.workers.rollout.policy_holder import PolicyHolder
+
+
+class AsyncPolicyHolder(PolicyHolder, Checkpointed):
+    """Answers some calls while a rollout goes on.
+
+    Plain methods of a worker with coroutines run in one thread, in the order of their calls: so do
+    rollouts that were asked for ahead, and what must not happen in the middle of one. Coroutines
+    run beside it.
+    """
+
+    async def sync_model_from_actor(self) -> int:
+        """Receive weights, which are taken up between two chunks; return their version."""
+        return await asyncio.to_thread(self._staged.receive, self._receiver)
+
+    async def checkpoint_written(self, folder: str, wait: bool = False) -> bool:
+        """Return whether the part of this worker is on the disk; see `Checkpointed`."""
+        return await asyncio.to_thread(Checkpointed.checkpoint_written, self, folder, wait)
