@@ -63,10 +63,11 @@ class MetaWorldKeys(VectorEnvKeys):
     @model_validator(mode="after")
     def _weighs_own_tasks(self) -> MetaWorldKeys:
         """See to it that a start sampler weighs tasks that are played."""
-        sampler = getattr(self, "start_sampler", None)
+        weights = getattr(getattr(self, "start_sampler", None), "weights", None)
         single = [] if self.task.upper() in SETS else [self.task]
         played = [name for name in self.tasks or single if name.upper() not in SETS]
-        for name in getattr(sampler, "weights", {}):
+        # Where the sampler itself is not known, its keys are not either.
+        for name in weights if isinstance(weights, dict) else ():
             known_task(name)
             if played and len(played) == len(self.tasks or single) and name not in played:
                 raise ValueError(

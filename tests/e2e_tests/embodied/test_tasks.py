@@ -1,4 +1,4 @@
-"""Several tasks in one run: metrics and evaluations by task, and shares that follow what came of them."""
+"""Several tasks in one run: metrics and evaluations by task, and shares that change."""
 
 from __future__ import annotations
 
