@@ -23,8 +23,9 @@ Parts, each in a process of its own:
 - `sglang`, `sglang_grpo`: the checks of `vllm` and whole GRPO steps, with SGLang.
 - `engines`: tokens per second of our engine and of vLLM, by context and batch.
 - `paged`: our engine with a paged cache beside contiguous rows: the same tokens, speed, memory.
+- `paged_grpo`: whole GRPO steps with both, and the same first step.
 
-Those of vLLM and SGLang need these; they, `engines` and `paged` run when they are named.
+Those of vLLM and SGLang need these; they, `engines` and the paged ones run when they are named.
 
 Each row goes to FOLDER/gpu_reasoning.jsonl as soon as it is there.
 """
@@ -54,6 +55,7 @@ WHEN_NAMED = (
     "sglang_grpo",
     "engines",
     "paged",
+    "paged_grpo",
 )
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = ("0.5B", "1.5B", "7B")

@@ -8,12 +8,49 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import reasoning_model
 from answer import serve
 
 TIMES = ("time/generate", "time/training", "time/sync_weights")
+FIRST = {
+    "score": "rollout/score",
+    "length": "rollout/response_length",
+    "gap": "train/agreement/logprob_mean",
+}
+"""What the first step is known by: nothing was trained before, so equal engines give equal ones."""
+
+
+class DeviceMemory:
+    """Looks at how much of a GPU all processes take together, while a job runs."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> DeviceMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError:
+            # There is no GPU: 0 bytes.
+            return
+        device = pynvml.nvmlDeviceGetHandleByIndex(0)
+        while not self._over.wait(0.05):
+            self.peak = max(self.peak, pynvml.nvmlDeviceGetMemoryInfo(device).used)
+        pynvml.nvmlShutdown()
 
 
 class Training:
@@ -50,7 +87,8 @@ class Training:
 
         Returns:
             Seconds per update; medians of generation, training and weight sync; mean length of
-            responses and mean score.
+            responses and mean score; both of the first step, and how far log-probabilities of
+            engine and actor were apart in it; most bytes taken of a GPU.
         """
         # The settings of a user, who has set no threads.
         env = {
@@ -70,9 +108,10 @@ class Training:
                 "runner.progress=off",
                 f"runner.run_dir={place}/run",
             ]
-            done = subprocess.run(
-                command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
+            with DeviceMemory() as memory:
+                done = subprocess.run(
+                    command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                )
             if done.returncode:
                 said = f"exit code {done.returncode} of {' '.join(command)}"
                 raise RuntimeError(f"{said}\n{done.stdout[-4000:]}")
@@ -89,6 +128,8 @@ class Training:
             "length": statistics.mean(line["rollout/response_length"] for line in rest),
             "score": statistics.mean(line["rollout/score"] for line in rest),
             **medians,
+            **{f"first {name}": first[key] for name, key in FIRST.items() if key in first},
+            "device_bytes": memory.peak,
         }
 
     def stop(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.gpu_parts.grpo import LONG, OURS, RECIPE
-from benchmarks.gpu_parts.settings import TINY, Row, Settings
+from benchmarks.gpu_parts.grpo import LONG, OURS, Steps
+from benchmarks.gpu_parts.settings import Row, Settings
 from benchmarks.harness import ContestantFailed, Entry, live, ours
 
 
@@ -18,36 +18,47 @@ def measure(settings: Settings) -> Iterator[Row]:
 
 def compare(settings: Settings, engine: str) -> Iterator[Row]:
     """A row for an engine, one for the engine that sleeps in between, and one for ours."""
-    tiny = settings.tiny
-    shape = TINY if tiny else settings.sizes[0]
-    groups, samples, prompt, tokens = (2, 2, 8, 8) if tiny else (32, 8, 128, 256)
+    other = [f"rollout.rollout_backend={engine}"]
+    cases = {
+        engine: other,
+        f"{engine}, asleep while the actor trains": [*other, "rollout.enable_offload=true"],
+        "hf": ["rollout.rollout_backend=hf"],
+    }
+    shared = ["rollout.gpu_memory_utilization=0.1"] if settings.tiny else []
+    yield from train_each(settings, cases, shared)
+
+
+def train_each(
+    settings: Settings, cases: dict[str, list[str]], shared: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Train the same model by overrides of each case; one that fails does not stop the rest.
+
+    Args:
+        settings: of the part.
+        cases: overrides, by name.
+        shared: overrides of all cases.
+
+    Yields:
+        A row per case, with a note if it failed.
+    """
+    steps = Steps.of(settings)
     entries = [Entry(OURS, "reasoning_rlinf.py", env=ours("").env)]
     with tempfile.TemporaryDirectory() as place, live(entries, Path(place)) as (made,):
-        folder = str(Path(place) / "model")
-        made.ask("make_random", LONG, folder=folder, shape=shape, prompts=4 * groups, length=prompt)
-        made.ask("prepare", folder=folder, recipe=str(RECIPE), extension="benchmarks.parity_reward")
-        shaped = [f"data.train_data_paths=[{folder}/prompts.jsonl]"]
-        shaped += [f"data.rollout_batch_size={groups}", f"algorithm.group_size={samples}"]
-        shaped += [f"algorithm.sampling_params.max_new_tokens={tokens}"]
-        if tiny:
-            shaped += ["actor.model.model_type=qwen3", "actor.model.precision=fp32"]
-            shaped += ["weight_syncer.bucket.bucket_dtype=null"]
-            shaped += ["rollout.gpu_memory_utilization=0.1"]
-        for name, further in (
-            (engine, []),
-            (f"{engine}, asleep while the actor trains", ["rollout.enable_offload=true"]),
-            ("hf", []),
-        ):
-            overrides = [*shaped, f"rollout.rollout_backend={name.split(',')[0]}", *further]
+        shaped = [*steps.prepare(made, Path(place) / "model"), *shared]
+        for name, further in cases.items():
+            updates = 1 if settings.tiny else 4
             try:
-                found = made.ask("train", LONG, updates=1 if tiny else 4, overrides=overrides)
+                found = made.ask("train", LONG, updates=updates, overrides=[*shaped, *further])
             except ContestantFailed as failure:
                 yield {"engine": name, "note": f"failed: {str(failure)[-1500:]}"}
                 continue
+            seconds, taken = found.pop("seconds"), found.pop("device_bytes")
             yield {
                 "engine": name,
-                "model": shape,
-                "seconds per step": round(found["seconds"], 3),
-                "samples/s": round(groups * samples / found["seconds"], 1),
-                **{key: round(value, 4) for key, value in found.items() if key != "seconds"},
+                "model": steps.shape,
+                "seconds per step": round(seconds, 3),
+                "samples/s": round(steps.responses / seconds, 1),
+                "tokens/s": round(steps.responses * found["length"] / found["generate"]),
+                "GPU GiB": round(taken / 2**30, 2),
+                **{key: round(value, 6) for key, value in found.items()},
             }

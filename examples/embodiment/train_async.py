@@ -8,6 +8,7 @@ from train_embodied_agent import train
 
 from rlinf.config import validate_cfg
 from rlinf.config.errors import ConfigError, Problem
+from rlinf.runners.offline_data import require_demonstrations
 from rlinf.runners.restarts import run_with_restarts
 
 
@@ -20,6 +21,7 @@ def main(cfg: DictConfig) -> None:
         message = "rollouts and updates would take turns"
         hint = "set it to 1, or use train_embodied_agent.py"
         raise ConfigError([Problem("algorithm.max_policy_age", age, message, hint)])
+    require_demonstrations(cfg)
     run_with_restarts(cfg, train)
 
 

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from rlinf.config import validate_cfg
 from rlinf.config.acting import resolve_acting
 from rlinf.runners.embodied_runner import EmbodiedRunner
+from rlinf.runners.offline_data import require_demonstrations
 from rlinf.runners.players import launch_players
 from rlinf.runners.restarts import WORKERS, run_with_restarts
 from rlinf.runners.run_folder import run_folder
@@ -18,7 +19,9 @@ from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
 @hydra.main(version_base="1.3", config_path="config", config_name="metaworld_ppo_mlp")
 def main(cfg: DictConfig) -> None:
     """Check the configuration and train, again from the last checkpoint if the config says so."""
-    run_with_restarts(validate_cfg(cfg), train)
+    checked = validate_cfg(cfg)
+    require_demonstrations(checked)
+    run_with_restarts(checked, train)
 
 
 def train(cfg: DictConfig) -> None:

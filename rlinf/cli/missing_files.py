@@ -32,6 +32,10 @@ _KINDS = {
         "a folder with a tokenizer in Hugging Face layout, or `characters`",
         "download it; null is the model's own folder",
     ),
+    "load_path": _Kind(
+        "a folder with a LeRobot dataset or a saved replay buffer",
+        "make one with `rlinf collect`, or correct the path",
+    ),
     "train_data_paths": _DATA,
     "val_data_paths": _DATA,
     "ckpt_path": _Kind(

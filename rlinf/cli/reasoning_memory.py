@@ -248,9 +248,9 @@ def _rollout(workers: _Workers) -> list[Part]:
     if own:
         rows = cfg.rollout.max_running_requests
         size = rows * _row_bytes(model.plain, cfg.runner.seq_length, compute)
-        parts.append(
-            Part("keys and values", size, exact=not workers.gpu and not cfg.rollout.hf.paged_cache)
-        )
+        # Without a device, auto is contiguous rows.
+        exact = not workers.gpu and cfg.rollout.hf.paged_cache is not True
+        parts.append(Part("keys and values", size, exact=exact))
     return [*parts, *_base_weights(cfg)]
 
 

@@ -1,4 +1,4 @@
-"""Rules for generation engines that run elsewhere: where they are, and how weights reach them."""
+"""Rules for generation engines: the cache of ours, and where those that run elsewhere are."""
 
 from __future__ import annotations
 
@@ -94,6 +94,16 @@ def servers_have_settings_of_their_own(context: CheckContext) -> Iterator[Proble
         if value != ReasoningRolloutConfig.model_fields[key].default:
             message = f"has no effect: rollout_backend is {rollout.rollout_backend}"
             yield Problem(f"rollout.{key}", value, message, "start the server with such a setting")
+
+
+@cross_check(GENERATING)
+def cache_tokens_have_a_paged_cache(context: CheckContext) -> Iterator[Problem]:
+    """A limit of the paged cache is not set where there is none."""
+    section = context.cfg.rollout.hf
+    if section.max_cache_tokens is not None and section.paged_cache is False:
+        message = "has no effect: rollout.hf.paged_cache is false"
+        hint = "set rollout.hf.paged_cache to auto or true, or leave this out"
+        yield Problem("rollout.hf.max_cache_tokens", section.max_cache_tokens, message, hint)
 
 
 def _given(rollout: Any) -> str | list[str] | None:

@@ -37,6 +37,15 @@ def replay_has_batches(context: CheckContext) -> Iterator[Problem]:
 
 
 @cross_check(_EMBODIED)
+def only_replay_is_augmented(context: CheckContext) -> Iterator[Problem]:
+    """Pictures of rollouts are shifted by the policy itself."""
+    if context.cfg.actor.enable_drq and not learns_from_replay(context.cfg):
+        message = "shifts pictures of a replay buffer, which this loss_type does not have"
+        hint = "leave it out; actor.model.random_shift of cnn_policy is for rollouts"
+        yield Problem("actor.enable_drq", True, message, hint)
+
+
+@cross_check(_EMBODIED)
 def replay_holds_what_it_waits_for(context: CheckContext) -> Iterator[Problem]:
     """The buffer is large enough for the first update."""
     if not learns_from_replay(context.cfg):
@@ -68,13 +77,36 @@ def critics_have_q_heads(context: CheckContext) -> Iterator[Problem]:
 
 @cross_check(_EMBODIED)
 def sac_knows_densities(context: CheckContext) -> Iterator[Problem]:
-    """Actions that SAC samples are those that are carried out."""
+    """Actions that SAC samples are those that are carried out; those of TD3 have no chance."""
     cfg = context.cfg
-    given = cfg.actor.model.get("distribution")
-    if cfg.algorithm.loss_type.lower() == "embodied_sac" and given == "gaussian":
+    given, loss = cfg.actor.model.get("distribution"), cfg.algorithm.loss_type.lower()
+    path = "actor.model.distribution"
+    if loss in ("embodied_sac", "embodied_crossq") and given in ("gaussian", "deterministic"):
         message = (
-            "clips actions after their log-probability is taken; loss_type embodied_sac needs that "
-            "of what is carried out"
+            f"clips actions after their log-probability is taken; loss_type {loss} needs that of "
+            "what is carried out"
         )
-        hint = "set it to squashed_gaussian"
-        yield Problem("actor.model.distribution", given, message, hint)
+        yield Problem(path, given, message, "set it to squashed_gaussian")
+    elif given is not None and (loss == "embodied_td3") != (given == "deterministic"):
+        message = "and algorithm.loss_type embodied_td3 belong together"
+        yield Problem(path, given, message, "set it to deterministic, or use another loss_type")
+
+
+@cross_check(_EMBODIED)
+def critics_are_normalised_alike(context: CheckContext) -> Iterator[Problem]:
+    """Only CrossQ trains Q-functions that are normalised over the batch, and on one rank."""
+    cfg = context.cfg
+    given = cfg.actor.model.get("q_head_type")
+    crossq = cfg.algorithm.loss_type.lower() == "embodied_crossq"
+    if given is not None and crossq != (given == "crossq"):
+        message = "crossq and algorithm.loss_type embodied_crossq belong together"
+        hint = f"set it to {'crossq' if crossq else 'default'}, or use another loss_type"
+        yield Problem("actor.model.q_head_type", given, message, hint)
+    if crossq and context.workers("actor") > 1:
+        message = "must be one slot: embodied_crossq normalises over whole batches"
+        place = cfg.cluster.component_placement.get("actor")
+        yield Problem("cluster.component_placement.actor", place, message, "name one slot")
+    if crossq and cfg.actor.micro_batch_size is not None:
+        message = "must be null: embodied_crossq normalises over whole batches"
+        size = cfg.actor.micro_batch_size
+        yield Problem("actor.micro_batch_size", size, message, "leave it out")

@@ -21,6 +21,7 @@ _BEST_METRICS = ("eval/success_once", "eval/return", "env/success_once", "env/re
 _COUNTS_OF_REPLAY = {
     "gradient_updates": "train/gradient_updates",
     "replay_size": "train/replay_buffer/total_samples",
+    "demo_episodes": "train/demo_buffer/num_trajectories",
 }
 """What the summary says of a learner from a replay buffer, and the metric that has it."""
 

@@ -39,6 +39,26 @@ def require_datasets(cfg: Any) -> None:
         raise SystemExit(f"error: data.train_data_paths: {said}") from None
 
 
+def require_demonstrations(cfg: Any) -> None:
+    """Refuse a run whose demonstrations are not there.
+
+    Workers on other machines may see other folders, so only runs on one machine are looked at.
+
+    Args:
+        cfg: checked configuration of task type `embodied`.
+
+    Raises:
+        SystemExit: says what is missing and how to make it.
+    """
+    section = cfg.algorithm.get("demo_buffer")
+    if section is None or cfg.cluster.num_nodes > 1 or cfg.runner.only_eval:
+        return
+    path = section.load_path
+    if not Path(path).expanduser().exists():
+        said = f"there is no dataset at {path}{_how(cfg, path)}"
+        raise SystemExit(f"error: algorithm.demo_buffer.load_path: {said}")
+
+
 def _how(cfg: Any, path: str) -> str:
     """Return how to make a dataset, if the config is one to collect with."""
     if cfg.env.train is None:

@@ -11,7 +11,7 @@ def aggregate(values: Tensor, how: str) -> Tensor:
 
     Args:
         values: `[Q, n, ...]`.
-        how: `min` or `mean`.
+        how: `min`, `mean`, or `first` for that of the first function.
 
     Returns:
         `[n, ...]`.
@@ -21,7 +21,9 @@ def aggregate(values: Tensor, how: str) -> Tensor:
         return torch.minimum(*values) if len(values) == 2 else values.amin(0)
     if how == "mean":
         return values.mean(0)
-    raise ValueError(f"Q-values are aggregated by 'min' or 'mean', not '{how}'")
+    if how == "first":
+        return values[0]
+    raise ValueError(f"Q-values are aggregated by 'min', 'mean' or 'first', not '{how}'")
 
 
 def draw_heads(heads: int, count: int | None, generator: torch.Generator) -> Tensor | None:

@@ -38,6 +38,22 @@ def soft_value_of_choices(values: Tensor, log_probs: Tensor, alpha: Tensor | Non
     return (log_probs.exp() * gain).sum((-2, -1))
 
 
+def smooth_actions(
+    actions: Tensor, noise: Tensor, most: float, low: Tensor, high: Tensor
+) -> Tensor:
+    """Return actions with clipped noise added, clipped to their range (TD3).
+
+    Args:
+        actions: In the units of the env, `[n, C, A]`.
+        noise: In parts of half the range, of the same shape.
+        most: Greatest absolute noise.
+        low: Smallest action, `[A]`.
+        high: Largest action, `[A]`.
+    """
+    scale = (high - low) / 2
+    return (actions + noise.clamp(-most, most) * scale).clamp(low, high)
+
+
 def bellman_target(rewards: Tensor, bootstrap: Tensor, next_values: Tensor) -> Tensor:
     """Return `y`, `[n]`.
 

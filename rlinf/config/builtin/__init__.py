@@ -28,7 +28,11 @@ MODULES = {
     },
     "loss": {
         "rlinf.workers.actor.imitation.config": ("embodied_bc",),
-        "rlinf.config.schema.off_policy": ("embodied_sac",),
+        "rlinf.config.schema.off_policy": (
+            "embodied_crossq",
+            "embodied_sac",
+            "embodied_td3",
+        ),
     },
     "start_sampler": {
         "rlinf.envs.start_samplers.weighted": ("weighted",),

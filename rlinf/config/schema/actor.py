@@ -171,6 +171,11 @@ class EmbodiedActorConfig(ActorConfig):
         None,
         description="The optimiser of the Q-functions (off-policy); null is as optim.",
     )
+    enable_drq: bool = Field(
+        False,
+        description="Shift the pictures of each batch from the replay buffer at random, by up to "
+        "four pixels (off-policy; DrQ).",
+    )
 
 
 class ReasoningActorConfig(ActorConfig):

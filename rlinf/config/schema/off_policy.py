@@ -12,6 +12,7 @@ from rlinf.config.schema.base import Float, Int, Section
 from rlinf.config.schema.replay import DemoBufferConfig, ReplayBufferConfig
 
 Aggregation = Literal["min", "mean"]
+ActorAggregation = Literal["min", "mean", "first"]
 
 
 class TemperatureOptimConfig(OptimConfig):
@@ -55,15 +56,6 @@ class OffPolicyKeys(Section):
         "max_steps_per_rollout_epoch env steps; both numbers alike make one gradient step per env "
         "step.",
     )
-    tau: Float = Field(
-        0.005, gt=0, le=1, description="Share of the way that targets go towards the critics."
-    )
-    target_update_freq: Int = Field(1, gt=0, description="Gradient steps between such moves.")
-    target_update_type: Literal["all", "q_head_only"] = Field(
-        "all",
-        description="Average all weights of the critics in the targets, or those of the Q-heads "
-        "and copy the encoder.",
-    )
     critic_actor_ratio: Int = Field(
         1, gt=0, description="Gradient steps of the critics for one of the actor."
     )
@@ -82,8 +74,9 @@ class OffPolicyKeys(Section):
     agg_q: Aggregation = Field(
         "min", description="How the Q-values of all heads become one in the target."
     )
-    actor_agg_q: Aggregation | None = Field(
-        None, description="The same in the loss of the actor; null is agg_q."
+    actor_agg_q: ActorAggregation | None = Field(
+        None,
+        description="The same in the loss of the actor, or that of the first head; null is agg_q.",
     )
     critic_subsample_size: Int | None = Field(
         None,
@@ -99,8 +92,22 @@ class OffPolicyKeys(Section):
     )
 
 
-class SACKeys(OffPolicyKeys):
-    """Soft actor-critic."""
+class TargetKeys(Section):
+    """Slow copies that targets are computed with."""
+
+    tau: Float = Field(
+        0.005, gt=0, le=1, description="Share of the way that targets go towards the critics."
+    )
+    target_update_freq: Int = Field(1, gt=0, description="Gradient steps between such moves.")
+    target_update_type: Literal["all", "q_head_only"] = Field(
+        "all",
+        description="Average all weights of the critics in the targets, or those of the Q-heads "
+        "and copy the encoder.",
+    )
+
+
+class EntropyKeys(Section):
+    """What policies that are rewarded for entropy have."""
 
     backup_entropy: bool = Field(
         True, description="Count the entropy of the next action in the target."
@@ -110,4 +117,32 @@ class SACKeys(OffPolicyKeys):
     )
 
 
+class SACKeys(EntropyKeys, TargetKeys, OffPolicyKeys):
+    """Soft actor-critic."""
+
+
+class CrossQKeys(EntropyKeys, OffPolicyKeys):
+    """CrossQ, which has no slow copies."""
+
+
+class TD3Keys(TargetKeys, OffPolicyKeys):
+    """TD3."""
+
+    critic_actor_ratio: Int = Field(
+        2, gt=0, description="Gradient steps of the critics for one of the actor."
+    )
+    actor_agg_q: ActorAggregation | None = Field(
+        "first", description="How Q-values become one in the loss of the actor; null is agg_q."
+    )
+    target_noise: Float = Field(
+        0.2,
+        ge=0,
+        description="Deviation of the noise on the next actions in targets, as a part of half "
+        "their range.",
+    )
+    target_noise_clip: Float = Field(0.5, ge=0, description="Greatest absolute noise.")
+
+
 register_schema("loss", "embodied_sac", SACKeys)
+register_schema("loss", "embodied_crossq", CrossQKeys)
+register_schema("loss", "embodied_td3", TD3Keys)

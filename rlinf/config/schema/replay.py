@@ -47,7 +47,9 @@ class ReplayBufferConfig(Section):
 class DemoBufferConfig(Section):
     """Demonstrations, which are kept beside and not overwritten."""
 
-    load_path: str = Field(..., description="Folder of a saved replay buffer.")
+    load_path: str = Field(
+        ..., description="Folder of a LeRobot dataset, or of a saved replay buffer."
+    )
     cache_size: Int | None = Field(
         None, gt=0, description="Most transitions; null is as many as there are."
     )

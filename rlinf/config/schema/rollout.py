@@ -16,11 +16,11 @@ SERVERS = ("vllm_server", "sglang_server")
 class HfConfig(Section):
     """Settings of our own engine."""
 
-    paged_cache: bool = Field(
-        False,
+    paged_cache: bool | Literal["auto"] = Field(
+        "auto",
         description="Keep keys and values in blocks that sequences take as they need them: less "
-        "memory, equal results. On CUDA by the Triton kernels; on a CPU slower where contexts have "
-        "several blocks.",
+        "memory, equal results. auto does where the Triton kernels run (bf16 or fp16 on CUDA); on "
+        "a CPU true is slower where contexts have several blocks.",
     )
     max_cache_tokens: Int | None = Field(
         None,

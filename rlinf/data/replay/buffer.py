@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -357,6 +357,22 @@ class TrajectoryReplayBuffer:
         """Wait until another thread has added enough; return whether it has in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_ready(min_size), timeout)
+
+    def float_observations(self) -> dict[str, Any]:
+        """Return the observations of all transitions, without pictures and the like.
+
+        Returns:
+            Nested as they were put in, `[n, ...]` each.
+        """
+        with self._changed:
+            store = self._store
+            rows = np.arange(store.index.begin, store.index.end)
+            columns = {
+                name: field.tensor(store.tables[FRAMES].gather(name, rows))
+                for name, field in store.layouts[FRAMES].items()
+                if field.is_float
+            }
+            return nest(columns, "obs")
 
     def get_stats(self) -> dict[str, int]:
         """Return counts for metrics."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from rlinf.data.replay.buffer import TrajectoryReplayBuffer
 from rlinf.data.replay.mixed import MixedReplay
 from rlinf.data.replay.sampling import Priorities
 from rlinf.data.replay.saved import find_shards, join_shards
+from rlinf.data.replay.trajectory import ReplayTrajectory
 
 
 @dataclass(frozen=True)
@@ -82,20 +84,29 @@ def build_replay(section: Any, place: ReplayPlace) -> TrajectoryReplayBuffer:
     )
 
 
-def build_mixed(section: Any, demo_section: Any, place: ReplayPlace) -> MixedReplay:
+def build_mixed(
+    section: Any,
+    demo_section: Any,
+    place: ReplayPlace,
+    episodes: Sequence[ReplayTrajectory] | None = None,
+) -> MixedReplay:
     """Make an empty buffer, and one with the demonstrations of this rank beside it.
 
     Args:
         section: `ReplayBufferConfig`.
         demo_section: `DemoBufferConfig`.
         place: where they are.
+        episodes: this rank's demonstrations; None reads those of a saved buffer.
 
     Raises:
         ReplayDamaged: the demonstrations are missing or damaged; says which file.
         ValueError: there are fewer episodes than ranks, or more than `cache_size` holds.
     """
-    shards = find_shards(demo_section.load_path)
-    count = len(join_shards(shards, place.rank, place.world_size))
+    if episodes is None:
+        shards = find_shards(demo_section.load_path)
+        count = len(join_shards(shards, place.rank, place.world_size))
+    else:
+        count = sum(len(episode) for episode in episodes)
     if not count:
         raise ValueError(
             f"{demo_section.load_path} has no episode for rank {place.rank} of {place.world_size}; "
@@ -109,5 +120,8 @@ def build_mixed(section: Any, demo_section: Any, place: ReplayPlace) -> MixedRep
         overwrite=False,
         **place.arguments(),
     )
-    demos.load_checkpoint(demo_section.load_path, verify=False, demonstrations=True)
+    if episodes is None:
+        demos.load_checkpoint(demo_section.load_path, verify=False, demonstrations=True)
+    else:
+        demos.add_trajectories(episodes)
     return MixedReplay(build_replay(section, place), demos, demo_section.demo_ratio)

@@ -83,6 +83,11 @@ class Field:
         return np.dtype(_FORMATS[self.format][1])
 
     @property
+    def is_float(self) -> bool:
+        """Whether it holds real numbers."""
+        return self.format == "BF16" or self.dtype.kind == "f"
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return self.dtype.itemsize * prod(self.shape)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from rlinf.data.replay.buffer import TrajectoryReplayBuffer
-from rlinf.data.replay.trajectory import ReplayBatch
+from rlinf.data.replay.trajectory import ReplayBatch, ReplayTrajectory
 
 
 class MixedReplay:
@@ -48,6 +48,10 @@ class MixedReplay:
     def num_demos(self, num_chunks: int) -> int:
         """Return how many of so many transitions are drawn from demonstrations."""
         return int(num_chunks * self._ratio + 0.5)
+
+    def add_trajectories(self, trajectories: Sequence[ReplayTrajectory]) -> int:
+        """Add what the policy has done; see `TrajectoryReplayBuffer`."""
+        return self.replay.add_trajectories(trajectories)
 
     def sample(self, num_chunks: int, n_step: int | None = None) -> ReplayBatch:
         """Draw transitions: those of the policy first, then `num_demos` demonstrations."""

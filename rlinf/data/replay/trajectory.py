@@ -231,6 +231,8 @@ class ReplayBatch:
 
     def to(self, device: torch.device | str) -> ReplayBatch:
         """Return the batch on a device."""
+        if self.rewards.device == torch.device(device):
+            return self
         return type(self)(**{n: _map(v, lambda t: t.to(device)) for n, v in vars(self).items()})
 
     def split(self, size: int) -> list[ReplayBatch]:

@@ -256,7 +256,8 @@ class TrainEngine:
 
     def drop_gradients(self) -> None:
         """Forget the gradient that has been added up."""
-        self.model.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers.values():
+            optimizer.drop_gradients()
 
     def step(self, name: str | None = None) -> dict[str, float] | None:
         """Clip the gradient and make an optimiser step; `advance` moves schedules on.

@@ -133,6 +133,11 @@ class ScheduledOptimizer:
         finally:
             del self.optimizer.found_inf
 
+    def drop_gradients(self) -> None:
+        """Forget the gradients of what it trains."""
+        for _, parameter in self.named:
+            parameter.grad = None
+
     def uncount(self, steps: int) -> None:
         """Count fewer steps: those that `step_if_finite` has left out."""
         self.steps -= steps

@@ -6,6 +6,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,6 +49,8 @@ class ActionHead(PreciseBuffers, ABC):
     action_range: ActionRange
     outputs: int
     low: Tensor
+    learns_deviation: bool = False
+    """Whether a distribution needs `log_std`, or outputs that stand for it."""
 
     @abstractmethod
     def distribution(
@@ -123,6 +126,7 @@ class GaussianHead(ActionHead):
     high: Tensor
     radius: Tensor
     log_radius: Tensor
+    learns_deviation = True
 
     def __init__(
         self,
@@ -237,6 +241,33 @@ class GaussianHead(ActionHead):
         return scaled.masked_fill(beyond, 0.0)
 
 
+class DeterministicHead(GaussianHead):
+    """Real numbers, brought into the env's range by tanh; samples have noise added.
+
+    A sample is `tanh(u) + exploration_noise * noise` in parts of half the range, and the env gets
+    it clipped. Its density is that before clipping.
+    """
+
+    learns_deviation = False
+
+    def __init__(
+        self, action_dim: int, settings: HeadSettings, low: Sequence[float], high: Sequence[float]
+    ) -> None:
+        """Keep the bounds; see `GaussianHead`."""
+        settings.refuse_keys_of_deviation()
+        super().__init__(action_dim, settings, low, high, squash=False)
+        self.action_range = replace(self.action_range, deterministic=True)
+        self._log_noise = math.log(settings.exploration_noise)
+
+    def distribution(
+        self, outputs: Tensor, log_std: Tensor | None, scaled: bool = False
+    ) -> Distribution:
+        """See `ActionHead.distribution`: a Gaussian around what is done without noise."""
+        low, radius = (bound.repeat(self._chunks) for bound in (self.low, self.radius))
+        log_std = self.log_radius.repeat(self._chunks) + self._log_noise
+        return Gaussian(torch.addcmul(low, outputs.tanh() + 1.0, radius), log_std)
+
+
 class CategoricalHead(ActionHead):
     """Choices: the distribution gives indices from 0, the env gets whole numbers from `low`.
 
@@ -326,6 +357,8 @@ def make_action_head(
     )
     choices = settings.action_choices or choices
     name = choose_distribution(settings.distribution, choices, low, high)
+    if name == "deterministic":
+        return DeterministicHead(action_dim, settings, low, high)
     if choices is None:
         return GaussianHead(action_dim, settings, low, high, squash=name == "squashed_gaussian")
     if len(choices) != action_dim:

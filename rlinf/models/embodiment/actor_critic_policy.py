@@ -41,8 +41,9 @@ class ActorCriticPolicy(OffPolicyForwards, BasePolicy):
         ForwardType.SFT,
         ForwardType.SAC,
         ForwardType.SAC_Q,
+        ForwardType.CROSSQ,
     )
-    _no_split_modules: ClassVar[list[str]] = ["MLP", "QEnsemble"]
+    _no_split_modules: ClassVar[list[str]] = ["MLP", "QEnsemble", "CrossQEnsemble"]
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class ActorCriticPolicy(OffPolicyForwards, BasePolicy):
         if own.add_value_head:
             self.value_head = MLP(feature_dim, hidden, self.value_dim, own.activation, gains[1])
         self.log_std = None
-        if self.action_range.choices is not None:
+        if not self.action_head.learns_deviation:
             return
         width = self.num_action_chunks * self.action_dim
         if own.state_dependent_std:

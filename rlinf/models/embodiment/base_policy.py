@@ -44,6 +44,8 @@ class ActionRange:
         high: Largest action the policy returns, one number per dimension; None is unbounded.
         clip: Actions outside the range are clipped to it (outside the log-probability).
         squash: Actions are brought into the range by tanh (inside the log-probability).
+        deterministic: The policy itself has no chance: what it samples is its action with noise
+            added, clipped to the range.
         choices: Number of choices in each dimension, which are the whole numbers from `low` to
             `high`; None is real numbers.
     """
@@ -52,6 +54,7 @@ class ActionRange:
     high: tuple[float, ...] | None = None
     clip: bool = False
     squash: bool = False
+    deterministic: bool = False
     choices: tuple[int, ...] | None = None
 
 
@@ -120,6 +123,11 @@ class BasePolicy(nn.Module, ABC):
     def action_dtype(self) -> torch.dtype:
         """Type of the returned actions: int64 for choices, else float32."""
         return torch.float32 if self.action_range.choices is None else torch.int64
+
+    @property
+    def q_head_type(self) -> str:
+        """How the Q-functions are made: `default`, or `crossq` if normalised over the batch."""
+        return "default"
 
     @property
     def num_q_heads(self) -> int:
@@ -199,6 +207,18 @@ class BasePolicy(nn.Module, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not learn from a replay buffer")
 
+    def shift_pictures(
+        self, forward_inputs: Mapping[str, Tensor], most: int, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Return inputs whose pictures forward passes see shifted at random.
+
+        Args:
+            forward_inputs: As `replay_inputs` returns them, n samples.
+            most: Greatest shift in pixels, of rows and of columns.
+            generator: Where chance comes from, on the device of the inputs.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no pictures to shift")
+
     def sac_forward(
         self, forward_inputs: Mapping[str, Tensor], noise: Tensor | None = None
     ) -> dict[str, Tensor]:
@@ -206,12 +226,12 @@ class BasePolicy(nn.Module, ABC):
 
         Args:
             forward_inputs: As `replay_inputs` returns them, n samples.
-            noise: Standard normal, `[n, C*A]`; None for choices.
+            noise: Standard normal, `[n, C*A]`; None for choices, and for actions without chance.
 
         Returns:
-            `actions` `[n, C, A]` in the units of the env, and `logprobs` `[n]` of whole chunks,
-            densities of actions that are scaled to [-1, 1]. Of choices, `log_probs` `[n, C*A, N]`
-            of all of them.
+            `actions` `[n, C, A]` in the units of the env, and with noise `logprobs` `[n]` of whole
+            chunks, densities of actions that are scaled to [-1, 1]. Of choices, `log_probs`
+            `[n, C*A, N]` of all of them.
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward type 'sac'")
 
@@ -233,6 +253,29 @@ class BasePolicy(nn.Module, ABC):
             float32.
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward type 'sac_q'")
+
+    def crossq_forward(
+        self,
+        forward_inputs: Mapping[str, Tensor],
+        actions: Tensor,
+        next_inputs: Mapping[str, Tensor],
+        next_actions: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return Q-values of two times, normalised as one batch.
+
+        A policy that has it declares `ForwardType.CROSSQ`. Running statistics of the Q-functions
+        get to know the batch.
+
+        Args:
+            forward_inputs: As `replay_inputs` returns them, n samples.
+            actions: In the units of the env, `[n, C, A]`.
+            next_inputs: Of the next observations, n samples.
+            next_actions: What is done there, `[n, C, A]`.
+
+        Returns:
+            `[Q, n]` float32 of each.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward type 'crossq'")
 
     def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:
         """Return values of observations, without gradients; for bootstrapping.

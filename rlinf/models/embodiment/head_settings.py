@@ -17,7 +17,10 @@ _OF_REAL_NUMBERS = (
     "log_std_min",
     "log_std_max",
     "clip_actions",
+    "exploration_noise",
 )
+
+_OF_DEVIATION = tuple(name for name in _OF_REAL_NUMBERS if name != "exploration_noise")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class HeadSettings:
     log_std_min: float = -5.0
     log_std_max: float = 2.0
     clip_actions: bool = True
+    exploration_noise: float = 0.1
     normalize_obs: bool = True
     obs_clip: float = 10.0
     num_action_chunks: int = 1
@@ -44,6 +48,7 @@ class HeadSettings:
     num_q_heads: int = 2
     q_hidden_sizes: Sequence[int] | None = None
     q_layer_norm: bool = False
+    q_head_type: str = "default"
 
     @classmethod
     def of(cls, cfg: DictConfig) -> HeadSettings:
@@ -59,6 +64,20 @@ class HeadSettings:
             raise ValueError(
                 f"init_log_std {self.init_log_std} is outside of log_std_min {self.log_std_min} "
                 f"to log_std_max {self.log_std_max}"
+            )
+
+    def refuse_keys_of_deviation(self) -> None:
+        """Refuse settings that have no effect on actions without chance.
+
+        Raises:
+            ValueError: One of them is not at its default.
+        """
+        given = [name for name in _OF_DEVIATION if getattr(self, name) != _DEFAULTS[name]]
+        if given:
+            raise ValueError(
+                f"model.{given[0]} is {getattr(self, given[0])}, which has no effect: with "
+                "model.distribution deterministic, noise of model.exploration_noise is added to "
+                f"actions; leave out {', '.join(given)}"
             )
 
     def refuse_keys_of_real_numbers(self) -> None:

@@ -16,13 +16,15 @@ from torch import Tensor, nn
 
 from rlinf.models.embodiment.action_heads import ActionHead
 from rlinf.models.embodiment.distributions import Categorical
-from rlinf.models.embodiment.q_heads import QEnsemble
+from rlinf.models.embodiment.q_heads import CrossQEnsemble, QEnsemble
 
 if TYPE_CHECKING:
     from rlinf.models.embodiment.head_settings import HeadSettings
 
 
-def make_q_head(feature_dim: int, head: ActionHead, settings: HeadSettings) -> QEnsemble | None:
+def make_q_head(
+    feature_dim: int, head: ActionHead, settings: HeadSettings
+) -> QEnsemble | CrossQEnsemble | None:
     """Make the Q-functions that settings ask for.
 
     Of real numbers they take features and a chunk of actions, and give one value. Of choices they
@@ -45,9 +47,19 @@ def make_q_head(feature_dim: int, head: ActionHead, settings: HeadSettings) -> Q
         inputs += chunks * len(head.low)
     else:
         outputs = chunks * len(choices) * max(choices)
+    sizes = tuple(settings.q_hidden_sizes or settings.hidden_sizes)
+    if settings.q_head_type == "crossq":
+        if choices is not None or settings.q_layer_norm:
+            raise ValueError(
+                "model.q_head_type crossq is for actions that are real numbers, and normalises "
+                "over the batch alone; leave out q_head_type or q_layer_norm"
+            )
+        return CrossQEnsemble(
+            inputs, sizes, settings.num_q_heads, settings.activation, settings.orthogonal_init
+        )
     return QEnsemble(
         inputs,
-        tuple(settings.q_hidden_sizes or settings.hidden_sizes),
+        sizes,
         settings.num_q_heads,
         outputs,
         settings.activation,
@@ -63,13 +75,18 @@ class OffPolicyForwards:
     policy_head: nn.Module
     trunk: nn.Module | None
     log_std: Tensor | None
-    q_head: QEnsemble | None
+    q_head: QEnsemble | CrossQEnsemble | None
     num_action_chunks: int
 
     @property
     def num_q_heads(self) -> int:
         """See `BasePolicy.num_q_heads`."""
         return 0 if self.q_head is None else self.q_head.heads
+
+    @property
+    def q_head_type(self) -> str:
+        """See `BasePolicy.q_head_type`."""
+        return "crossq" if isinstance(self.q_head, CrossQEnsemble) else "default"
 
     def sac_forward(
         self, forward_inputs: Mapping[str, Tensor], noise: Tensor | None = None
@@ -83,6 +100,8 @@ class OffPolicyForwards:
         actions = self.action_head.distribution(outputs, self.log_std, scaled=True)
         if isinstance(actions, Categorical):
             return {"log_probs": actions.log_probs}
+        if noise is None:
+            return {"actions": self.action_head.to_env(actions.mode())}
         chosen, density = actions.rsample_with_log_prob(noise)
         return {"actions": self.action_head.to_env(chosen), "logprobs": density.sum(-1)}
 
@@ -101,3 +120,18 @@ class OffPolicyForwards:
             return self.q_head(features, frozen).unflatten(-1, shape).clone()
         actions = self.action_head.scaled(actions).to(features.dtype)
         return self.q_head(torch.cat([features, actions], 1), frozen)
+
+    def crossq_forward(
+        self,
+        forward_inputs: Mapping[str, Tensor],
+        actions: Tensor,
+        next_inputs: Mapping[str, Tensor],
+        next_actions: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """See `BasePolicy.crossq_forward`."""
+        both = {name: torch.cat([own, next_inputs[name]]) for name, own in forward_inputs.items()}
+        features = self.features(both)
+        chosen = self.action_head.scaled(torch.cat([actions, next_actions])).to(features.dtype)
+        values = self.q_head(torch.cat([features, chosen], 1), learns=True)
+        own, after = values.chunk(2, dim=1)
+        return own, after

@@ -37,7 +37,9 @@ learner_registry: PluginTable[Any] = PluginTable(
     "loss",
     {
         "embodied_bc": "rlinf.workers.actor.imitation.cloning_learner",
+        "embodied_crossq": "rlinf.workers.actor.off_policy.crossq",
         "embodied_sac": "rlinf.workers.actor.off_policy.sac",
+        "embodied_td3": "rlinf.workers.actor.off_policy.td3",
     },
 )
 

@@ -1,4 +1,4 @@
-"""Configs of engines that run elsewhere."""
+"""Configs of generation engines: our cache, and those that run elsewhere."""
 
 import pytest
 
@@ -104,3 +104,26 @@ def test_a_fixed_model_is_evaluated_without_a_folder_for_weights(tmp_path):
     assert validate_cfg(config).rollout.server.weights_folder is None
     config["runner"]["ckpt_path"] = "results/run"
     assert "could not get the weights of results/run" in message_of(config)
+
+
+def test_tokens_of_a_cache_that_is_not_paged(reasoning, change):
+    keys = {"rollout.hf.paged_cache": False, "rollout.hf.max_cache_tokens": 4096}
+    message = message_of(change(reasoning, keys))
+    assert message.startswith("The config has 1 problem:"), message
+    assert "rollout.hf.max_cache_tokens = 4096" in message
+    assert "has no effect: rollout.hf.paged_cache is false" in message
+
+
+@pytest.mark.parametrize("paged", ["auto", True])
+def test_tokens_of_a_cache_that_may_be_paged(reasoning, change, paged):
+    keys = {"rollout.hf.paged_cache": paged, "rollout.hf.max_cache_tokens": 4096}
+    assert validate_cfg(change(reasoning, keys)).rollout.hf.paged_cache == paged
+
+
+def test_a_word_that_is_no_cache(reasoning, change):
+    message = message_of(change(reasoning, {"rollout.hf.paged_cache": "on please"}))
+    assert "rollout.hf.paged_cache" in message and "auto" in message
+
+
+def test_the_cache_is_chosen_by_default(reasoning):
+    assert validate_cfg(reasoning).rollout.hf.paged_cache == "auto"

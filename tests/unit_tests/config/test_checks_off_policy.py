@@ -49,6 +49,23 @@ WRONG = {
         'actor.model.distribution = "gaussian"',
         "set it to squashed_gaussian",
     ),
+    "a policy with chance for TD3": (
+        {"algorithm.loss_type": "embodied_td3"},
+        "actor.model.distribution",
+        "set it to deterministic",
+    ),
+    "critics of CrossQ for SAC": (
+        {"actor.model.q_head_type": "crossq"},
+        'actor.model.q_head_type = "crossq"',
+        "set it to default, or use another loss_type",
+    ),
+    "critics of SAC for CrossQ": (
+        {"algorithm.loss_type": "embodied_crossq"},
+        "actor.model.q_head_type",
+        "set it to crossq",
+        "cluster.component_placement.actor",
+        "embodied_crossq normalises over whole batches",
+    ),
     "a batch that ranks cannot share": (
         {"actor.global_batch_size": 258},
         "actor.global_batch_size = 258",
@@ -79,6 +96,11 @@ def test_what_does_not_fit_is_named(embodied, change, complaint, name):
     said = complaint(change(change(embodied, copy.deepcopy(SAC)), changes))
     for text in expected:
         assert text in said
+
+
+def test_rollouts_are_not_augmented_by_the_learner(embodied, change, complaint):
+    said = complaint(change(embodied, {"actor.enable_drq": True}))
+    assert "shifts pictures of a replay buffer" in said and "random_shift of cnn_policy" in said
 
 
 def test_an_advantage_is_needed_by_all_others(embodied, change, complaint):

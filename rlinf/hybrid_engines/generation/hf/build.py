@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -41,27 +42,40 @@ class Paging:
     """Whether keys and values are in blocks, and in how many.
 
     Attributes:
-        paged: Whether they are; otherwise each row has memory for its full length.
+        paged: Whether they are; otherwise each row has memory for its full length. `auto` decides
+            by the path, see `resolved`.
         tokens: Most tokens in blocks; None is what all rows take when they are full.
         reuse: Whether sequences use blocks of earlier ones.
     """
 
-    paged: bool = False
+    paged: bool | Literal["auto"] = "auto"
     tokens: int | None = None
     reuse: bool = True
 
-    def check(self, path: str, device: torch.device) -> None:
-        """Raise ValueError if a path has no paged cache and is asked for one."""
-        if self.paged and path != "triton" and (path, device.type) != ("torch", "cpu"):
+    def resolved(self, path: str, device: torch.device) -> Paging:
+        """Return the paging of a path, with `paged` decided.
+
+        `auto` is true for the path `triton`, where blocks cost no speed.
+
+        Raises:
+            ValueError: The path has no paged cache and is asked for one, or tokens are given
+                without one.
+        """
+        if self.paged is True and path != "triton" and (path, device.type) != ("torch", "cpu"):
             raise ValueError(
                 f"rollout.hf.paged_cache is true: the path triton, and torch on a CPU, have a "
-                f"paged cache, {path} on {device.type} has not; set it to false"
+                f"paged cache, {path} on {device.type} has not; set it to auto or false"
             )
-        if self.tokens is not None and not self.paged:
+        paged = path == "triton" if self.paged == "auto" else self.paged
+        if self.tokens is not None and not paged:
+            why = f", which is off for the path {path} on {device.type}"
             raise ValueError(
-                f"rollout.hf.max_cache_tokens is {self.tokens}: it is for a paged cache; set "
-                "rollout.hf.paged_cache to true or leave it out"
+                f"rollout.hf.max_cache_tokens is {self.tokens}: it is for a paged cache, and "
+                f"rollout.hf.paged_cache is {str(self.paged).lower()}"
+                f"{why if self.paged == 'auto' else ''}; set it to true or leave "
+                "max_cache_tokens out"
             )
+        return replace(self, paged=paged)
 
 
 @torch.no_grad()
@@ -100,27 +114,48 @@ def build_model(
         raise ValueError(f"kernels is {kernels!r}: {', '.join(KERNELS)} are allowed")
     module.eval()
     path = _path(module, device, dtype, kernels)
-    paging.check(path, device)
+    chosen = paging.resolved(path, device)
     groups = [] if path == "transformers" else fused_groups(module)
     weights = WeightArena(module, device, dtype, groups)
 
-    def assembled(path: str) -> DecoderModel:
+    failures: list[str] = []
+    attempts = _attempts(path, kernels, paging, chosen)
+    for number, (path, cache) in enumerate(attempts, start=1):
         model = _assemble(
-            path, module, weights, slots, tokens, device, dtype, compiled, memory, paging
+            path, module, weights, slots, tokens, device, dtype, compiled, memory, cache
         )
-        model.allocate()
-        check_against_module(model)
-        return model
+        name = f"{path} with {'a paged cache' if cache.paged else 'contiguous rows'}"
+        try:
+            model.allocate()
+            check_against_module(model)
+        except Exception as error:  # a compiler of kernels fails in many ways
+            # Its memory is for the next one.
+            del model
+            if number == len(attempts):
+                _report(failures, "nothing else works")
+                raise
+            failures.append(f"{name} fails: {error}")
+        else:
+            _report(failures, f"generation uses {name}")
+            return model
+    raise AssertionError("there is at least one attempt")
 
-    if kernels != "auto" or path not in _ON_CUDA:
-        return assembled(path)
-    try:
-        return assembled(path)
-    except Exception as error:  # a compiler of kernels fails in many ways
-        if paging.paged:
-            raise
-        logger.error("the %s kernels fail, so decoding is slower: %s", path, error)
-        return assembled("torch")
+
+def _attempts(path: str, kernels: str, wanted: Paging, chosen: Paging) -> list[tuple[str, Paging]]:
+    """Return what to try, from the fastest on; what was asked for by name is tried alone."""
+    attempts, rows = [(path, chosen)], Paging(paged=False)
+    if wanted.paged is True:
+        return attempts
+    if chosen.paged:
+        attempts.append((path, rows))
+    if kernels == "auto" and path in _ON_CUDA:
+        attempts.append(("torch", rows))
+    return attempts
+
+
+def _report(failures: list[str], outcome: str) -> None:
+    if failures:
+        logger.warning("%s, since %s", outcome, "; ".join(failures))
 
 
 def _assemble(

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -71,7 +72,8 @@ class HFEngine(GenerationEngine):
             take; `max_running` gives way, or the tokens of a paged cache.
         max_prefill_tokens: Most prompt tokens read at once; None is what suits the device.
         paged: Keep keys and values in blocks, taken as sequences need them, instead of a row of
-            `max_length` tokens each; the path `triton`, and `torch` on a CPU, have that.
+            `max_length` tokens each; the path `triton`, and `torch` on a CPU, have that. `auto` is
+            true on the path `triton`, unless its kernels fail.
         max_cache_tokens: Most tokens of a paged cache; None is what `max_running` responses of
             `max_length` tokens take, or what fits into the memory. With less, the youngest response
             waits when there is no block left, and is read again later.
@@ -95,7 +97,7 @@ class HFEngine(GenerationEngine):
         compiled: bool = False,
         gpu_memory_utilization: float = 0.65,
         max_prefill_tokens: int | None = None,
-        paged: bool = False,
+        paged: bool | Literal["auto"] = "auto",
         max_cache_tokens: int | None = None,
         reuse_prefixes: bool = True,
     ):
@@ -172,7 +174,7 @@ class HFEngine(GenerationEngine):
             cuda_graph_max_rows=settings.cuda_graph_max_bs,
             compiled=settings.compiled,
             gpu_memory_utilization=settings.gpu_memory_utilization,
-            paged=settings.options.get("paged_cache", False),
+            paged=settings.options.get("paged_cache", "auto"),
             max_cache_tokens=settings.options.get("max_cache_tokens"),
             reuse_prefixes=settings.options.get("reuse_prefixes", True),
         )

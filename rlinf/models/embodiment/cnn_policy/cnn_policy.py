@@ -61,7 +61,7 @@ class CNNPolicy(ActorCriticPolicy):
     """
 
     critic_modules: ClassVar[tuple[str, ...]] = ("q_head", "encoders")
-    _no_split_modules: ClassVar[list[str]] = ["ConvEncoder", "MLP", "QEnsemble"]
+    _no_split_modules: ClassVar[list[str]] = ["ConvEncoder", "MLP", "QEnsemble", "CrossQEnsemble"]
 
     def __init__(
         self,
@@ -123,6 +123,14 @@ class CNNPolicy(ActorCriticPolicy):
             if augment:
                 inputs["shift"].random_(-most, most + 1, generator=self.generator)
         return inputs
+
+    def shift_pictures(
+        self, forward_inputs: Mapping[str, Tensor], most: int, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """See `BasePolicy.shift_pictures`: all cameras of a sample alike."""
+        count, device = len(forward_inputs["main_images"]), generator.device
+        shift = torch.randint(-most, most + 1, (count, 2), generator=generator, device=device)
+        return {**forward_inputs, "shift": shift}
 
     def features(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """See `ActorCriticPolicy.features`: encoded images, then normalised states."""

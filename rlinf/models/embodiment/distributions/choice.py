@@ -6,7 +6,14 @@ import math
 from collections.abc import Sequence
 
 AUTO = "auto"
-DISTRIBUTIONS = ("gaussian", "squashed_gaussian", "categorical", "multi_categorical")
+DISTRIBUTIONS = (
+    "gaussian",
+    "squashed_gaussian",
+    "deterministic",
+    "categorical",
+    "multi_categorical",
+)
+_OF_FINITE_RANGES = ("squashed_gaussian", "deterministic")
 """Names that a user may give, besides `auto`."""
 
 
@@ -50,7 +57,7 @@ def choose_distribution(
         UnfitDistribution: The distribution does not fit the actions.
     """
     if choices is None:
-        fitting = ["gaussian", "squashed_gaussian"]
+        fitting = ["gaussian", "squashed_gaussian", "deterministic"]
         takes = "real numbers"
     elif len(choices) == 1:
         fitting = ["categorical", "multi_categorical"]
@@ -63,7 +70,7 @@ def choose_distribution(
     if name not in fitting:
         hint = f"set it to {AUTO} or {' or '.join(fitting)}"
         raise UnfitDistribution(name, f"the env takes {takes}", hint)
-    if name == "squashed_gaussian" and not _finite(low, high):
+    if name in _OF_FINITE_RANGES and not _finite(low, high):
         reason = f"the bounds of the actions are not finite; the env says {low} to {high}"
         raise UnfitDistribution(name, reason, "set it to gaussian")
     return name

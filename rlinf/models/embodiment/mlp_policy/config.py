@@ -31,12 +31,13 @@ class MLPPolicyKeys(Section):
         True, description="Start from orthogonal weights, small ones where actions come out."
     )
     distribution: Literal[
-        "auto", "gaussian", "squashed_gaussian", "categorical", "multi_categorical"
+        "auto", "gaussian", "squashed_gaussian", "deterministic", "categorical", "multi_categorical"
     ] = Field(
         "auto",
         description="Distribution of actions. auto follows the env: gaussian for real numbers, "
         "categorical for a choice, multi_categorical for several; squashed_gaussian brings real "
-        "numbers into the env's range by tanh.",
+        "numbers into the env's range by tanh; deterministic does so and has no chance but the "
+        "noise that is added while collecting.",
     )
     state_dependent_std: bool = Field(
         False, description="Predict the deviation from the state; false learns one per action."
@@ -49,6 +50,12 @@ class MLPPolicyKeys(Section):
         description="Clip actions of a gaussian to the env's range, after their log-probability "
         "is taken.",
     )
+    exploration_noise: Float = Field(
+        0.1,
+        gt=0,
+        description="Deviation of the noise that is added to actions of distribution deterministic "
+        "while collecting, as a part of half their range.",
+    )
     normalize_obs: bool = Field(
         True, description="Shift and scale observations by their running mean and deviation."
     )
@@ -56,6 +63,11 @@ class MLPPolicyKeys(Section):
         10.0, gt=0, description="Largest absolute value of a normalised observation."
     )
     num_q_heads: Int = Field(2, gt=0, description="Q-functions, if add_q_head is true.")
+    q_head_type: Literal["default", "crossq"] = Field(
+        "default",
+        description="How Q-functions are normalised: by q_layer_norm, or over the batch as CrossQ "
+        "needs it.",
+    )
     q_hidden_sizes: list[Units] | None = Field(
         None, description="Units of each hidden layer of a Q-function; null is hidden_sizes."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -30,7 +30,11 @@ def demonstrations_for(model: nn.Module, section: Any) -> Demonstrations:
     folders = DemonstrationFolders(
         section.train_data_paths, section.observations, section.max_episodes
     )
-    demos = folders.load(_used_observations(model, folders), section.only_success)
+
+    def look(obs: Mapping[str, Any], actions: Tensor) -> None:
+        model(forward_type=ForwardType.SFT, observations=obs, actions=actions)
+
+    demos = folders.load(used_observations(model, folders, look), section.only_success)
     if model.action_range.choices is not None and share_out_of_range(model, demos.actions):
         low, high = model.action_range.low, model.action_range.high
         raise ValueError(
@@ -75,8 +79,21 @@ class _Noted(dict[str, Any]):
 
 
 @torch.no_grad()
-def _used_observations(model: BasePolicy, folders: DemonstrationFolders) -> list[str]:
-    """Return the names of the observations that a policy looks at: only those are read."""
+def used_observations(
+    model: BasePolicy,
+    folders: DemonstrationFolders,
+    look: Callable[[Mapping[str, Any], Tensor], Any],
+) -> list[str]:
+    """Return the names of the observations that a policy looks at: only those are read.
+
+    Args:
+        model: the policy.
+        folders: the data.
+        look: lets the policy look at observations `[n, ...]` and actions `[n, C, A]`.
+
+    Raises:
+        ValueError: the actions of the data are not those of the policy.
+    """
     obs, action = folders.first_frame()
     if action.shape[1] != model.action_dim:
         raise ValueError(
@@ -94,7 +111,7 @@ def _used_observations(model: BasePolicy, folders: DemonstrationFolders) -> list
         # Those of the data are looked at later.
         action = torch.tensor(model.action_range.low).long().expand_as(action)
     chunks = action[:, None].expand(-1, model.num_action_chunks, -1)
-    model(forward_type=ForwardType.SFT, observations=noted, actions=chunks)
+    look(noted, chunks)
     return list(noted.read)
 
 

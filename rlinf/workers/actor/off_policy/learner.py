@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +13,14 @@ from torch import Tensor, nn
 
 from rlinf.data.embodied import EmbodiedBatch, RolloutNeeds
 from rlinf.data.replay import MixedReplay, ReplayBatch, TrajectoryReplayBuffer
-from rlinf.data.replay.build import ReplayPlace, build_mixed, build_replay
+from rlinf.data.replay.build import ReplayPlace, build_replay
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
-from rlinf.models.embodiment.base_policy import ForwardType
+from rlinf.hybrid_engines.initial_weights import initial_weights
+from rlinf.models.embodiment.base_policy import BasePolicy, ForwardType
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
+from rlinf.workers.actor.off_policy.demo_buffer import build_with_demos
 from rlinf.workers.actor.off_policy.rollout_rows import RolloutRows
 from rlinf.workers.actor.off_policy.settings import OffPolicySettings
 from rlinf.workers.actor.off_policy.tally import Tally
@@ -29,6 +32,8 @@ from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
 CRITIC = "critic"
 """Name of the optimiser of the Q-functions."""
 _REPLAY = "replay"
+_MOST_SHIFT = 4
+"""Pixels that DrQ (Kostrikov et al., 2021) shifts pictures by, at most."""
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 """A loss, and numbers to show; all of them shares of the global batch that add up."""
@@ -115,6 +120,11 @@ class OffPolicyLearner(RolloutLearner):
                 f"forward types {', '.join(lacking)}, which {name} does not have; use mlp_policy "
                 "or cnn_policy, or give it these methods (see rlinf.models.embodiment.base_policy)"
             )
+        if self.cfg.actor.enable_drq and type(model).shift_pictures is BasePolicy.shift_pictures:
+            raise ValueError(
+                f"actor.enable_drq shifts pictures, and {name} looks at none; leave it out, or use "
+                "cnn_policy"
+            )
         if not model.num_q_heads:
             raise ValueError(
                 f"algorithm.loss_type {self.cfg.algorithm.loss_type} trains Q-functions, and the "
@@ -123,9 +133,12 @@ class OffPolicyLearner(RolloutLearner):
 
     def _make_target(self) -> TargetNetwork:
         model, algorithm = self.engine.model, self.cfg.algorithm
-        slowly = model.is_q_parameter
-        if algorithm.target_update_type == "all":
-            slowly = self._in_target
+        copies_encoder = algorithm.target_update_type == "q_head_only"
+
+        def slowly(name: str) -> bool:
+            of_encoder = model.is_critic_parameter(name) and not model.is_q_parameter(name)
+            return not (copies_encoder and of_encoder)
+
         return TargetNetwork(self.engine, self._in_target, slowly, algorithm.tau)
 
     def _in_target(self, name: str) -> bool:
@@ -136,7 +149,12 @@ class OffPolicyLearner(RolloutLearner):
         algorithm = self.cfg.algorithm
         if algorithm.demo_buffer is None:
             return build_replay(algorithm.replay_buffer, self._replay_place())
-        return build_mixed(algorithm.replay_buffer, algorithm.demo_buffer, self._replay_place())
+        mixed = build_with_demos(algorithm, self.engine.model, self._replay_place(), self.tell)
+        if initial_weights(self.cfg) is None:
+            # What is demonstrated is far from what the first actions lead to.
+            seen = mixed.demos.float_observations()
+            self.engine.model.update_normalizer(seen, all_reduce=self._all_reduce)
+        return mixed
 
     def _replay_place(self) -> ReplayPlace:
         algorithm, place = self.cfg.algorithm, self.place
@@ -173,8 +191,13 @@ class OffPolicyLearner(RolloutLearner):
         self.engine.model.update_normalizer(
             batch.forward_inputs,
             mask=batch.valid.any(-1) & batch.finite,
-            all_reduce=self.engine.all_reduce if self.place.world_size > 1 else None,
+            all_reduce=self._all_reduce,
         )
+
+    @property
+    def _all_reduce(self) -> Callable[[Tensor], Tensor] | None:
+        """Sums a tensor over ranks; None if there is one rank."""
+        return self.engine.all_reduce if self.place.world_size > 1 else None
 
     # -- updates --------------------------------------------------------------------------------
 
@@ -194,8 +217,8 @@ class OffPolicyLearner(RolloutLearner):
             for batch in self._draw(planned):
                 self._gradient_step(batch, trains_actor, tally, norms)
         self.version += 1
-        reduce = engine.all_reduce if self.place.world_size > 1 else None
-        metrics = {f"{self._name}/{key}": value for key, value in tally.means(reduce).items()}
+        means = tally.means(self._all_reduce)
+        metrics = {f"{self._name}/{key}": value for key, value in means.items()}
         for name, seen in norms.items():
             metrics |= self._note_steps(name, seen)
         metrics[f"{self._name}/updates"] = float(planned)
@@ -220,7 +243,14 @@ class OffPolicyLearner(RolloutLearner):
     def _draw(self, count: int) -> Iterator[ReplayBatch]:
         """Draw this rank's share of batches, on the device."""
         for batch in self.replay.sample_batches(count, self.settings.share):
-            yield batch.to(self.engine.device)
+            here = batch.to(self.engine.device)
+            yield self._shift_pictures(here) if self.cfg.actor.enable_drq else here
+
+    def _shift_pictures(self, batch: ReplayBatch) -> ReplayBatch:
+        """Return a batch whose pictures are shifted at random, those of each time by themselves."""
+        shift = self.engine.model.shift_pictures
+        obs, after = (shift(x, _MOST_SHIFT, self._noise) for x in (batch.obs, batch.next_obs))
+        return replace(batch, obs=obs, next_obs=after)
 
     def _gradient_step(
         self, batch: ReplayBatch, trains_actor: bool, tally: Tally, norms: dict[str, list[Tensor]]

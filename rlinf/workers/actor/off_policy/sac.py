@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlinf.algorithms.off_policy.heads import aggregate, draw_heads
-from rlinf.algorithms.off_policy.losses import actor_loss, actor_loss_of_choices, critic_loss
+from rlinf.algorithms.off_policy.heads import aggregate
+from rlinf.algorithms.off_policy.losses import actor_loss, actor_loss_of_choices
 from rlinf.algorithms.off_policy.targets import (
     bellman_target,
     soft_value,
@@ -26,7 +26,8 @@ from rlinf.algorithms.off_policy.targets import (
 from rlinf.data.replay import ReplayBatch
 from rlinf.models.embodiment.base_policy import ForwardType
 from rlinf.workers.actor.learner import LearnerPlace
-from rlinf.workers.actor.off_policy.learner import Loss, OffPolicyLearner
+from rlinf.workers.actor.off_policy.critic_learner import CriticLearner
+from rlinf.workers.actor.off_policy.learner import Loss
 from rlinf.workers.actor.off_policy.tally import Tally
 from rlinf.workers.actor.off_policy.temperature import Temperature
 from rlinf.workers.actor.registry import register_learner
@@ -36,7 +37,7 @@ _OF_CHOICES = 0.5
 
 
 @register_learner("embodied_sac")
-class SACLearner(OffPolicyLearner):
+class SACLearner(CriticLearner):
     """Learns by soft actor-critic.
 
     Attributes:
@@ -47,7 +48,6 @@ class SACLearner(OffPolicyLearner):
         choices, width = model.action_range.choices, model.num_action_chunks
         self._choices = choices is not None
         super().__init__(cfg, model, place)
-        self._num_heads = model.num_q_heads
         if self._choices:
             target = _OF_CHOICES * width * sum(math.log(count) for count in choices)
         else:
@@ -55,7 +55,6 @@ class SACLearner(OffPolicyLearner):
         tuning = cfg.algorithm.entropy_tuning
         self.temperature = Temperature(tuning, target, place.device, place.total_steps)
         self._backup_entropy = cfg.algorithm.backup_entropy
-        self._subset: Tensor | None = None
         self._entropy: list[Tensor] = []
 
     def _check_policy(self, model: nn.Module) -> None:
@@ -71,32 +70,15 @@ class SACLearner(OffPolicyLearner):
 
     def _gradient_step(self, batch: ReplayBatch, *args: Any) -> None:
         self._alpha = self.temperature.alpha
-        size = self.settings.critic_subsample_size
-        self._subset = draw_heads(self._num_heads, size, self._heads)
         super()._gradient_step(batch, *args)
 
-    def _critic_loss(self, batch: ReplayBatch) -> Loss:
-        target = self._targets(batch)
-        values = self.engine.forward(
-            forward_type=ForwardType.SAC_Q,
-            forward_inputs=batch.obs,
-            actions=None if self._choices else batch.actions,
-        )
-        if self._choices:
-            values = self._of_actions(values, batch.actions)
-        weights = batch.weights if self.replay.prioritized else None
-        loss = critic_loss(values, target, self.settings.total, weights)
-        self._note_errors(values, target)
-        scale = 1.0 / self.settings.total
-        return loss, {
-            "critic_loss": loss,
-            "q_values": values.detach().sum() * (scale / len(values)),
-            "q_targets": target.sum() * scale,
-        }
+    def _values(self, batch: ReplayBatch) -> Tensor:
+        if not self._choices:
+            return super()._values(batch)
+        values = self.engine.forward(forward_type=ForwardType.SAC_Q, forward_inputs=batch.obs)
+        return self._of_actions(values, batch.actions)
 
-    @torch.no_grad()
     def _targets(self, batch: ReplayBatch) -> Tensor:
-        """Return what Q-values are to be, `[n]`."""
         alpha = self._alpha if self._backup_entropy else None
         infer = self.engine.infer
         if self._choices:
@@ -119,12 +101,6 @@ class SACLearner(OffPolicyLearner):
             )
             value = soft_value(self._aggregate(values), seen["logprobs"], alpha)
         return bellman_target(batch.rewards, self._bootstrap(batch), value)
-
-    def _aggregate(self, values: Tensor) -> Tensor:
-        """Make one Q-value of those that a target is made of."""
-        if self._subset is not None:
-            values = values[self._subset]
-        return aggregate(values, self.settings.agg_q)
 
     def _of_actions(self, values: Tensor, actions: Tensor) -> Tensor:
         """Return the Q-values `[Q, n]` of the choices that were made."""

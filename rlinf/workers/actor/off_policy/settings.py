@@ -47,7 +47,8 @@ class OffPolicySettings:
             steps=algorithm.update_epoch,
             critic_actor_ratio=algorithm.critic_actor_ratio,
             train_actor_steps=algorithm.train_actor_steps,
-            target_update_freq=algorithm.target_update_freq,
+            # A learner without slow copies has no such key.
+            target_update_freq=algorithm.get("target_update_freq", 1),
             agg_q=algorithm.agg_q,
             actor_agg_q=algorithm.actor_agg_q or algorithm.agg_q,
             critic_subsample_size=algorithm.critic_subsample_size,

@@ -41,7 +41,7 @@ class LateEngine(HFEngine):
     """As on a GPU: reads the tokens of a step when the next one was asked for."""
 
     def __init__(self, model, **keys):
-        defaults = {"max_length": LENGTH, "max_running": 8, "kernels": "triton"}
+        defaults = {"max_length": LENGTH, "max_running": 8, "kernels": "triton", "paged": False}
         super().__init__(model, device=DEVICE, dtype=DTYPE, **{**defaults, **keys})
         self._behind, self._table._few_sizes = 1, True
 

@@ -41,6 +41,31 @@ OF_CHOICES: dict[str, Any] = {
     "actor.model": {"model_type": "mlp_policy", "hidden_sizes": [16], "add_q_head": True},
 }
 
+TD3: dict[str, Any] = {
+    **SAC,
+    "algorithm": {
+        "adv_type": "embodied_sac",
+        "loss_type": "embodied_td3",
+        "gamma": 0.9,
+        "update_epoch": 2,
+        "tau": 0.1,
+        "replay_buffer": {"cache_size": 500},
+    },
+    "actor.model": {
+        "model_type": "mlp_policy",
+        "hidden_sizes": [16, 12],
+        "activation": "relu",
+        "add_q_head": True,
+        "distribution": "deterministic",
+    },
+}
+CROSSQ: dict[str, Any] = {
+    **SAC,
+    "algorithm": {k: v for k, v in SAC["algorithm"].items() if k != "tau"}
+    | {"loss_type": "embodied_crossq"},
+    "actor.model": {**SAC["actor.model"], "q_head_type": "crossq"},
+}
+
 
 def make_sac_cfg(changes: dict[str, Any] | None = None, base: dict[str, Any] = SAC) -> Any:
     """The config of SAC with some keys, given by path, set to something else."""
@@ -112,7 +137,8 @@ def weights_of(learner: Any) -> dict[str, torch.Tensor]:
         for name, tensor in learner.engine.reference.state_dict().items():
             whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
             found[f"target.{name}"] = whole.clone()
-    found["alpha"] = learner.temperature.alpha.clone()
+    if hasattr(learner, "temperature"):
+        found["alpha"] = learner.temperature.alpha.clone()
     return found
 
 

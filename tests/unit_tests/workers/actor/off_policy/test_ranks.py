@@ -8,6 +8,7 @@ from tests.unit_tests.workers.actor.off_policy.replaying import (
     CHOICES,
     OF_CHOICES,
     SAC,
+    TD3,
     NoiseTable,
     make_off_policy,
     make_sac_cfg,
@@ -27,7 +28,9 @@ SCENARIOS = {
     "offload": {"actor.enable_offload": True},
     "softplus": {"algorithm.entropy_tuning": {"alpha_type": "softplus"}},
     "choices": {},
+    "td3": {"algorithm.target_update_freq": 2},
 }
+BASES = {"choices": OF_CHOICES, "td3": TD3}
 
 
 def half(batch, rank, world_size):
@@ -37,7 +40,7 @@ def half(batch, rank, world_size):
 
 def train(name, rank=0, world_size=1):
     choices = name == "choices"
-    cfg = make_sac_cfg(SCENARIOS[name], OF_CHOICES if choices else SAC)
+    cfg = make_sac_cfg(SCENARIOS[name], BASES.get(name, SAC))
     learner = make_off_policy(cfg, CHOICES if choices else SPEC, rank=rank, world_size=world_size)
     policy = make_off_policy(cfg, CHOICES if choices else SPEC).engine.model
     share = 16 // world_size

@@ -9,8 +9,10 @@ from rlinf.utils.checkpoint import load_tree, save_tree
 from tests.unit_tests.workers.actor.learning import SPEC
 from tests.unit_tests.workers.actor.off_policy.replaying import (
     CHOICES,
+    CROSSQ,
     OF_CHOICES,
     SAC,
+    TD3,
     feed,
     make_off_policy,
     make_sac_cfg,
@@ -27,12 +29,15 @@ CASES = {
         "algorithm.critic_subsample_size": 2,
     },
     "choices": {},
+    "td3": {},
+    "crossq": {},
 }
+BASES = {"choices": OF_CHOICES, "td3": TD3, "crossq": CROSSQ}
 
 
 def make(name, folder):
     choices = name == "choices"
-    cfg = make_sac_cfg(CASES[name], OF_CHOICES if choices else SAC)
+    cfg = make_sac_cfg(CASES[name], BASES.get(name, SAC))
     return make_off_policy(cfg, CHOICES if choices else SPEC, folder=folder)
 
 

@@ -1,0 +1,75 @@
+"""Learning from replay as a user starts it, for `benchmarks.off_policy`: `rlinf train RECIPE`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from answer import serve
+
+
+class Training:
+    """Runs recipes, each in a process and a cluster of its own."""
+
+    def train(self, recipe: str, overrides: list[str], collects: bool = False) -> dict[str, Any]:
+        """Train, and read what the run has written.
+
+        Args:
+            recipe: its name.
+            overrides: what to change in it.
+            collects: collect the recipe's demonstrations first, with the same overrides.
+
+        Returns:
+            `env_steps`, `returns` and `success` of evaluations; `updates`, gradient steps;
+            `training_seconds` of rollouts and updates and `update_seconds` of updates alone;
+            `wall_seconds` from the command to its end.
+        """
+        with tempfile.TemporaryDirectory() as place:
+            if collects:
+                _run("collect", recipe, [*overrides, f"collect.save_dir={place}/demos"], place)
+                overrides = [*overrides, f"algorithm.demo_buffer.load_path={place}/demos"]
+            begin = time.perf_counter()
+            _run("train", recipe, [*overrides, f"runner.run_dir={place}/run"], place)
+            seconds = time.perf_counter() - begin
+            folder = Path(place) / "run"
+            return {"wall_seconds": seconds, **read_run(folder)}
+
+    def stop(self) -> None:
+        """Nothing is to be ended."""
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Return what a finished run has written, as `Training.train` does."""
+    summary = json.loads((folder / "summary.json").read_text())
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    trained = {line["step"]: line for line in lines if "time/step" in line}
+    evaluated = {line["step"]: line for line in lines if line.get("eval/episodes")}
+    found = sorted(set(evaluated) & set(trained))
+    return {
+        "env_steps": [int(trained[step]["env/total_steps"]) for step in found],
+        "returns": [evaluated[step]["eval/return"] for step in found],
+        "success": [evaluated[step].get("eval/success_once", 0.0) for step in found],
+        "updates": summary["gradient_updates"],
+        "training_seconds": sum(line["time/step"] for line in trained.values()),
+        "update_seconds": sum(line["time/training"] for line in trained.values()),
+        "demo_episodes": summary.get("demo_episodes", 0),
+    }
+
+
+def _run(command: str, recipe: str, overrides: list[str], place: str) -> None:
+    # The settings of a user, who has set no threads.
+    env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    arguments = [sys.executable, "-m", "rlinf.cli", command, recipe, *overrides]
+    done = subprocess.run(arguments, env=env, stdout=sys.stderr, cwd=place)
+    if done.returncode:
+        raise RuntimeError(f"exit code {done.returncode} of {' '.join(arguments)}")
+
+
+if __name__ == "__main__":
+    serve(Training())

@@ -1,0 +1,76 @@
+"""The demonstrations that a share of each batch is drawn from: a dataset, or a saved buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlinf.data.demonstrations.load import DemonstrationFolders
+from rlinf.data.demonstrations.replay import replay_trajectories
+from rlinf.data.lerobot.errors import DatasetError
+from rlinf.data.lerobot.layout import find_root
+from rlinf.data.replay import MixedReplay, ReplayTrajectory
+from rlinf.data.replay.build import ReplayPlace, build_mixed
+from rlinf.models.embodiment.base_policy import BasePolicy
+from rlinf.workers.actor.imitation.fitting_data import share_out_of_range, used_observations
+
+_MOST_OUT_OF_RANGE = 0.01
+"""Share of actions beyond the bounds above which data are told to look odd."""
+
+
+def build_with_demos(
+    algorithm: Any, model: BasePolicy, place: ReplayPlace, tell: Callable[[str], None]
+) -> MixedReplay:
+    """Make an empty replay buffer with the demonstrations of this rank beside it.
+
+    Args:
+        algorithm: the section, with `replay_buffer` and `demo_buffer`.
+        model: the policy, which says what of an observation is kept.
+        place: where the buffers are.
+        tell: tells the user something.
+
+    Raises:
+        ValueError: the demonstrations do not fit the policy, or there are fewer than ranks.
+    """
+    section = algorithm.demo_buffer
+    episodes = None
+    if is_dataset(section.load_path):
+        episodes = _episodes(section.load_path, model, place, tell)
+    return build_mixed(algorithm.replay_buffer, section, place, episodes)
+
+
+def is_dataset(path: str) -> bool:
+    """Return whether a folder is a LeRobot dataset."""
+    try:
+        find_root(path)
+    except DatasetError:
+        return False
+    return True
+
+
+def _episodes(
+    path: str, model: BasePolicy, place: ReplayPlace, tell: Callable[[str], None]
+) -> list[ReplayTrajectory]:
+    """Read this rank's episodes of a dataset."""
+
+    def keep(obs: Any) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return {name: value.cpu() for name, value in model.replay_inputs(obs).items()}
+
+    folders = DemonstrationFolders([path])
+    demos = folders.load(used_observations(model, folders, lambda obs, _: keep(obs)))
+    out = share_out_of_range(model, demos.actions)
+    if out > _MOST_OUT_OF_RANGE:
+        tell(
+            f"{out:.0%} of the actions of {path} are outside of the env's range; are they in its "
+            "units?"
+        )
+    trajectories = replay_trajectories(demos, model.num_action_chunks, keep)
+    return [
+        trajectory
+        for number, trajectory in enumerate(trajectories)
+        if number % place.world_size == place.rank
+    ]
