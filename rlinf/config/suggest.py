@@ -13,6 +13,7 @@ _DECORATORS = {
     "dataset": "register_dataset",
     "advantage": "register_advantage",
     "loss": "register_policy_loss or register_learner",
+    "start_sampler": "register_start_sampler",
 }
 """What makes a name known, by the kind of plug-in."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from rlinf.envs.action_utils import ActionSpec
 from rlinf.envs.errors import EnvError, StateNotSupported
 from rlinf.envs.options import VectorEnvOptions, option
-from rlinf.envs.reset_plan import Start
+from rlinf.envs.starts import Start
 from rlinf.envs.step_result import ObsSpec, StepResult
 
 

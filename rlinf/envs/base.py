@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,11 @@ from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError, StateNotSu
 from rlinf.envs.fixed_episodes import EpisodePlan, EpisodeQueue, FixedEpisode
 from rlinf.envs.guard import bad_action, find_not_finite
 from rlinf.envs.options import VectorEnvOptions
-from rlinf.envs.reset_plan import NEVER, ResetPlan, Start
+from rlinf.envs.reset_plan import ResetPlan
+from rlinf.envs.starts import NEVER, Start
 from rlinf.envs.step_result import StepResult
+from rlinf.envs.task_draw import make_task_draw
+from rlinf.envs.tasks import TaskTable
 
 Obs = dict[str, Any]
 """Observations of all slots: tensors by key, and `task_descriptions`, a list of texts."""
@@ -47,6 +50,7 @@ class VectorEnv(Adapter):
     - `episode`: `success_once`, `success_at_end`, `return`, `episode_len`, `reward` (per step),
       each float32 `[B]`; mask `_episode` (dropped episodes are in the first mask only).
     - `episode_reset_ids`: int64 `[B]`, with which reset state each of them began.
+    - `episode_tasks`: int64 `[B]`, the number of the task of each of them.
     - `fixed_episodes`: of numbered episodes, for each slot which it played; None if it rested.
 
     Termination and truncation exclude each other: an episode that reaches its limit in the step in
@@ -100,6 +104,11 @@ class VectorEnv(Adapter):
         self._plan = ResetPlan(
             self.options, num_envs, seed_offset, total_num_processes, self.num_reset_states
         )
+        self._tasks = TaskTable(
+            self.task_names, None if self.num_reset_states is None else self.task_states
+        )
+        self._task_draw = make_task_draw(cfg, self.options, self._tasks, self._plan.num_groups)
+        self._plan.draw_tasks(self._task_draw)
         self._totals = EpisodeTotals(num_envs)
         self._result = StepResult(num_envs)
         self._live = np.zeros(num_envs, dtype=bool)
@@ -117,6 +126,15 @@ class VectorEnv(Adapter):
         self._obs = arrays
 
     # What a worker calls.
+
+    def set_task_weights(self, weights: Sequence[float]) -> None:
+        """Say how often the tasks are played from now on; see `rlinf.envs.task_draw`.
+
+        Args:
+            weights: One per task; with a single task they mean nothing.
+        """
+        if self._task_draw is not None:
+            self._task_draw.set_weights(weights)
 
     @property
     def has_work(self) -> bool:
@@ -191,8 +209,7 @@ class VectorEnv(Adapter):
                 f"{self.options.env_type} draws its initial states itself, so an evaluation cannot "
                 "have fixed episodes: use another env_type in env.eval"
             )
-        states_of = None if self.num_reset_states is None else self.task_states
-        plan = EpisodePlan(self.options, self.task_names, states_of, evaluation)
+        plan = EpisodePlan(self.options, self._tasks, evaluation)
         self._evaluates = evaluation
         self._episodes = EpisodeQueue(map(plan.episode, numbers), self.num_envs)
         return self._begin_all()
@@ -339,6 +356,7 @@ class VectorEnv(Adapter):
             infos["episode"] = self._totals.metrics()
             infos["_episode"] = torch.from_numpy(counted)
             infos["episode_reset_ids"] = self._reset_ids()
+            infos["episode_tasks"] = self._task_numbers()
             if self.numbered:
                 infos["fixed_episodes"] = self.playing
             if auto_reset:
@@ -479,6 +497,9 @@ class VectorEnv(Adapter):
             obs[key] = torch.from_numpy(array)
         obs["task_descriptions"] = self._descriptions
         return obs
+
+    def _task_numbers(self) -> torch.Tensor:
+        return torch.tensor([self._tasks.task_of(start.reset_id) for start in self._starts])
 
     def _reset_ids(self) -> torch.Tensor:
         return torch.tensor([start.reset_id for start in self._starts])

@@ -6,11 +6,12 @@ Evaluations play them, and whoever collects episodes, which begin as those of tr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from rlinf.envs.options import VectorEnvOptions
-from rlinf.envs.reset_plan import Start, derive
+from rlinf.envs.starts import Start, derive
+from rlinf.envs.tasks import TaskTable
 
 _SEED_OF_STATE, _SEED_OF_EPISODE, _ORDER = 1, 2, 3
 """First numbers of the keys from which seeds are derived; `ResetPlan` has the first one, too."""
@@ -49,25 +50,17 @@ class EpisodePlan:
     """
 
     def __init__(
-        self,
-        options: VectorEnvOptions,
-        tasks: Sequence[str],
-        states_of: Callable[[int], Sequence[int]] | None,
-        evaluation: bool = True,
+        self, options: VectorEnvOptions, tasks: TaskTable, evaluation: bool = True
     ) -> None:
         """Keep what decides.
 
         Args:
             options: Of the env.
-            tasks: Names of its tasks.
-            states_of: Returns the reset states of a task; None when a seed is all there is.
+            tasks: Of the env.
             evaluation: Seeds are those of evaluations; else those of training.
         """
-        self._options, self._names, self._parity = options, list(tasks), int(evaluation)
-        every = range(len(self._names))
-        self._states = None if states_of is None else {task: states_of(task) for task in every}
-        # With fewer reset states than tasks, some tasks have none.
-        self._tasks = [t for t in every if self._states is None or len(self._states[t])]
+        self._options, self._tasks, self._parity = options, tasks, int(evaluation)
+        self._playable = tasks.playable
         self._ordered: dict[int, list[int]] = {}
 
     def episode(self, number: int) -> FixedEpisode:
@@ -82,13 +75,14 @@ class EpisodePlan:
         options, index = self._options, number // self._options.group_size
         if options.specific_reset_id is not None:
             return self._in_state(number, options.specific_reset_id)
-        if self._states is None:
-            task = index % len(self._names)
-            reset_id = task if len(self._names) > 1 else -1
+        tasks = self._tasks
+        if not tasks.listed:
+            task = index % len(tasks)
+            reset_id = task if len(tasks) > 1 else -1
             seed = self._seed(_SEED_OF_EPISODE, index)
-            return FixedEpisode(number, self._names[task], Start(reset_id, seed))
+            return FixedEpisode(number, tasks.names[task], Start(reset_id, seed))
         if options.ordered_reset_ids:
-            count = sum(map(len, self._states.values()))
+            count = sum(len(tasks.states(task)) for task in self._playable)
             if index >= count:
                 raise ValueError(
                     f"there is no episode {number}: use_ordered_reset_state_ids plays each of the "
@@ -96,17 +90,13 @@ class EpisodePlan:
                     f"runner.eval_episodes to at most {count * options.group_size}, or turn it off"
                 )
             return self._in_state(number, index)
-        visit, place = divmod(index, len(self._tasks))
-        states = self._in_order(self._tasks[place])
+        visit, place = divmod(index, len(self._playable))
+        states = self._in_order(self._playable[place])
         return self._in_state(number, states[visit % len(states)])
 
     def _in_state(self, number: int, state: int) -> FixedEpisode:
-        if self._states is None:
-            task = state % len(self._names)
-        else:
-            task = next(task for task, states in self._states.items() if state in states)
-        seed = self._seed(_SEED_OF_STATE, state)
-        return FixedEpisode(number, self._names[task], Start(state, seed))
+        task = self._tasks.names[self._tasks.task_of(state)]
+        return FixedEpisode(number, task, Start(state, self._seed(_SEED_OF_STATE, state)))
 
     def _seed(self, *key: int) -> int:
         return derive(self._options.seed, *key)[1] & ~1 | self._parity
@@ -114,8 +104,8 @@ class EpisodePlan:
     def _in_order(self, task: int) -> list[int]:
         if task not in self._ordered:
             seed = self._options.seed
-            states = sorted(self._states[task], key=lambda state: derive(seed, _ORDER, state))
-            self._ordered[task] = states
+            states = self._tasks.states(task)
+            self._ordered[task] = sorted(states, key=lambda state: derive(seed, _ORDER, state))
         return self._ordered[task]
 
 

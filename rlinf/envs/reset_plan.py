@@ -15,34 +15,13 @@ that no evaluation begins as training does where the seed decides it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rlinf.envs.options import VectorEnvOptions
-
-
-class Start(NamedTuple):
-    """How an episode begins.
-
-    Attributes:
-        reset_id: Reset state, from 0. When the env has no list of them and only the seed counts:
-            -1, or in evaluations of several tasks the number of the task.
-        seed: Seed of the episode, below 2**32; a function of `reset_id` where there is one.
-    """
-
-    reset_id: int
-    seed: int
-
-
-NEVER = Start(-1, -1)
-"""Stands for a slot that has not begun an episode."""
-
-
-def derive(seed: int, *key: int) -> tuple[int, int]:
-    """Return a number below 2**64 and a seed below 2**32, always the same for a seed and a key."""
-    words = np.random.SeedSequence(seed, spawn_key=key).generate_state(3)
-    return int(words[0]) << 32 | int(words[1]), int(words[2])
+from rlinf.envs.starts import Start, derive
+from rlinf.envs.task_draw import TaskDraw
 
 
 class ResetPlan:
@@ -55,7 +34,8 @@ class ResetPlan:
         id = hash(cfg.seed, g, n) mod their number, seed = hash(cfg.seed, id)     if there is one
         id = g + n * (number of groups)          ordered; nothing once the ids are used up
 
-    so members of a group begin their n-th episode in the same state.
+    so members of a group begin their n-th episode in the same state. With several tasks a
+    `TaskDraw` takes the place of the first two lines.
     """
 
     def __init__(
@@ -106,6 +86,16 @@ class ResetPlan:
         self._num_groups = num_envs * total_num_processes // group
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._redraws = 0
+        self._task_draw: TaskDraw | None = None
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of the whole run."""
+        return self._num_groups
+
+    def draw_tasks(self, task_draw: TaskDraw | None) -> None:
+        """Leave the choice between tasks to a draw, where ids are not given; None is one task."""
+        self._task_draw = task_draw
 
     @property
     def rounds(self) -> int:
@@ -134,7 +124,17 @@ class ResetPlan:
         """Return how the slot's next episode begins; None if there is no more work for it."""
         start = self._start(slot, int(self._episodes[slot]))
         self._episodes[slot] += 1
+        if self._task_draw is not None:
+            self._forget(slot)
         return start
+
+    def _forget(self, slot: int) -> None:
+        """Forget tasks that no member of a slot's group can ask for again."""
+        size = self.options.group_size
+        first = slot // size * size
+        fixed = self.options.fixed_reset_ids
+        before = self._redraws if fixed else int(self._episodes[first : first + size].min())
+        self._task_draw.forget((self._first_slot + slot) // size, before)
 
     def _start(self, slot: int, episode: int) -> Start | None:
         options = self.options
@@ -147,6 +147,8 @@ class ResetPlan:
                 return None
         else:
             count = self._redraws if options.fixed_reset_ids else episode
+            if self._task_draw is not None:
+                return self._task_draw.start(group, count)
             drawn, seed = self._hash(0, group, count)
             if self.num_reset_states is None:
                 return Start(-1, seed)
@@ -158,10 +160,13 @@ class ResetPlan:
         return drawn, seed & ~1
 
     def get_state(self) -> dict[str, Any]:
-        """Return the counters."""
-        return {"episodes": self._episodes.copy(), "redraws": self._redraws}
+        """Return the counters, and what the draw of tasks remembers."""
+        state = {"episodes": self._episodes.copy(), "redraws": self._redraws}
+        return state if self._task_draw is None else state | {"tasks": self._task_draw.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from counters that `get_state` returned."""
         self._episodes[:] = state["episodes"]
         self._redraws = int(state["redraws"])
+        if self._task_draw is not None:
+            self._task_draw.set_state(state["tasks"])

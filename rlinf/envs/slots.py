@@ -10,7 +10,7 @@ import numpy as np
 
 from rlinf.envs.base import VectorEnv
 from rlinf.envs.errors import EnvError, StateNotSupported
-from rlinf.envs.reset_plan import NEVER, Start
+from rlinf.envs.starts import NEVER, Start
 from rlinf.envs.step_result import StepResult
 
 SlotObs = np.ndarray | dict[str, np.ndarray]

@@ -8,7 +8,7 @@ from typing import Any
 from rlinf.hybrid_engines.fsdp.checkpoint import read_model
 from rlinf.models.export import PolicyExport, write_export
 from rlinf.utils.checkpoint import Checkpoint, CheckpointError, load_tree
-from rlinf.utils.env_spec import EnvSpec
+from rlinf.utils.env_spec import EnvSpec, task_title
 
 
 def export_checkpoint(path: str | Path, to: str, out: str | Path | None = None) -> Path:
@@ -62,5 +62,5 @@ def _policy_of(checkpoint: Checkpoint) -> PolicyExport:
 
 def _env_name(config: dict[str, Any]) -> str:
     section = config["env"]["train"] or config["env"]["eval"]
-    name = section.get("task") or section.get("id")
+    name = task_title(section)
     return f"{section['env_type']} {name}" if name else section["env_type"]

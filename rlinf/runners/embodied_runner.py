@@ -12,6 +12,7 @@ from rlinf.runners.farewell import next_step
 from rlinf.runners.fingerprints import RunFingerprints
 from rlinf.runners.playing_runner import PlayingRunner
 from rlinf.runners.rollout_queue import RolloutQueue
+from rlinf.runners.task_starts import TaskStarts
 from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
 from rlinf.utils.env_spec import rollout_steps
 
@@ -43,8 +44,11 @@ class EmbodiedRunner(PlayingRunner):
             raise ValueError("runner.only_eval needs an env.eval section, and there is none")
         super().__init__(cfg, actor, rollout, env, _BEST_METRICS)
         self._ahead: int = 0 if cfg.runner.only_eval else policy_age(cfg)
+        self.starts = TaskStarts(cfg)
         self.rollouts = RolloutQueue(
-            self.retry, self.players.play_rollout, actor.recv_rollout_batch
+            self.retry,
+            lambda: self.players.play_rollout(self.starts.weights),
+            actor.recv_rollout_batch,
         )
         self.agreement = AgreementGate(cfg, actor, rollout)
         self.fingerprints = RunFingerprints(cfg, self.folder, actor)
@@ -63,6 +67,7 @@ class EmbodiedRunner(PlayingRunner):
             steps = rollout_steps(train, spec.train_steps)
             self.steps_per_rollout = train.total_num_envs * train.rollout_epoch * steps
             self._episode_steps = spec.train_steps
+            self.starts.begin(spec.tasks)
         wait_all(
             self.players.init_policy(spec), self.actor.init_worker(spec, self._optimiser_steps())
         )
@@ -114,7 +119,7 @@ class EmbodiedRunner(PlayingRunner):
             for tag, seconds in self._durations(futures).items():
                 times[f"time/{role}/{tag}"] = seconds
         self.env_steps += sum(result["env_steps"] for result in results)
-        metrics = _merge_episodes(results, "env")
+        metrics = _merge_episodes(results, "env") | self.starts.note(results)
         metrics["env/restarts"] = metrics.get("env/restarts", 0.0) + self.retry.restarts
         return metrics, times
 
@@ -176,14 +181,20 @@ class EmbodiedRunner(PlayingRunner):
         return facts
 
     def state(self) -> dict[str, Any]:
-        """Env steps and restarts so far."""
-        return {"env_steps": self.env_steps, "env_restarts": self.retry.restarts}
+        """Env steps and restarts so far, and what the start sampler knows."""
+        return {
+            "env_steps": self.env_steps,
+            "env_restarts": self.retry.restarts,
+            "starts": self.starts.state(),
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on counting."""
         self.env_steps = self._steps_before = state["env_steps"]
         if not self.cfg.runner.only_eval:
             self.retry.restarts = state["env_restarts"]
+            # Checkpoints of earlier versions do not have it.
+            self.starts.load_state(state.get("starts", {}))
 
     # -- evaluation -------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from rlinf.runners.players import Players
 from rlinf.runners.rollout_retry import RolloutRetry
 from rlinf.scheduler import RunFiles
 from rlinf.utils.disk import tolerate_disk_errors
+from rlinf.utils.env_spec import task_title
 from rlinf.utils.evaluation import EpisodeRecord, Evaluation
 from rlinf.utils.phases import phases
 
@@ -158,7 +159,7 @@ def _video_note(shown: Any, by_number: dict[int, EpisodeRecord]) -> str:
 def _protocol(cfg: Any) -> str:
     """Return what is asked of the policy, in words."""
     section = cfg.env.eval
-    name = section.get("task") or section.get("id")
+    name = task_title(section)
     seed = cfg.runner.seed if section.seed is None else section.seed
     parts = [f"{section.env_type} {name}" if name else section.env_type, f"seed {seed}"]
     parts.append(f"{cfg.runner.eval_episodes} episodes, numbers from 0")

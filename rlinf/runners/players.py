@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rlinf.config.acting import ACTS_IN_ENV, policy_age
@@ -83,11 +84,14 @@ class Players:
             return self.env.init_policy(spec)
         return self.rollout.init_worker(spec)
 
-    def play_rollout(self) -> Calls:
-        """Begin a rollout."""
-        if self.together:
-            return (self.env.interact(),)
-        return self.env.interact(), self.rollout.generate()
+    def play_rollout(self, task_weights: Sequence[float] | None = None) -> Calls:
+        """Begin a rollout.
+
+        Args:
+            task_weights: how often tasks are played; None leaves it as it is.
+        """
+        playing = self.env.interact(task_weights)
+        return (playing,) if self.together else (playing, self.rollout.generate())
 
     def play_episodes(self, count: int) -> Calls:
         """Begin to play the first episodes of an evaluation."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -25,6 +25,7 @@ class EnvSpec:
         train_steps: Step limit of an episode of the training envs.
         action_choices: Number of choices for each number of an action, which are the whole numbers
             from `action_low` (0 if that is not given); None if they are real numbers.
+        tasks: Names of the tasks of the training envs; empty where there are no such envs.
     """
 
     obs_dim: int | None = None
@@ -34,6 +35,7 @@ class EnvSpec:
     image_shape: tuple[int, int, int] | None = None
     train_steps: int | None = None
     action_choices: tuple[int, ...] | None = None
+    tasks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Bring bounds and shapes into tuples and check that they fit each other."""
@@ -81,6 +83,18 @@ class EnvSpec:
             ("action_high", high),
         ):
             object.__setattr__(self, name, value)
+
+
+def task_title(section: Mapping[str, Any]) -> str | None:
+    """Return what an env section asks for, in a few words; None if its type says it all.
+
+    Args:
+        section: `env.train` or `env.eval`.
+    """
+    if section.get("tasks"):
+        return ", ".join(section["tasks"])
+    names = (section.get(key) for key in ("task", "id", "task_suite_name"))
+    return next((str(name) for name in names if name), None)
 
 
 def rollout_steps(cfg: Any, own_limit: int | None) -> int:

@@ -170,9 +170,8 @@ class Evaluation:
         if len(self.tasks) > 1:
             for name, summary in self.tasks.items():
                 if self.has_success:
-                    out[f"{name}/success_once"] = summary.success_once.value
-                else:
-                    out[f"{name}/return"] = summary.ret.value
+                    out[f"success_once/{name}"] = summary.success_once.value
+                out[f"return/{name}"] = summary.ret.value
         out |= {name: float(count) for name, count in self.counters.items()}
         return {f"eval/{name}": value for name, value in out.items()}
 

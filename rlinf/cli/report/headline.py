@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf.cli.report.run_record import RunRecord
+from rlinf.utils.env_spec import task_title
 from rlinf.utils.intervals import wilson
 from rlinf.utils.numbers import number, percent
 from rlinf.utils.run_state import span
@@ -56,9 +57,9 @@ def task_of(config: dict[str, Any]) -> str | None:
     """Return what the run learns, in a few words."""
     envs = config.get("env") or {}
     env = envs.get("train") or envs.get("eval") or {}
-    for key in ("task", "id", "task_suite_name"):
-        if env.get(key):
-            return f"{env[key]} ({env.get('env_type')})"
+    name = task_title(env)
+    if name:
+        return f"{name} ({env.get('env_type')})"
     return env.get("env_type") or (config.get("runner") or {}).get("task_type")
 
 

@@ -36,6 +36,10 @@ MODULES = {
             "embodied_td3",
         ),
     },
+    "start_sampler": {
+        "rlinf.envs.start_samplers.weighted": ("weighted",),
+        "rlinf.envs.start_samplers.failure_rate": ("failure_rate",),
+    },
     "dataset": {
         "rlinf.config.builtin.datasets": ("files", "reasoning_gym", "arithmetic"),
     },
@@ -44,5 +48,6 @@ MODULES = {
 WITHOUT_KEYS = {
     "advantage": ("gae", "grpo", "reinpp", "raw", "embodied_sac"),
     "loss": ("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"),
+    "start_sampler": ("uniform",),
 }
-"""Names whose keys are all in the algorithm section itself."""
+"""Names that add no keys to their section."""

@@ -26,6 +26,16 @@ class VideoConfig(Section):
     )
 
 
+class StartSamplerConfig(Section):
+    """How often tasks are played; the schema registered for `type` adds its own keys."""
+
+    plugin_selectors: ClassVar[dict[str, str]] = {"start_sampler": "type"}
+
+    type: str = Field(
+        "uniform", description="Registered start sampler: uniform, weighted, failure_rate, ..."
+    )
+
+
 class EnvConfig(Section):
     """Any set of environments; the schema registered for `env_type` adds its own keys."""
 
@@ -79,6 +89,10 @@ class TrainEnvConfig(EnvConfig):
     )
     use_fixed_reset_state_ids: bool = Field(
         False, description="Keep the drawn reset states within a rollout (needed by groups)."
+    )
+    start_sampler: StartSamplerConfig = Field(
+        default_factory=StartSamplerConfig,
+        description="Which tasks episodes begin in, where the env has several.",
     )
 
 

@@ -32,7 +32,8 @@ from rlinf.envs.base import VectorEnv
 from rlinf.envs.errors import EnvError, MissingSimulator
 from rlinf.envs.metaworld.tasks import DESCRIPTIONS
 from rlinf.envs.options import map_option, option
-from rlinf.envs.reset_plan import ResetPlan, Start
+from rlinf.envs.reset_plan import ResetPlan
+from rlinf.envs.starts import Start
 from rlinf.envs.step_result import ObsSpec, StepResult
 
 _SUCCESS_KEYS = ("success", "is_success")

@@ -15,8 +15,8 @@ from rlinf.envs.action_utils import ActionSpec
 from rlinf.envs.errors import EnvError, MissingSimulator, StateNotSupported
 from rlinf.envs.options import map_option, option
 from rlinf.envs.rendering import choose_backend
-from rlinf.envs.reset_plan import Start
 from rlinf.envs.slots import SlotObs, SlotVectorEnv
+from rlinf.envs.starts import Start
 from rlinf.envs.step_result import ObsSpec
 from rlinf.utils.extras import install_hint
 

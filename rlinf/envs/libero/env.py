@@ -19,8 +19,8 @@ from rlinf.envs.action_utils import ActionSpec, Gripper
 from rlinf.envs.errors import MissingSimulator
 from rlinf.envs.options import map_option, option
 from rlinf.envs.rendering import choose_backend
-from rlinf.envs.reset_plan import Start
 from rlinf.envs.slots import SlotVectorEnv
+from rlinf.envs.starts import Start
 from rlinf.envs.step_result import ObsSpec
 
 REST = np.array([0, 0, 0, 0, 0, 0, -1], dtype=np.float32)

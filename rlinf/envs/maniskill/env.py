@@ -19,7 +19,7 @@ from rlinf.envs.action_utils import ActionSpec
 from rlinf.envs.base import VectorEnv
 from rlinf.envs.errors import MissingSimulator
 from rlinf.envs.options import map_option, option
-from rlinf.envs.reset_plan import Start
+from rlinf.envs.starts import Start
 from rlinf.envs.step_result import ObsSpec, StepResult
 
 

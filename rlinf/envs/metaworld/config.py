@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
 from rlinf.envs.config import VectorEnvKeys
-from rlinf.envs.metaworld.tasks import known_task
+from rlinf.envs.metaworld.tasks import SETS, different_tasks, known_task
+
+Task = Annotated[str, AfterValidator(known_task)]
 
 
 class MetaWorldKeys(VectorEnvKeys):
     """Keys of MetaWorld."""
 
-    task: Annotated[str, AfterValidator(known_task)] = Field(
+    task: Task = Field(
         "button-press-v3", description="A MetaWorld task, or MT10, MT25 or MT50 for that many."
+    )
+    tasks: Annotated[list[Task], AfterValidator(different_tasks)] | None = Field(
+        None, min_length=1, description="Several MetaWorld tasks, in the place of `task`."
     )
     goals: Literal["trials", "random"] = Field(
         "trials",
@@ -54,6 +59,21 @@ class MetaWorldKeys(VectorEnvKeys):
     fast_render: bool = Field(
         True, description="Images without shadows, reflections and smoothing."
     )
+
+    @model_validator(mode="after")
+    def _weighs_own_tasks(self) -> MetaWorldKeys:
+        """See to it that a start sampler weighs tasks that are played."""
+        weights = getattr(getattr(self, "start_sampler", None), "weights", None)
+        single = [] if self.task.upper() in SETS else [self.task]
+        played = [name for name in self.tasks or single if name.upper() not in SETS]
+        # Where the sampler itself is not known, its keys are not either.
+        for name in weights if isinstance(weights, dict) else ():
+            known_task(name)
+            if played and len(played) == len(self.tasks or single) and name not in played:
+                raise ValueError(
+                    f"start_sampler.weights names {name}, but the tasks are {', '.join(played)}"
+                )
+        return self
 
 
 register_schema("env", "metaworld", MetaWorldKeys)

@@ -13,8 +13,8 @@ from rlinf.envs.errors import MissingSimulator
 from rlinf.envs.metaworld.tasks import DESCRIPTIONS, tasks_of
 from rlinf.envs.options import option
 from rlinf.envs.rendering import Camera, choose_backend
-from rlinf.envs.reset_plan import Start
 from rlinf.envs.slots import SlotVectorEnv
+from rlinf.envs.starts import Start
 from rlinf.envs.step_result import ObsSpec
 from rlinf.utils.extras import install_hint
 
@@ -34,7 +34,7 @@ class MetaWorldEnv(SlotVectorEnv):
     Reset states: with `goals: trials`, state `50 * task + trial` is trial `trial` of the task, for
     the tasks in MetaWorld's order; the 50 trials of a task are those of `metaworld.MT1(task,
     goal_seed)`, which is 0 in training and 1 in evaluations unless the config names one. With
-    `goals: random`, there is no list: task and goal are drawn from the episode's seed (with
+    `goals: random`, there is no list: the goal is drawn from the episode's seed (with
     `num_reset_states`, state `i` belongs to task `i mod tasks`).
 
     Success is MetaWorld's own `info["success"]`. MetaWorld never terminates an episode; it refuses
@@ -62,7 +62,8 @@ class MetaWorldEnv(SlotVectorEnv):
                 f"MetaWorld cannot be imported ({error}): {install_hint('embodied')}"
             ) from error
         self._simulator = simulator
-        self.tasks = tasks_of(str(option(cfg, "task", "button-press-v3")))
+        task = str(option(cfg, "task", "button-press-v3"))
+        self.tasks = tasks_of(*map(str, option(cfg, "tasks", [task])))
         self._random_goals = option(cfg, "goals", "trials") == "random"
         self._goal_seed: int | None = option(cfg, "goal_seed")
         self._sparse = option(cfg, "reward", "dense") == "success"
@@ -132,9 +133,9 @@ class MetaWorldEnv(SlotVectorEnv):
         """Begin a trial; from the second time on, by restoring the state after its reset."""
         if self._random_goals:
             rng = np.random.default_rng(start.seed)
-            count = len(self.tasks)
-            drawn = int(rng.integers(count))
-            sim = self._take(slot, start.reset_id % count if start.reset_id >= 0 else drawn)
+            # A first draw is left out: seeds give the goals that they always gave.
+            rng.integers(len(self.tasks))
+            sim = self._take(slot, max(0, start.reset_id) % len(self.tasks))
             return self._state(slot, sim.reset(sim.random_goal(rng)))
         goal_seed = self._trials_seed(self.evaluates)
         known = self._cache.get((goal_seed, start.reset_id))

@@ -77,20 +77,40 @@ def known_task(name: str) -> str:
     raise ValueError(f"MetaWorld has no task '{name}'; {hint}")
 
 
-def tasks_of(name: str) -> list[str]:
-    """Return the tasks that a name stands for.
-
-    Args:
-        name: A task, or one of `SETS`.
-
-    Returns:
-        Names of tasks, in MetaWorld's order.
+def different_tasks(names: list[str]) -> list[str]:
+    """Return names of tasks as they are.
 
     Raises:
-        ValueError: There is no such task; the message lists the near ones.
+        ValueError: One of them occurs twice.
     """
-    if known_task(name) in DESCRIPTIONS:
-        return [name]
-    from metaworld import env_dict
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"{', '.join(twice)} is named more than once; name each task once, and set "
+            "start_sampler to play some more often than others"
+        )
+    return names
 
-    return list(getattr(env_dict, f"{name.upper()}_V3"))
+
+def tasks_of(*names: str) -> list[str]:
+    """Return the tasks that names stand for.
+
+    Args:
+        names: Tasks, or of `SETS`.
+
+    Returns:
+        Names of tasks; those of a set are in MetaWorld's order.
+
+    Raises:
+        ValueError: There is no such task, and the message lists the near ones; or one of them
+            occurs twice.
+    """
+    found: list[str] = []
+    for name in names:
+        if known_task(name) in DESCRIPTIONS:
+            found.append(name)
+            continue
+        from metaworld import env_dict
+
+        found += getattr(env_dict, f"{name.upper()}_V3")
+    return different_tasks(found)

@@ -25,6 +25,7 @@ from rlinf.data.embodied_messages import (
 )
 from rlinf.envs import can_render, get_env_cls
 from rlinf.envs.rendering import choose_backend
+from rlinf.envs.start_samplers.base import EpisodeOutcome, list_outcomes
 from rlinf.scheduler import Worker
 from rlinf.scheduler.worker.file_places import place_to_write
 from rlinf.utils.checkpoint import load_tree, save_tree
@@ -176,17 +177,24 @@ class EnvWorker(Checkpointed, Worker):
     # -- training rollouts ------------------------------------------------------------------------
 
     @Worker.timer("interact")
-    def interact(self) -> dict[str, Any]:
+    def interact(self, task_weights: Sequence[float] | None = None) -> dict[str, Any]:
         """Play one rollout with the rollout group and send its half of it to the actor group.
 
+        Args:
+            task_weights: how often tasks are played from now on; None leaves it as it is.
+
         Returns:
-            Metrics of the episodes that ended, sums and counts, and the env steps made.
+            Metrics of the episodes that ended, sums and counts, their outcomes if there are several
+            tasks, and the env steps made.
         """
         cfg = self.cfg.env.train
         envs = self._made(self._train)
+        if task_weights is not None:
+            for env in envs:
+                env.set_task_weights(task_weights)
         self._onload(cfg, envs)
         chunks = rollout_steps(cfg, envs[0].max_episode_steps) // self._chunk_len
-        metrics = _EpisodeMetrics()
+        metrics = _EpisodeMetrics(by_task=len(envs[0].task_names) > 1)
         actor = self.cfg.actor.group_name
         steps = 0
         self._begin_rollout(chunks)
@@ -426,6 +434,7 @@ def describe_envs(train: Sequence[Any], evaluation: Sequence[Any]) -> EnvSpec:
         image_shape=image.shape if image is not None else None,
         train_steps=train[0].max_episode_steps if train else None,
         action_choices=env.action_spec.choices,
+        tasks=tuple(train[0].task_names) if train else (),
     )
 
 
@@ -464,9 +473,11 @@ def max_env_restarts(cfg: Any) -> int:
 
 
 class _EpisodeMetrics:
-    """Adds up the metrics of episodes that ended."""
+    """Adds up the metrics of episodes that ended; lists them, too, if they are of many tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_task: bool = False) -> None:
+        self._by_task = by_task
+        self._outcomes: list[EpisodeOutcome] = []
         self._sums: dict[str, float] = {}
         self._count = 0
         self._counters: dict[tuple[str, int], int] = {}
@@ -483,9 +494,16 @@ class _EpisodeMetrics:
             if key.startswith("success") and not has_success:
                 continue
             self._sums[key] = self._sums.get(key, 0.0) + float(values[mask].sum())
+        if self._by_task:
+            self._outcomes += list_outcomes(infos, has_success)
 
     def result(self) -> dict[str, Any]:
         counters: dict[str, int] = {}
         for (key, _), count in self._counters.items():
             counters[key] = counters.get(key, 0) + count
-        return {"sums": self._sums, "episodes": self._count, "counters": counters}
+        return {
+            "sums": self._sums,
+            "episodes": self._count,
+            "counters": counters,
+            "outcomes": self._outcomes,
+        }

@@ -12,6 +12,7 @@ from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
 from rlinf.workers.env.acting_env_worker import ActingEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
+from tests.e2e_tests.embodied import sampler  # noqa: F401
 from tests.e2e_tests.runners import BeginsAgain
 
 

@@ -62,7 +62,7 @@ OF_PROGRAM = {"workers": ("example", "runner.logger", "runner.seed")}
 """What the user's own program reads."""
 KINDS = {
     "workers": (),
-    "embodied": ("env", "model"),
+    "embodied": ("env", "model", "start_sampler"),
     "offline": ("env", "model"),
     "reasoning": ("model", "reward", "dataset"),
 }

@@ -87,6 +87,23 @@ def walk():
 
 
 @pytest.fixture
+def several():
+    """Makes a `WalkEnv` with three tasks: of 30 states, every third belongs to a task."""
+
+    class SeveralWalks(WalkEnv):
+        num_reset_states = 30
+        task_names = ["near", "far", "back"]  # noqa: RUF012
+
+        def task_states(self, task):
+            return range(task, 30, 3)
+
+    def make(num_envs=2, offset=0, processes=1, **cfg):
+        return SeveralWalks(cfg, num_envs, offset, processes)
+
+    return make
+
+
+@pytest.fixture
 def push():
     """Makes actions `[B, C, 2]` that all push forward by some amount."""
 

@@ -11,6 +11,7 @@ from rlinf.envs import EnvError
 from rlinf.envs.fixed_episodes import EpisodePlan
 from rlinf.envs.options import VectorEnvOptions
 from rlinf.envs.reset_plan import ResetPlan
+from rlinf.envs.tasks import TaskTable
 
 
 def play(env, numbers, chunk=1):
@@ -34,7 +35,7 @@ def play(env, numbers, chunk=1):
 def plan(tasks=("walk",), states=None, **cfg):
     options = VectorEnvOptions.from_cfg(cfg, "walk")
     states_of = None if states is None else lambda task: states[task]
-    return EpisodePlan(options, tasks, states_of)
+    return EpisodePlan(options, TaskTable(tasks, states_of))
 
 
 @pytest.mark.parametrize("states", [None, 5, 40])

@@ -10,7 +10,6 @@ metaworld = pytest.importorskip("metaworld")
 
 from rlinf.config import ConfigError, build_config, validate_cfg  # noqa: E402
 from rlinf.envs import get_env_cls  # noqa: E402
-from rlinf.envs.metaworld import env as metaworld_env  # noqa: E402
 from rlinf.envs.metaworld.simulator import Simulator  # noqa: E402
 from rlinf.envs.metaworld.tasks import DESCRIPTIONS, tasks_of  # noqa: E402
 
@@ -133,13 +132,38 @@ def test_mt10_has_ten_tasks_with_words_and_a_one_hot():
     assert a[0][-1]["task_descriptions"] == b[0][-1]["task_descriptions"]
 
 
-@pytest.mark.parametrize("cfg", [{"task": "MT10"}, {"goals": "random"}, {"specific_reset_id": 3}])
-def test_all_of_the_state_after_resuming_is_that_of_the_uninterrupted_env(
-    cfg, as_saved, monkeypatch
-):
+def test_slots_play_the_tasks_of_a_list_and_groups_share_task_and_start():
+    names = ["reach-v3", "button-press-v3", "drawer-open-v3"]
+    cfg = {"tasks": names, "max_episode_steps": 2, "seed": 3, "group_size": 2}
+    trials, goals = (make(12, **cfg, goals=goals) for goals in ("trials", "random"))
+    assert trials.task_names == names and trials.num_reset_states == 150
+    for env in (trials, goals):
+        obs, _ = env.reset()
+        for _ in range(3):
+            states = obs["states"]
+            # Of six groups each task has two, and the members of a group begin alike.
+            assert states[:, 39:].sum(0).tolist() == [4, 4, 4]
+            assert torch.equal(states[0::2], states[1::2])
+            assert len(states.unique(dim=0)) == 6
+            words = [DESCRIPTIONS[names[task]] for task in states[:, 39:].argmax(1)]
+            assert obs["task_descriptions"] == words
+            obs_list, *_, infos = env.chunk_step(np.zeros((12, 2, 4), np.float32))
+            assert torch.equal(infos[-1]["episode_tasks"], states[:, 39:].argmax(1))
+            obs = obs_list[-1]
+        assert not env._pool, "slots keep their task where shares are whole"
+    # An evaluation has as many episodes of each task, all of them with starts of their own.
+    obs, _ = trials.begin_episodes(range(12))
+    assert obs["states"][:, 39:].sum(0).tolist() == [4, 4, 4]
+    assert len({(e.task, e.start) for e in trials.playing}) == 6, "two of a group begin alike"
+    with pytest.raises(ValueError, match="reach-v3 is named more than once"):
+        make(2, tasks=["MT10", "reach-v3"])
+
+
+@pytest.mark.parametrize(
+    "cfg", [{"tasks": SOME_TASKS[:2]}, {"goals": "random"}, {"specific_reset_id": 3}]
+)
+def test_all_of_the_state_after_resuming_is_that_of_the_uninterrupted_env(cfg, as_saved):
     """Also what only a step or an earlier episode has made: resets come from a cache or not."""
-    if "task" in cfg:
-        monkeypatch.setattr(metaworld_env, "tasks_of", lambda name: SOME_TASKS[:2])
     one, two = (make(4, seed=2, max_episode_steps=3, **cfg) for _ in range(2))
     rng = np.random.default_rng(0)
     one.reset()
@@ -250,6 +274,15 @@ def test_a_task_that_does_not_exist_is_told_before_anything_starts():
         validate_cfg(cfg)
     assert "env.train.task" in [problem.path for problem in caught.value.problems]
     assert "near ones: button-press-v3" in str(caught.value)
+    for tasks, said in (
+        ("[reach-v3,buton-press-v3]", "near ones: button-press-v3"),
+        ("[reach-v3,reach-v3]", "reach-v3 is named more than once"),
+        ("[]", "tasks"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            validate_cfg(build_config("metaworld_ppo_mlp", [f"env.train.tasks={tasks}"]))
+    cfg = validate_cfg(build_config("metaworld_ppo_mlp", ["env.train.tasks=[reach-v3,push-v3]"]))
+    assert cfg.env.eval.tasks == ["reach-v3", "push-v3"]
     for name in ("reach-v3", "MT10", "mt50"):
         cfg = build_config("metaworld_ppo_mlp", overrides=[f"env.train.task={name}"])
         assert validate_cfg(cfg).env.train.task == name

@@ -94,8 +94,8 @@ def test_each_task_has_its_row_and_its_metric():
     records = [record(n, success=n % 2 == 0, task=("reach-v3", "push-v3")[n % 2]) for n in range(8)]
     found = evaluation(records)
     metrics = found.metrics()
-    assert metrics["eval/reach-v3/success_once"] == 1.0
-    assert metrics["eval/push-v3/success_once"] == 0.0
+    assert metrics["eval/success_once/reach-v3"] == 1.0
+    assert metrics["eval/success_once/push-v3"] == 0.0
     lines = shown(found).splitlines()
     (reach,), (push,), (both,) = (
         [line for line in lines if f" {name} " in line] for name in ("reach-v3", "push-v3", "all")
