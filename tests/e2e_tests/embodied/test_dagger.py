@@ -59,7 +59,7 @@ def test_the_expert_begins_and_a_resumed_run_is_the_same(runners, tmp_path) -> N
 @pytest.mark.timeout(300)
 def test_only_interventions_are_learned_from(runners, tmp_path) -> None:
     gate = ["algorithm.dagger.only_save_expert=true", "algorithm.dagger.gate=deviation"]
-    run = runners.runner(tmp_path, RECIPE, [*SHORT, *gate, "runner.save_interval=-1"])
+    run = runners.runner(tmp_path, RECIPE, [*SHORT, *gate])
     assert run.run()["status"] == "finished"
     share, labels = (
         metrics(run.folder, name) for name in ("rollout/intervened", "train/dagger/labels")
