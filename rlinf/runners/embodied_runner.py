@@ -18,6 +18,8 @@ from rlinf.utils.env_spec import rollout_steps
 
 _BEST_METRICS = ("eval/success_once", "eval/return", "env/success_once", "env/return")
 """What ranks checkpoints, the first that is known."""
+_SOLVED = 0.9
+"""Share of evaluated episodes that succeed when a task counts as learned."""
 _COUNTS_OF_REPLAY = {
     "gradient_updates": "train/gradient_updates",
     "replay_size": "train/replay_buffer/total_samples",
@@ -56,6 +58,7 @@ class EmbodiedRunner(PlayingRunner):
         self.env_steps = 0
         self._rollout_seconds = self._update_seconds = 0.0
         self._policy_age_max = self._stale_dropped = 0
+        self._steps_to_success: int | None = None
         self._steps_before = 0
 
     def build_workers(self) -> None:
@@ -185,6 +188,7 @@ class EmbodiedRunner(PlayingRunner):
         return {
             "env_steps": self.env_steps,
             "env_restarts": self.retry.restarts,
+            "env_steps_to_success": self._steps_to_success,
             "starts": self.starts.state(),
         }
 
@@ -193,7 +197,8 @@ class EmbodiedRunner(PlayingRunner):
         self.env_steps = self._steps_before = state["env_steps"]
         if not self.cfg.runner.only_eval:
             self.retry.restarts = state["env_restarts"]
-            # Checkpoints of earlier versions do not have it.
+            # Checkpoints of earlier versions do not have these.
+            self._steps_to_success = state.get("env_steps_to_success")
             self.starts.load_state(state.get("starts", {}))
 
     # -- evaluation -------------------------------------------------------------------------------
@@ -205,6 +210,12 @@ class EmbodiedRunner(PlayingRunner):
         if steps is None:
             return None
         return self.cfg.runner.eval_episodes * steps / (self.max_steps * self.steps_per_rollout)
+
+    def _note_evaluation(self, found: dict[str, float]) -> None:
+        super()._note_evaluation(found)
+        solved = found.get("eval/success_once", 0.0) >= _SOLVED
+        if solved and self._steps_to_success is None and not self.cfg.runner.only_eval:
+            self._steps_to_success = self.env_steps
 
     # -- the end ----------------------------------------------------------------------------------
 
