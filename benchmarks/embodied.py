@@ -99,7 +99,7 @@ def check_sb3(python: str) -> None:
 
 def measure_training(board: Board, turns: Turns, updates: int) -> None:
     """Env steps per second: all in all, and while rolling out."""
-    faster = [Aim(2.5, name, at_least=True) for name in SB3]
+    faster = [Aim(1.8, name, at_least=True) for name in SB3]
     total = board.row("end to end", "env steps/s", 0, faster)
     near = [Aim(0.8, name, at_least=True) for name in (BARE, STOCK)]
     rollout = board.row("rollout phase", "env steps/s", 0, near)

@@ -10,5 +10,4 @@
 | `demo_buffer` | demonstrations beside the replay buffer |
 | `temperature` | the weight of entropy |
 | `target_network` | the slow copy of the critics |
-| `tally` | metrics that stay on the device until an update is over |
 """

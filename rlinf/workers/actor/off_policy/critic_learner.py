@@ -12,8 +12,9 @@ from rlinf.algorithms.off_policy.heads import aggregate, draw_heads
 from rlinf.algorithms.off_policy.losses import critic_loss
 from rlinf.data.replay import ReplayBatch
 from rlinf.models.embodiment.base_policy import ForwardType
+from rlinf.workers.actor.descent import Loss
 from rlinf.workers.actor.learner import LearnerPlace
-from rlinf.workers.actor.off_policy.learner import Loss, OffPolicyLearner
+from rlinf.workers.actor.off_policy.learner import OffPolicyLearner
 
 
 class CriticLearner(OffPolicyLearner):

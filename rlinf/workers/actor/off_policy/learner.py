@@ -19,14 +19,15 @@ from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
 from rlinf.hybrid_engines.initial_weights import initial_weights
 from rlinf.models.embodiment.base_policy import BasePolicy, ForwardType
 from rlinf.utils.determinism import named_seed
+from rlinf.workers.actor.descent import Descent, Loss
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
 from rlinf.workers.actor.off_policy.demo_buffer import build_with_demos
 from rlinf.workers.actor.off_policy.rollout_rows import RolloutRows
 from rlinf.workers.actor.off_policy.settings import OffPolicySettings
-from rlinf.workers.actor.off_policy.tally import Tally
 from rlinf.workers.actor.off_policy.target_network import TargetNetwork
 from rlinf.workers.actor.policy_ages import PolicyAges
 from rlinf.workers.actor.rollout_learner import RolloutLearner
+from rlinf.workers.actor.tally import Tally
 from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
 
 CRITIC = "critic"
@@ -34,9 +35,6 @@ CRITIC = "critic"
 _REPLAY = "replay"
 _MOST_SHIFT = 4
 """Pixels that DrQ (Kostrikov et al., 2021) shifts pictures by, at most."""
-
-Loss = tuple[Tensor, dict[str, Tensor]]
-"""A loss, and numbers to show; all of them shares of the global batch that add up."""
 
 
 class OffPolicyLearner(RolloutLearner):
@@ -206,7 +204,7 @@ class OffPolicyLearner(RolloutLearner):
         engine, env_steps = self.engine, self._rows.env_steps
         engine.onload()
         self._take_statistics()
-        tally, norms = Tally(), {ACTOR: [], CRITIC: []}
+        descent = Descent(self, (ACTOR, CRITIC))
         planned = self.settings.steps if self._is_ready() else 0
         if planned:
             if self._target is not None:
@@ -215,12 +213,10 @@ class OffPolicyLearner(RolloutLearner):
                 self.fingerprints.batch({})
             trains_actor = self._trains_actor()
             for batch in self._draw(planned):
-                self._gradient_step(batch, trains_actor, tally, norms)
+                self._gradient_step(batch, trains_actor, descent)
         self.version += 1
-        means = tally.means(self._all_reduce)
-        metrics = {f"{self._name}/{key}": value for key, value in means.items()}
-        for name, seen in norms.items():
-            metrics |= self._note_steps(name, seen)
+        metrics = {f"{self._name}/{key}": value for key, value in descent.means().items()}
+        metrics |= descent.outcomes()
         metrics[f"{self._name}/updates"] = float(planned)
         metrics["gradient_updates"] = float(self.gradient_steps)
         metrics[f"{self._name}/update_ratio"] = planned / max(env_steps, 1.0)
@@ -252,41 +248,22 @@ class OffPolicyLearner(RolloutLearner):
         obs, after = (shift(x, _MOST_SHIFT, self._noise) for x in (batch.obs, batch.next_obs))
         return replace(batch, obs=obs, next_obs=after)
 
-    def _gradient_step(
-        self, batch: ReplayBatch, trains_actor: bool, tally: Tally, norms: dict[str, list[Tensor]]
-    ) -> None:
+    def _gradient_step(self, batch: ReplayBatch, trains_actor: bool, descent: Descent) -> None:
+        pieces = [batch]
+        if self.settings.micro_batch < len(batch):
+            pieces = batch.split(self.settings.micro_batch)
         self.gradient_steps += 1
         for optimizer in self.engine.optimizers.values():
             optimizer.set_progress(self.gradient_steps - 1)
-        norms[CRITIC].append(self._descend(CRITIC, batch, self._critic_loss, tally))
+        descent.step(CRITIC, pieces, self._critic_loss, batch.indices)
         if self.replay.prioritized:
             errors, self._errors = torch.cat(self._errors), []
             self.replay.update_priorities(batch.indices, errors)
         if trains_actor and self.gradient_steps % self.settings.critic_actor_ratio == 0:
-            norms[ACTOR].append(self._descend(ACTOR, batch, self._actor_loss, tally))
-            self._after_actor(tally)
+            descent.step(ACTOR, pieces, self._actor_loss, batch.indices)
+            self._after_actor(descent.tally)
         if self._target is not None and self.gradient_steps % self.settings.target_update_freq == 0:
             self._target.follow()
-
-    def _descend(
-        self, name: str, batch: ReplayBatch, loss_of: Callable[[ReplayBatch], Loss], tally: Tally
-    ) -> Tensor:
-        """Make one step of an optimiser; return the norm of its gradient, on the device."""
-        pieces = [batch]
-        if self.settings.micro_batch < len(batch):
-            pieces = batch.split(self.settings.micro_batch)
-        last, seen = len(pieces) - 1, []
-        for index, piece in enumerate(pieces):
-            loss, numbers = loss_of(piece)
-            self.engine.backward(loss, last=index == last)
-            seen.append(numbers)
-        tally.add(*seen)
-        for watch in self.updates.watches:
-            watch.before_step(batch.indices)
-        norm = self.engine.step_unread(name)
-        for watch in self.updates.watches:
-            watch.after_step()
-        return norm
 
     @abstractmethod
     def _critic_loss(self, batch: ReplayBatch) -> Loss:
@@ -320,24 +297,6 @@ class OffPolicyLearner(RolloutLearner):
         return torch.randn(shape, generator=self._noise, device=self.engine.device)
 
     # -- metrics --------------------------------------------------------------------------------
-
-    def _note_steps(self, name: str, norms: list[Tensor]) -> dict[str, float]:
-        """Say what came of the steps of an optimiser."""
-        if not norms:
-            return {}
-        read = torch.stack(norms).cpu()
-        made = self.engine.read_steps(name, read)
-        rate = self.engine.optimizers[name].optimizer.param_groups[0]["lr"]
-        metrics = {f"{name}/updates": float(made), f"{name}/lr": rate}
-        metrics[f"{name}/updates_not_finite"] = float(len(norms) - made)
-        if made:
-            metrics[f"{name}/grad_norm"] = float(read[torch.isfinite(read)].mean())
-        if made < len(norms):
-            self.tell(
-                f"updates of the {name} left out, since a gradient was not finite: "
-                f"{len(norms) - made}"
-            )
-        return metrics
 
     def _replay_metrics(self) -> dict[str, float]:
         """Return counts of the replay buffer, over all ranks."""

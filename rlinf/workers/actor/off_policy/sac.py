@@ -25,12 +25,12 @@ from rlinf.algorithms.off_policy.targets import (
 )
 from rlinf.data.replay import ReplayBatch
 from rlinf.models.embodiment.base_policy import ForwardType
+from rlinf.workers.actor.descent import Loss
 from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.off_policy.critic_learner import CriticLearner
-from rlinf.workers.actor.off_policy.learner import Loss
-from rlinf.workers.actor.off_policy.tally import Tally
 from rlinf.workers.actor.off_policy.temperature import Temperature
 from rlinf.workers.actor.registry import register_learner
+from rlinf.workers.actor.tally import Tally
 
 _OF_CHOICES = 0.5
 """Part of the greatest entropy of choices that alpha is tuned for, unless the config says."""

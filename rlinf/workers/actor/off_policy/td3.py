@@ -19,9 +19,9 @@ from rlinf.algorithms.off_policy.heads import aggregate
 from rlinf.algorithms.off_policy.targets import bellman_target, smooth_actions
 from rlinf.data.replay import ReplayBatch
 from rlinf.models.embodiment.base_policy import ForwardType
+from rlinf.workers.actor.descent import Loss
 from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.off_policy.critic_learner import CriticLearner
-from rlinf.workers.actor.off_policy.learner import Loss
 from rlinf.workers.actor.registry import register_learner
 
 

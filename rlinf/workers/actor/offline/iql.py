@@ -15,11 +15,11 @@ from rlinf.data.demonstrations.transitions import ChunkTransitions, Transitions
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
 from rlinf.models.embodiment.base_policy import ForwardType
+from rlinf.workers.actor.descent import Descent, Loss
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
 from rlinf.workers.actor.off_policy.target_network import TargetNetwork
 from rlinf.workers.actor.offline.config import IQLKeys
 from rlinf.workers.actor.offline.dataset_learner import DatasetLearner
-from rlinf.workers.actor.offline.descent import Descent, Loss
 from rlinf.workers.actor.registry import register_learner
 from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
 
@@ -104,7 +104,7 @@ class IQLLearner(DatasetLearner):
         for rows in batches:
             self._gradient_step(rows, descent)
         self.version += 1
-        metrics = descent.metrics() | self.data_metrics()
+        metrics = descent.means() | descent.outcomes() | self.data_metrics()
         metrics["data/reward_scale"] = self._reward_scale
         metrics["nan_skipped"] = float(engine.skipped)
         return metrics

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlinf.workers.actor.learner import Learner
-from rlinf.workers.actor.off_policy.tally import Tally
+from rlinf.workers.actor.tally import Tally
 
 Piece = TypeVar("Piece")
 Loss = tuple[Tensor, dict[str, Tensor]]
@@ -22,6 +22,9 @@ class Descent:
     Args:
         learner: whose.
         names: of the optimisers.
+
+    Attributes:
+        tally: numbers to show of the steps so far.
     """
 
     def __init__(self, learner: Learner, names: Sequence[str]) -> None:
@@ -58,11 +61,17 @@ class Descent:
         for watch in watches:
             watch.after_step()
 
-    def metrics(self) -> dict[str, float]:
-        """Wait for all steps; return means over them and over all ranks."""
+    def means(self) -> dict[str, float]:
+        """Wait for all steps; return the means of their numbers over them and over all ranks."""
         engine = self._learner.engine
-        metrics = self.tally.means(engine.all_reduce if engine.world_size > 1 else None)
+        return self.tally.means(engine.all_reduce if engine.world_size > 1 else None)
+
+    def outcomes(self) -> dict[str, float]:
+        """Wait for all steps; return what came of them, by optimiser."""
+        engine, metrics = self._learner.engine, {}
         for name, norms in self._norms.items():
+            if not norms:
+                continue
             read = torch.stack(norms).cpu()
             made = engine.read_steps(name, read)
             left_out = len(norms) - made
