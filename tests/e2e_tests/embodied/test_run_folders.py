@@ -111,6 +111,6 @@ def test_a_run_saves_and_stops_when_it_is_asked_to(ray_address, tmp_path, capsys
     told = ("imports", "start_ray", "launch", "build", "training", "stop")
     assert all(summary["phases"][name] > 0 for name in told)
     assert sum(summary["phases"].values()) <= summary["wall_seconds"]
-    # What it does is told while there are no steps yet.
-    assert output.index("launching workers ... ") < output.index("step 1/100000")
+    # What takes a second is told while there are no steps yet; importing torch always does.
+    assert output.index("importing ... ") < output.index("step 1/100000")
     assert main(["stop", str(run)]) == 1

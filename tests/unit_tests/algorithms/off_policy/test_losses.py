@@ -33,7 +33,8 @@ def test_heads_are_aggregated_sample_by_sample(heads):
     least, mean = aggregate(values, "min"), aggregate(values, "mean")
     assert least.tolist() == [min(column) for column in columns]
     assert mean.tolist() == pytest.approx([sum(column) / heads for column in columns])
-    with pytest.raises(ValueError, match="'min' or 'mean', not 'max'"):
+    assert aggregate(values, "first").tolist() == values[0].tolist()
+    with pytest.raises(ValueError, match="'min', 'mean' or 'first', not 'max'"):
         aggregate(values, "max")
 
 
