@@ -143,7 +143,9 @@ class Slurm:
             return
         command = (self.bed.shared / "command").read_text().split("\0")[:-1]
         text = (self.bed.shared / "environment").read_text()
-        env = dict(line.split("=", 1) for line in text.split("\0") if line)
+        # What srun has, and nothing that these tests have besides.
+        env: dict[str, str | None] = dict.fromkeys(os.environ)
+        env |= dict(line.split("=", 1) for line in text.split("\0") if line)
         tasks = [on(h, {**env, "SLURM_NODEID": str(h.index)}, *command) for h in self.bed.hosts]
         self._wait_for("end")
         for host in self.bed.hosts:
