@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from rlinf.algorithms.registry import needs_reference, policy_loss_registry
 from rlinf.config.acting import policy_age
 from rlinf.data.embodied import EmbodiedBatch
-from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.embodied_credit import Credit, EmbodiedCredit
 from rlinf.workers.actor.embodied_samples import (
@@ -45,17 +44,7 @@ class EmbodiedLearner(RolloutLearner):
 
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         super().__init__(cfg, place)
-        if cfg.actor.fsdp_config.gradient_checkpointing:
-            model.enable_gradient_checkpointing()
-        engine = TrainEngine(
-            model,
-            cfg.actor,
-            place.device,
-            place.world_size,
-            place.total_steps,
-            on_nan=cfg.runner.on_nan,
-            keep_reference=needs_reference(cfg.algorithm),
-        )
+        engine = self.policy_engine(model, keep_reference=needs_reference(cfg.algorithm))
         shuffle = named_seed(place.seed, "actor", "shuffle", place.rank)
         self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, shuffle))
         self.credit = EmbodiedCredit(cfg, engine.all_reduce, place.device, place.warn)

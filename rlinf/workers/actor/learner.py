@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from rlinf.data.embodied import RolloutNeeds
 from rlinf.hybrid_engines.fsdp.checkpoint import counters, set_counters
@@ -79,6 +80,26 @@ class Learner(ABC):
     def rollout_needs(cls, cfg: Any) -> RolloutNeeds:
         """Return what rollouts have to hold besides what all of them do."""
         return RolloutNeeds()
+
+    def policy_engine(self, model: nn.Module, **options: Any) -> TrainEngine:
+        """Return what trains a policy of envs as `actor` says.
+
+        Args:
+            model: the policy, on the CPU and equal on each rank, its weights in float32.
+            **options: further ones of `TrainEngine`.
+        """
+        cfg, place = self.cfg, self.place
+        if cfg.actor.fsdp_config.gradient_checkpointing:
+            model.enable_gradient_checkpointing()
+        return TrainEngine(
+            model,
+            cfg.actor,
+            place.device,
+            place.world_size,
+            place.total_steps,
+            on_nan=cfg.runner.on_nan,
+            **options,
+        )
 
     def add_engine(self, name: str, engine: TrainEngine, loop: UpdateLoop) -> None:
         """Take charge of a model; that of the policy comes first.

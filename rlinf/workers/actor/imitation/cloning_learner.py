@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from rlinf.data.demonstrations.sampling import ChunkSamples
-from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.workers.actor.imitation.cloning_task import CloningTask
 from rlinf.workers.actor.imitation.config import BehaviourCloningKeys
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
@@ -31,14 +30,7 @@ class BehaviourCloningLearner(DatasetLearner):
 
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         super().__init__(cfg, model, place)
-        engine = TrainEngine(
-            model,
-            cfg.actor,
-            place.device,
-            place.world_size,
-            place.total_steps,
-            on_nan=cfg.runner.on_nan,
-        )
+        engine = self.policy_engine(model)
         shape = UpdateShape(global_batch=self.batch_size, shuffles=False)
         self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, place.seed, shape))
         demos = self.demos.to(engine.device)

@@ -14,7 +14,6 @@ from rlinf.algorithms.dagger import mixture_beta
 from rlinf.data.embodied import EmbodiedBatch, RolloutNeeds
 from rlinf.data.replay import ReplayBatch
 from rlinf.data.replay.build import ReplayPlace, build_replay
-from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.models.embodiment.base_policy import ForwardType
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.imitation.cloning_task import CloningTask
@@ -73,16 +72,7 @@ class DAggerLearner(RolloutLearner):
                 f"{type(model).__name__} cannot be trained on given actions: it has no forward "
                 "type 'sft'; use mlp_policy or cnn_policy, or give it a method sft_forward"
             )
-        if cfg.actor.fsdp_config.gradient_checkpointing:
-            model.enable_gradient_checkpointing()
-        engine = TrainEngine(
-            model,
-            cfg.actor,
-            place.device,
-            place.world_size,
-            place.total_steps,
-            on_nan=cfg.runner.on_nan,
-        )
+        engine = self.policy_engine(model)
         shape = UpdateShape(global_batch=cfg.actor.global_batch_size, shuffles=False)
         self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, place.seed, shape))
         self._rows = RolloutRows(cfg, engine, place.warn)

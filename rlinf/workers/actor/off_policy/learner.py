@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from rlinf.data.embodied import EmbodiedBatch, RolloutNeeds
 from rlinf.data.replay import MixedReplay, ReplayBatch, TrajectoryReplayBuffer
 from rlinf.data.replay.build import ReplayPlace, build_replay
-from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
 from rlinf.hybrid_engines.initial_weights import initial_weights
 from rlinf.models.embodiment.base_policy import BasePolicy, ForwardType
@@ -64,23 +63,12 @@ class OffPolicyLearner(RolloutLearner):
         super().__init__(cfg, place)
         self._check_policy(model)
         self.settings = OffPolicySettings.of(cfg, place.world_size)
-        if cfg.actor.fsdp_config.gradient_checkpointing:
-            model.enable_gradient_checkpointing()
         of_critic = model.is_critic_parameter
         optimizers = {
             ACTOR: OptimizerSpec(cfg.actor.optim, lambda name: not of_critic(name)),
             CRITIC: OptimizerSpec(cfg.actor.critic_optim or cfg.actor.optim, of_critic),
         }
-        engine = TrainEngine(
-            model,
-            cfg.actor,
-            place.device,
-            place.world_size,
-            place.total_steps,
-            on_nan=cfg.runner.on_nan,
-            keep_reference=self.keeps_target,
-            optimizers=optimizers,
-        )
+        engine = self.policy_engine(model, keep_reference=self.keeps_target, optimizers=optimizers)
         shuffle = named_seed(place.seed, "actor", "shuffle", place.rank)
         shape = UpdateShape(global_batch=cfg.actor.global_batch_size)
         self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, shuffle, shape))

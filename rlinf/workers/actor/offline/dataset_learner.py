@@ -51,8 +51,6 @@ class DatasetLearner(Learner):
             )
         if initial_weights(cfg) is None:
             model.update_normalizer(demos.obs)
-        if cfg.actor.fsdp_config.gradient_checkpointing:
-            model.enable_gradient_checkpointing()
         self.batch_size = cfg.actor.global_batch_size or len(demos)
         self.steps = cfg.runner.local_update_steps
         self._order = SampleOrder(len(demos), named_seed(place.seed, "actor", "demonstrations"))

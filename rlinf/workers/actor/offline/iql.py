@@ -12,7 +12,6 @@ from rlinf.algorithms.off_policy.heads import aggregate
 from rlinf.algorithms.off_policy.losses import critic_loss
 from rlinf.algorithms.off_policy.targets import bellman_target
 from rlinf.data.demonstrations.transitions import ChunkTransitions, Transitions
-from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
 from rlinf.models.embodiment.base_policy import ForwardType
 from rlinf.workers.actor.descent import Descent, Loss
@@ -63,13 +62,8 @@ class IQLLearner(DatasetLearner):
         algorithm, own = cfg.algorithm, cfg.actor
         of_critic, of_value = model.is_critic_parameter, model.is_value_parameter
         critic_optim = own.critic_optim or own.optim
-        engine = TrainEngine(
+        engine = self.policy_engine(
             model,
-            own,
-            place.device,
-            place.world_size,
-            place.total_steps,
-            on_nan=cfg.runner.on_nan,
             keep_reference=True,
             optimizers={
                 ACTOR: OptimizerSpec(own.optim, lambda n: not (of_critic(n) or of_value(n))),
