@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from rlinf.config.schema.base import Float, Int, Section
 
-TaskType = Literal["workers", "embodied", "offline", "reasoning", "reasoning_eval"]
+TaskType = Literal["workers", "embodied", "offline", "reward_model", "reasoning", "reasoning_eval"]
 Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
 
 
