@@ -71,9 +71,7 @@ def classification_scores(logits: Tensor, labels: Tensor, threshold: float) -> d
         "auc": float((ranks[labels].sum() - solved * (solved + 1) / 2) / pairs),
         "precision": hits / max(1, int(found.sum())),
         "recall": hits / solved,
-        "loss": float(
-            functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        ),
+        "loss": float(functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))),
     }
 
 

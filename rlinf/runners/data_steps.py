@@ -1,4 +1,4 @@
-"""The steps of runs that learn from data: optimiser steps of the actor, and how they are counted."""
+"""The steps of runs that learn from data: optimiser steps of the actor, and their counts."""
 
 from __future__ import annotations
 

@@ -33,9 +33,7 @@ class OfflineRunner(DataSteps, PlayingRunner):
         """Build simulators and policies, and read the data."""
         (env_futures,) = self.retry.play(lambda: (self.env.init_worker(),))
         spec = env_futures.wait()[0]
-        wait_all(
-            self.players.init_policy(spec), self.actor.init_worker(spec, self.optimiser_steps)
-        )
+        wait_all(self.players.init_policy(spec), self.actor.init_worker(spec, self.optimiser_steps))
 
     def next_words(self) -> str:
         """Say what to try next."""

@@ -42,11 +42,11 @@ class RewardModelRunner(DataSteps):
 
     def farewell(self, final: dict[str, float]) -> None:
         """Accuracy, where everything is, and what to do with the model."""
+        samples, episodes = final["eval/samples"], final["eval/episodes"]
         print(
-            f"of {final['eval/samples']:,.0f} observations of {final['eval/episodes']:.0f} episodes "
-            f"that were held out, {final['eval/accuracy']:.1%} are told right (AUC "
-            f"{final['eval/auc']:.3f}, precision {final['eval/precision']:.1%}, recall "
-            f"{final['eval/recall']:.1%})"
+            f"of {samples:,.0f} observations of {episodes:.0f} episodes that were held out, "
+            f"{final['eval/accuracy']:.1%} are told right (AUC {final['eval/auc']:.3f}, precision "
+            f"{final['eval/precision']:.1%}, recall {final['eval/recall']:.1%})"
         )
         if self.cfg.runner.only_eval:
             print(f"everything is in {shown(self.folder)}")

@@ -49,6 +49,4 @@ class ClassificationTask:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
         obs, labels = self._frames.take(self._rows[rows])
         logits = self._engine.forward(observations=obs)
-        return classification_loss(
-            logits=logits, labels=labels, weights=self._weights, norm=norm
-        )
+        return classification_loss(logits=logits, labels=labels, weights=self._weights, norm=norm)
