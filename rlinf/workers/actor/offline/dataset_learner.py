@@ -34,7 +34,7 @@ class DatasetLearner(Learner):
         super().__init__(cfg, place)
         self.batch_size = cfg.actor.global_batch_size or samples
         self.steps = cfg.runner.local_update_steps
-        self._samples, self._episodes = samples, episodes
+        self._num_samples, self._num_episodes = samples, episodes
         self._order = SampleOrder(samples, named_seed(place.seed, "actor", "demonstrations"))
         self._position = 0
 
@@ -56,22 +56,22 @@ class DatasetLearner(Learner):
     def data_metrics(self) -> dict[str, float]:
         """Say how much there is to learn from, and how often it was seen."""
         return {
-            "data/epochs": self._position / self._samples,
-            "data/episodes": float(self._episodes),
-            "data/samples": float(self._samples),
+            "data/epochs": self._position / self._num_samples,
+            "data/episodes": float(self._num_episodes),
+            "data/samples": float(self._num_samples),
         }
 
     # -- checkpoints ----------------------------------------------------------------------------
 
     def own_state(self) -> dict[str, Any]:
         """See `Learner.own_state`."""
-        return {"position": self._position, "samples": self._samples}
+        return {"position": self._position, "samples": self._num_samples}
 
     def load_own_state(self, state: dict[str, Any], same_ranks: bool) -> None:
         """See `Learner.load_own_state`."""
         self._position = state["position"]
-        if state["samples"] != self._samples:
+        if state["samples"] != self._num_samples:
             self.tell(
-                f"the data have {self._samples} samples, and had {state['samples']} when the "
+                f"the data have {self._num_samples} samples, and had {state['samples']} when the "
                 "checkpoint was made: their order is another one"
             )
