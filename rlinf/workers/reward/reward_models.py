@@ -30,13 +30,27 @@ def load_reward_model(path: str, env_spec: EnvSpec, device: torch.device) -> nn.
     Raises:
         ValueError: There is none, or it looks at other observations than those of the env.
     """
+    model, checkpoint = build_reward_model(path, env_spec)
+    model.load_state_dict(read_model(checkpoint.path / "actor" / "tensors"))
+    return model.to(device).eval().requires_grad_(False)
+
+
+def build_reward_model(path: str, env_spec: EnvSpec) -> tuple[nn.Module, Checkpoint]:
+    """Build the reward model of a run, without its weights, and return where these are.
+
+    Args:
+        path: As for `load_reward_model`.
+        env_spec: What the env observes.
+
+    Raises:
+        ValueError: As `load_reward_model`.
+    """
     checkpoint = find_reward_model(path)
     spec = EnvSpec(**load_tree(checkpoint.path / "actor" / "env_spec"))
     section = checkpoint.manifest["config"]["actor"]["model"]
     model = get_model(section | {"model_path": None, "precision": "fp32"}, spec)
     require_fitting(model.observation_names, spec, env_spec, path)
-    model.load_state_dict(read_model(checkpoint.path / "actor" / "tensors"))
-    return model.to(device).eval().requires_grad_(False)
+    return model, checkpoint
 
 
 def find_reward_model(path: str) -> Checkpoint:
