@@ -63,7 +63,7 @@ def test_speed_counts_training_alone(tmp_path: Path) -> None:
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     found = learning.read_run(tmp_path, seed=3, wall_seconds=9.0)
-    assert found.env_steps == 3200 and found.training_seconds == pytest.approx(0.8)
+    assert found.steps == 3200 and found.training_seconds == pytest.approx(0.8)
     assert found.steps_to_goal == 3200 and found.reached(3200) and not found.reached(3199)
 
 
@@ -125,7 +125,7 @@ def test_a_whole_benchmark_writes_a_curve_file(
     assert "2 of 2 seeds reached 95%" in printed.splitlines()[-1]
     assert "seeds stay inside the band of the others (success_once)" in printed
     written = curves.load(tree / "examples" / "embodiment" / "curves" / "mine.json")
-    assert written.env_steps == [8000, 16000, 24000] and list(written.curves) == [0, 1]
+    assert written.steps == [8000, 16000, 24000] and list(written.curves) == [0, 1]
     # A run to compare needs the same settings.
     assert "actor.optim.lr=2e-3" in written.overrides
     assert written.facts["versions"]["torch"] and "--write" in written.facts["command"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import harness, off_policy
+from benchmarks import cells, harness, off_policy
 from rlinf.config import build_config, validate_cfg
 
 
@@ -21,7 +21,7 @@ def line(part: str, who: str, seed: int, **found: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("cell", list(off_policy.cells(seed=2)), ids=str)
+@pytest.mark.parametrize("cell", cells.choose(off_policy.PARTS, seed=2), ids=str)
 def test_what_a_cell_asks_for_can_be_done(cell) -> None:
     asked = off_policy.arguments_of(cell)
     entry = off_policy.entry_of(cell, sb3="python-of-sb3", cores=2)
@@ -39,7 +39,8 @@ def test_what_a_cell_asks_for_can_be_done(cell) -> None:
     assert list(cfg.actor.model.hidden_sizes) == [128, 128]
     if few:
         assert cfg.algorithm.demo_buffer.demo_ratio == 0.5 and cfg.actor.model.num_q_heads == 4
-        assert cfg.collect.episodes == 20 and asked["collects"]
+        assert cfg.collect.episodes == 20
+        assert asked["collect"]["overrides"] == asked["overrides"]
         assert train.reward == ("success" if cell.contestant == off_policy.SPARSE else "dense")
         assert cfg.runner.eval_episodes == 100 and cfg.env.eval.goals == "random"
 
@@ -59,7 +60,7 @@ def test_one_cell_alone(monkeypatch, tmp_path, capsys) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "answer.py").write_text((harness.PROGRAMS / "answer.py").read_text())
-    (programs / "off_policy_rlinf.py").write_text(
+    (programs / "training_rlinf.py").write_text(
         "from answer import serve\n"
         "class Fake:\n"
         "    def train(self, recipe, overrides):\n"
