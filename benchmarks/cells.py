@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ def main(
     """
     args = options.parse_args(argv)
     if args.read is not None:
-        print(tables([json.loads(line) for line in args.read.read_text().splitlines()]))
+        print(tables(read(args.read)))
         return 0
     try:
         chosen = choose(parts, args.part, args.task, args.contestant, args.seed)
@@ -130,12 +131,18 @@ def main(
                 except ContestantFailed as failure:
                     print(f"FAILED {cell}: {failure}", file=sys.stderr, flush=True)
                     continue
-        lines.append({**vars(cell), "cores": cores, "machine": describe_machine(), **found})
+        facts = {"date": time.strftime("%Y-%m-%d"), "cores": cores, "machine": describe_machine()}
+        lines.append({**vars(cell), **facts, **found})
         if args.json is not None:
             with args.json.open("a") as out:
                 out.write(json.dumps(lines[-1]) + "\n")
     print(tables(lines))
     return 0 if len(lines) == len(chosen) else 1
+
+
+def read(file: Path) -> list[Line]:
+    """Return the cells of a file."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 # -- tables ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -261,19 +261,24 @@ def _unit(runs: Sequence[Run]) -> str:
     return runs[0].curve.unit if runs else "env steps"
 
 
-def write_curves(about: dict[str, Any], runs: Sequence[Run]) -> str:
-    """Write the recipe's curve file; say where, and how far its band can be trusted."""
+def write_curves(about: dict[str, Any], by_seed: Mapping[int, Curve]) -> str:
+    """Write the recipe's curve file; say where, and how far its band can be trusted.
+
+    Args:
+        about: `recipe`, `overrides`, and facts that the file keeps.
+        by_seed: the curves.
+    """
     from rlinf.config.load import find_config
 
     facts = dict(about)
     recipe, overrides = facts.pop("recipe"), facts.pop("overrides")
     folder, name = find_config(recipe, None)
-    found = curves.gather(name, overrides, {run.seed: run.curve for run in runs}, facts)
+    found = curves.gather(name, overrides, by_seed, facts)
     path = curves.path_for(folder, name)
     curves.save(found, path)
     inside = found.seeds_inside()
     return (
-        f"{path}: {len(inside)} of {len(runs)} seeds stay inside the band of the others "
+        f"{path}: {len(inside)} of {len(by_seed)} seeds stay inside the band of the others "
         f"({found.metric})"
     )
 
@@ -343,7 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         content = {**about, "runs": [asdict(run) for run in runs]}
         args.json.write_text(json.dumps(content, indent=1))
     if args.write and not failures:
-        print("\n" + write_curves(about, runs))
+        print("\n" + write_curves(about, {run.seed: run.curve for run in runs}))
     asked = len(runs) + len(failures)
     print("\n" + conclusion(runs, asked, WITHIN.get(about["recipe"])))
     return 1 if failures else 0

@@ -7,6 +7,7 @@ Usage, from the root of the repository, on an otherwise idle machine:
     python -m benchmarks.off_policy --part sac --task HalfCheetah-v5 --seed 1 --contestant ours \
         --cores 0,1 --json cells.jsonl   # one cell alone
     python -m benchmarks.off_policy --read cells.jsonl    # the tables of cells that were run before
+    python -m benchmarks.off_policy --read cells.jsonl --write    # and curves for `rlinf verify`
 
 Cells are explained in `benchmarks.cells`.
 
@@ -31,6 +32,8 @@ from typing import Any
 from benchmarks import cells
 from benchmarks.cells import Cell, Line, grouped, markdown
 from benchmarks.harness import Entry, ours
+from benchmarks.learning import write_curves
+from rlinf.cli.curves import Curve
 
 CHEETAH, BUTTON, DENSE = "HalfCheetah-v5", "button-press-v3", "plate-slide-v3"
 OURS, SB3, ONE_THREAD = "ours", "SB3", "SB3, 1 thread"
@@ -39,6 +42,12 @@ PARTS = {
     "sac": {"tasks": (CHEETAH, BUTTON), "contestants": (OURS, SB3, ONE_THREAD)},
     "rlpd": {"tasks": (DENSE, BUTTON), "contestants": (SAC, RLPD, SPARSE)},
 }
+RECIPES = {
+    ("sac", CHEETAH, OURS): "gymnasium_sac_mlp",
+    ("rlpd", DENSE, SAC): "metaworld_sac_mlp",
+    ("rlpd", BUTTON, SPARSE): "metaworld_rlpd_mlp",
+}
+"""Cells that train a recipe as it is."""
 ENVS, STEPS, BATCH, HIDDEN, STARTS, HORIZON = 8, 40_000, 256, [128, 128], 800, 100
 FEW_STEPS = 8_000
 """Of RLPD."""
@@ -77,7 +86,7 @@ def arguments_of(cell: Cell, steps: int | None = None) -> dict[str, Any]:
         return {"task": cell.task, "seed": cell.seed, "horizon": horizon, **shape, **schedule}
     few = cell.contestant != SAC
     steps = steps or (FEW_STEPS if few else STEPS)
-    overrides = _overrides(cell, steps, 512 if few else 1024, STARTING_POINTS)
+    overrides = _overrides(cell, steps, 512 if few else 2048, STARTING_POINTS)
     if not few:
         return {"recipe": "metaworld_sac_mlp", "overrides": overrides}
     reward = "success" if cell.contestant == SPARSE else "dense"
@@ -158,6 +167,37 @@ def _spread(values: Sequence[float]) -> str:
     return middle if len(values) < 2 else f"{middle} [{min(values):,.0f}–{max(values):,.0f}]"
 
 
+# -- curves ----------------------------------------------------------------------------------------
+
+
+def written_curves(lines: Sequence[Line]) -> list[str]:
+    """Write the curve file of each recipe that at least two of the cells trained as it is.
+
+    Returns:
+        What `benchmarks.learning.write_curves` says of each.
+    """
+    said = []
+    for (part, task, who), recipe in RECIPES.items():
+        found = {(at, name): own for at, name, own in grouped(PARTS, lines, part)}
+        own = found.get((task, who), [])
+        if len(own) > 1:
+            asked = arguments_of(Cell(part, task, who, 0))["overrides"]
+            about = {
+                "recipe": recipe,
+                "overrides": [word for word in asked if not word.startswith("runner.seed=")],
+                "command": f"python -m benchmarks.off_policy --part {part} --task {task} --write",
+                "date": own[0]["date"],
+                "machine": own[0]["machine"],
+            }
+            said.append(write_curves(about, {line["seed"]: _curve(line) for line in own}))
+    return said
+
+
+def _curve(line: Line) -> Curve:
+    values = {"success_once": line["success"], "return": line["returns"]}
+    return Curve(line["env_steps"], line["episodes"], values)
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 
@@ -168,12 +208,21 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--sb3", metavar="PYTHON", default=sys.executable, help="interpreter that has it"
     )
+    options.add_argument(
+        "--write", action="store_true", help="write curve files of recipes that were trained as is"
+    )
     return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    options = parser()
+    args = options.parse_args(argv)
+    if args.write:
+        if args.read is None:
+            options.error("--write needs the cells of --read")
+        print("\n".join(written_curves(cells.read(args.read))))
     return cells.main(
-        parser(),
+        options,
         argv,
         PARTS,
         lambda cell, args, cores: entry_of(cell, args.sb3, cores),

@@ -53,8 +53,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Return what a finished run has written.
 
     Returns:
-        `env_steps` (without rollouts: 0), `returns` and `success` of evaluations; `updates`,
-        gradient steps; `labels`, actions that were cloned; `demo_episodes`; `training_seconds`
+        `env_steps` before evaluations (without rollouts: 0), their `episodes`, `returns` and
+        `success`; `updates`, gradient steps; `labels`, actions that were cloned; `demo_episodes`; `training_seconds`
         of rollouts and updates and `update_seconds` of updates alone.
     """
     summary = json.loads((folder / "summary.json").read_text())
@@ -65,6 +65,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     last = trained[max(trained)]
     return {
         "env_steps": [int(trained[step].get("env/total_steps", 0)) for step in found],
+        "episodes": [int(evaluated[step]["eval/episodes"]) for step in found],
         "returns": [evaluated[step]["eval/return"] for step in found],
         "success": [evaluated[step].get("eval/success_once", 0.0) for step in found],
         "updates": summary["gradient_updates"],
