@@ -32,11 +32,11 @@ from benchmarks import cells
 from benchmarks.cells import Cell, Line, grouped, markdown
 from benchmarks.harness import Entry, ours
 
-BUTTON, HARDER = "button-press-v3", "push-v3"
+BUTTON, REACH = "button-press-v3", "reach-v3"
 BC, DAGGER, IQL = "BC", "DAgger", "IQL"
 PARTS = {
     "bc": {"tasks": (BUTTON,), "contestants": (BC,)},
-    "dagger": {"tasks": (HARDER,), "contestants": (BC, DAGGER)},
+    "dagger": {"tasks": (REACH,), "contestants": (BC, DAGGER)},
     "iql": {"tasks": (BUTTON,), "contestants": (BC, IQL)},
 }
 STARTING_POINTS = 100
@@ -74,6 +74,10 @@ def arguments_of(cell: Cell, updates: int | None = None) -> dict[str, Any]:
             f"runner.val_check_interval={ROUNDS}",
             f"algorithm.update_epoch={updates // ROUNDS}",
             f"env.train.total_num_envs={ENVS}",
+            # The first rollout is the expert's; later it does every second step.
+            "algorithm.dagger.beta_unit=step",
+            "algorithm.dagger.beta_decay=0.5",
+            "algorithm.dagger.beta_min=0.5",
         ]
         return {"recipe": "metaworld_dagger_mlp", "overrides": [*common, *schedule]}
     steps = max(1, updates // 100)

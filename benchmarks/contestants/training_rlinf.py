@@ -54,8 +54,8 @@ def read_run(folder: Path) -> dict[str, Any]:
 
     Returns:
         `env_steps` before evaluations (without rollouts: 0), their `episodes`, `returns` and
-        `success`; `updates`, gradient steps; `labels`, actions that were cloned; `demo_episodes`; `training_seconds`
-        of rollouts and updates and `update_seconds` of updates alone.
+        `success`; `updates`, gradient steps; `labels`, actions that were cloned; `demo_episodes`;
+        `training_seconds` of rollouts and updates and `update_seconds` of updates alone.
     """
     summary = json.loads((folder / "summary.json").read_text())
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -13,6 +13,7 @@ from benchmarks import harness, learning
 from benchmarks.learning import Run
 from rlinf.cli import curves
 from rlinf.cli.curves import Curve
+from rlinf.config import build_config, validate_cfg
 from rlinf.config.load import shipped_folder
 
 STEPS = [20_000, 40_000, 61_000]
@@ -75,6 +76,18 @@ def test_evaluations_are_cheap_and_the_last_step_has_one() -> None:
     assert "runner.val_check_interval=20" in longer
     fewer = learning.evaluation_overrides("gymnasium_ppo_mlp", [], episodes=20)
     assert "runner.eval_episodes=20" in fewer
+
+
+def test_recipes_with_data_say_where_they_go() -> None:
+    found = {
+        recipe: learning.data_key(validate_cfg(build_config(recipe, [])))
+        for recipe in ("metaworld_bc_mlp", "metaworld_rlpd_mlp", "metaworld_ppo_mlp")
+    }
+    assert found["metaworld_ppo_mlp"] is None
+    for recipe in ("metaworld_bc_mlp", "metaworld_rlpd_mlp"):
+        # What is collected with it is what is learned from.
+        cfg = validate_cfg(build_config(recipe, [found[recipe].format("/d")]))
+        assert cfg.collect.save_dir == "/d"
 
 
 SCRIPT = """\

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import cells, harness, off_policy
+from rlinf.cli import curves
 from rlinf.config import build_config, validate_cfg
 
 
@@ -33,7 +34,8 @@ def test_what_a_cell_asks_for_can_be_done(cell) -> None:
     train, rollout = cfg.env.train, cfg.env.train.total_num_envs * 8
     assert train.max_steps_per_rollout_epoch == 8 and cfg.runner.seed == 2
     few = cell.contestant in (off_policy.RLPD, off_policy.SPARSE)
-    assert cfg.runner.max_epochs * rollout == (8_000 if few else 40_000)
+    beside = 24_000 if cell.part == "rlpd" else 40_000
+    assert cfg.runner.max_epochs * rollout == (8_000 if few else beside)
     assert cfg.algorithm.update_epoch == rollout * (4 if few else 1)
     assert cfg.actor.global_batch_size == 256
     assert list(cfg.actor.model.hidden_sizes) == [128, 128]
@@ -83,3 +85,24 @@ def test_one_cell_alone(monkeypatch, tmp_path, capsys) -> None:
     assert off_policy.main(["--read", str(file)]) == 0
     with pytest.raises(SystemExit):
         off_policy.main(["--task", "no-such-task"])
+
+
+def test_cells_of_recipes_become_their_curves(monkeypatch, tmp_path, capsys) -> None:
+    facts = {"machine": "far away", "date": "2026-01-02", "episodes": [100, 100]}
+    lines = [line("rlpd", off_policy.SPARSE, seed, **facts) for seed in (1, 2)]
+    # One seed makes no band, and SB3 is no recipe.
+    lines += [line("sac", off_policy.OURS, 1, **facts, task=off_policy.CHEETAH)]
+    lines += [line("sac", off_policy.SB3, seed, **facts) for seed in (1, 2)]
+    file = tmp_path / "cells.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    monkeypatch.setattr(curves, "path_for", lambda _, name: tmp_path / f"{name}.json")
+    assert off_policy.main(["--read", str(file), "--write"]) == 0
+    (written,) = tmp_path.glob("*.json")
+    found = curves.load(written)
+    assert found.recipe == "metaworld_rlpd_mlp" and list(found.curves) == [1, 2]
+    assert found.steps == [512, 1024] and found.facts["machine"] == "far away"
+    assert "env.train.reward=success" in found.overrides
+    assert not any(word.startswith("runner.seed") for word in found.overrides)
+    assert f"{written}: " in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        off_policy.main(["--write"])

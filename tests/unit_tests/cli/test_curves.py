@@ -115,6 +115,29 @@ def test_the_curve_of_a_run(tmp_path: Path) -> None:
     assert found.first_at_least("success_once", 0.9) is None
 
 
+def test_a_run_without_rollouts_counts_gradient_updates(tmp_path: Path) -> None:
+    training = [{"step": s, "train/gradient_updates": 100.0 * s} for s in (1, 2)]
+    run = [training[0], evaluation(1, 20, 0.5, 7.0), training[1], evaluation(2, 20, 1.0, 9.0)]
+    found = curves.read_curve(write_metrics(tmp_path, run))
+    assert found.steps == [100, 200] and found.unit == "gradient updates"
+    with pytest.raises(NoCurve, match="between 100 and 200 gradient updates"):
+        compare([300], [1.0], curves.gather("mine", [], {0: found, 1: found}, {}).band())
+    # Learners from replay have both counts, and are told in env steps.
+    both = [line | {"env/total_steps": 64.0 * line["step"]} for line in training]
+    run = [both[0], evaluation(1, 20, 0.5, 7.0)]
+    assert curves.read_curve(write_metrics(tmp_path, run)).steps == [64]
+
+
+@pytest.mark.parametrize("unit", curves.UNITS)
+def test_a_file_says_what_its_steps_are(unit: str, tmp_path: Path) -> None:
+    found = {"success_once": [0.0, 1.0], "return": [0.0, 1.0]}
+    seeds = {seed: Curve([100, 200], [20, 20], found, unit) for seed in (0, 1)}
+    written = curves.gather("mine", [], seeds, {})
+    curves.save(written, tmp_path / "mine.json")
+    assert curves.load(tmp_path / "mine.json") == written and written.band().unit == unit
+    assert f'"{unit.replace(" ", "_")}": [100, 200],' in (tmp_path / "mine.json").read_text()
+
+
 def test_a_run_without_evaluations_says_what_to_set(tmp_path: Path) -> None:
     with pytest.raises(NoCurve, match="metrics.jsonl is not there"):
         curves.read_curve(tmp_path)
