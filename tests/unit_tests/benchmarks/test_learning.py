@@ -157,6 +157,21 @@ def test_a_seed_that_fails_does_not_stop_the_others(
     assert not (tree / "examples" / "embodiment" / "curves").exists()
 
 
+def test_data_are_collected_before_a_recipe_learns_from_them(tree: Path) -> None:
+    config = tree / "examples" / "embodiment" / "config"
+    recipe = (config / "mine.yaml").read_text().replace("metaworld_ppo_mlp", "metaworld_bc_mlp")
+    (config / "cloned.yaml").write_text(recipe)
+    script = SCRIPT.replace(
+        "lines = []",
+        'assert (pathlib.Path(given["data.train_data_paths"][1:-1]) / "meta").is_dir()\nlines = []',
+    )
+    (config.parent / "train_offline.py").write_text(script)
+    options = ["--recipe", "cloned", "--seeds", "2", "--log-path", str(tree / "logs")]
+    options += ["collect.episodes=1", "collect.num_envs=1", "env.train.max_episode_steps=3"]
+    assert learning.main(options) == 0
+    assert len(list((tree / "logs").glob("*/*.data/meta/collect.json"))) == 2
+
+
 def made(tree: Path, name: str, seed: int, *options: str) -> Path:
     """The folder that a benchmark of one seed leaves behind."""
     place = tree / name
