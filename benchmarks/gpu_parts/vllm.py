@@ -177,8 +177,8 @@ class Checks:
     def aborted_and_carried_on(self) -> str:
         """Abort all requests, and carry on from what there was.
 
-        One that still waits for its turn has no token, and one that has come to its end is
-        complete; of the others, what was made must be there.
+        One that has come to its end is complete. None waits for its turn any more, so what was
+        made of the others must be there.
         """
         self.engine.update_weights(self.weights(0), 0)
         done = self._begin()
@@ -191,8 +191,9 @@ class Checks:
         for result in done:
             assert len(result.token_ids) == self.asked[result.request_id].params.max_new_tokens
         lengths = [len(result.token_ids) for result in aborted]
-        assert max(lengths, default=0) > 0, f"nothing is left of all: lengths {lengths}"
-        assert max(lengths) < LONG, f"aborted after its end: lengths {lengths}"
+        assert aborted and all(0 < length < LONG for length in lengths), (
+            f"lengths when aborted: {lengths}; {len(done)} had ended"
+        )
         carried = [request.carry_on(aborted) for request in asked]
         results = self.engine.generate([request for request in carried if request])
         assert len(results) == len(aborted), f"{len(results)} of {len(aborted)} were carried on"
@@ -200,11 +201,9 @@ class Checks:
         for result in results:
             assert len(result.token_ids) == LONG
             assert result.token_ids[: len(so_far[result.request_id])] == so_far[result.request_id]
-        waited = lengths.count(0)
         return (
-            f"{len(done)} had ended, {waited} waited, {len(aborted) - waited} had "
-            f"{min(filter(None, lengths))} to {max(lengths)} of {LONG} tokens; mean difference "
-            f"{self.agree([*done, *results]):.5f}"
+            f"{len(done)} had ended, {len(aborted)} had {min(lengths)} to {max(lengths)} of {LONG} "
+            f"tokens; mean difference {self.agree([*done, *results]):.5f}"
         )
 
     def sleep_and_wake(self) -> str:
