@@ -15,6 +15,7 @@ from rlinf.models import get_model
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.reward_model.learner import RewardModelLearner
+from tests.unit_tests.data.demonstrations.datasets import write_dataset
 from tests.unit_tests.workers.actor.learning import distance, weights
 from tests.unit_tests.workers.actor.two_ranks import run_two_ranks
 
@@ -61,14 +62,14 @@ def walks(tmp_path_factory):
     return write_walks(tmp_path_factory.mktemp("walks") / "d")
 
 
-def make_learner(folder, rank=0, world_size=1, **actor):
+def make_learner(folder, rank=0, world_size=1, spec=SPEC, **actor):
     torch.set_num_threads(1)
     data = copy.deepcopy(BASE)
     data["data"]["train_data_paths"] = [str(folder)]
     data["actor"] |= actor
     cfg = validate_cfg(data)
     torch.manual_seed(0)
-    model = get_model(cfg.actor.model, SPEC, torch.float32)
+    model = get_model(cfg.actor.model, spec, torch.float32)
     place = LearnerPlace(torch.device("cpu"), 3, rank, world_size, total_steps=40)
     return RewardModelLearner(cfg, model, place)
 
@@ -85,6 +86,24 @@ def test_it_comes_to_tell_solved_from_unsolved(walks):
     assert metrics["data/samples"] == 240 and after["samples"] == 80
     points = {"states": torch.tensor([[2.0, 0.0], [0.0, 0.0], [-1.0, 0.5]])}
     assert (learner.engine.infer(observations=points) > 0).tolist() == [True, False, False]
+
+
+def test_pictures_alone_are_enough(tmp_path):
+    # Step `t` shows 10 * t, and only the longer episodes come to the last of them, where they end.
+    write_dataset(tmp_path / "d", (6, 4) * 4, success=[True, False] * 4, pictures=True)
+    section = {
+        "model_type": "cnn_reward_model",
+        "channels": [8],
+        "image_size": 8,
+        "feature_dim": 8,
+        "hidden_sizes": [16],
+        "use_states": False,
+    }
+    spec = EnvSpec(obs_dim=5, image_shape=(8, 8, 3))
+    learner = make_learner(tmp_path / "d", spec=spec, model=section)
+    for _ in range(3):
+        learner.update()
+    assert learner.evaluate()["auc"] == 1.0
 
 
 def test_micro_batches_change_nothing(walks):
