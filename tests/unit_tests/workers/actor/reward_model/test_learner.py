@@ -15,7 +15,6 @@ from rlinf.models import get_model
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.reward_model.learner import RewardModelLearner
-from tests.unit_tests.data.demonstrations.datasets import write_dataset
 from tests.unit_tests.workers.actor.learning import distance, weights
 from tests.unit_tests.workers.actor.two_ranks import run_two_ranks
 
@@ -32,10 +31,18 @@ BASE = {
 }
 
 
+def seen_at(state):
+    """State and picture, in which the column of x is bright."""
+    picture = np.zeros((8, 8, 3), np.uint8)
+    picture[:, int(np.clip(4 * state[0], 0, 7))] = 255
+    return {"observation.state": state, "observation.images.main": picture}
+
+
 def write_walks(folder, episodes=16, length=20):
     """Walks in the plane, every other one to the right; the task is solved where x is above 1."""
     features = {
         "observation.state": {"dtype": "float32", "shape": (2,)},
+        "observation.images.main": {"dtype": "image", "shape": (8, 8, 3)},
         "action": {"dtype": "float32", "shape": (1,)},
         "next.success": {"dtype": "bool", "shape": (1,)},
     }
@@ -48,12 +55,12 @@ def write_walks(folder, episodes=16, length=20):
                 step = rng.normal([0.15 if number % 2 else -0.05, 0.0], 0.05)
                 state = (state + step).astype(np.float32)
                 frame = {
-                    "observation.state": seen,
+                    **seen_at(seen),
                     "action": np.float32([0]),
                     "next.success": bool(state[0] > 1),
                 }
                 writer.add_frame(frame, task="go right")
-            writer.save_episode({"observation.state": state})
+            writer.save_episode(seen_at(state))
     return folder
 
 
@@ -88,9 +95,7 @@ def test_it_comes_to_tell_solved_from_unsolved(walks):
     assert (learner.engine.infer(observations=points) > 0).tolist() == [True, False, False]
 
 
-def test_pictures_alone_are_enough(tmp_path):
-    # Step `t` shows 10 * t, and only the longer episodes come to the last of them, where they end.
-    write_dataset(tmp_path / "d", (6, 4) * 4, success=[True, False] * 4, pictures=True)
+def test_pictures_alone_are_enough(walks):
     section = {
         "model_type": "cnn_reward_model",
         "channels": [8],
@@ -99,11 +104,11 @@ def test_pictures_alone_are_enough(tmp_path):
         "hidden_sizes": [16],
         "use_states": False,
     }
-    spec = EnvSpec(obs_dim=5, image_shape=(8, 8, 3))
-    learner = make_learner(tmp_path / "d", spec=spec, model=section)
-    for _ in range(3):
+    spec = EnvSpec(obs_dim=2, image_shape=(8, 8, 3))
+    learner = make_learner(walks, spec=spec, model=section)
+    for _ in range(2):
         learner.update()
-    assert learner.evaluate()["auc"] == 1.0
+    assert learner.evaluate()["auc"] > 0.95
 
 
 def test_micro_batches_change_nothing(walks):
