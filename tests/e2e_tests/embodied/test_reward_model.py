@@ -20,6 +20,7 @@ SHORT = [
 ]
 PPO = [
     *SHORT,
+    "runner.ckpt_path=null",
     "runner.max_steps=2",
     "runner.val_check_interval=-1",
     "runner.eval_episodes=4",
