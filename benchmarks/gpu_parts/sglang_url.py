@@ -39,6 +39,7 @@ def measure(settings: Settings) -> Iterator[Row]:
             yield {"engine": "server", "note": f"started in {time.monotonic() - begin:.0f} s"}
             overrides += [
                 "rollout.rollout_backend=sglang_server",
+                "~rollout.gpu_memory_utilization",
                 f"rollout.server.url={url}",
                 f"rollout.server.weights_folder={place}/weights",
                 "~rollout.gpu_memory_utilization",
