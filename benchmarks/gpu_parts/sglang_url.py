@@ -42,7 +42,6 @@ def measure(settings: Settings) -> Iterator[Row]:
                 "~rollout.gpu_memory_utilization",
                 f"rollout.server.url={url}",
                 f"rollout.server.weights_folder={place}/weights",
-                "~rollout.gpu_memory_utilization",
                 # In every step.
                 "runner.agreement.interval=1",
             ]
