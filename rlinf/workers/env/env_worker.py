@@ -217,7 +217,7 @@ class EnvWorker(Checkpointed, Worker):
                     recorders[stage].add(
                         actions, rewards, terms, truncs, infos, cfg.auto_reset, decision
                     )
-                    self._experts.note_ends(stage, terms | truncs, cfg.auto_reset)
+                    self._experts.note_ends(stage, terms, truncs, cfg.auto_reset)
                     self._send_obs(stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage, env.reports_success)
             for stage, recorder in enumerate(recorders):
