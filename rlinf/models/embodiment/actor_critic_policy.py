@@ -241,9 +241,7 @@ class ActorCriticPolicy(OffPolicyForwards, IQLForwards, BasePolicy):
             )
         device = self.device
         if not (
-            isinstance(states, Tensor)
-            and states.dtype is torch.float32
-            and states.device == device
+            isinstance(states, Tensor) and states.dtype is torch.float32 and states.device == device
         ):
             states = torch.as_tensor(states, dtype=torch.float32, device=device)
         if states.shape[-1] != obs_dim:
