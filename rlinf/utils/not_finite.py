@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
-
-_OF_NUMPY = (torch.float32, torch.float64)
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -16,7 +13,7 @@ def is_finite(tensor: Tensor) -> bool:
     if not tensor.is_floating_point():
         return True
     # A NaN or an infinity makes the sum not finite. So may an overflow, which the search clears.
-    return math.isfinite(_total(tensor)) or bool(torch.isfinite(tensor).all())
+    return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
 def first_not_finite(tensor: Tensor) -> tuple[list[int], float]:
@@ -27,10 +24,3 @@ def first_not_finite(tensor: Tensor) -> tuple[list[int], float]:
     """
     index = (~torch.isfinite(tensor)).nonzero()[0].tolist()
     return index, float(tensor[tuple(index)])
-
-
-def _total(tensor: Tensor) -> float:
-    if tensor.is_cpu and tensor.dtype in _OF_NUMPY:
-        # Several times as quick where the tensor is small, as observations are.
-        return float(np.add.reduce(tensor.numpy(force=True), axis=None))
-    return float(tensor.sum())
