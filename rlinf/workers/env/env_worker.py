@@ -222,7 +222,7 @@ class EnvWorker(Checkpointed, Worker):
                     )
                     if scored:
                         recorders[stage].add_outcome(obs[-1], infos[-1])
-                    self._experts.note_ends(stage, terms | truncs, cfg.auto_reset)
+                    self._experts.note_ends(stage, terms, truncs, cfg.auto_reset)
                     self._send_obs(stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage, env.reports_success)
             for stage, recorder in enumerate(recorders):

@@ -89,16 +89,19 @@ class StageExperts:
         step = self._first_step + epoch * self._epoch_steps + chunk
         return self._stages[stage].decide(obs, actions, step)
 
-    def note_ends(self, stage: int, ended: Tensor, resets: bool) -> None:
+    def note_ends(
+        self, stage: int, terminations: Tensor, truncations: Tensor, resets: bool
+    ) -> None:
         """Take note of the episodes that ended in a chunk; see `Supervision.note_ends`.
 
         Args:
             stage: whose.
-            ended: which actions ended one, bool `[B, C]`.
+            terminations: which actions terminated one, bool `[B, C]`.
+            truncations: which actions truncated one, bool `[B, C]`.
             resets: whether new ones begin in the next step.
         """
         if self._stages:
-            self._stages[stage].note_ends(ended.any(1), resets)
+            self._stages[stage].note_ends((terminations | truncations).any(1), resets)
 
     # -- checkpoints ----------------------------------------------------------------------------
 
