@@ -64,7 +64,7 @@ def test_what_is_missing_is_named(embodied, tmp_path, capsys) -> None:
     assert collect(embodied) == 1
     assert "collect.save_dir says nowhere to write" in capsys.readouterr().err
     assert collect(embodied, f"collect.save_dir={tmp_path}/demos") == 1
-    assert "gymnasium has no expert 'scripted'; it has: random" in capsys.readouterr().err
+    assert "for env type gymnasium under this name; known: random" in capsys.readouterr().err
     assert collect(embodied, "collect.episodes=0") == 1
     assert "collect.episodes = 0" in capsys.readouterr().err
     assert collect(embodied, f"collect.save_dir={tmp_path}/x", "collect.policy=no/such") == 1
@@ -91,7 +91,7 @@ def test_an_expert_of_an_extension(embodied, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     from rlinf.envs import experts
 
-    monkeypatch.setattr(experts, "_targets", dict(experts._targets))
+    monkeypatch.setattr(experts._experts, "_targets", dict(experts._experts._targets))
     further = ("runner.ext_modules=[my_expert]", "collect.save_dir=demos", "collect.episodes=2")
     assert collect(embodied, *further) == 0
     assert [len(v["action"]) for v in values("demos")] == [64, 64]

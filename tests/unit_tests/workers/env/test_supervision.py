@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlinf.config import env_plugins
 from rlinf.envs import ActionSpec, Expert, experts, register_expert
 from rlinf.workers.env.stage_experts import StageExperts
 from rlinf.workers.env.supervision import Supervision
@@ -53,7 +54,8 @@ class Section(SimpleNamespace):
 
 @pytest.fixture(autouse=True)
 def expert(monkeypatch):
-    monkeypatch.setattr(experts, "_targets", dict(experts._targets))
+    monkeypatch.setattr(experts._experts, "_targets", dict(experts._experts._targets))
+    monkeypatch.setitem(env_plugins._names, "expert", set(env_plugins._names["expert"]))
     register_expert("doubling", Doubling)
 
 
