@@ -18,6 +18,7 @@ from rlinf.cli.collect_policy import PolicyExpert, is_policy
 from rlinf.data.collect.collector import Collected, Collector, NotEnoughEpisodes
 from rlinf.data.collect.noise import ActionNoise
 from rlinf.data.collect.recording import EpisodeFrames, dataset_features
+from rlinf.data.demonstrations.rewards import FACTS, reward_settings
 from rlinf.data.lerobot.errors import arrow
 from rlinf.data.lerobot.transitions import ACTION
 from rlinf.data.lerobot.writer import DatasetWriter
@@ -26,8 +27,6 @@ from rlinf.envs.experts import Expert, make_expert
 from rlinf.envs.rendering import choose_backend
 from rlinf.utils.progress import Progress
 
-FACTS = "meta/collect.json"
-"""File in the dataset that says how it was collected; other programs pass it over."""
 _ATTEMPTS = 10
 
 
@@ -175,6 +174,7 @@ class CollectSession:
             "env_type": env.options.env_type,
             "tasks": env.task_names,
             "policy": own.policy,
+            "reward": reward_settings(self._cfg.env.train),
             "seed": self._seed,
             "noise": self._levels,
             "only_success": own.only_success,

@@ -35,6 +35,7 @@ def test_random_episodes_of_choices(embodied, tmp_path, capsys) -> None:
     assert all(len(e.actions) < 64 or e.truncations[-1] for e in found)
     facts = json.loads((folder / "meta" / "collect.json").read_text())
     assert facts["policy"] == "random" and facts["seed"] == 42
+    assert facts["reward"] == {"reward_coef": 1.0, "use_rel_reward": False}
     assert [e["length"] for e in facts["episodes"]] == [len(e) for e in found]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlinf.data.demonstrations.load import DemonstrationFolders
 from rlinf.data.demonstrations.replay import replay_trajectories
+from rlinf.data.demonstrations.rewards import check_rewards
 from rlinf.data.lerobot.errors import DatasetError
 from rlinf.data.lerobot.layout import find_root
 from rlinf.data.replay import MixedReplay, ReplayTrajectory
@@ -22,22 +23,25 @@ _MOST_OUT_OF_RANGE = 0.01
 
 
 def build_with_demos(
-    algorithm: Any, model: BasePolicy, place: ReplayPlace, tell: Callable[[str], None]
+    cfg: Any, model: BasePolicy, place: ReplayPlace, tell: Callable[[str], None]
 ) -> MixedReplay:
     """Make an empty replay buffer with the demonstrations of this rank beside it.
 
     Args:
-        algorithm: the section, with `replay_buffer` and `demo_buffer`.
+        cfg: the configuration, with `algorithm.replay_buffer` and `algorithm.demo_buffer`.
         model: the policy, which says what of an observation is kept.
         place: where the buffers are.
         tell: tells the user something.
 
     Raises:
-        ValueError: the demonstrations do not fit the policy, or there are fewer than ranks.
+        ValueError: the demonstrations do not fit the policy or the reward of the run, or there
+            are fewer than ranks.
     """
+    algorithm = cfg.algorithm
     section = algorithm.demo_buffer
     episodes = None
     if is_dataset(section.load_path):
+        check_rewards(section.load_path, cfg.env.train, tell)
         episodes = _episodes(section.load_path, model, place, tell)
     return build_mixed(algorithm.replay_buffer, section, place, episodes)
 

@@ -135,7 +135,7 @@ class OffPolicyLearner(RolloutLearner):
         algorithm = self.cfg.algorithm
         if algorithm.demo_buffer is None:
             return build_replay(algorithm.replay_buffer, self._replay_place())
-        mixed = build_with_demos(algorithm, self.engine.model, self._replay_place(), self.tell)
+        mixed = build_with_demos(self.cfg, self.engine.model, self._replay_place(), self.tell)
         if initial_weights(self.cfg) is None:
             # What is demonstrated is far from what the first actions lead to.
             seen = mixed.demos.float_observations()

@@ -99,3 +99,4 @@ def test_what_does_not_fit_is_told(tmp_path):
         make(write_dataset(tmp_path / "wide", action_dim=3))
     far = make(write_dataset(tmp_path / "far", act=lambda state: state[:2] * 9))
     assert any("outside of the env's range" in text for text in far.said)
+    assert len([text for text in far.said if "does not say which reward" in text]) == 1
