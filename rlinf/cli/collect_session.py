@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from rlinf.cli.collect_policy import PolicyExpert, is_policy
+from rlinf.config.env_plugins import is_folder
 from rlinf.data.collect.collector import Collected, Collector, NotEnoughEpisodes
 from rlinf.data.collect.noise import ActionNoise
 from rlinf.data.collect.recording import EpisodeFrames, dataset_features
@@ -26,6 +26,7 @@ from rlinf.envs import VectorEnv, get_env_cls
 from rlinf.envs.experts import Expert, make_expert
 from rlinf.envs.rendering import choose_backend
 from rlinf.utils.progress import Progress
+from rlinf.workers.env.policy_expert import PolicyExpert
 
 _ATTEMPTS = 10
 
@@ -147,7 +148,7 @@ class CollectSession:
         own, name = self._cfg.collect, self._cfg.collect.policy
         arguments = (env.cfg, env.action_spec)
         further = {"num_envs": env.num_envs, "seed": self._seed}
-        if is_policy(name):
+        if is_folder(name):
             expert: Expert = PolicyExpert.load(name, env, sample=own.sample, seed=self._seed)
         else:
             expert = make_expert(name, *arguments, **further)
@@ -242,4 +243,4 @@ def _is_realtime(policy: str, section: Any) -> bool:
     """Return whether whoever acts is a person at a device, who moves one env."""
     from rlinf.envs.experts import is_realtime
 
-    return not is_policy(policy) and is_realtime(policy, section.env_type)
+    return not is_folder(policy) and is_realtime(policy, section.env_type)

@@ -32,6 +32,7 @@ from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.checkpointed import Checkpointed, Job
+from rlinf.workers.env.describe_envs import check_evaluation, describe_envs
 from rlinf.workers.env.env_settings import env_settings
 from rlinf.workers.env.episode_player import EpisodePlayer, Played
 from rlinf.workers.env.stage_experts import StageExperts
@@ -417,27 +418,6 @@ class EnvWorker(Checkpointed, Worker):
             env.close()
 
 
-def describe_envs(train: Sequence[Any], evaluation: Sequence[Any]) -> EnvSpec:
-    """Return what a policy has to know of envs, which are all alike.
-
-    Args:
-        train: vector envs for training; may be empty.
-        evaluation: vector envs for evaluation; may be empty if there are others.
-    """
-    env = (train or evaluation)[0]
-    image, states = env.obs_spec.get("main_images"), env.obs_spec.get("states")
-    return EnvSpec(
-        obs_dim=states.shape[-1] if states is not None else None,
-        action_dim=env.action_spec.dim,
-        action_low=env.action_spec.low,
-        action_high=env.action_spec.high,
-        image_shape=image.shape if image is not None else None,
-        train_steps=train[0].max_episode_steps if train else None,
-        action_choices=env.action_spec.choices,
-        tasks=tuple(train[0].task_names) if train else (),
-    )
-
-
 def _without_video(settings: Any) -> Any:
     """Return the section of an env that is not asked for pictures for people."""
     settings = copy.deepcopy(settings)
@@ -445,25 +425,6 @@ def _without_video(settings: Any) -> Any:
     settings.video_cfg.save_video = False
     OmegaConf.set_readonly(settings, True)
     return settings
-
-
-def check_evaluation(env: Any) -> None:
-    """See to it, before training, that an env can be evaluated in.
-
-    Raises:
-        ValueError: its episodes cannot be chosen, or need not end.
-    """
-    name = env.options.env_type
-    if not env.chooses_starts:
-        raise ValueError(
-            f"env.eval.env_type {name} draws its initial states itself, so an evaluation cannot "
-            "have fixed episodes: use another env type there, such as metaworld or gymnasium"
-        )
-    if env.max_episode_steps is None:
-        raise ValueError(
-            f"nobody says how long an episode of an evaluation is: {name} has no step limit of its "
-            "own; set env.eval.max_episode_steps"
-        )
 
 
 def max_env_restarts(cfg: Any) -> int:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from rlinf.cli import main
-from rlinf.cli.collect_policy import PolicyExpert
 from rlinf.data.lerobot import LeRobotDataset, episodes
 from rlinf.envs import get_env_cls
 from rlinf.models import get_model
-from rlinf.workers.env.env_worker import describe_envs
+from rlinf.workers.env.describe_envs import describe_envs
+from rlinf.workers.env.policy_expert import PolicyExpert
 
 
 def collect(config, *overrides) -> int:
