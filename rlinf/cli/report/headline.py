@@ -44,7 +44,8 @@ def subtitle(record: RunRecord) -> str:
     parts = [task_of(record.config), record.recipe and f"recipe {record.recipe}"]
     algorithm = record.config.get("algorithm") or {}
     if algorithm.get("loss_type"):
-        parts.append(f"{algorithm.get('adv_type')} + {algorithm['loss_type']}")
+        both = (algorithm.get("adv_type"), algorithm["loss_type"])
+        parts.append(" + ".join(dict.fromkeys(name for name in both if name)))
     if record.began:
         began = datetime.datetime.fromtimestamp(record.began)
         parts.append(f"started {began:%Y-%m-%d %H:%M:%S}")

@@ -55,6 +55,7 @@ class DatasetLearner(Learner):
         self.steps = cfg.runner.local_update_steps
         self._order = SampleOrder(len(demos), named_seed(place.seed, "actor", "demonstrations"))
         self._position = 0
+        self._outcomes = demos.outcomes()
 
     def prepare(self, batch: EmbodiedBatch, env_ids: Sequence[int]) -> dict[str, float]:
         """Refuse rollouts: the data are all that is learned from."""
@@ -77,6 +78,7 @@ class DatasetLearner(Learner):
             "data/epochs": self._position / len(self.demos),
             "data/episodes": float(self.demos.num_episodes),
             "data/samples": float(len(self.demos)),
+            **{f"data/{name}": value for name, value in self._outcomes.items()},
         }
 
     # -- checkpoints ----------------------------------------------------------------------------
