@@ -84,14 +84,28 @@ class Players:
             return self.env.init_policy(spec)
         return self.rollout.init_worker(spec)
 
-    def play_rollout(self, task_weights: Sequence[float] | None = None) -> Calls:
+    def play_rollout(self, number: int, task_weights: Sequence[float] | None = None) -> Calls:
         """Begin a rollout.
 
         Args:
+            number: what `cut_rollout` knows it by.
             task_weights: how often tasks are played; None leaves it as it is.
         """
-        playing = self.env.interact(task_weights)
-        return (playing,) if self.together else (playing, self.rollout.generate())
+        playing = self.env.interact(task_weights, number)
+        return (playing,) if self.together else (playing, self.rollout.generate(number))
+
+    def cut_rollout(self, number: int, ranks: list[int]) -> WorkerGroupFuncResult:
+        """Let some of those who act end a rollout after the chunk under way.
+
+        Args:
+            number: of the rollout.
+            ranks: of the rollout group.
+        """
+        return self.rollout.execute_on(*ranks).cut_rollout(number)
+
+    def can_cut(self) -> bool:
+        """Return whether each env process has one process that acts for it, or acts itself."""
+        return self.env.world_size % self.rollout.world_size == 0
 
     def play_episodes(self, count: int) -> Calls:
         """Begin to play the first episodes of an evaluation."""

@@ -178,11 +178,14 @@ class EnvWorker(Checkpointed, Worker):
     # -- training rollouts ------------------------------------------------------------------------
 
     @Worker.timer("interact")
-    def interact(self, task_weights: Sequence[float] | None = None) -> dict[str, Any]:
+    def interact(
+        self, task_weights: Sequence[float] | None = None, number: int = 0
+    ) -> dict[str, Any]:
         """Play one rollout with the rollout group and send its half of it to the actor group.
 
         Args:
             task_weights: how often tasks are played from now on; None leaves it as it is.
+            number: what the driver knows the rollout by.
 
         Returns:
             Metrics of the episodes that ended, sums and counts, their outcomes if there are several
@@ -198,6 +201,7 @@ class EnvWorker(Checkpointed, Worker):
         metrics = _EpisodeMetrics(by_task=len(envs[0].task_names) > 1)
         actor = self.cfg.actor.group_name
         steps = 0
+        self._rollout_number = number
         self._begin_rollout(chunks)
         self._experts.begin_rollout(cfg.rollout_epoch, chunks)
         for epoch in range(cfg.rollout_epoch):
@@ -211,6 +215,8 @@ class EnvWorker(Checkpointed, Worker):
             for chunk in range(chunks):
                 for stage, env in enumerate(envs):
                     actions = self._recv_actions(stage, epoch, chunk)
+                    if not actions.shape[1]:
+                        continue
                     decision = self._experts.decide(stage, env.last_obs, actions, epoch, chunk)
                     actions = actions if decision is None else decision.actions
                     with self.worker_timer("env_step"):
@@ -221,6 +227,9 @@ class EnvWorker(Checkpointed, Worker):
                     self._experts.note_ends(stage, terms | truncs, cfg.auto_reset)
                     self._send_obs(stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage, env.reports_success)
+                if not actions.shape[1]:
+                    # Others wait for what there is: episodes go on in the next rollout.
+                    break
             for stage, recorder in enumerate(recorders):
                 self.send_to(
                     actor,
@@ -279,7 +288,12 @@ class EnvWorker(Checkpointed, Worker):
         )
 
     def _recv_actions(self, stage: int, epoch: int, chunk: int) -> torch.Tensor:
-        """Return the policy's actions `[B, C, A]` for the last observations of a stage."""
+        """Return the policy's actions for the last observations of a stage.
+
+        Returns:
+            `[B, C, A]`; without actions, C = 0, if the rollout ends with these observations, which
+            it does for all stages alike.
+        """
         return self._wait_actions(stage)
 
     def _end_epoch(self, epoch: int, chunks: int) -> None:

@@ -20,6 +20,15 @@ class AsyncPolicyHolder(PolicyHolder, Checkpointed):
         """Receive weights, which are taken up between two chunks; return their version."""
         return await asyncio.to_thread(self._staged.receive, self._receiver)
 
+    _cut_number: int | None = None
+
+    async def cut_rollout(self, number: int) -> None:
+        """End a rollout after the chunk under way, unless it has ended; others wait for it."""
+        self._cut_number = number
+
+    def _is_cut(self) -> bool:
+        return self._cut_number == self._rollout_number
+
     async def checkpoint_written(self, folder: str, wait: bool = False) -> bool:
         """Return whether the part of this worker is on the disk; see `Checkpointed`."""
         return await asyncio.to_thread(Checkpointed.checkpoint_written, self, folder, wait)
