@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from rlinf.cli.report.headline import Tile, last_evaluation
 from rlinf.cli.report.pieces import cell, table, tile_grid
 from rlinf.cli.report.run_record import RunRecord
+from rlinf.data.demonstrations.rewards import reward_settings
 from rlinf.utils.numbers import number, percent
 
 _REPLAY, _DEMOS, _DATA = "train/replay_buffer", "train/demo_buffer", "train/data"
@@ -59,10 +61,15 @@ def _ages(record: RunRecord) -> list[Tile]:
     oldest = max((line[name] for line in record.metrics if name in line), default=0.0)
     dropped = sum(line.get("rollout/stale_dropped", 0.0) for line in record.metrics)
     note = f"mean; at most {number(int(oldest))}, allowed is {number(allowed)}"
-    return [
+    out = [
         Tile("policy age", number(sum(ages) / len(ages), 3), note),
         Tile("dropped as stale", number(int(dropped)), "env steps, too old to learn from"),
     ]
+    parts = sum(line.get("rollout/handed_over_early", 0.0) for line in record.metrics)
+    if parts:
+        note = "parts of rollouts of slow processes that all others waited for"
+        out.append(Tile("handed over early", number(int(parts)), note))
+    return out
 
 
 def _values(record: RunRecord) -> list[Tile]:
@@ -75,8 +82,8 @@ def _values(record: RunRecord) -> list[Tile]:
     target = record.latest(f"{prefix}q_targets")
     heads = []
     while (value := record.latest(f"{prefix}q_values_{len(heads) + 1}")) is not None:
-        heads.append(number(value))
-    words = [] if target is None else [f"targets {number(target)}"]
+        heads.append(number(value, 3))
+    words = [] if target is None else [f"targets {number(target, 3)}"]
     words += [f"heads {', '.join(heads)}"] if len(heads) > 1 else []
     out = [Tile("Q-values", number(record.latest(f"{prefix}q_values")), "; ".join(words))]
     for name, label, note in (
@@ -121,11 +128,21 @@ def _sources(record: RunRecord) -> str:
         size = record.latest(f"{_REPLAY}/added_samples")
         rows.append(("own, in training", own, size, *_outcome(record, "env")))
     found = last_evaluation(record)
+    note = ""
     if found.get("eval/episodes"):
-        outcome = found.get("eval/success_once"), found.get("eval/return")
+        total = found.get("eval/return")
+        if not _same_reward(record.config.get("env") or {}):
+            total, note = None, '<p class="note">The evaluation has another reward.</p>'
+        outcome = found.get("eval/success_once"), total
         rows.append(("own, last evaluation", found["eval/episodes"], None, *outcome))
     head = ["", "episodes", "transitions", "success", "mean return"]
-    return table(head, (_row(*row) for row in rows))
+    return table(head, (_row(*row) for row in rows)) + note
+
+
+def _same_reward(envs: dict[str, Any]) -> bool:
+    """Return whether returns of training and evaluation can be compared."""
+    train, evaluation = (reward_settings(envs.get(part) or {}) for part in ("train", "eval"))
+    return all(evaluation.get(key, value) == value for key, value in train.items())
 
 
 def _outcome(record: RunRecord, prefix: str) -> tuple[float | None, float | None]:

@@ -67,13 +67,26 @@ def test_demonstrations_stand_beside_own_episodes():
         assert row in table
 
 
+def test_returns_of_another_reward_are_not_compared():
+    envs = {"env": {"train": {"reward": "success"}, "eval": {"reward": "dense"}}}
+    found = {"eval/episodes": 8.0, "eval/success_once": 0.5, "eval/return": 900.0}
+    page = section(SAC | DEMOS, config=envs, evaluation=found)
+    row = "<td>own, last evaluation</td><td>8</td><td>–</td><td>50.0%</td><td>–</td>"
+    assert row in page and "another reward" in page
+    envs["env"]["eval"]["reward"] = "success"
+    page = section(SAC | DEMOS, config=envs, evaluation=found)
+    assert "<td>900</td>" in page and "another reward" not in page
+
+
 def test_ages_of_an_asynchronous_run():
     ages = [
         {"rollout/policy_age": 0.5, "rollout/policy_age_max": 1.0, "rollout/stale_dropped": 0.0},
         {"rollout/policy_age": 1.5, "rollout/policy_age_max": 3.0, "rollout/stale_dropped": 12.0},
     ]
+    ages[1]["rollout/handed_over_early"] = 2.0
     page = section(*ages, config={"algorithm": {"max_policy_age": 3}})
     assert "mean; at most 3, allowed is 3" in page and ">12<" in page
+    assert ">2<" in page and "parts of rollouts of slow processes" in page
     assert '<div class="value">1</div>' in page
     assert section(*ages, config={"algorithm": {"max_policy_age": 0}}) == ""
 
