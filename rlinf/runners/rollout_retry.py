@@ -16,10 +16,9 @@ from rlinf.scheduler import (
     wait_all,
     wait_restarted,
 )
+from rlinf.scheduler.worker.handle import Ended
 
 Calls = Sequence[WorkerGroupFuncResult]
-Ended = Callable[[WorkerGroupFuncResult, int], None]
-"""Is told of each rank on which a call has ended."""
 
 
 class RolloutRetry:
