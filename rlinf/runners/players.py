@@ -16,6 +16,7 @@ from rlinf.scheduler import (
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.env.acting_env_worker import ActingEnvWorker
 from rlinf.workers.env.async_acting_env_worker import AsyncActingEnvWorker
+from rlinf.workers.env.async_env_worker import AsyncEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.async_multi_step_rollout_worker import AsyncMultiStepRolloutWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
@@ -36,7 +37,8 @@ def launch_players(
     """
     ahead = policy_age(cfg) > 0
     acting_env_worker = AsyncActingEnvWorker if ahead else ActingEnvWorker
-    env_worker = acting_env_worker if cfg.rollout.in_env_process else EnvWorker
+    plain_env_worker = AsyncEnvWorker if ahead else EnvWorker
+    env_worker = acting_env_worker if cfg.rollout.in_env_process else plain_env_worker
     env = env_worker.create_group(cfg).launch(
         cluster, name=cfg.env.group_name, placement_strategy=placement.get_strategy("env")
     )

@@ -15,9 +15,10 @@ import torch
 from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.scheduler import WorkerDied, new_deaths
 from rlinf.workers.env.async_acting_env_worker import AsyncActingEnvWorker
+from rlinf.workers.env.async_env_worker import AsyncEnvWorker
 from rlinf.workers.rollout.async_multi_step_rollout_worker import AsyncMultiStepRolloutWorker
 from tests.e2e_tests.embodied.test_env_crashes import SHORT, Mortal, pids_of
-from tests.e2e_tests.embodied.workers import Actor, Env
+from tests.e2e_tests.embodied.workers import Actor
 from tests.long_tests import long_test
 
 CHUNKS = 20
@@ -25,7 +26,7 @@ CHUNKS = 20
 ALIKE = "cluster.component_placement={actor:0,rollout:1,env:1}"
 APART = "cluster.component_placement={actor:0,rollout:2,env:0-1}"
 ENVS = {"acting": (AsyncActingEnvWorker, ())}
-ROLLOUT = {"env": (Env, ()), "rollout": (AsyncMultiStepRolloutWorker, ())}
+ROLLOUT = {"env": (AsyncEnvWorker, ()), "rollout": (AsyncMultiStepRolloutWorker, ())}
 
 
 def long(*values: Any) -> Any:
@@ -207,7 +208,7 @@ class LookingActor(Actor):
     ("place", "workers"),
     [
         (TWO_ALIKE, {"acting": (StuckEnv, ())}),
-        (TWO_APART, {"env": (Env, ()), "rollout": (StuckRollout, ())}),
+        (TWO_APART, {**ROLLOUT, "rollout": (StuckRollout, ())}),
     ],
     ids=["acting_envs", "rollout_workers"],
 )
