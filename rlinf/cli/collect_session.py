@@ -197,7 +197,7 @@ class CollectSession:
         if found.dropped:
             print(f"left out because of a NaN: {found.dropped}")
         print(f"look at it: python -m rlinf.data.lerobot info {self._folder}")
-        if self._cfg.runner.task_type == "offline":
+        if self._cfg.runner.task_type in ("offline", "reward_model"):
             print(f"learn from it: rlinf train {self._name} data.train_data_paths=[{self._folder}]")
 
 

@@ -25,7 +25,7 @@ ACTIONS = "actions"
 NO_ACTIONS = (0, 1)
 """Shape `[C, A]` of actions that say: the rollout ends here, before its last chunk."""
 ENV_TRAJECTORY = "env trajectory"
-"""Tag of an `EnvTrajectory`, from env to actor."""
+"""Tag of an `EnvTrajectory`, from env to actor; with a reward model, by way of reward workers."""
 POLICY_TRAJECTORY = "policy trajectory"
 """Tag of a `PolicyTrajectory`, from rollout to actor."""
 EVALUATION = "eval"

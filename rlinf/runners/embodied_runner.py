@@ -12,6 +12,7 @@ from rlinf.runners.agreement import AgreementGate
 from rlinf.runners.farewell import next_step
 from rlinf.runners.fingerprints import RunFingerprints
 from rlinf.runners.playing_runner import PlayingRunner
+from rlinf.runners.reward_group import reward_metrics
 from rlinf.runners.rollout_queue import RolloutQueue
 from rlinf.runners.task_starts import TaskStarts
 from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
@@ -37,15 +38,23 @@ class EmbodiedRunner(PlayingRunner):
         actor: group of `EmbodiedFSDPActor`.
         rollout: group of `MultiStepRolloutWorker`; the same group as `env` if that one acts.
         env: group of `EnvWorker`, or of `ActingEnvWorker`.
+        reward: group of `EmbodiedRewardWorker`; None if rewards are those of the env.
     """
 
-    def __init__(self, cfg: Any, actor: WorkerGroup, rollout: WorkerGroup, env: WorkerGroup):
+    def __init__(
+        self,
+        cfg: Any,
+        actor: WorkerGroup,
+        rollout: WorkerGroup,
+        env: WorkerGroup,
+        reward: WorkerGroup | None = None,
+    ):
         limits = [n for n in (cfg.runner.max_epochs, cfg.runner.max_steps) if n > 0]
         if not limits and not cfg.runner.only_eval:
             raise ValueError("set runner.max_epochs or runner.max_steps: the run has no end")
         if cfg.runner.only_eval and cfg.env.eval is None:
             raise ValueError("runner.only_eval needs an env.eval section, and there is none")
-        super().__init__(cfg, actor, rollout, env, _BEST_METRICS)
+        super().__init__(cfg, actor, rollout, env, _BEST_METRICS, reward=reward)
         self._ahead: int = 0 if cfg.runner.only_eval else policy_age(cfg)
         self.starts = TaskStarts(cfg)
         parts = hands_over_parts(cfg) and self.players.can_cut()
@@ -75,7 +84,9 @@ class EmbodiedRunner(PlayingRunner):
             self._episode_steps = spec.train_steps
             self.starts.begin(spec.tasks)
         wait_all(
-            self.players.init_policy(spec), self.actor.init_worker(spec, self._optimiser_steps())
+            self.players.init_policy(spec),
+            *self.players.init_reward(spec),
+            self.actor.init_worker(spec, self._optimiser_steps()),
         )
 
     def init_workers(self) -> None:
@@ -122,7 +133,7 @@ class EmbodiedRunner(PlayingRunner):
         played = rollout.calls
         results = played[0].wait()
         times = {"time/generate_rollouts": time.perf_counter() - begin}
-        for role, futures in zip(("env", "rollout"), played, strict=False):
+        for role, futures in zip(self.players.roles, played, strict=True):
             for tag, seconds in self._durations(futures).items():
                 times[f"time/{role}/{tag}"] = seconds
         self.env_steps += sum(result["env_steps"] for result in results)
@@ -130,6 +141,8 @@ class EmbodiedRunner(PlayingRunner):
         metrics["env/restarts"] = metrics.get("env/restarts", 0.0) + self.retry.restarts
         if self._ahead:
             metrics["rollout/handed_over_early"] = float(len(rollout.cut))
+        if self.players.reward is not None:
+            metrics |= reward_metrics(played[-1].wait())
         return metrics, times
 
     def _durations(self, played: WorkerGroupFuncResult) -> dict[str, float]:

@@ -18,7 +18,7 @@ def require_datasets(cfg: Any) -> None:
     Workers on other machines may see other folders, so only runs on one machine are looked at.
 
     Args:
-        cfg: checked configuration of task type `offline`.
+        cfg: checked configuration of task type `offline` or `reward_model`.
 
     Raises:
         SystemExit: says what is missing and how to make it.
@@ -68,7 +68,7 @@ def require_demonstrations(cfg: Any) -> None:
 
 def _how(cfg: Any, path: str) -> str:
     """Return how to make a dataset, if the config is one to collect with."""
-    if cfg.env.train is None:
+    if cfg.env is None or cfg.env.train is None:
         return ""
     own = cfg.collect is not None and cfg.collect.save_dir == path
     where = "" if own else f" collect.save_dir={path}"

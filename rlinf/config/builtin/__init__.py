@@ -15,6 +15,7 @@ MODULES = {
         "rlinf.models.causal_lm.config": ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
         "rlinf.models.embodiment.cnn_policy.config": ("cnn_policy",),
         "rlinf.models.embodiment.mlp_policy.config": ("mlp_policy",),
+        "rlinf.models.embodiment.reward_model.config": ("mlp_reward_model", "cnn_reward_model"),
     },
     "reward": {
         "rlinf.config.builtin.rewards": (
@@ -29,6 +30,7 @@ MODULES = {
     "loss": {
         "rlinf.workers.actor.imitation.config": ("embodied_bc",),
         "rlinf.workers.actor.offline.config": ("offline_iql",),
+        "rlinf.workers.actor.reward_model.config": ("reward_model",),
         "rlinf.config.schema.dagger": ("embodied_dagger",),
         "rlinf.config.schema.off_policy": (
             "embodied_crossq",

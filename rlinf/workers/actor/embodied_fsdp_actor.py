@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlinf.config.acting import acting_group
+from rlinf.config.scoring import env_trajectory_sender
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.data.embodied_messages import ENV_TRAJECTORY, POLICY_TRAJECTORY
 from rlinf.data.env_share import env_ids
@@ -68,7 +69,7 @@ class EmbodiedFSDPActor(Actor):
         of_env, of_policy = [], []
         for part in parts:
             for group, tag, received in (
-                (cfg.env.group_name, ENV_TRAJECTORY, of_env),
+                (env_trajectory_sender(cfg), ENV_TRAJECTORY, of_env),
                 (acting_group(cfg), POLICY_TRAJECTORY, of_policy),
             ):
                 received.append(

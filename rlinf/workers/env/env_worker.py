@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from rlinf.config.scoring import env_trajectory_receiver, uses_reward_model
 from rlinf.data.embodied import split_trajectory
 from rlinf.data.embodied_messages import (
     ACTIONS,
@@ -183,6 +184,8 @@ class EnvWorker(Checkpointed, Worker):
     ) -> dict[str, Any]:
         """Play one rollout with the rollout group and send its half of it to the actor group.
 
+        With a reward model, that half goes to the reward group, which sends it on.
+
         Args:
             task_weights: how often tasks are played from now on; None leaves it as it is.
             number: what the driver knows the rollout by.
@@ -199,7 +202,7 @@ class EnvWorker(Checkpointed, Worker):
         self._onload(cfg, envs)
         chunks = rollout_steps(cfg, envs[0].max_episode_steps) // self._chunk_len
         metrics = _EpisodeMetrics(by_task=len(envs[0].task_names) > 1)
-        actor = self.cfg.actor.group_name
+        receiver, scored = env_trajectory_receiver(self.cfg), uses_reward_model(self.cfg)
         steps = 0
         self._rollout_number = number
         self._begin_rollout(chunks)
@@ -207,7 +210,7 @@ class EnvWorker(Checkpointed, Worker):
         for epoch in range(cfg.rollout_epoch):
             self._begin_epoch()
             recorders = [
-                TrajectoryRecorder(self._fresh[stage] or env.is_start)
+                TrajectoryRecorder(self._fresh[stage] or env.is_start, env.reports_success)
                 for stage, env in enumerate(envs)
             ]
             for stage, env in enumerate(envs):
@@ -224,6 +227,8 @@ class EnvWorker(Checkpointed, Worker):
                     recorders[stage].add(
                         actions, rewards, terms, truncs, infos, cfg.auto_reset, decision
                     )
+                    if scored:
+                        recorders[stage].add_outcome(obs[-1], infos[-1])
                     self._experts.note_ends(stage, terms | truncs, cfg.auto_reset)
                     self._send_obs(stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage, env.reports_success)
@@ -232,7 +237,7 @@ class EnvWorker(Checkpointed, Worker):
                     break
             for stage, recorder in enumerate(recorders):
                 self.send_to(
-                    actor,
+                    receiver,
                     None,
                     recorder.finish(),
                     route_key=(epoch, stage),

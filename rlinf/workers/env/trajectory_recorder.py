@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlinf.data.embodied import EnvTrajectory
+from rlinf.data.embodied import EnvTrajectory, UnscoredTrajectory
+from rlinf.data.embodied_messages import tensors_of
 from rlinf.workers.env.supervision import Decision
 
 
@@ -17,14 +18,19 @@ class TrajectoryRecorder:
 
     Args:
         begins: whether the first chunk begins an episode in every env.
+        keeps_success: for a trajectory that a reward model scores, whether envs say when a task is
+            solved.
 
     Attributes:
         env_steps: actions carried out so far.
     """
 
-    def __init__(self, begins: bool) -> None:
+    def __init__(self, begins: bool, keeps_success: bool = False) -> None:
         self._begins: bool | Tensor = begins
         self._chunks: list[dict[str, Tensor]] = []
+        self._outcomes: list[dict[str, Tensor]] = []
+        self._success: list[Tensor] = []
+        self._keeps_success = keeps_success
         self.env_steps = 0
 
     def add(
@@ -81,8 +87,32 @@ class TrajectoryRecorder:
         self._begins = ended if resets else False
         self.env_steps += int(valid.sum())
 
+    def add_outcome(self, obs: Mapping[str, Any], infos: Mapping[str, Any]) -> None:
+        """Add what a chunk led to, for a reward model.
+
+        Args:
+            obs: the last observations that it returned; the first ones of new episodes, where old
+                ones ended and were reset.
+            infos: of its last action.
+        """
+        outcome = tensors_of(obs)
+        if "final_observation" in infos:
+            ended, final = infos["_final_observation"], infos["final_observation"]
+            outcome = {
+                name: torch.where(ended.view(-1, *[1] * (value.dim() - 1)), final[name], value)
+                for name, value in outcome.items()
+            }
+        self._outcomes.append(outcome)
+        self._success.append(infos["success"])
+
     def finish(self) -> EnvTrajectory:
-        """Return the whole stage."""
-        return EnvTrajectory(
-            **{name: torch.stack([c[name] for c in self._chunks]) for name in self._chunks[0]}
-        )
+        """Return the whole stage; with observations, if any were added for a reward model."""
+        content = _stacked(self._chunks)
+        if not self._outcomes:
+            return EnvTrajectory(**content)
+        success = torch.stack(self._success) if self._keeps_success else None
+        return UnscoredTrajectory(**content, outcomes=_stacked(self._outcomes), success=success)
+
+
+def _stacked(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
