@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlinf.config import Problem
+from rlinf.config.env_plugins import is_folder
 
 
 class _Kind(NamedTuple):
@@ -45,6 +46,10 @@ _KINDS = {
     "ckpt_path": _Kind(
         "a checkpoint, a run, an exported folder, or a file of weights", "correct the path"
     ),
+    "expert": _Kind(
+        "a registered expert, or the folder of a run, of a checkpoint or of an exported policy",
+        "correct the path, or train the expert first",
+    ),
     "resume_dir": _Kind(
         "a checkpoint `.../global_step_<N>`, or auto", "correct the path, or set auto"
     ),
@@ -81,6 +86,8 @@ def _missing(node: Any, path: str, kinds: dict[str, _Kind]) -> Iterator[Problem]
 
 def _is_there(key: str, name: str) -> bool:
     if key == "resume_dir" and name == "auto":
+        return True
+    if key == "expert" and not is_folder(name):
         return True
     if key == "tokenizer_model" and name.partition(":")[0] == "characters":
         return True

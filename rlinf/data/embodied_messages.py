@@ -22,6 +22,8 @@ OBSERVATIONS = "obs"
 """Tag of observations, from env to rollout."""
 ACTIONS = "actions"
 """Tag of actions `[B, C, A]`, from rollout to env."""
+NO_ACTIONS = (0, 1)
+"""Shape `[C, A]` of actions that say: the rollout ends here, before its last chunk."""
 ENV_TRAJECTORY = "env trajectory"
 """Tag of an `EnvTrajectory`, from env to actor; with a reward model, by way of reward workers."""
 POLICY_TRAJECTORY = "policy trajectory"

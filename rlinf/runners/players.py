@@ -17,6 +17,7 @@ from rlinf.scheduler import (
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.env.acting_env_worker import ActingEnvWorker
 from rlinf.workers.env.async_acting_env_worker import AsyncActingEnvWorker
+from rlinf.workers.env.async_env_worker import AsyncEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.async_multi_step_rollout_worker import AsyncMultiStepRolloutWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
@@ -37,7 +38,8 @@ def launch_players(
     """
     ahead = policy_age(cfg) > 0
     acting_env_worker = AsyncActingEnvWorker if ahead else ActingEnvWorker
-    env_worker = acting_env_worker if cfg.rollout.in_env_process else EnvWorker
+    plain_env_worker = AsyncEnvWorker if ahead else EnvWorker
+    env_worker = acting_env_worker if cfg.rollout.in_env_process else plain_env_worker
     env = env_worker.create_group(cfg).launch(
         cluster, name=cfg.env.group_name, placement_strategy=placement.get_strategy("env")
     )
@@ -110,18 +112,35 @@ class Players:
         rollout = [] if self.together else ["rollout"]
         return ["env", *rollout, *([] if self.reward is None else ["reward"])]
 
-    def play_rollout(self, task_weights: Sequence[float] | None = None) -> Calls:
+    def play_rollout(self, number: int, task_weights: Sequence[float] | None = None) -> Calls:
         """Begin a rollout.
 
         Args:
+            number: what `cut_rollout` knows it by.
             task_weights: how often tasks are played; None leaves it as it is.
         """
-        calls = [self.env.interact(task_weights)]
+        calls = [self.env.interact(task_weights, number)]
         if not self.together:
-            calls.append(self.rollout.generate())
+            calls.append(self.rollout.generate(number))
         if self.reward is not None:
             calls.append(self.reward.compute_rewards())
         return tuple(calls)
+
+    def cut_rollout(self, number: int, ranks: list[int]) -> WorkerGroupFuncResult:
+        """Let some of those who act end a rollout after the chunk under way.
+
+        Args:
+            number: of the rollout.
+            ranks: of the rollout group.
+        """
+        return self.rollout.execute_on(*ranks).cut_rollout(number)
+
+    def can_cut(self) -> bool:
+        """Return whether an env process can end a rollout without others.
+
+        It has one process that acts for it, or acts itself, and nobody scores it with others.
+        """
+        return self.reward is None and self.env.world_size % self.rollout.world_size == 0
 
     def play_episodes(self, count: int) -> Calls:
         """Begin to play the first episodes of an evaluation."""

@@ -61,6 +61,15 @@ class Demonstrations:
         """The frame after the last one of each frame's episode, int64 `[N]`."""
         return self.begins[1:].repeat_interleave(self.begins.diff())
 
+    def outcomes(self) -> dict[str, float]:
+        """Return what the episodes came to: mean `return` and share of `success`, where known."""
+        found = {}
+        if self.rewards is not None:
+            found["return"] = float(self.rewards.sum()) / self.num_episodes
+        if self.success is not None:
+            found["success_once"] = float(self.success.float().mean())
+        return found
+
     def to(self, device: torch.device) -> Demonstrations:
         """Return this with all but pictures, which stay on the host, on a device."""
 

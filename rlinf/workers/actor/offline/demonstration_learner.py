@@ -41,3 +41,8 @@ class DemonstrationLearner(DatasetLearner):
             )
         if initial_weights(cfg) is None:
             model.update_normalizer(demos.obs)
+
+    def data_metrics(self) -> dict[str, float]:
+        """Say also what the episodes came to."""
+        outcomes = {f"data/{name}": value for name, value in self.demos.outcomes().items()}
+        return super().data_metrics() | outcomes
