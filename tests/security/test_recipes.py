@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 
 from rlinf.cli import main
-from rlinf.config.resolvers import ALLOW_VARIABLES, register_resolvers
+from rlinf.config.resolvers import ALLOW_VARIABLES, READABLE_VARIABLES, register_resolvers
 
 SECRET = "hunter2-of-the-environment"
 RECIPE = """
@@ -79,3 +79,9 @@ def test_no_hydra_is_allowed_that_was_not_tested():
     line = next(line for line in project.read_text().splitlines() if "hydra-core" in line)
     specifier = Requirement(line.split('"')[1]).specifier
     assert "1.3.7" not in specifier and metadata.version("hydra-core") in specifier
+
+
+def test_the_list_in_the_documentation_is_true():
+    page = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+    section = page.read_text().split("## Environment variables")[1].split("## ")[0]
+    assert all(f"`{name}`" in section for name in (*READABLE_VARIABLES, ALLOW_VARIABLES))
