@@ -53,10 +53,12 @@ def make_token(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def close_to_others(path: Path) -> None:
-    """Take the rights of others to a file or folder of this user."""
+    """Take the rights of others to a file or folder of this user, where that is possible."""
     found = path.stat()
     if found.st_uid == os.geteuid() and found.st_mode & 0o077:
-        path.chmod(found.st_mode & 0o700)
+        # Some file systems have no rights to take; `rlinf doctor` says so.
+        with contextlib.suppress(OSError):
+            path.chmod(found.st_mode & 0o700)
 
 
 def use_token(address: str, environ: MutableMapping[str, str] = os.environ) -> None:

@@ -53,7 +53,7 @@ class Judge:
         try:
             if self._sandbox is None:
                 self._sandbox = Sandbox(
-                    "", self._limits, layers=self._layers, require=self._require
+                    None, self._limits, layers=self._layers, require=self._require
                 )
             return self._run(self._sandbox, program, check, seconds)
         except SandboxUnavailable:

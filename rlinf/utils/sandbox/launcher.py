@@ -15,7 +15,7 @@ from typing import Any
 
 from rlinf.utils.processes.frames import read_frame, write_frame
 from rlinf.utils.processes.lifetime import adopt_orphans, die_with_parent
-from rlinf.utils.sandbox import check_process, inside, namespaces, program, readable
+from rlinf.utils.sandbox import inside, namespaces, program, readable
 from rlinf.utils.sandbox.confine import keep_descriptors
 from rlinf.utils.sandbox.watch import Watch
 
@@ -47,6 +47,11 @@ class Launcher:
         self._settings = settings
         self._read_fd, self._write_fd = read_fd, write_fd
         self._watch: Watch | None = None
+        if settings["checks"]:
+            # Parsers take their time to load: only where they are used, and before any fork.
+            from rlinf.utils.sandbox import check_process
+
+            self._check_process = check_process
         self._own = namespaces.Entered("not asked for")
         if "namespaces" in settings["layers"]:
             self._own = namespaces.enter()
@@ -143,7 +148,7 @@ class Launcher:
         if question.get("probe"):
             return None
         if question.get("check") is not None:
-            return lambda: check_process.work(question["check"])
+            return lambda: self._check_process.work(question["check"])
         return lambda: program.work(self._code, question)
 
     def _prepare_user(self) -> str:

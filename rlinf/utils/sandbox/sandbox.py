@@ -67,7 +67,7 @@ class Sandbox:
     other files, or act as root. Each run is a fresh process, and all it has left behind is killed.
 
     Args:
-        code: the program.
+        code: the program; None for a sandbox that runs checks of other programs.
         limits: what each run may use.
         layers: what confines it; for tests.
         require: guarantees that must hold, see `rlinf.utils.sandbox.confine.GUARANTEES`.
@@ -82,7 +82,7 @@ class Sandbox:
 
     def __init__(
         self,
-        code: str,
+        code: str | None,
         limits: Limits | None = None,
         *,
         layers: Collection[str] = LAYERS,
@@ -100,7 +100,8 @@ class Sandbox:
         )
         try:
             hello = {
-                "code": code,
+                "code": code or "",
+                "checks": code is None,
                 "layers": list(layers),
                 "folder": folder,
                 "start_seconds": START_SECONDS,
