@@ -17,10 +17,8 @@ from rlinf.utils.processes.frames import read_frame, write_frame
 from rlinf.utils.processes.lifetime import adopt_orphans, die_with_parent
 from rlinf.utils.sandbox import inside, namespaces, program, readable
 from rlinf.utils.sandbox.confine import keep_descriptors
+from rlinf.utils.sandbox.protocol import MESSAGE, RESULT, START
 from rlinf.utils.sandbox.watch import Watch
-
-MESSAGE, RESULT = b"m", b"r"
-"""First byte of what is answered: a message of the program, or, once it has ended, the result."""
 
 
 def main(read_fd: int, write_fd: int, parent: int) -> None:
@@ -73,10 +71,10 @@ class Launcher:
     def _answer(self, frame: bytes) -> bytes:
         """Start a run, hand a message to it, or end it; return what is told."""
         kind, body = frame[:1], frame[1:]
-        if kind == b"s":
+        if kind == START:
             self._watch = self._start(json.loads(body))
             message = self._watch.until_message()
-        elif kind == b"m":
+        elif kind == MESSAGE:
             assert self._watch is not None
             message = self._watch.until_message(body)
         else:
@@ -112,7 +110,7 @@ class Launcher:
         """
         stdin = os.memfd_create("stdin")
         with open(stdin, "wb", closefd=False) as file:
-            file.write(question.get("stdin", "").encode())
+            file.write(question.get("stdin", "").encode(errors="replace"))
         os.lseek(stdin, 0, os.SEEK_SET)
         # From the child: standard output, standard error, replies, and how it was set up.
         pipes = [os.pipe() for _ in range(4)]
@@ -155,7 +153,7 @@ class Launcher:
         """Make it possible for programs of root to be another user; return why it is not."""
         if "user" not in self._settings["layers"]:
             return "not asked for"
-        if os.geteuid() != 0 or self._own.users:
+        if os.geteuid() != 0:
             return ""
         needed = readable.python_paths()
         if namespaces.readable_to_all(needed):
@@ -166,4 +164,4 @@ class Launcher:
             namespaces.open_way(needed)
         except OSError as error:
             return f"other users cannot read this Python: {error}"
-        return ""
+        return "" if namespaces.readable_to_all(needed) else "other users cannot read this Python"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import stat
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,8 @@ def _unshare() -> Entered:
             return Entered(mounts=True)
         if library.unshare(kinds) == 0:
             return Entered()
+        # In a namespace of users root could not become another one.
+        return Entered(f"unshare: {os.strerror(ctypes.get_errno())}")
     if library.unshare(kinds | _USER) != 0:
         return Entered(f"unshare: {os.strerror(ctypes.get_errno())}")
     try:
@@ -92,7 +95,8 @@ def open_way(paths: Collection[str]) -> None:
         held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in inside]
         _mount("tmpfs", str(parent), "tmpfs", 0, "mode=755,size=64k")
         for path, descriptor in held:
-            path.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir() if stat.S_ISDIR(os.fstat(descriptor).st_mode) else path.touch()
             _mount(f"/proc/self/fd/{descriptor}", str(path), "", _BIND | _RECURSIVE)
             os.close(descriptor)
 
@@ -104,10 +108,11 @@ def closed_parent(path: Path) -> Path | None:
 
 def readable_to_all(paths: Iterable[str]) -> bool:
     """Return whether a stranger can read some files and folders."""
-    resolved = [Path(path).resolve() for path in paths]
-    return all(
-        closed_parent(path) is None and bool(path.stat().st_mode & 0o004) for path in resolved
-    )
+    for path in (Path(path).resolve() for path in paths):
+        needed = 0o005 if path.is_dir() else 0o004
+        if closed_parent(path) is not None or path.stat().st_mode & needed != needed:
+            return False
+    return True
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:

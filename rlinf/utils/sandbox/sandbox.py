@@ -13,6 +13,7 @@ from typing import Any
 from rlinf.utils.processes.child import ChildFailed, ChildProcess
 from rlinf.utils.sandbox import values
 from rlinf.utils.sandbox.confine import GUARANTEES, LAYERS, Enforced
+from rlinf.utils.sandbox.protocol import END, MESSAGE, START
 
 START_SECONDS = 30.0
 GRACE_SECONDS = 5.0
@@ -212,7 +213,7 @@ class Session:
         self._result: RunResult | None = None
         self._message = b""
         self._problem = ""
-        self._exchange(b"s" + json.dumps(question).encode())
+        self._exchange(START + json.dumps(question).encode())
 
     @property
     def ended(self) -> bool:
@@ -241,12 +242,12 @@ class Session:
     def send(self, message: bytes) -> None:
         """Send a message and wait for the next one; does nothing once the program has ended."""
         if self._result is None and not self._problem:
-            self._exchange(b"m" + message)
+            self._exchange(MESSAGE + message)
 
     def end(self) -> RunResult:
         """Let the program end, in its time, and return what became of it."""
         if self._result is None:
-            self._exchange(b"e")
+            self._exchange(END)
         assert self._result is not None
         if self._problem:
             said = f"{self._result.stderr}\n{self._problem}".strip()
@@ -256,7 +257,7 @@ class Session:
     def _exchange(self, question: bytes) -> None:
         left = max(0.0, self._deadline - time.monotonic())
         answer = self._ask(question, left + GRACE_SECONDS)
-        if answer[:1] == b"m":
+        if answer[:1] == MESSAGE:
             self._message = answer[1:]
             return
         told = json.loads(answer[1:])
