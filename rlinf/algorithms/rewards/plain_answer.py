@@ -11,8 +11,8 @@ import re
 
 _FUNCTIONS = frozenset(
     """Abs Max Min Rational Integer abs max min pow round ceiling floor sign factorial binomial
-    gamma sqrt cbrt root exp log ln log10 erf sin cos tan sec csc cot asin acos atan atan2 sinh cosh tanh
-    asinh acosh atanh arcsin arccos arctan""".split()
+    gamma sqrt cbrt root exp log ln log10 erf sin cos tan sec csc cot asin acos atan atan2 sinh cosh
+    tanh asinh acosh atanh arcsin arccos arctan""".split()
 )
 """What may be called: functions of numbers."""
 
