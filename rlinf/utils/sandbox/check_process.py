@@ -69,9 +69,9 @@ def _run(check: str, channel: _Channel) -> tuple[str, str]:
         exec(compile(check, "check.py", "exec"), namespace)
     except _Refused as error:
         return "refused", str(error)
-    except ImportError as error:
-        return "refused", f"{error}; a check can import installed packages only"
     except BaseException as error:
+        if isinstance(error, ImportError) and error is not channel.raised:
+            return "refused", f"{error}; a check can import installed packages only"
         return "failed", f"{type(error).__name__}: {error}"
     if not channel.asked:
         return "refused", "it never asks the program for a value"
@@ -113,11 +113,13 @@ class _Channel:
 
     Attributes:
         asked: whether it has given more than its objects.
+        raised: the last exception of the program.
         refused: what of the check cannot be judged, if anything.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self.raised: Exception | None = None
         self.refused = ""
 
     def ask(self, kind: str, **request: Any) -> Any:
@@ -134,7 +136,8 @@ class _Channel:
         if kind != "get" or not isinstance(told.get("value"), ProgramObject):
             self.asked = True
         if "raised" in told:
-            raise _exception(*told["raised"])
+            self.raised = _exception(*told["raised"])
+            raise self.raised
         return told["value"]
 
     def refuse(self, why: str) -> _Refused:

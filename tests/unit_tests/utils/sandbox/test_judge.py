@@ -20,7 +20,8 @@ TABLE = {1: (2, {3})}
 def pair(a, b=0): return a, b
 def count(n): yield from range(n)
 def fail(kind): raise kind_of(kind)("said")
-def kind_of(name): return {"value": ValueError, "own": type("Own", (Exception,), {})}[name]
+class Own(Exception): pass
+def kind_of(name): return {"value": ValueError, "import": ImportError, "own": Own}[name]
 class Stack:
     def __init__(self, *items): self.items, self.name = list(items), "stack"
     def push(self, item): self.items.append(item); return self
@@ -58,6 +59,7 @@ FAIL = [
     "assert nothing(1) == 1",
     "assert pair(1) == [1, 0]",
     "fail('value')",
+    "fail('import')",
     "items = [2, 1]\nsort_in_place(items)\nassert items == [1, 2]",
     "raise SystemExit(0) if pair(1) else None",
     "assert math.isclose(pair(1)[0], 2)",
