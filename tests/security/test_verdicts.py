@@ -85,6 +85,18 @@ def solve(x): return 2 if "solve(1) ==" + " 2" in texts else 3""",
     "nests its answer": FRAMES + "def solve(x): write(frame(b'[' * 500_000)); os._exit(0)",
     "announces a message without end": FRAMES
     + "def solve(x): write(struct.pack('<Q', 1 << 62) + b'x' * 1000); os._exit(0)",
+    "returns a number that no float can hold": "def solve(x): return 10**400",
+    "ends the loops of the check": "def solve(x): raise StopIteration",
+    "ends its asynchronous loops": "def solve(x): raise StopAsyncIteration",
+    "brings its own built-ins": """
+__builtins__ = {"sum": lambda values: 2}
+def solve(x): return 3""",
+    "sends quotes without end": FRAMES
+    + """def solve(x): write(frame(b'"' + b'\\\\"' * 500_000)); os._exit(0)""",
+    "sends keys of the same hash": FRAMES
+    + """def solve(x):
+    keys = b",".join(b"%d" % (k * (2**61 - 1)) for k in range(40_000))
+    write(frame(b'{"dict": [["value", {"set": [' + keys + b"]}]]}")); os._exit(0)""",
     "returns a nest": """
 def solve(x):
     nest = []
@@ -103,6 +115,9 @@ TESTS = {
     "assertion": ["assert solve(1) == 2"],
     "two assertions": {"tests": "assert solve(1) == 2\nassert solve(2) == 4"},
     "assertion in a function": "def check(solution):\n    assert solution(1) == 2\ncheck(solve)",
+    "assertion of a loop": "assert all(map(lambda x: solve(x) == 2 * x, [1, 2]))",
+    "assertion with a loop": "for x, y in zip(map(solve, [1, 2]), [2, 4]):\n    assert x == y",
+    "assertion that names the built-ins": "assert __builtins__ and sum([solve(1)]) == 2",
     "value": {"fn_name": "solve", "inputs": [[1]], "outputs": [2]},
     "output": {"inputs": ["1"], "outputs": ["2"]},
 }

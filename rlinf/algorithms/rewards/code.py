@@ -16,7 +16,8 @@ from rlinf.utils.sandbox.confine import GUARANTEES
 from rlinf.utils.sandbox.judge import Judge
 from rlinf.utils.sandbox.sandbox import Limits, RunResult, Sandbox
 
-_BLOCK = re.compile(r"```[ \t]*(\w*)[^\n]*\n(.*?)```", re.DOTALL)
+_FENCE = "```"
+_LANGUAGE = re.compile(r"[ \t]*(\w*)")
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,12 @@ class CodeReward(Reward):
 
 def extract_program(response: str) -> str | None:
     """Return the last fenced block of Python; None if there is none."""
-    blocks = [code for language, code in _BLOCK.findall(response) if language in _PYTHON]
-    return blocks[-1] if blocks else None
+    # Every second part is inside of a fence; the last part has none that ends it.
+    for block in reversed(response.split(_FENCE)[:-1][1::2]):
+        line, end, code = block.partition("\n")
+        if end and _LANGUAGE.match(line)[1] in _PYTHON:  # type: ignore[index]
+            return code
+    return None
 
 
 _PYTHON = ("", "python", "python3", "py", "Python")
@@ -161,11 +166,14 @@ def same_text(found: str, expected: str) -> bool:
 
 
 def same_value(found: Any, expected: Any) -> bool:
-    """Return whether values are equal as JSON: tuples are lists, and floats may differ a little."""
+    """Return whether values are equal as JSON: tuples are lists, and floats may differ a little.
+
+    Whole numbers are exact, whatever their size.
+    """
     if isinstance(found, bool) or isinstance(expected, bool):
         return found is expected
     if isinstance(found, int | float) and isinstance(expected, int | float):
-        return found == expected or math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e-9)
+        return found == expected or _close(found, expected)
     if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
         return len(found) == len(expected) and all(map(same_value, found, expected))
     if isinstance(found, Mapping) and isinstance(expected, Mapping):
@@ -176,6 +184,16 @@ def same_value(found: Any, expected: Any) -> bool:
             and all(same_value(given[key], wanted[key]) for key in given)
         )
     return type(found) is type(expected) and found == expected
+
+
+def _close(found: float, expected: float) -> bool:
+    if isinstance(found, int) and isinstance(expected, int):
+        return False
+    try:
+        return math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e-9)
+    except OverflowError:
+        # A whole number that no float can hold.
+        return False
 
 
 def _with_text_keys(mapping: Mapping[Any, Any]) -> dict[str, Any]:

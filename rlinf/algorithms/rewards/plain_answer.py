@@ -22,18 +22,23 @@ _ALLOWED = (
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
 )
 _FACTORIAL = re.compile(r"!(?!=)")
+_PRODUCT = re.compile(r"(?<=[\d)])\s*(?=[A-Za-z_(])")
+_CUT = re.compile(r"\n|(?<![=!<>])=(?!=)")
 _MOST_CHARACTERS = 20_000
 
 
 def is_plain(answer: str) -> bool:
     """Return whether an answer is a value, a formula, or no Python at all.
 
-    Texts that Python cannot parse are evaluated by nobody. Factorials such as `3!` are left out
-    before that, because parsers of formulas understand them.
+    Texts that Python cannot parse are evaluated by nobody. Parsers of formulas understand more, and
+    scorers cut answers up: factorials such as `3!` are left out, `2x` is a product, and each line
+    and each side of `=` has to be harmless, too.
     """
     if len(answer) > _MOST_CHARACTERS:
         return False
-    return all(_is_harmless(text) for text in {answer, _FACTORIAL.sub("", answer)})
+    texts = {answer, _FACTORIAL.sub("", answer), _FACTORIAL.sub(" ", answer)}
+    texts |= {_PRODUCT.sub("*", text) for text in texts}
+    return all(map(_is_harmless, texts | {part for text in texts for part in _CUT.split(text)}))
 
 
 def _is_harmless(text: str) -> bool:

@@ -87,7 +87,8 @@ def foreign_names(check: str) -> tuple[list[str], list[str]]:
     top = symtable.symtable(check, "check.py", "exec")
     own = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     used = {name for table in _tables(top) for name in _globals(table)} - own
-    used -= {name for name in used if hasattr(builtins, name) or name == "__name__"}
+    # A `__builtins__` of the program would bring its own `len`.
+    used -= {name for name in used if hasattr(builtins, name) or name.startswith("__")}
     nodes = list(ast.walk(ast.parse(check)))
     with_dot = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     alone = {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in with_dot}
@@ -209,7 +210,9 @@ def _number(thing: Any) -> int:
 
 def _exception(name: Any, text: Any) -> Exception:
     kind = getattr(builtins, str(name), None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    # These two would end a loop of the check, such as `all(map(...))`, as if all were well.
+    ends_loops = kind in (StopIteration, StopAsyncIteration)
+    if isinstance(kind, type) and issubclass(kind, Exception) and not ends_loops:
         try:
             return kind(text)
         except TypeError:

@@ -14,6 +14,8 @@ from rlinf.utils.processes.lifetime import libc
 from rlinf.utils.sandbox.confine import Enforced, confine, drop_capabilities, limit_resources
 
 NOBODY = 65534
+MOST_THREADS = 4096
+"""Threads of all programs of this machine together, where root runs them as nobody."""
 
 REQUESTS, REPLIES, SETUP = 3, 4, 5
 """Descriptors after the standard streams. Only what happens before the work can write to SETUP."""
@@ -87,9 +89,12 @@ def _confine(settings: Mapping[str, Any]) -> Enforced:
         "CORE": 0,
         "NOFILE": 64,
     }
+    # Threads are counted per user: with one's own ids, only those of the program; as nobody, those
+    # of all programs together; as the user who asks, those of others, too, so that none is right.
     if settings["own_users"]:
-        # Counts per user: only here are those of others not among them.
         limits["NPROC"] = 64
+    elif settings["drop_user"]:
+        limits["NPROC"] = MOST_THREADS
     enforced = Enforced()
     if settings["drop_user"]:
         os.setgroups([])

@@ -84,6 +84,15 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "shmget": (29, 194),
     "msgget": (68, 186),
     "semget": (64, 190),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
+    "io_setup": (206, 0),
     # attributes of files, which Landlock leaves alone
     "chmod": (90, None),
     "fchmod": (91, 52),
@@ -103,6 +112,10 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "removexattr": (197, 14),
     "lremovexattr": (198, 15),
     "fremovexattr": (199, 16),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    "open_tree_attr": (467, 467),
+    "file_setattr": (469, 469),
     # files themselves
     "open": (2, None),
     "openat": (257, 56),
@@ -138,9 +151,14 @@ _UNIX_DOMAIN, _NOT_STREAM = 1, 0b1110
 _SET_FLAGS = 4
 _FCNTL_REFUSED = (8, 10, 15, 1024, 1026)
 """F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE and F_NOTIFY: signals when a file is ready."""
-_IOCTL_REFUSED = (0x5452, 0x8901, 0x8902, 0x540E, 0x5410, 0x5412, 0x541C)
-"""FIOASYNC, FIOSETOWN and SIOCSPGRP, which do the same; and what types into terminals: TIOCSCTTY,
-TIOCSPGRP, TIOCSTI and TIOCLINUX."""
+_IOCTL_REFUSED = (
+    *(0x5452, 0x8901, 0x8902),
+    *(0x540E, 0x5410, 0x5412, 0x541C),
+    *(0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40047602, 0x40806685, 0x800C6613),
+)
+"""FIOASYNC, FIOSETOWN and SIOCSPGRP, which do the same; what types into terminals: TIOCSCTTY,
+TIOCSPGRP, TIOCSTI and TIOCLINUX; and what changes a file that is open for reading only: flags,
+attributes, version, verity and encryption."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 _LOAD, _EQUAL, _AT_LEAST, _BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -194,9 +212,10 @@ move_pages migrate_pages setpriority ioprio_set sched_setparam sched_setschedule
 open_tree move_mount fsopen fspick mount_setattr open_by_handle_at fanotify_init syslog modify_ldt
 execve execveat kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal
 pidfd_open pidfd_getfd ptrace process_vm_readv process_vm_writev mount umount2 pivot_root chroot
-unshare setns bpf perf_event_open userfaultfd add_key request_key keyctl shmget msgget semget chmod
-fchmod fchmodat fchmodat2 chown lchown fchown fchownat utime utimes futimesat utimensat setxattr
-lsetxattr fsetxattr removexattr lremovexattr fremovexattr""".split()
+unshare setns bpf perf_event_open userfaultfd add_key request_key keyctl shmget shmat shmctl msgget
+msgsnd msgrcv msgctl semget semop semtimedop semctl io_setup chmod fchmod fchmodat fchmodat2 chown
+lchown fchown fchownat utime utimes futimesat utimensat setxattr lsetxattr fsetxattr removexattr
+lremovexattr fremovexattr setxattrat removexattrat open_tree_attr file_setattr""".split()
 _FILES = [
     Rule("open", errno.EACCES, argument=1, when="any", value=_WRITES),
     Rule("openat", errno.EACCES, argument=2, when="any", value=_WRITES),

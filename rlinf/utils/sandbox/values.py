@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,13 @@ MAX_DEPTH = 64
 _LEVELS = 3
 """Brackets that one container is written with, at the most."""
 
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A string without an end matches, too: from each quote there is one match, found at once.
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _BRACKET = re.compile(r"[\[\]{}]")
+
+
+_SAME_HASH = 100
+"""Most keys of the same hash; each is compared with all of the others."""
 
 
 class BadValue(ValueError):
@@ -115,8 +121,17 @@ def _unpack(node: Any, dereference: Callable[[int], Any] | None, depth: int) -> 
         return complex(*map(float, content))
     if kind == "dict":
         pairs = (_unpack(pair, dereference, depth) for pair in content)
-        return {key: value for key, value in pairs}
+        return _hashed(dict, [(key, value) for key, value in pairs], lambda pair: pair[0])
     types: dict[str, Callable[..., Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
     if kind not in types:
         raise BadValue(f"is not a value: {kind[:20]!r}")
-    return types[kind](_unpack(part, dereference, depth - 1) for part in content)
+    parts = [_unpack(part, dereference, depth - 1) for part in content]
+    return tuple(parts) if kind == "tuple" else _hashed(types[kind], parts, lambda part: part)
+
+
+def _hashed(kind: Callable[..., Any], parts: list[Any], key: Callable[[Any], Any]) -> Any:
+    """Make a set or a dict, unless its keys were chosen so that this takes for ever."""
+    hashes = sorted(hash(key(part)) for part in parts)
+    if any(map(operator.eq, hashes, hashes[_SAME_HASH:])):
+        raise BadValue(f"has more than {_SAME_HASH} keys of the same hash")
+    return kind(parts)
