@@ -7,10 +7,18 @@ import operator
 import os
 from typing import Any
 
+
+def _multiply(one: Any, other: Any) -> Any:
+    # A text times a number would be as long as a stranger likes.
+    if not all(isinstance(value, int | float) for value in (one, other)):
+        raise ValueError(f"multiply takes two numbers, not {one!r} and {other!r}")
+    return one * other
+
+
 _RESOLVERS = {
     "add": operator.add,
     "subtract": operator.sub,
-    "multiply": operator.mul,
+    "multiply": _multiply,
     "divide": operator.floordiv,
     "not": operator.not_,
     "min": min,

@@ -43,6 +43,32 @@ def test_overrides_show_no_secret_either(tmp_path, monkeypatch, capfd):
     assert SECRET not in shown.out + shown.err
 
 
+def test_no_text_is_multiplied():
+    """One that fits would take all memory."""
+    register_resolvers()
+    config = OmegaConf.create({"a": "${multiply:aaaa,9}", "b": "${multiply:3,0.5}"})
+    with pytest.raises(Exception, match="multiply takes two numbers"):
+        _ = config.a
+    assert config.b == 1.5
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "${oc.env:${name}}",
+        "${oc.create:'${oc.env:${oc.decode:${name}}}'}",
+        "${oc.select:nothing,'${oc.env:WANDB_API_KEY}'}",
+        "x${oc.decode:'[${oc.env:WANDB_API_KEY}]'}",
+    ],
+)
+def test_no_detour_leads_to_the_environment(monkeypatch, value):
+    register_resolvers()
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    config = OmegaConf.create({"name": "WANDB_API_KEY", "value": value})
+    with pytest.raises(Exception, match="WANDB_API_KEY is not among"):
+        _ = config.value
+
+
 def test_variables_can_be_allowed(monkeypatch):
     register_resolvers()
     monkeypatch.setenv("MODEL_FOLDER", "/models")
