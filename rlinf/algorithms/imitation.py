@@ -47,3 +47,24 @@ def cloning_loss(
         "actor/logprob": parts.mean_metric(shaped["logprobs"]),
     }
     return parts.loss(term), metrics
+
+
+def given_loss(
+    losses: Tensor, loss_mask: Tensor, norm: LossNorm | None = None
+) -> tuple[Tensor, dict[str, Metric]]:
+    """Return this micro-batch's share of the mean, over valid actions, of a policy's own losses.
+
+    Args:
+        losses: What the policy makes of each number of the actions of the data, `[n, C*A]`.
+        loss_mask: Which actions are valid, bool `[n, C]`.
+        norm: Counts of the global batch; None when this micro-batch is all of it.
+    """
+    parts = Aggregator(
+        loss_mask.to(losses.dtype),
+        ndim=3,
+        loss_mask=loss_mask,
+        loss_agg_func="token-mean",
+        norm=norm,
+    )
+    term = parts.clean(losses.unflatten(1, (loss_mask.shape[1], -1)), "losses")
+    return parts.loss(term), {"actor/loss": parts.loss_metric(term)}

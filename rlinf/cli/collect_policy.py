@@ -79,7 +79,7 @@ class PolicyExpert(Expert):
 
     def begin(self, slots: Sequence[int], episodes: Sequence[int]) -> None:
         """Forget what is left of the chunks of the episodes before."""
-        width = self._policy.num_action_chunks * self._policy.action_dim
+        width = self._policy.noise_width
         for slot, episode in zip(slots, episodes, strict=True):
             self._left[slot], self._episodes[slot], self._chunks[slot] = [], episode, 0
             self._noise[slot] = EnvNoise(self.seed, [episode], width)

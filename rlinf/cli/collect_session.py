@@ -15,6 +15,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from rlinf.cli.collect_policy import PolicyExpert, is_policy
+from rlinf.config.schema.runner import FROM_DATA
 from rlinf.data.collect.collector import Collected, Collector, NotEnoughEpisodes
 from rlinf.data.collect.noise import ActionNoise
 from rlinf.data.collect.recording import EpisodeFrames, dataset_features
@@ -196,7 +197,7 @@ class CollectSession:
         if found.dropped:
             print(f"left out because of a NaN: {found.dropped}")
         print(f"look at it: python -m rlinf.data.lerobot info {self._folder}")
-        if self._cfg.runner.task_type == "offline":
+        if self._cfg.runner.task_type in FROM_DATA:
             print(f"learn from it: rlinf train {self._name} data.train_data_paths=[{self._folder}]")
 
 

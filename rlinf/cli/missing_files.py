@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlinf.config import Problem
+from rlinf.config.schema.runner import FROM_DATA
 
 
 class _Kind(NamedTuple):
@@ -55,7 +56,7 @@ def missing_files(cfg: dict[str, Any]) -> list[Problem]:
     Args:
         cfg: a whole config, plain data.
     """
-    offline = (cfg.get("runner") or {}).get("task_type") == "offline"
+    offline = (cfg.get("runner") or {}).get("task_type") in FROM_DATA
     kinds = _KINDS | {"train_data_paths": _DEMONSTRATIONS} if offline else _KINDS
     return list(_missing(cfg, "", kinds))
 

@@ -64,7 +64,7 @@ def _first_step(cfg: Any, env: Any) -> dict[str, Any]:
     if "noise" in inspect.signature(policy.predict_action_batch).parameters:
         from rlinf.models.embodiment.noise import EnvNoise
 
-        width = policy.num_action_chunks * policy.action_dim
+        width = policy.noise_width
         noise["noise"] = EnvNoise(cfg.runner.seed, [0], width).at(0)
     actions, result = policy.predict_action_batch(obs, **noise)
     inputs = dict(result["forward_inputs"])

@@ -14,9 +14,10 @@ from rlinf.config.checks import (
     share_divisor,
 )
 from rlinf.config.errors import ABSENT, Problem
+from rlinf.config.schema.runner import FROM_DATA
 
 EMBODIED = ("embodied",)
-ACTING = (*EMBODIED, "offline")
+ACTING = (*EMBODIED, *FROM_DATA)
 """Tasks whose policies act in envs, if only to be evaluated."""
 _UNGROUPED = ("gae", "raw", "reinpp")
 """Advantages that do not compare the members of a group; reinpp does with its baseline."""

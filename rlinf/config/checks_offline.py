@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from rlinf.config.builtin import WITHOUT_KEYS
 from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
 from rlinf.config.errors import ABSENT, Problem
+from rlinf.config.schema.runner import FROM_DATA
 
-OFFLINE = ("offline",)
-_IQL = "offline_iql"
+_BC, _IQL = "embodied_bc", "offline_iql"
 
 
-@cross_check(OFFLINE)
+@cross_check(FROM_DATA)
 def has_envs_to_evaluate_in(context: CheckContext) -> Iterator[Problem]:
     """Sizes of observations and actions come from the envs of evaluations."""
     if context.cfg.env.eval is None:
@@ -20,26 +20,47 @@ def has_envs_to_evaluate_in(context: CheckContext) -> Iterator[Problem]:
         yield Problem("env.eval", ABSENT, message, "add env.eval")
 
 
-@cross_check(OFFLINE)
+@cross_check(FROM_DATA)
 def learns_from_data(context: CheckContext) -> Iterator[Problem]:
     """A loss on rollouts has nothing to learn from."""
     name = context.cfg.algorithm.loss_type
     if name.lower() in WITHOUT_KEYS["loss"]:
-        message = "learns from rollouts, and runner.task_type offline has none"
+        task = context.cfg.runner.task_type
+        message = f"learns from rollouts, and runner.task_type {task} has none"
         hint = "use embodied_bc or offline_iql, or runner.task_type: embodied"
         yield Problem("algorithm.loss_type", name, message, hint)
+
+
+@cross_check(("sft",))
+def is_supervised(context: CheckContext) -> Iterator[Problem]:
+    """Supervised training has the actions of the data as labels, and no rewards."""
+    name = context.cfg.algorithm.loss_type
+    if name.lower() == _IQL:
+        message = "learns from rewards, and runner.task_type sft is supervised training"
+        hint = "set runner.task_type: offline, or leave loss_type out"
+        yield Problem("algorithm.loss_type", name, message, hint)
+
+
+@cross_check(FROM_DATA)
+def weighs_each_folder(context: CheckContext) -> Iterator[Problem]:
+    """There is one weight for each dataset."""
+    data = context.cfg.data
+    given, folders = data.train_data_weights, len(data.train_data_paths)
+    if given is not None and len(given) != folders:
+        message = f"has {len(given)} numbers, and data.train_data_paths has {folders} folders"
+        yield Problem("data.train_data_weights", list(given), message, "give each folder one")
 
 
 @cross_check(("embodied",))
 def learns_from_rollouts(context: CheckContext) -> Iterator[Problem]:
     """Learners from data take no rollouts."""
     name = context.cfg.algorithm.loss_type
-    if name.lower() in ("embodied_bc", _IQL):
+    if name.lower() in (_BC, _IQL):
         message = "learns from data.train_data_paths, and runner.task_type embodied has no data"
         yield Problem("algorithm.loss_type", name, message, "set runner.task_type: offline")
 
 
-@cross_check(OFFLINE)
+@cross_check(FROM_DATA)
 def batches_divide(context: CheckContext) -> Iterator[Problem]:
     """A batch is a whole number of micro-batches on every actor worker."""
     actor = context.cfg.actor
@@ -53,7 +74,7 @@ def batches_divide(context: CheckContext) -> Iterator[Problem]:
     yield from divides("actor.global_batch_size", whole, by, left, right, why)
 
 
-@cross_check(OFFLINE)
+@cross_check(FROM_DATA)
 def ends_after_steps(context: CheckContext) -> Iterator[Problem]:
     """The length of a run is a number of steps."""
     runner = context.cfg.runner
@@ -65,7 +86,7 @@ def ends_after_steps(context: CheckContext) -> Iterator[Problem]:
         yield Problem("runner.max_steps", runner.max_steps, message, "set a number of steps")
 
 
-@cross_check(OFFLINE)
+@cross_check(FROM_DATA)
 def iql_has_what_it_trains(context: CheckContext) -> Iterator[Problem]:
     """Implicit Q-learning trains Q-functions and a value function, by the optimiser of critics."""
     cfg = context.cfg

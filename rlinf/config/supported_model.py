@@ -61,6 +61,7 @@ class SupportedModel:
 for _name, _category in (
     ("mlp_policy", "embodied"),
     ("cnn_policy", "embodied"),
+    ("flow_policy", "embodied"),
     ("qwen2.5", "reasoning"),
     ("qwen3", "reasoning"),
     ("llama", "reasoning"),

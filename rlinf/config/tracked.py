@@ -11,6 +11,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rlinf.config.schema.runner import FROM_DATA
+
 _reads: set[str] = set()
 _counting: ContextVar[bool] = ContextVar("rlinf_config_counting", default=True)
 
@@ -199,7 +201,7 @@ def unread_report(config: Any, reads: Iterable[str]) -> str:
         runner = config._get_root().get("runner") or {}
         # An evaluation takes the config of a training, most of which it has no use for.
         wanted = runner.get("report_unread_keys", True) and not runner.get("only_eval", False)
-        elsewhere = _OF_COLLECT if runner.get("task_type") == "offline" else _OF_COLLECT[:1]
+        elsewhere = _OF_COLLECT if runner.get("task_type") in FROM_DATA else _OF_COLLECT[:1]
     unread = [key for key in unread_keys(config, reads) if not key.startswith(elsewhere)]
     return format_unread(unread) if wanted else ""
 

@@ -24,6 +24,7 @@ _builders: dict[str, Builder] = {}
 _lazy: dict[str, str] = {
     "mlp_policy": "rlinf.models.embodiment.mlp_policy.mlp_policy:build_mlp_policy",
     "cnn_policy": "rlinf.models.embodiment.cnn_policy.cnn_policy:build_cnn_policy",
+    "flow_policy": "rlinf.models.embodiment.flow_policy.flow_policy:build_flow_policy",
     **dict.fromkeys(
         ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
         "rlinf.models.causal_lm.model:build_causal_lm",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlinf.config.schema.base import Int, Section
+from rlinf.config.schema.base import Float, Int, Section
 
 
 class DataConfig(Section):
@@ -45,7 +45,12 @@ class OfflineDataConfig(Section):
     """Episodes to learn from."""
 
     train_data_paths: list[str] = Field(
-        ..., min_length=1, description="Folders of LeRobot datasets (offline)."
+        ..., min_length=1, description="Folders of LeRobot datasets (offline, sft)."
+    )
+    train_data_weights: list[Annotated[Float, Field(gt=0)]] | None = Field(
+        None,
+        description="Weight of each of these folders: its share of the samples of a batch, whatever "
+        "its size; null weighs all frames alike.",
     )
     max_episodes: Int | None = Field(
         None, gt=0, description="Learn from so many episodes, the first ones; null is all."
@@ -57,4 +62,16 @@ class OfflineDataConfig(Section):
         default_factory=dict,
         description="By observation of the env, the feature of the dataset that holds it, where "
         "names do not tell: `{main_images: observation.images.top}`.",
+    )
+
+
+class SFTDataConfig(OfflineDataConfig):
+    """Episodes to be trained on, and some to be compared with."""
+
+    held_out_ratio: Float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of the episodes that are not learned from, drawn by runner.seed: each "
+        "evaluation has the loss on them.",
     )

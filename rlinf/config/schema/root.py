@@ -19,7 +19,7 @@ from rlinf.config.schema.algorithm import (
 from rlinf.config.schema.base import Section
 from rlinf.config.schema.cluster import ClusterConfig
 from rlinf.config.schema.collect import CollectConfig
-from rlinf.config.schema.data import DataConfig, OfflineDataConfig
+from rlinf.config.schema.data import DataConfig, OfflineDataConfig, SFTDataConfig
 from rlinf.config.schema.env import EnvSection
 from rlinf.config.schema.inference import InferenceConfig, ReferenceConfig
 from rlinf.config.schema.reward import RewardConfig
@@ -118,6 +118,22 @@ TASKS: dict[str, Task] = {
         optional={"collect": CollectConfig},
         components=("actor", "env", "rollout"),
         model_category="embodied",
+    ),
+    "sft": Task(
+        required={
+            "cluster": ClusterConfig,
+            "runner": OfflineRunnerConfig,
+            "algorithm": OfflineAlgorithmConfig,
+            "data": SFTDataConfig,
+            "env": EnvSection,
+            "rollout": EmbodiedRolloutConfig,
+            "actor": EmbodiedActorConfig,
+        },
+        used={"weight_syncer": WeightSyncerConfig},
+        optional={"collect": CollectConfig},
+        components=("actor", "env", "rollout"),
+        model_category="embodied",
+        defaults={"algorithm": {"loss_type": "embodied_bc"}},
     ),
     "reasoning": Task(
         required={

@@ -29,6 +29,7 @@ class Demonstrations:
         success: Which solved their task, bool `[E]`; None if the datasets do not say.
         final: Observations in which episodes ended, `[E, ...]` each; where nothing follows a
             terminal state, its last frame stands for it.
+        sources: Number of the folder that each episode is from, int64 `[E]`.
     """
 
     obs: dict[str, Tensor]
@@ -38,6 +39,7 @@ class Demonstrations:
     terminated: Tensor
     success: Tensor | None
     final: dict[str, Tensor]
+    sources: Tensor
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -51,6 +53,14 @@ class Demonstrations:
     def ends(self) -> Tensor:
         """The frame after the last one of each frame's episode, int64 `[N]`."""
         return self.begins[1:].repeat_interleave(self.begins.diff())
+
+    def frames(self, episodes: Tensor) -> Tensor:
+        """Return the frames of some episodes, int64 `[n]`.
+
+        Args:
+            episodes: Which, bool `[E]`.
+        """
+        return episodes.repeat_interleave(self.begins.diff()).nonzero().squeeze(1)
 
     def to(self, device: torch.device) -> Demonstrations:
         """Return this with all but pictures, which stay on the host, on a device."""
@@ -152,11 +162,12 @@ class DemonstrationFolders:
             terminated=torch.tensor([part.terminated for part in parts]),
             success=None if None in known else torch.tensor(known),
             final={name: torch.stack([part.final[name] for part in parts]) for name in wanted},
+            sources=torch.tensor([part.source for part in parts]),
         )
 
     def _parts(self, wanted: list[str], only_success: bool) -> Iterator[_Part]:
         left = self._max
-        for data, names in zip(self._sets, self._names, strict=True):
+        for source, (data, names) in enumerate(zip(self._sets, self._names, strict=True)):
             features = [feature for name in wanted for feature in names[name]]
             solved = _successes(data) if SUCCESS in data.features else [None] * data.num_episodes
             if only_success and SUCCESS not in data.features:
@@ -172,7 +183,7 @@ class DemonstrationFolders:
                     if left == 0:
                         return
                     left -= 1
-                yield _part(episode, {name: names[name] for name in wanted}, success)
+                yield _part(episode, {name: names[name] for name in wanted}, success, source)
 
 
 @dataclass(frozen=True)
@@ -185,9 +196,12 @@ class _Part:
     terminated: bool
     success: bool | None
     final: dict[str, Tensor]
+    source: int
 
 
-def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None) -> _Part:
+def _part(
+    episode: Any, names: Mapping[str, list[str]], success: bool | None, source: int
+) -> _Part:
     def column(source: Mapping[str, Any], name: str) -> Tensor:
         return _column(name, [source[_short(feature)] for feature in names[name]])
 
@@ -201,6 +215,7 @@ def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None) ->
         terminated=bool(episode.terminations[-1]),
         success=success,
         final={name: column(final, name)[0] for name in names},
+        source=source,
     )
 
 

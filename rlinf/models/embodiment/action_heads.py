@@ -201,6 +201,17 @@ class GaussianHead(ActionHead):
             actions = (actions - self.low) / self.radius - 1.0
         return actions.flatten(1)
 
+    def from_scaled(self, scaled: Tensor) -> Tensor:
+        """Return actions of the env, `[n, C, A]`, for what `scaled` returned; clipped if asked to.
+
+        Args:
+            scaled: From -1 to 1 where the range is known, `[n, C*A]`.
+        """
+        actions = scaled.view(-1, self._chunks, self._action_dim)
+        if self._bounded:
+            actions = torch.addcmul(self.low, actions + 1.0, self.radius)
+        return torch.clamp(actions, self.low, self.high) if self.action_range.clip else actions
+
     def uniform(self, noise: Tensor) -> Tensor:
         """See `ActionHead.uniform`."""
         if not self._bounded:

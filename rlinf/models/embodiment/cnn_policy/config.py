@@ -7,12 +7,12 @@ from typing import Literal
 from pydantic import Field
 
 from rlinf.config.plugins import register_schema
-from rlinf.config.schema.base import Int
+from rlinf.config.schema.base import Int, Section
 from rlinf.models.embodiment.mlp_policy.config import MLPPolicyKeys, Units
 
 
-class CNNPolicyKeys(MLPPolicyKeys):
-    """Keys of the policy on images and state."""
+class ImageKeys(Section):
+    """Keys of policies that see images."""
 
     channels: list[Units] = Field(
         default_factory=lambda: [32, 64, 64],
@@ -36,6 +36,10 @@ class CNNPolicyKeys(MLPPolicyKeys):
         ge=0,
         description="Shift images by up to so many pixels while collecting; 0 does not.",
     )
+
+
+class CNNPolicyKeys(ImageKeys, MLPPolicyKeys):
+    """Keys of the policy on images and state."""
 
 
 register_schema("model", "cnn_policy", CNNPolicyKeys)

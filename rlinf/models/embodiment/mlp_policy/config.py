@@ -12,12 +12,23 @@ from rlinf.config.schema.base import Float, Int, Section
 Units = Annotated[Int, Field(gt=0)]
 
 
-class MLPPolicyKeys(Section):
-    """Keys of the policy on state vectors."""
+class StateKeys(Section):
+    """Keys of policies that see state vectors."""
 
     obs_dim: Int | None = Field(
         None, gt=0, description="Numbers in an observation; null asks the env."
     )
+    normalize_obs: bool = Field(
+        True, description="Shift and scale observations by their running mean and deviation."
+    )
+    obs_clip: Float = Field(
+        10.0, gt=0, description="Largest absolute value of a normalised observation."
+    )
+
+
+class MLPPolicyKeys(StateKeys):
+    """Keys of the policy on state vectors."""
+
     hidden_sizes: list[Units] = Field(
         default_factory=lambda: [128, 128], description="Units of each hidden layer."
     )
@@ -55,12 +66,6 @@ class MLPPolicyKeys(Section):
         gt=0,
         description="Deviation of the noise that is added to actions of distribution deterministic "
         "while collecting, as a part of half their range.",
-    )
-    normalize_obs: bool = Field(
-        True, description="Shift and scale observations by their running mean and deviation."
-    )
-    obs_clip: Float = Field(
-        10.0, gt=0, description="Largest absolute value of a normalised observation."
     )
     num_q_heads: Int = Field(2, gt=0, description="Q-functions, if add_q_head is true.")
     q_head_type: Literal["default", "crossq"] = Field(

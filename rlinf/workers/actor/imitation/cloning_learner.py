@@ -40,11 +40,13 @@ class BehaviourCloningLearner(DatasetLearner):
     def update(self) -> dict[str, float]:
         """Make `runner.local_update_steps` optimiser steps; return metrics over all ranks."""
         self.engine.onload()
+        width = self.engine.model.sft_noise_width
+        noise = self.next_noise(width).flatten(0, 1) if width else None
         rows = self.next_rows()
         if self.fingerprints is not None:
             self.fingerprints.batch({"rows": rows})
         task = CloningTask(
-            self.engine, self._samples, rows.flatten(), self._loss, self._micro_batch
+            self.engine, self._samples, rows.flatten(), self._loss, self._micro_batch, noise
         )
         metrics = self.updates.run(task)
         self.tell_what_was_left_out(metrics, "no sample of the data counts")
