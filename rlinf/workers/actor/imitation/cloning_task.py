@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlinf.algorithms.aggregation import LossNorm
@@ -49,16 +51,37 @@ class CloningTask:
 
     def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
-        frames, device = self._rows[rows], self._engine.device
-        obs, actions = self._samples.take(frames)
+        out = self._engine.forward(**self._arguments(rows))
+        # Choices differ or do not: such errors have no gradient.
+        differ = "errors" in out and not out["errors"].requires_grad
+        return self._loss_of(out, rows, norm, differ)
+
+    @torch.no_grad()
+    def mean_loss(self) -> float:
+        """Return the loss on all samples, without gradients and augmentations."""
+        rows = torch.arange(self.num_samples)
+        differ = self._engine.model.action_range.choices is not None
+        norm, total = self.norm(rows, None), 0.0
+        for piece in self.split(rows):
+            out = self._engine.infer(**self._arguments(piece), augment=False)
+            total += float(self._loss_of(out, piece, norm, differ)[0])
+        return total
+
+    def _arguments(self, rows: Tensor) -> dict[str, Any]:
+        obs, actions = self._samples.take(self._rows[rows])
+        device = self._engine.device
         drawn = {} if self._noise is None else {"noise": self._noise[rows].to(device)}
-        out = self._engine.forward(
-            forward_type="sft",
-            observations={name: value.to(device) for name, value in obs.items()},
-            actions=actions.to(device),
+        return {
+            "forward_type": "sft",
+            "observations": {name: value.to(device) for name, value in obs.items()},
+            "actions": actions.to(device),
             **drawn,
-        )
-        valid = self._samples.valid(frames).to(device)
+        }
+
+    def _loss_of(
+        self, out: dict[str, Tensor], rows: Tensor, norm: LossNorm, differ: bool
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        valid = self._samples.valid(self._rows[rows]).to(self._engine.device)
         if "losses" in out:
             return given_loss(out["losses"], valid, norm)
         return cloning_loss(
@@ -66,5 +89,5 @@ class CloningTask:
             logprobs=out["logprobs"],
             loss_mask=valid,
             norm=norm,
-            use_logprobs=self._loss == "nll" or not out["errors"].requires_grad,
+            use_logprobs=self._loss == "nll" or differ,
         )
