@@ -37,7 +37,7 @@ def is_supervised(context: CheckContext) -> Iterator[Problem]:
     name = context.cfg.algorithm.loss_type
     if name.lower() == _IQL:
         message = "learns from rewards, and runner.task_type sft is supervised training"
-        hint = "set runner.task_type: offline, or leave loss_type out"
+        hint = "set runner.task_type: offline, or use embodied_bc"
         yield Problem("algorithm.loss_type", name, message, hint)
 
 

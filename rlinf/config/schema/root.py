@@ -133,7 +133,6 @@ TASKS: dict[str, Task] = {
         optional={"collect": CollectConfig},
         components=("actor", "env", "rollout"),
         model_category="embodied",
-        defaults={"algorithm": {"loss_type": "embodied_bc"}},
     ),
     "reasoning": Task(
         required={

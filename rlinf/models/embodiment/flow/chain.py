@@ -78,11 +78,10 @@ def sample_chain(
             time = grid[step].expand(count)
             velocity, learned = _float(network(x, time))
             ahead = ode_step(x, velocity, 1.0 / steps)
-            has_noise = _has_noise(settings, noisy, step)
             if noise is not None and step < settings.noisy_steps:
                 mean, std = noisy_step(settings, x, velocity, time, learned)
                 drawn = noise[:, step if settings.joint_logprob else 0]
-                mask = _like(has_noise, x)
+                mask = _like((noisy == step) | (noisy == ALL_STEPS), x)
                 ahead = torch.where(mask, mean + std * drawn, ahead)
                 total += torch.where(mask, gaussian_log_prob(ahead, mean, std), 0.0)
             x = ahead
@@ -172,15 +171,6 @@ def gaussian_entropy(std: Tensor) -> Tensor:
     positive = std > 0
     safe = torch.where(positive, std, 1.0)
     return torch.where(positive, safe.log() + 0.5 + _HALF_LOG_TWO_PI, 0.0)
-
-
-def executed_part(tensor: Tensor, chunks: int, action_dim: int) -> Tensor:
-    """Return what of `[n, horizon, dims]` the env gets, `[n, C*A]`: the first of each."""
-    return tensor[:, :chunks, :action_dim].flatten(1)
-
-
-def _has_noise(settings: FlowSettings, noisy: Tensor, step: int) -> Tensor:
-    return (noisy == step) | (noisy == ALL_STEPS)
 
 
 def _like(mask: Tensor, x: Tensor) -> Tensor:

@@ -249,13 +249,15 @@ def build_flow_policy(
         The policy, with the weights at `model_path` if that is set.
 
     Raises:
-        ValueError: The actions of the env are choices.
+        ValueError: The actions of the env are choices, or Q-functions are asked for.
     """
     if cfg.action_choices is not None or getattr(env_spec, "action_choices", None) is not None:
         raise ValueError(
             "flow_policy denoises real numbers, and the actions of the env are choices: use "
             "mlp_policy or cnn_policy"
         )
+    if cfg.add_q_head:
+        raise ValueError("flow_policy has no Q-functions: set actor.model.add_q_head to false")
     settings = HeadSettings(
         hidden_sizes=tuple(cfg.hidden_sizes),
         activation=cfg.activation,
