@@ -49,8 +49,8 @@ class OfflineDataConfig(Section):
     )
     train_data_weights: list[Annotated[Float, Field(gt=0)]] | None = Field(
         None,
-        description="Weight of each of these folders: its share of the samples of a batch, whatever "
-        "its size; null weighs all frames alike.",
+        description="Weight of each of these folders: its share of the samples, whatever its size; "
+        "null weighs all frames alike.",
     )
     max_episodes: Int | None = Field(
         None, gt=0, description="Learn from so many episodes, the first ones; null is all."

@@ -199,9 +199,7 @@ class _Part:
     source: int
 
 
-def _part(
-    episode: Any, names: Mapping[str, list[str]], success: bool | None, source: int
-) -> _Part:
+def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None, source: int) -> _Part:
     def column(source: Mapping[str, Any], name: str) -> Tensor:
         return _column(name, [source[_short(feature)] for feature in names[name]])
 

@@ -51,9 +51,7 @@ class BehaviourCloningLearner(DatasetLearner):
             return {}
         self.engine.onload(optimizer=False)
         noise = sample_noise(self._noise_seed, _HELD_OUT, len(rows), width) if width else None
-        task = CloningTask(
-            self.engine, self._samples, rows, self._loss, self._micro_batch, noise
-        )
+        task = CloningTask(self.engine, self._samples, rows, self._loss, self._micro_batch, noise)
         return {"held_out_loss": task.mean_loss()}
 
     def update(self) -> dict[str, float]:

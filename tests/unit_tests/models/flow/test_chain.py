@@ -68,9 +68,7 @@ def slow_log_probs(network, settings, chain):
 )
 def test_log_probabilities_are_those_of_each_step(method, joint):
     network, settings, chain = sampled(method, joint)
-    logprobs, entropy = chain_log_probs(
-        network, settings, chain.states, chain.noisy, entropy=True
-    )
+    logprobs, entropy = chain_log_probs(network, settings, chain.states, chain.noisy, entropy=True)
     expected, spread = slow_log_probs(network, settings, chain)
     torch.testing.assert_close(logprobs, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(entropy, spread, rtol=1e-4, atol=1e-4)
@@ -80,9 +78,7 @@ def test_log_probabilities_are_those_of_each_step(method, joint):
 @pytest.mark.parametrize("method", METHODS)
 def test_gradients_are_finite_and_reach_the_network(method):
     network, settings, chain = sampled(method, joint=True)
-    logprobs, entropy = chain_log_probs(
-        network, settings, chain.states, chain.noisy, entropy=True
-    )
+    logprobs, entropy = chain_log_probs(network, settings, chain.states, chain.noisy, entropy=True)
     (logprobs.sum() + entropy.sum()).backward()
     gradient = network.layer.weight.grad
     assert torch.isfinite(gradient).all() and gradient[:6].abs().sum() > 0
@@ -103,9 +99,7 @@ def test_only_the_step_with_noise_leaves_the_ode():
 def test_without_noise_nothing_is_left_to_chance():
     network, settings, chain = sampled("flow_ode", joint=False)
     assert chain.noisy.tolist() == [NO_STEP] * 5 and not chain.logprobs.any()
-    logprobs, entropy = chain_log_probs(
-        network, settings, chain.states, chain.noisy, entropy=True
-    )
+    logprobs, entropy = chain_log_probs(network, settings, chain.states, chain.noisy, entropy=True)
     assert not logprobs.any() and not entropy.any()
     # Chains of an evaluation, among those of a method that has noise.
     sde = FlowSettings(3, "flow_sde")

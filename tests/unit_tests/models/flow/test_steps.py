@@ -19,8 +19,9 @@ def slow_step(method, x, v, k, steps, level):
         sigma = level * math.sqrt(t / (1 - (t if k else t - d)))
         weight, std = (t - d) - sigma**2 * d / (2 * t), sigma * math.sqrt(d)
     else:
-        weight, std = (t - d) * math.cos(math.pi * level / 2), (t - d) * math.sin(
-            math.pi * level / 2
+        weight, std = (
+            (t - d) * math.cos(math.pi * level / 2),
+            (t - d) * math.sin(math.pi * level / 2),
         )
     return (1 - (t - d)) * clean + weight * noise, std
 
