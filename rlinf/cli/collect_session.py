@@ -15,7 +15,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from rlinf.cli.collect_policy import PolicyExpert, is_policy
-from rlinf.config.schema.runner import FROM_DATA
+from rlinf.config.task_types import FROM_DATA
 from rlinf.data.collect.collector import Collected, Collector, NotEnoughEpisodes
 from rlinf.data.collect.noise import ActionNoise
 from rlinf.data.collect.recording import EpisodeFrames, dataset_features

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlinf.config import Problem
-from rlinf.config.schema.runner import FROM_DATA
+from rlinf.config.task_types import FROM_DATA
 
 
 class _Kind(NamedTuple):

@@ -15,7 +15,7 @@ from rlinf.config.checks import (
     share_divisor,
 )
 from rlinf.config.errors import ABSENT, Problem
-from rlinf.config.schema.runner import FROM_DATA
+from rlinf.config.task_types import FROM_DATA
 
 EMBODIED = ("embodied",)
 ACTING = (*EMBODIED, *FROM_DATA)

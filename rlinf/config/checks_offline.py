@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rlinf.config.builtin import WITHOUT_KEYS
 from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
 from rlinf.config.errors import ABSENT, Problem
-from rlinf.config.schema.runner import FROM_DATA
+from rlinf.config.task_types import FROM_DATA
 
 _BC, _IQL = "embodied_bc", "offline_iql"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf.config.schema.runner import FROM_DATA
+from rlinf.config.task_types import FROM_DATA
 
 _reads: set[str] = set()
 _counting: ContextVar[bool] = ContextVar("rlinf_config_counting", default=True)

@@ -11,8 +11,6 @@ from pydantic import AfterValidator, Field
 from rlinf.config.schema.base import Float, Int, Section
 
 TaskType = Literal["workers", "embodied", "offline", "sft", "reasoning", "reasoning_eval"]
-FROM_DATA = ("offline", "sft")
-"""Tasks that learn from datasets; their policies act in envs to be evaluated."""
 Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
 
 

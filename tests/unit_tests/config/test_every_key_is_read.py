@@ -53,6 +53,7 @@ NOT_OF["offline"] = (
     "embodied_credit",
     "runners/agreement",
 )
+NOT_OF["sft"] = NOT_OF["offline"]
 """Parts of the package that have no share in a run of a task type."""
 PASSED_ON = ("rollout.vllm.", "rollout.sglang.")
 """Sections that another library gets as they are."""
@@ -64,6 +65,7 @@ KINDS = {
     "workers": (),
     "embodied": ("env", "model", "start_sampler"),
     "offline": ("env", "model"),
+    "sft": ("env", "model"),
     "reasoning": ("model", "reward", "dataset"),
 }
 
