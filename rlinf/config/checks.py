@@ -11,8 +11,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 from rlinf.config.errors import ABSENT, Problem, show
 from rlinf.config.port_range import parse_port_range
 from rlinf.config.schema.root import TASKS
-from rlinf.config.task_types import FROM_DATA
 from rlinf.config.supported_model import SupportedModel
+from rlinf.config.task_types import FROM_DATA
 from rlinf.config.tracked import to_plain
 
 TRAINING = ("embodied", "reasoning")
