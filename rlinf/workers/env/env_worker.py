@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from rlinf.config.task_types import FROM_DATA
 from rlinf.data.embodied import split_trajectory
 from rlinf.data.embodied_messages import (
     ACTIONS,
@@ -96,7 +97,7 @@ class EnvWorker(Checkpointed, Worker):
     def _trains(self) -> bool:
         """Whether there are envs to train in: not if all is learned from data."""
         runner = self.cfg.runner
-        idle = runner.only_eval or runner.task_type == "offline"
+        idle = runner.only_eval or runner.task_type in FROM_DATA
         return self.cfg.env.train is not None and not idle
 
     def _compare_starts(self, train: list[Any], evaluation: Any) -> None:

@@ -84,7 +84,7 @@ class DatasetLearner(Learner):
         """Refuse rollouts: the data are all that is learned from."""
         raise RuntimeError(
             f"algorithm.loss_type {self.cfg.algorithm.loss_type} learns from "
-            "data.train_data_paths and takes no rollouts: set runner.task_type to offline"
+            "data.train_data_paths and takes no rollouts: set runner.task_type to offline or sft"
         )
 
     def next_rows(self) -> Tensor:
