@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -84,6 +84,22 @@ class Task:
         return filled
 
 
+_OFFLINE = Task(
+    required={
+        "cluster": ClusterConfig,
+        "runner": OfflineRunnerConfig,
+        "algorithm": OfflineAlgorithmConfig,
+        "data": OfflineDataConfig,
+        "env": EnvSection,
+        "rollout": EmbodiedRolloutConfig,
+        "actor": EmbodiedActorConfig,
+    },
+    used={"weight_syncer": WeightSyncerConfig},
+    optional={"collect": CollectConfig},
+    components=("actor", "env", "rollout"),
+    model_category="embodied",
+)
+
 TASKS: dict[str, Task] = {
     "workers": Task(
         required={"runner": RunnerConfig},
@@ -104,36 +120,8 @@ TASKS: dict[str, Task] = {
         components=("actor", "env", "rollout"),
         model_category="embodied",
     ),
-    "offline": Task(
-        required={
-            "cluster": ClusterConfig,
-            "runner": OfflineRunnerConfig,
-            "algorithm": OfflineAlgorithmConfig,
-            "data": OfflineDataConfig,
-            "env": EnvSection,
-            "rollout": EmbodiedRolloutConfig,
-            "actor": EmbodiedActorConfig,
-        },
-        used={"weight_syncer": WeightSyncerConfig},
-        optional={"collect": CollectConfig},
-        components=("actor", "env", "rollout"),
-        model_category="embodied",
-    ),
-    "sft": Task(
-        required={
-            "cluster": ClusterConfig,
-            "runner": OfflineRunnerConfig,
-            "algorithm": OfflineAlgorithmConfig,
-            "data": SFTDataConfig,
-            "env": EnvSection,
-            "rollout": EmbodiedRolloutConfig,
-            "actor": EmbodiedActorConfig,
-        },
-        used={"weight_syncer": WeightSyncerConfig},
-        optional={"collect": CollectConfig},
-        components=("actor", "env", "rollout"),
-        model_category="embodied",
-    ),
+    "offline": _OFFLINE,
+    "sft": replace(_OFFLINE, required={**_OFFLINE.required, "data": SFTDataConfig}),
     "reasoning": Task(
         required={
             "cluster": ClusterConfig,

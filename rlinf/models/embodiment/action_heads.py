@@ -202,7 +202,7 @@ class GaussianHead(ActionHead):
         return actions.flatten(1)
 
     def from_scaled(self, scaled: Tensor) -> Tensor:
-        """Return actions of the env, `[n, C, A]`, for what `scaled` returned; clipped if asked to.
+        """Return actions of the env, `[n, C, A]`, for what `scaled` returned; see `to_env`.
 
         Args:
             scaled: From -1 to 1 where the range is known, `[n, C*A]`.
@@ -210,7 +210,9 @@ class GaussianHead(ActionHead):
         actions = scaled.view(-1, self._chunks, self._action_dim)
         if self._bounded:
             actions = torch.addcmul(self.low, actions + 1.0, self.radius)
-        return torch.clamp(actions, self.low, self.high) if self.action_range.clip else actions
+        if self.action_range.clip:
+            return torch.clamp(actions, self.low, self.high)
+        return actions.clone()
 
     def uniform(self, noise: Tensor) -> Tensor:
         """See `ActionHead.uniform`."""
