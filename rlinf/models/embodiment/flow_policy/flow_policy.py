@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -45,7 +45,14 @@ class SmallFlowSettings(FlowSettings):
     @classmethod
     def of(cls, cfg: DictConfig) -> SmallFlowSettings:
         """Read the settings from a model section."""
-        return cls(**{field.name: cfg[field.name] for field in fields(cls)})
+        return cls(**{own.name: cfg[own.name] for own in fields(cls)})
+
+
+@dataclass(frozen=True)
+class FlowHeadSettings(HeadSettings):
+    """How actions are denoised and values come from features."""
+
+    flow: SmallFlowSettings = field(default_factory=SmallFlowSettings)
 
 
 class FlowActor(ActorCriticPolicy):
@@ -70,30 +77,25 @@ class FlowActor(ActorCriticPolicy):
     forward_types: ClassVar[tuple[ForwardType, ...]] = (ForwardType.DEFAULT, ForwardType.SFT)
     _no_split_modules: ClassVar[list[str]] = ["ConvEncoder", "MLP"]
 
-    def make_flow(self, flow: SmallFlowSettings) -> None:
-        """Make the networks of the flow, when those of the observations are there."""
-        own, width = self.settings, self.num_action_chunks * self.action_dim
-        self.flow = flow
-        self.velocity = VelocityNet(
-            self._feature_dim, width, tuple(own.hidden_sizes), own.activation
-        )
-        self.noise_net = None
+    settings: FlowHeadSettings
+
+    def _make_heads(self, feature_dim: int) -> None:
+        """Make the networks of the flow, and the value head."""
+        own, hidden = self.settings, tuple(self.settings.hidden_sizes)
+        self.flow = flow = own.flow
+        self.q_head = self.trunk = self.policy_head = self.log_std = None
+        self.value_head = self.noise_net = None
+        self.velocity = VelocityNet(feature_dim, self._width, hidden, own.activation)
         if flow.noise_method in LEARNED:
             self.noise_net = NoiseNet(
-                self._feature_dim,
-                width,
-                tuple(own.hidden_sizes),
+                feature_dim,
+                self._width,
+                hidden,
                 own.activation,
                 (flow.noise_std_min, flow.noise_std_max),
                 sees_x=flow.noise_method != REINFLOW,
             )
-
-    def _make_heads(self, feature_dim: int) -> None:
-        """Make the value head alone; `make_flow` makes what acts."""
-        own, self._feature_dim = self.settings, feature_dim
-        self.q_head = self.trunk = self.policy_head = self.value_head = self.log_std = None
         if own.add_value_head:
-            hidden = tuple(own.hidden_sizes)
             self.value_head = MLP(feature_dim, hidden, self.value_dim, own.activation, VALUE_GAIN)
 
     @property
@@ -258,7 +260,7 @@ def build_flow_policy(
         )
     if cfg.add_q_head:
         raise ValueError("flow_policy has no Q-functions: set actor.model.add_q_head to false")
-    settings = HeadSettings(
+    settings = FlowHeadSettings(
         hidden_sizes=tuple(cfg.hidden_sizes),
         activation=cfg.activation,
         distribution="gaussian",
@@ -267,6 +269,7 @@ def build_flow_policy(
         num_action_chunks=cfg.num_action_chunks,
         add_value_head=cfg.add_value_head,
         value_type=cfg.value_type,
+        flow=SmallFlowSettings.of(cfg),
     )
     obs_dim = needed(cfg, "obs_dim") if cfg.use_states else None
     action_dim = needed(cfg, "action_dim")
@@ -275,7 +278,6 @@ def build_flow_policy(
         policy = ImageFlowPolicy(obs_dim, action_dim, settings, ImageSettings.of(cfg), env_spec)
     else:
         policy = StateFlowPolicy(obs_dim, action_dim, settings, env_spec)
-    policy.make_flow(SmallFlowSettings.of(cfg))
     policy.to(torch_dtype)
     if cfg.model_path is not None:
         load_weights(policy, cfg.model_path)
