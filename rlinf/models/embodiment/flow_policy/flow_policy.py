@@ -218,6 +218,15 @@ class FlowActor(ActorCriticPolicy):
         if self.normalizer is not None and not self.normalizer.count > 0:
             super().update_normalizer(observations, mask, all_reduce, commit)
 
+    @staticmethod
+    def is_noise_parameter(name: str) -> bool:
+        """Return whether a weight belongs to the learned noise alone, which demonstrations lack.
+
+        Args:
+            name: As in `named_parameters`.
+        """
+        return name.startswith("noise_net.")
+
     def _network(self, features: Tensor) -> FlowNetwork:
         def network(x: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None]:
             std = None if self.noise_net is None else self.noise_net(features, x, time)
