@@ -11,6 +11,7 @@ ENTRY_SCRIPTS = {
     "embodied": "examples/embodiment/train_embodied_agent.py",
     "offline": "examples/embodiment/train_offline.py",
     "sft": "examples/embodiment/train_offline.py",
+    "reward_model": "examples/embodiment/train_reward_model.py",
     "reasoning": "examples/reasoning/main_grpo.py",
     "reasoning_eval": "examples/reasoning/main_grpo.py",
 }

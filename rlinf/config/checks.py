@@ -12,12 +12,14 @@ from rlinf.config.errors import ABSENT, Problem, show
 from rlinf.config.port_range import parse_port_range
 from rlinf.config.schema.root import TASKS
 from rlinf.config.supported_model import SupportedModel
-from rlinf.config.task_types import FROM_DATA
+from rlinf.config.task_types import OFFLINE
 from rlinf.config.tracked import to_plain
 
 TRAINING = ("embodied", "reasoning")
-LEARNING = (*TRAINING, *FROM_DATA)
+LEARNING = (*TRAINING, *OFFLINE)
 """The same, and learning from data, which has no rollouts."""
+FITTING = (*LEARNING, "reward_model")
+"""All tasks that train a model, if only one that nobody acts with."""
 
 
 class NotKnown(Exception):
@@ -181,7 +183,7 @@ def components_have_a_place(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-@cross_check(LEARNING)
+@cross_check(FITTING)
 def models_fit_the_task(context: CheckContext) -> Iterator[Problem]:
     """Models are of the category that the task trains."""
     wanted = TASKS[context.cfg.runner.task_type].model_category
@@ -195,7 +197,7 @@ def models_fit_the_task(context: CheckContext) -> Iterator[Problem]:
             yield Problem(f"{section}.model.model_type", name, message, f"use one of: {fitting}")
 
 
-@cross_check(LEARNING)
+@cross_check(FITTING)
 def checkpoints_fit(context: CheckContext) -> Iterator[Problem]:
     """Keeping checkpoints needs them to be saved, and ranking them needs evaluations."""
     runner = context.cfg.runner
@@ -281,7 +283,7 @@ def reward_bounds_are_ordered(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.filter_rewards", True, message, "set at least one of them")
 
 
-@cross_check(LEARNING)
+@cross_check(FITTING)
 def one_kind_of_mixed_precision(context: CheckContext) -> Iterator[Problem]:
     """Autocast and FSDP's own mixed precision exclude each other."""
     fsdp = context.cfg.actor.fsdp_config
@@ -292,7 +294,7 @@ def one_kind_of_mixed_precision(context: CheckContext) -> Iterator[Problem]:
         yield Problem(path, True, message, "turn one of them off")
 
 
-@cross_check(LEARNING)
+@cross_check(FITTING)
 def learning_rate_falls(context: CheckContext) -> Iterator[Problem]:
     """The schedule ends below where it begins."""
     optim = context.cfg.actor.optim

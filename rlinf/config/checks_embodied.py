@@ -15,10 +15,10 @@ from rlinf.config.checks import (
     share_divisor,
 )
 from rlinf.config.errors import ABSENT, Problem
-from rlinf.config.task_types import FROM_DATA
+from rlinf.config.task_types import OFFLINE
 
 EMBODIED = ("embodied",)
-ACTING = (*EMBODIED, *FROM_DATA)
+ACTING = (*EMBODIED, *OFFLINE)
 """Tasks whose policies act in envs, if only to be evaluated."""
 _UNGROUPED = ("gae", "raw", "reinpp")
 """Advantages that do not compare the members of a group; reinpp does with its baseline."""

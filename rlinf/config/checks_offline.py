@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlinf.config.builtin import WITHOUT_KEYS
+from rlinf.config.builtin import MODULES, WITHOUT_KEYS
 from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
 from rlinf.config.errors import ABSENT, Problem
-from rlinf.config.task_types import FROM_DATA
+from rlinf.config.task_types import FROM_DATA, OFFLINE
 
 _BC, _IQL = "embodied_bc", "offline_iql"
+_REWARD_MODEL = "reward_model"
 
 
-@cross_check(FROM_DATA)
+@cross_check(OFFLINE)
 def has_envs_to_evaluate_in(context: CheckContext) -> Iterator[Problem]:
     """Sizes of observations and actions come from the envs of evaluations."""
     if context.cfg.env.eval is None:
@@ -20,15 +21,28 @@ def has_envs_to_evaluate_in(context: CheckContext) -> Iterator[Problem]:
         yield Problem("env.eval", ABSENT, message, "add env.eval")
 
 
-@cross_check(FROM_DATA)
+@cross_check(OFFLINE)
 def learns_from_data(context: CheckContext) -> Iterator[Problem]:
     """A loss on rollouts has nothing to learn from."""
-    name = context.cfg.algorithm.loss_type
+    name, task = context.cfg.algorithm.loss_type, context.cfg.runner.task_type
     if name.lower() in WITHOUT_KEYS["loss"]:
-        task = context.cfg.runner.task_type
         message = f"learns from rollouts, and runner.task_type {task} has none"
         hint = "use embodied_bc or offline_iql, or runner.task_type: embodied"
         yield Problem("algorithm.loss_type", name, message, hint)
+    if name.lower() == _REWARD_MODEL:
+        message = f"trains a reward model, and runner.task_type {task} trains a policy"
+        hint = "set runner.task_type: reward_model, as metaworld_reward_model_mlp does"
+        yield Problem("algorithm.loss_type", name, message, hint)
+
+
+@cross_check((_REWARD_MODEL,))
+def trains_a_reward_model(context: CheckContext) -> Iterator[Problem]:
+    """Learners of policies have no use for a reward model."""
+    name = context.cfg.algorithm.loss_type
+    known = {*WITHOUT_KEYS["loss"], *(n for names in MODULES["loss"].values() for n in names)}
+    if name.lower() in known - {_REWARD_MODEL}:
+        message = "trains a policy, and runner.task_type reward_model trains a reward model"
+        yield Problem("algorithm.loss_type", name, message, f"leave it out; it is {_REWARD_MODEL}")
 
 
 @cross_check(("sft",))
@@ -41,7 +55,7 @@ def is_supervised(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.loss_type", name, message, hint)
 
 
-@cross_check(FROM_DATA)
+@cross_check(OFFLINE)
 def weighs_each_folder(context: CheckContext) -> Iterator[Problem]:
     """There is one weight for each dataset."""
     data = context.cfg.data
@@ -55,9 +69,11 @@ def weighs_each_folder(context: CheckContext) -> Iterator[Problem]:
 def learns_from_rollouts(context: CheckContext) -> Iterator[Problem]:
     """Learners from data take no rollouts."""
     name = context.cfg.algorithm.loss_type
-    if name.lower() in (_BC, _IQL):
+    task = {_BC: "offline", _IQL: "offline", _REWARD_MODEL: _REWARD_MODEL}
+    if name.lower() in task:
         message = "learns from data.train_data_paths, and runner.task_type embodied has no data"
-        yield Problem("algorithm.loss_type", name, message, "set runner.task_type: offline")
+        hint = f"set runner.task_type: {task[name.lower()]}"
+        yield Problem("algorithm.loss_type", name, message, hint)
 
 
 @cross_check(FROM_DATA)
@@ -86,7 +102,7 @@ def ends_after_steps(context: CheckContext) -> Iterator[Problem]:
         yield Problem("runner.max_steps", runner.max_steps, message, "set a number of steps")
 
 
-@cross_check(FROM_DATA)
+@cross_check(OFFLINE)
 def iql_has_what_it_trains(context: CheckContext) -> Iterator[Problem]:
     """Implicit Q-learning trains Q-functions and a value function, by the optimiser of critics."""
     cfg = context.cfg

@@ -25,6 +25,8 @@ _lazy: dict[str, str] = {
     "mlp_policy": "rlinf.models.embodiment.mlp_policy.mlp_policy:build_mlp_policy",
     "cnn_policy": "rlinf.models.embodiment.cnn_policy.cnn_policy:build_cnn_policy",
     "flow_policy": "rlinf.models.embodiment.flow_policy.flow_policy:build_flow_policy",
+    "mlp_reward_model": "rlinf.models.embodiment.reward_model.networks:build_mlp_reward_model",
+    "cnn_reward_model": "rlinf.models.embodiment.reward_model.networks:build_cnn_reward_model",
     **dict.fromkeys(
         ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
         "rlinf.models.causal_lm.model:build_causal_lm",
@@ -58,7 +60,7 @@ def register_model(
             parameter `deferral` may be asked to leave the weights out: it then gets a
             `rlinf.models.deferred.DeferredWeights`, and otherwise None. Left out when used as a
             decorator.
-        category: `embodied` or `reasoning`.
+        category: `embodied`, `reward` or `reasoning`.
         schema: Keys that the model adds to its section of the config.
         replaces: Take the place of whoever has the name.
 

@@ -41,27 +41,32 @@ class DataConfig(Section):
     )
 
 
-class OfflineDataConfig(Section):
+class EpisodeDataConfig(Section):
     """Episodes to learn from."""
 
     train_data_paths: list[str] = Field(
-        ..., min_length=1, description="Folders of LeRobot datasets (offline, sft)."
-    )
-    train_data_weights: list[Annotated[Float, Field(gt=0)]] | None = Field(
-        None,
-        description="Weight of each of these folders: its share of the samples, whatever its size; "
-        "null weighs all frames alike.",
+        ..., min_length=1, description="Folders of LeRobot datasets (offline, sft, reward_model)."
     )
     max_episodes: Int | None = Field(
         None, gt=0, description="Learn from so many episodes, the first ones; null is all."
-    )
-    only_success: bool = Field(
-        False, description="Learn only from episodes that solved their task."
     )
     observations: dict[str, str] = Field(
         default_factory=dict,
         description="By observation of the env, the feature of the dataset that holds it, where "
         "names do not tell: `{main_images: observation.images.top}`.",
+    )
+
+
+class OfflineDataConfig(EpisodeDataConfig):
+    """Episodes that a policy learns from."""
+
+    only_success: bool = Field(
+        False, description="Learn only from episodes that solved their task."
+    )
+    train_data_weights: list[Annotated[Float, Field(gt=0)]] | None = Field(
+        None,
+        description="Weight of each folder of train_data_paths: its share of the samples, whatever "
+        "its size; null weighs all frames alike.",
     )
 
 
@@ -74,4 +79,21 @@ class SFTDataConfig(OfflineDataConfig):
         lt=1,
         description="Share of the episodes that are not learned from, drawn by runner.seed: each "
         "evaluation has the loss on them.",
+    )
+
+
+class RewardModelDataConfig(EpisodeDataConfig):
+    """Episodes that a reward model learns from."""
+
+    val_fraction: Float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of the episodes, of those that solved their task and of the others, "
+        "that the reward model is not trained on but evaluated with.",
+    )
+    success_persists: bool = Field(
+        False,
+        description="Count all observations after the first success of an episode as solved; "
+        "false takes `next.success` of each step as it is.",
     )

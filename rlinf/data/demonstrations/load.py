@@ -26,7 +26,8 @@ class Demonstrations:
         begins: First frame of each episode, and N; int64 `[E + 1]`.
         rewards: float32 `[N]`; None if the datasets have none.
         terminated: Which episodes ended in a terminal state, bool `[E]`; others were truncated.
-        success: Which solved their task, bool `[E]`; None if the datasets do not say.
+        solved: Whether the task was solved after the action of each frame, bool `[N]`; None if the
+            datasets do not say.
         final: Observations in which episodes ended, `[E, ...]` each; where nothing follows a
             terminal state, its last frame stands for it.
         sources: Number of the folder that each episode is from, int64 `[E]`.
@@ -37,7 +38,7 @@ class Demonstrations:
     begins: Tensor
     rewards: Tensor | None
     terminated: Tensor
-    success: Tensor | None
+    solved: Tensor | None
     final: dict[str, Tensor]
     sources: Tensor
 
@@ -48,6 +49,14 @@ class Demonstrations:
     def num_episodes(self) -> int:
         """Number of episodes, E."""
         return len(self.begins) - 1
+
+    @property
+    def success(self) -> Tensor | None:
+        """Which episodes solved their task at any step, bool `[E]`; None as in `solved`."""
+        if self.solved is None:
+            return None
+        lengths = self.begins.diff().tolist()
+        return torch.stack([part.any() for part in self.solved.split(lengths)])
 
     @property
     def ends(self) -> Tensor:
@@ -61,6 +70,15 @@ class Demonstrations:
             episodes: Which, bool `[E]`.
         """
         return episodes.repeat_interleave(self.begins.diff()).nonzero().squeeze(1)
+
+    def outcomes(self) -> dict[str, float]:
+        """Return what the episodes came to: mean `return` and share of `success`, where known."""
+        found = {}
+        if self.rewards is not None:
+            found["return"] = float(self.rewards.sum()) / self.num_episodes
+        if self.success is not None:
+            found["success_once"] = float(self.success.float().mean())
+        return found
 
     def to(self, device: torch.device) -> Demonstrations:
         """Return this with all but pictures, which stay on the host, on a device."""
@@ -151,7 +169,7 @@ class DemonstrationFolders:
                 f"{where}: no episode is left of those with success; data.only_success is true"
             )
         lengths = torch.tensor([0, *(len(part.actions) for part in parts)])
-        known = [part.success for part in parts]
+        known = [part.solved for part in parts]
         return Demonstrations(
             obs={name: torch.cat([part.obs[name] for part in parts]) for name in wanted},
             actions=torch.cat([part.actions for part in parts]),
@@ -160,7 +178,7 @@ class DemonstrationFolders:
             if any(part.rewards is None for part in parts)
             else torch.cat([part.rewards for part in parts]),
             terminated=torch.tensor([part.terminated for part in parts]),
-            success=None if None in known else torch.tensor(known),
+            solved=None if any(part is None for part in known) else torch.cat(known),
             final={name: torch.stack([part.final[name] for part in parts]) for name in wanted},
             sources=torch.tensor([part.source for part in parts]),
         )
@@ -176,14 +194,14 @@ class DemonstrationFolders:
                     f"'{SUCCESS}'; set data.only_success to false"
                 )
             for episode in episodes(data, features):
-                success = solved[episode.episode]
-                if only_success and not success:
+                own = solved[episode.episode]
+                if only_success and not own.any():
                     continue
                 if left is not None:
                     if left == 0:
                         return
                     left -= 1
-                yield _part(episode, {name: names[name] for name in wanted}, success, source)
+                yield _part(episode, {name: names[name] for name in wanted}, own, source)
 
 
 @dataclass(frozen=True)
@@ -194,12 +212,14 @@ class _Part:
     actions: Tensor
     rewards: Tensor | None
     terminated: bool
-    success: bool | None
+    solved: Tensor | None
     final: dict[str, Tensor]
     source: int
 
 
-def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None, source: int) -> _Part:
+def _part(
+    episode: Any, names: Mapping[str, list[str]], solved: np.ndarray | None, source: int
+) -> _Part:
     def column(source: Mapping[str, Any], name: str) -> Tensor:
         return _column(name, [source[_short(feature)] for feature in names[name]])
 
@@ -211,10 +231,20 @@ def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None, so
         actions=_actions(episode.actions),
         rewards=None if episode.rewards is None else torch.from_numpy(episode.rewards.copy()),
         terminated=bool(episode.terminations[-1]),
-        success=success,
+        solved=None if solved is None else _solved(solved, len(episode)),
         final={name: column(final, name)[0] for name in names},
         source=source,
     )
+
+
+def _solved(flags: np.ndarray, length: int) -> Tensor:
+    """Return the flags of the transitions of an episode, bool `[length]`.
+
+    Where the last frame stands for what follows the one before it, its flag does, too.
+    """
+    kept = flags[:length].copy()
+    kept[-1] |= flags[-1]
+    return torch.from_numpy(kept)
 
 
 def _column(name: str, values: Sequence[np.ndarray]) -> Tensor:
@@ -231,8 +261,9 @@ def _actions(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array.astype(np.int64 if whole else np.float32))
 
 
-def _successes(data: LeRobotDataset) -> list[bool]:
-    return [bool(e.values[SUCCESS].any()) for e in data.episodes([SUCCESS])]
+def _successes(data: LeRobotDataset) -> list[np.ndarray]:
+    """Return of each episode whether the task was solved after each of its frames."""
+    return [e.values[SUCCESS].reshape(-1).astype(bool) for e in data.episodes([SUCCESS])]
 
 
 def _short(feature: str) -> str:

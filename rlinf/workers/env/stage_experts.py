@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rlinf.data.env_share import env_ids
+from rlinf.utils.determinism import named_seed
 from rlinf.workers.env.supervision import Decision, Supervision
 
 
@@ -36,26 +37,26 @@ class StageExperts:
         algorithm = cfg.algorithm
         if not envs or "dagger" not in algorithm or algorithm.dagger.expert is None:
             return cls([])
-        train = cfg.env.train
-        return cls(
-            [
-                Supervision(
-                    algorithm.dagger,
-                    train,
-                    env.action_spec,
-                    env_ids(
-                        train.total_num_envs,
-                        env_workers=world_size,
-                        stages=len(envs),
-                        stage=stage,
-                        ranks=world_size,
-                        rank=rank,
-                    ),
-                    cfg.runner.seed if train.seed is None else train.seed,
-                )
-                for stage, env in enumerate(envs)
-            ]
-        )
+        # Imported here: it may be a policy, and other runs need none in processes of envs.
+        from rlinf.workers.env.policy_expert import make_env_expert
+
+        train, dagger = cfg.env.train, algorithm.dagger
+        seed = cfg.runner.seed if train.seed is None else train.seed
+        stages = []
+        for stage, env in enumerate(envs):
+            ids = env_ids(
+                train.total_num_envs,
+                env_workers=world_size,
+                stages=len(envs),
+                stage=stage,
+                ranks=world_size,
+                rank=rank,
+            )
+            expert = make_env_expert(dagger.expert, env, seed=named_seed(seed, "env", "expert"))
+            stages.append(
+                Supervision(dagger, expert, env.action_spec, ids, train.total_num_envs, seed)
+            )
+        return cls(stages)
 
     def begin_rollout(self, epochs: int, chunks: int) -> None:
         """Get ready for a rollout of so many epochs of so many chunk steps."""
@@ -89,16 +90,19 @@ class StageExperts:
         step = self._first_step + epoch * self._epoch_steps + chunk
         return self._stages[stage].decide(obs, actions, step)
 
-    def note_ends(self, stage: int, ended: Tensor, resets: bool) -> None:
+    def note_ends(
+        self, stage: int, terminations: Tensor, truncations: Tensor, resets: bool
+    ) -> None:
         """Take note of the episodes that ended in a chunk; see `Supervision.note_ends`.
 
         Args:
             stage: whose.
-            ended: which actions ended one, bool `[B, C]`.
+            terminations: which actions terminated one, bool `[B, C]`.
+            truncations: which actions truncated one, bool `[B, C]`.
             resets: whether new ones begin in the next step.
         """
         if self._stages:
-            self._stages[stage].note_ends(ended.any(1), resets)
+            self._stages[stage].note_ends((terminations | truncations).any(1), resets)
 
     # -- checkpoints ----------------------------------------------------------------------------
 

@@ -25,7 +25,8 @@ NOT_OF = {
         "generation",
         "workers/critic/",
         "workers/inference/",
-        "workers/reward/",
+        "workers/reward/reward_worker",
+        "workers/reward/scorer",
         "algorithms/rewards/",
         "algorithms/dynamic_sampling",
         "data/datasets/",
@@ -53,7 +54,7 @@ NOT_OF["offline"] = (
     "embodied_credit",
     "runners/agreement",
 )
-NOT_OF["sft"] = NOT_OF["offline"]
+NOT_OF["sft"] = NOT_OF["reward_model"] = NOT_OF["offline"]
 """Parts of the package that have no share in a run of a task type."""
 PASSED_ON = ("rollout.vllm.", "rollout.sglang.")
 """Sections that another library gets as they are."""
@@ -66,6 +67,7 @@ KINDS = {
     "embodied": ("env", "model", "start_sampler"),
     "offline": ("env", "model"),
     "sft": ("env", "model"),
+    "reward_model": ("model",),
     "reasoning": ("model", "reward", "dataset"),
 }
 

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Float, Int, Section
-from rlinf.models.embodiment.cnn_policy.config import ImageKeys
-from rlinf.models.embodiment.mlp_policy.config import StateKeys, Units
+from rlinf.models.embodiment.cnn_policy.config import ShiftedImageKeys
+from rlinf.models.embodiment.network_keys import StateNetworkKeys, Units
 
 
 class FlowKeys(Section):
@@ -59,7 +59,7 @@ class FlowKeys(Section):
         return self
 
 
-class FlowPolicyKeys(FlowKeys, StateKeys, ImageKeys):
+class FlowPolicyKeys(FlowKeys, StateNetworkKeys, ShiftedImageKeys):
     """Keys of the small flow policy."""
 
     hidden_sizes: list[Units] = Field(

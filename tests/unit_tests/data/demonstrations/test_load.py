@@ -100,3 +100,10 @@ def test_what_does_not_go_together_is_refused(tmp_path):
         DemonstrationFolders([one]).load(["main_images"])
     with pytest.raises(DatasetError, match="is not a LeRobot dataset"):
         DemonstrationFolders([tmp_path / "nowhere"])
+
+
+def test_what_the_episodes_came_to(tmp_path):
+    path = write_dataset(tmp_path / "data", (4, 3), success=[True, False])
+    # Rewards are 0, 1, 2, ... in each episode.
+    expected = {"return": (6 + 3) / 2, "success_once": 0.5}
+    assert DemonstrationFolders([path]).load().outcomes() == expected
