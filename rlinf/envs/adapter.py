@@ -109,6 +109,14 @@ class Adapter(abc.ABC):
     def _draw_images(self, slots: Sequence[int], images: dict) -> None:  # noqa: B027
         """Write the rows of `rendered_keys`."""
 
+    def expert_obs(self, obs: dict[str, Any]) -> dict[str, Any]:
+        """Return the present observations as scripted experts see them: with nothing hidden.
+
+        Args:
+            obs: What the policy sees.
+        """
+        return obs
+
     def _describe(self, slot: int) -> str:
         """Say in words what is to be done in a slot."""
         return ""

@@ -152,7 +152,7 @@ class Collector:
         slots = sorted(self._playing)
         actions = np.zeros((env.num_envs, spec.dim), spec.dtype)
         actions[:] = np.where(np.isfinite(spec.low), spec.low, 0)
-        chosen = self._expert.act(obs, slots)
+        chosen = self._expert.act(env.expert_obs(obs), slots)
         for slot, action in zip(slots, chosen, strict=True):
             actions[slot] = self._noise.apply(slot, action)
         after, rewards, terminations, truncations, infos = env.step(actions, auto_reset=True)

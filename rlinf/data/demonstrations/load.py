@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlinf.data.demonstrations.names import VIEWS, observations_in
+from rlinf.data.demonstrations.texts import TASK_DESCRIPTIONS, Texts
 from rlinf.data.lerobot import DatasetError, LeRobotDataset, episodes
 from rlinf.data.lerobot.transitions import ACTION, SUCCESS
 
@@ -21,7 +22,8 @@ class Demonstrations:
     """N frames of E episodes, one episode after the other.
 
     Attributes:
-        obs: Observations by the env's own names, `[N, ...]` each, raw; texts are left out.
+        obs: Observations by the env's own names, `[N, ...]` each, raw; `task_descriptions` are
+            `Texts`, other texts are left out.
         actions: What was executed, float32 or int64 `[N, A]`.
         begins: First frame of each episode, and N; int64 `[E + 1]`.
         rewards: float32 `[N]`; None if the datasets have none.
@@ -31,13 +33,13 @@ class Demonstrations:
             terminal state, its last frame stands for it.
     """
 
-    obs: dict[str, Tensor]
+    obs: dict[str, Tensor | Texts]
     actions: Tensor
     begins: Tensor
     rewards: Tensor | None
     terminated: Tensor
     success: Tensor | None
-    final: dict[str, Tensor]
+    final: dict[str, Tensor | Texts]
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -55,8 +57,9 @@ class Demonstrations:
     def to(self, device: torch.device) -> Demonstrations:
         """Return this with all but pictures, which stay on the host, on a device."""
 
-        def move(tensor: Tensor) -> Tensor:
-            return tensor if tensor.dtype == torch.uint8 else tensor.to(device)
+        def move(value: Tensor | Texts) -> Tensor | Texts:
+            stays = isinstance(value, Texts) or value.dtype == torch.uint8
+            return value if stays else value.to(device)
 
         return replace(
             self,
@@ -104,9 +107,9 @@ class DemonstrationFolders:
     @property
     def names(self) -> list[str]:
         """Names of the observations."""
-        return list(self._names[0])
+        return [*self._names[0], TASK_DESCRIPTIONS]
 
-    def first_frame(self) -> tuple[dict[str, Tensor], Tensor]:
+    def first_frame(self) -> tuple[dict[str, Any], Tensor]:
         """Return the observation `[1, ...]` and action `[1, A]` of the first frame."""
         data = next(data for data in self._sets if data.num_episodes)
         frame = data[0]
@@ -115,19 +118,21 @@ class DemonstrationFolders:
             for name, features in self._names[0].items()
             if data.features[features[0]].dtype != "string"
         }
+        obs[TASK_DESCRIPTIONS] = [frame["task"]]
         return obs, _actions(np.asarray(frame[ACTION])[None])
 
     def load(self, wanted: Sequence[str] | None = None, only_success: bool = False) -> Any:
         """Read episodes into memory.
 
         Args:
-            wanted: Names of observations; all by default. Without pictures, no video is decoded.
+            wanted: Names of observations; all but texts by default. Without pictures, no video is
+                decoded.
             only_success: Leave out episodes that did not solve their task.
 
         Raises:
             DatasetError: An observation does not exist, or nothing is left.
         """
-        wanted = self.names if wanted is None else list(wanted)
+        wanted = list(self._names[0] if wanted is None else wanted)
         for name in wanted:
             if name not in self.names:
                 raise DatasetError(
@@ -142,8 +147,15 @@ class DemonstrationFolders:
             )
         lengths = torch.tensor([0, *(len(part.actions) for part in parts)])
         known = [part.success for part in parts]
+        obs: dict[str, Any] = {}
+        final: dict[str, Any] = {}
+        for name in wanted:
+            columns, ends = [p.obs[name] for p in parts], [p.final[name] for p in parts]
+            texts = name == TASK_DESCRIPTIONS
+            obs[name] = Texts.join(columns) if texts else torch.cat(columns)
+            final[name] = Texts(ends) if texts else torch.stack(ends)
         return Demonstrations(
-            obs={name: torch.cat([part.obs[name] for part in parts]) for name in wanted},
+            obs=obs,
             actions=torch.cat([part.actions for part in parts]),
             begins=lengths.cumsum(0),
             rewards=None
@@ -151,13 +163,14 @@ class DemonstrationFolders:
             else torch.cat([part.rewards for part in parts]),
             terminated=torch.tensor([part.terminated for part in parts]),
             success=None if None in known else torch.tensor(known),
-            final={name: torch.stack([part.final[name] for part in parts]) for name in wanted},
+            final=final,
         )
 
     def _parts(self, wanted: list[str], only_success: bool) -> Iterator[_Part]:
         left = self._max
         for data, names in zip(self._sets, self._names, strict=True):
-            features = [feature for name in wanted for feature in names[name]]
+            own = {name: names[name] for name in wanted if name != TASK_DESCRIPTIONS}
+            features = [feature for of_one in own.values() for feature in of_one]
             solved = _successes(data) if SUCCESS in data.features else [None] * data.num_episodes
             if only_success and SUCCESS not in data.features:
                 raise DatasetError(
@@ -172,19 +185,23 @@ class DemonstrationFolders:
                     if left == 0:
                         return
                     left -= 1
-                yield _part(episode, {name: names[name] for name in wanted}, success)
+                part = _part(episode, own, success)
+                if TASK_DESCRIPTIONS in wanted:
+                    part.obs[TASK_DESCRIPTIONS] = Texts(episode.tasks)
+                    part.final[TASK_DESCRIPTIONS] = episode.tasks[-1]
+                yield part
 
 
 @dataclass(frozen=True)
 class _Part:
     """One episode."""
 
-    obs: dict[str, Tensor]
+    obs: dict[str, Tensor | Texts]
     actions: Tensor
     rewards: Tensor | None
     terminated: bool
     success: bool | None
-    final: dict[str, Tensor]
+    final: dict[str, Tensor | str]
 
 
 def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None) -> _Part:

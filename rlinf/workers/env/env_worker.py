@@ -210,7 +210,10 @@ class EnvWorker(Checkpointed, Worker):
             for chunk in range(chunks):
                 for stage, env in enumerate(envs):
                     actions = self._recv_actions(stage, epoch, chunk)
-                    decision = self._experts.decide(stage, env.last_obs, actions, epoch, chunk)
+                    decision = None
+                    if self._experts.present:
+                        seen = env.expert_obs(env.last_obs)
+                        decision = self._experts.decide(stage, seen, actions, epoch, chunk)
                     actions = actions if decision is None else decision.actions
                     with self.worker_timer("env_step"):
                         obs, rewards, terms, truncs, infos = env.chunk_step(actions)

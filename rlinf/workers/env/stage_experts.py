@@ -57,6 +57,11 @@ class StageExperts:
             ]
         )
 
+    @property
+    def present(self) -> bool:
+        """Whether anybody is asked."""
+        return bool(self._stages)
+
     def begin_rollout(self, epochs: int, chunks: int) -> None:
         """Get ready for a rollout of so many epochs of so many chunk steps."""
         self._first_step, self._epoch_steps = self.rollouts * epochs * chunks, chunks
@@ -79,7 +84,7 @@ class StageExperts:
 
         Args:
             stage: whose observations these are.
-            obs: of all envs of the stage.
+            obs: of all envs of the stage, as experts see them.
             actions: of the policy, `[B, 1, A]`.
             epoch: of the rollout.
             chunk: step of the epoch.

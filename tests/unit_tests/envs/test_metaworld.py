@@ -132,6 +132,35 @@ def test_mt10_has_ten_tasks_with_words_and_a_one_hot():
     assert a[0][-1]["task_descriptions"] == b[0][-1]["task_descriptions"]
 
 
+def test_the_goal_and_further_entries_of_the_state_can_be_hidden():
+    cfg = {"task": "reach-v3", "seed": 2, "max_episode_steps": 3}
+    whole, blind = make(2, **cfg), make(2, **cfg, hide_goal=True)
+    hand = make(2, **cfg, state_entries=[0, 1, 2, 3])
+    seen = [[env.reset()[0]["states"]] for env in (whole, blind, hand)]
+    # The last step begins new episodes.
+    for _ in range(4):
+        for env, states in zip((whole, blind, hand), seen, strict=True):
+            states.append(env.step(np.ones((2, 4), np.float32))[0]["states"])
+    for full, without, few in zip(*seen, strict=True):
+        assert (full[:, 36:] != 0).any()
+        assert (without[:, 36:] == 0).all() and torch.equal(without[:, :36], full[:, :36])
+        assert torch.equal(few, full[:, :4])
+    shown = blind.expert_obs(blind.last_obs)["states"]
+    now = whole.last_obs["states"]
+    assert torch.equal(shown[:, :18], now[:, :18]) and torch.equal(shown[:, 36:], now[:, 36:])
+
+
+def test_instructions_can_be_swapped_and_success_is_that_of_the_task():
+    cfg = {"tasks": ["faucet-open-v3", "faucet-close-v3"], "seed": 2, "max_episode_steps": 3}
+    own, swapped = make(4, **cfg), make(4, **cfg, swap_instructions=True)
+    told, other = (env.begin_episodes(range(4))[0] for env in (own, swapped))
+    assert torch.equal(told["states"], other["states"])
+    words = [DESCRIPTIONS[name] for name in cfg["tasks"]]
+    assert told["task_descriptions"] == [*words, *words]
+    assert other["task_descriptions"] == [*words[::-1], *words[::-1]]
+    assert [episode.task for episode in swapped.playing] == [*cfg["tasks"], *cfg["tasks"]]
+
+
 def test_slots_play_the_tasks_of_a_list_and_groups_share_task_and_start():
     names = ["reach-v3", "button-press-v3", "drawer-open-v3"]
     cfg = {"tasks": names, "max_episode_steps": 2, "seed": 3, "group_size": 2}

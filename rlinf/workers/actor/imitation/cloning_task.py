@@ -10,6 +10,7 @@ from rlinf.algorithms.aggregation import LossNorm
 from rlinf.algorithms.imitation import cloning_loss
 from rlinf.algorithms.metrics import Metric
 from rlinf.data.demonstrations.sampling import ChunkSamples
+from rlinf.data.embodied_messages import tensors_of
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 
 
@@ -50,7 +51,7 @@ class CloningTask:
         obs, actions = self._samples.take(frames)
         out = self._engine.forward(
             forward_type="sft",
-            observations={name: value.to(device) for name, value in obs.items()},
+            observations=obs | {name: x.to(device) for name, x in tensors_of(obs).items()},
             actions=actions.to(device),
         )
         return cloning_loss(
