@@ -61,6 +61,8 @@ class SupportedModel:
 for _name, _category in (
     ("mlp_policy", "embodied"),
     ("cnn_policy", "embodied"),
+    ("openvla", "embodied"),
+    ("openvla_oft", "embodied"),
     ("qwen2.5", "reasoning"),
     ("qwen3", "reasoning"),
     ("llama", "reasoning"),

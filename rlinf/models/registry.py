@@ -24,6 +24,8 @@ _builders: dict[str, Builder] = {}
 _lazy: dict[str, str] = {
     "mlp_policy": "rlinf.models.embodiment.mlp_policy.mlp_policy:build_mlp_policy",
     "cnn_policy": "rlinf.models.embodiment.cnn_policy.cnn_policy:build_cnn_policy",
+    "openvla": "rlinf.models.embodiment.openvla.openvla:build_openvla",
+    "openvla_oft": "rlinf.models.embodiment.openvla.openvla_oft:build_openvla_oft",
     **dict.fromkeys(
         ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
         "rlinf.models.causal_lm.model:build_causal_lm",
