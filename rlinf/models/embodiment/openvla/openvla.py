@@ -16,6 +16,7 @@ from rlinf.models.embodiment.openvla.token_policy import TokenPolicy, Tokens
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from rlinf.models.deferred import DeferredWeights
     from rlinf.utils.env_spec import EnvSpec
 
 
@@ -65,7 +66,10 @@ class OpenVLAPolicy(TokenPolicy):
 
 
 def build_openvla(
-    cfg: DictConfig, torch_dtype: torch.dtype, env_spec: EnvSpec | None = None
+    cfg: DictConfig,
+    torch_dtype: torch.dtype,
+    env_spec: EnvSpec | None = None,
+    deferral: DeferredWeights | None = None,
 ) -> OpenVLAPolicy:
     """Build the policy from its model section; see `build_token_policy`."""
-    return build_token_policy(OpenVLAPolicy, cfg, torch_dtype, env_spec)
+    return build_token_policy(OpenVLAPolicy, cfg, torch_dtype, env_spec, deferral)

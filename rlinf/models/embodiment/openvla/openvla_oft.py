@@ -15,6 +15,7 @@ from rlinf.models.embodiment.openvla.token_policy import TokenPolicy, Tokens
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from rlinf.models.deferred import DeferredWeights
     from rlinf.utils.env_spec import EnvSpec
 
 
@@ -62,7 +63,10 @@ class OpenVLAOFTPolicy(TokenPolicy):
 
 
 def build_openvla_oft(
-    cfg: DictConfig, torch_dtype: torch.dtype, env_spec: EnvSpec | None = None
+    cfg: DictConfig,
+    torch_dtype: torch.dtype,
+    env_spec: EnvSpec | None = None,
+    deferral: DeferredWeights | None = None,
 ) -> OpenVLAOFTPolicy:
     """Build the policy from its model section; see `build_token_policy`."""
-    return build_token_policy(OpenVLAOFTPolicy, cfg, torch_dtype, env_spec)
+    return build_token_policy(OpenVLAOFTPolicy, cfg, torch_dtype, env_spec, deferral)

@@ -13,7 +13,7 @@ from torch import Tensor
 from rlinf.models.embodiment.base_policy import ActionRange, BasePolicy, ForwardType, Mode
 from rlinf.models.embodiment.cnn_policy.images import scaled
 from rlinf.models.embodiment.distributions import Categorical
-from rlinf.models.embodiment.layers import MLP, VALUE_GAIN
+from rlinf.models.embodiment.layers import MLP
 from rlinf.models.embodiment.normalizer import ObsNormalizer
 from rlinf.models.embodiment.openvla.bins import ActionBins
 from rlinf.models.embodiment.openvla.network import OpenVLANetwork, Prefix
@@ -97,7 +97,7 @@ class TokenPolicy(BasePolicy):
         self.value_head = None
         if settings.add_value_head:
             sizes = tuple(settings.value_hidden_sizes)
-            self.value_head = MLP(network.hidden_size, sizes, 1, "silu", VALUE_GAIN)
+            self.value_head = MLP(network.hidden_size, sizes, 1, "silu")
 
     @property
     def device(self) -> torch.device:

@@ -166,7 +166,8 @@ class VisionTransformer(nn.Module):
         self.reg_token = None
         if tower.reg_tokens:
             self.reg_token = nn.Parameter(torch.zeros(1, tower.reg_tokens, dim))
-        self.pos_embed = nn.Parameter(torch.randn(1, tower.patches, dim) * 0.02)
+        self.pos_embed = nn.Parameter(torch.empty(1, tower.patches, dim))
+        nn.init.normal_(self.pos_embed, std=0.02)
         self.blocks = nn.ModuleList(Block(tower, film_dim) for _ in range(tower.depth))
         self.norm = nn.LayerNorm(dim, tower.norm_eps)
         self.attn_pool = AttentionPool(tower) if tower.attn_pool else None
