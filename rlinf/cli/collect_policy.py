@@ -37,8 +37,10 @@ class PolicyExpert(Expert):
         seed: Of the draws.
     """
 
+    in_env_units = False
+
     def __init__(self, policy: BasePolicy, env: VectorEnv, *, sample: bool, seed: int) -> None:
-        super().__init__(env.cfg, env.action_spec, num_envs=env.num_envs, seed=seed)
+        super().__init__(env.cfg, env.policy_spec, num_envs=env.num_envs, seed=seed)
         self._policy, self._sample = policy.eval(), sample
         policy.set_generator(torch.Generator().manual_seed(seed))
         takes = inspect.signature(policy.predict_action_batch).parameters

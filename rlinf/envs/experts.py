@@ -37,9 +37,12 @@ class Expert(ABC):
 
     Attributes:
         realtime: A person has to keep up: whoever asks keeps to the rate of the dataset.
+        in_env_units: Its actions are the env's own; else those of a policy, see
+            `VectorEnv.policy_spec`.
     """
 
     realtime: ClassVar[bool] = False
+    in_env_units: ClassVar[bool] = True
 
     def __init__(
         self, cfg: Any, action_spec: ActionSpec, *, num_envs: int = 1, seed: int = 0

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlinf.data.demonstrations.names import VIEWS, observations_in
+from rlinf.data.demonstrations.names import group_of, observations_in
 from rlinf.data.demonstrations.texts import TASK_DESCRIPTIONS, Texts
 from rlinf.data.lerobot import DatasetError, LeRobotDataset, episodes
 from rlinf.data.lerobot.transitions import ACTION, SUCCESS
@@ -114,7 +114,7 @@ class DemonstrationFolders:
         data = next(data for data in self._sets if data.num_episodes)
         frame = data[0]
         obs = {
-            name: _column(name, [frame[feature][None] for feature in features])
+            name: _column(features, [frame[feature][None] for feature in features])
             for name, features in self._names[0].items()
             if data.features[features[0]].dtype != "string"
         }
@@ -206,7 +206,7 @@ class _Part:
 
 def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None) -> _Part:
     def column(source: Mapping[str, Any], name: str) -> Tensor:
-        return _column(name, [source[_short(feature)] for feature in names[name]])
+        return _column(names[name], [source[_short(feature)] for feature in names[name]])
 
     last = {key: np.asarray(value)[-1] for key, value in episode.observations.items()}
     final = {key: np.asarray(v) for key, v in (episode.final_observation or last).items()}
@@ -221,9 +221,9 @@ def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None) ->
     )
 
 
-def _column(name: str, values: Sequence[np.ndarray]) -> Tensor:
-    """Return an observation `[T, ...]`; that of several cameras `[T, V, H, W, C]`."""
-    array = np.stack(values, axis=1) if name == VIEWS else values[0]
+def _column(features: Sequence[str], values: Sequence[np.ndarray]) -> Tensor:
+    """Return an observation `[T, ...]`; that of a group of cameras `[T, V, H, W, C]`."""
+    array = values[0] if group_of(features[0]) is None else np.stack(values, axis=1)
     array = np.ascontiguousarray(array)
     tensor = torch.from_numpy(array.copy())
     return tensor.float() if tensor.dtype == torch.float64 else tensor

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rlinf.data.env_share import env_ids
+from rlinf.envs.options import option
 from rlinf.workers.env.supervision import Decision, Supervision
 
 
@@ -37,6 +38,11 @@ class StageExperts:
         if not envs or "dagger" not in algorithm or algorithm.dagger.expert is None:
             return cls([])
         train = cfg.env.train
+        if option(train, "action_convention") is not None:
+            raise ValueError(
+                "env.train.action_convention is set, and algorithm.dagger.expert labels actions in "
+                "the units of the env: let the policy act in these, without a convention"
+            )
         return cls(
             [
                 Supervision(

@@ -150,6 +150,25 @@ def test_the_goal_and_further_entries_of_the_state_can_be_hidden():
     assert torch.equal(shown[:, :18], now[:, :18]) and torch.equal(shown[:, 36:], now[:, 36:])
 
 
+def test_a_policy_may_have_actions_of_its_own():
+    cfg = {"task": "reach-v3", "seed": 2, "max_episode_steps": 20}
+    gripper = {"index": 3, "opened": 1, "closed": 0, "binary": True}
+    convention = {"layout": [0, 1, 2, 6], "gripper": gripper, "dim": 7}
+    plain, other = make(2, **cfg), make(2, **cfg, action_convention=convention)
+    assert other.policy_spec.dim == 7 and other.action_spec.dim == 4
+    plain.reset(), other.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        actions = rng.uniform(-1, 1, (2, 2, 4)).astype(np.float32)
+        actions[..., 3] = np.sign(actions[..., 3])
+        seven = rng.uniform(-1, 1, (2, 2, 7)).astype(np.float32)
+        seven[..., :3], seven[..., 6] = actions[..., :3], actions[..., 3] < 0
+        one, two = plain.chunk_step(actions), other.chunk_step(seven)
+        assert torch.equal(one[0][-1]["states"], two[0][-1]["states"])
+    with pytest.raises(ValueError, match=r"with 2 envs and 7 entries"):
+        other.chunk_step(actions)
+
+
 def test_instructions_can_be_swapped_and_success_is_that_of_the_task():
     cfg = {"tasks": ["faucet-open-v3", "faucet-close-v3"], "seed": 2, "max_episode_steps": 3}
     own, swapped = make(4, **cfg), make(4, **cfg, swap_instructions=True)

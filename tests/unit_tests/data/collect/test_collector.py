@@ -30,6 +30,7 @@ class LineEnv(SlotVectorEnv):
             "states": ObsSpec((3,)),
             "main_images": ObsSpec((8, 8, 3), np.uint8),
             "extra_view_images": ObsSpec((2, 8, 8, 3), np.uint8),
+            "wrist_images": ObsSpec((2, 8, 8, 3), np.uint8),
         }
 
     @property
@@ -69,6 +70,7 @@ class LineEnv(SlotVectorEnv):
             "states": np.array(place),
             "main_images": picture,
             "extra_view_images": np.stack([picture + 1, picture + 2]),
+            "wrist_images": np.stack([picture + 3, picture + 4]),
         }
 
     def _describe(self, slot):
@@ -136,7 +138,8 @@ def test_pictures_and_further_cameras_are_kept(tmp_path):
     dataset, _ = collect(tmp_path / "d", count=1)
     values = dataset.episode(0).values
     steps = np.arange(len(values["observation.images.main"]))
-    for name, offset in (("main", 0), ("extra_view_0", 1), ("extra_view_1", 2)):
+    names = ("main", "extra_view_0", "extra_view_1", "wrist_0", "wrist_1")
+    for offset, name in enumerate(names):
         pictures = values[f"observation.images.{name}"]
         assert pictures.shape[1:] == (8, 8, 3)
         np.testing.assert_array_equal(pictures[:, 0, 0, 0], steps + offset)

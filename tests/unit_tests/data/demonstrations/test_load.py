@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from rlinf.data.demonstrations.load import DemonstrationFolders
-from rlinf.data.demonstrations.names import features_of, observation_of, observations_in
+from rlinf.data.demonstrations.names import (
+    features_of,
+    observation_of,
+    observations_in,
+    views_of,
+)
 from rlinf.data.demonstrations.sampling import ChunkSamples
 from rlinf.data.demonstrations.transitions import ChunkTransitions
 from rlinf.data.lerobot import DatasetError, LeRobotDataset
@@ -15,17 +20,19 @@ from tests.unit_tests.data.demonstrations.datasets import write_dataset
 
 
 @pytest.mark.parametrize(
-    ("name", "feature"),
+    ("name", "shape", "feature"),
     [
-        ("states", "observation.state"),
-        ("main_images", "observation.images.main"),
-        ("wrist_images", "observation.images.wrist"),
-        ("extra_view_images", "observation.images.extra_view_0"),
-        ("touch", "observation.touch"),
+        ("states", (4,), "observation.state"),
+        ("main_images", (8, 8, 3), "observation.images.main"),
+        ("wrist_images", (8, 8, 3), "observation.images.wrist"),
+        ("wrist_images", (1, 8, 8, 3), "observation.images.wrist_0"),
+        ("extra_view_images", (1, 8, 8, 3), "observation.images.extra_view_0"),
+        ("touch", (2, 3), "observation.touch"),
     ],
 )
-def test_names_go_there_and_back(name, feature):
-    assert features_of(name, 1) == [feature] and observation_of(feature) == name
+def test_names_go_there_and_back(name, shape, feature):
+    assert features_of(name, views_of(name, shape)) == [feature]
+    assert observation_of(feature) == name
 
 
 def test_views_are_in_the_order_of_their_numbers():
