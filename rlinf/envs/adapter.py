@@ -66,6 +66,11 @@ class Adapter(abc.ABC):
         """Names of the tasks that it has, for reports; one unless the adapter says otherwise."""
         return [str(option(self.cfg, "id", self.options.env_type))]
 
+    @property
+    def instructions(self) -> list[str]:
+        """Texts of the tasks, in their order; empty if they are not known beforehand."""
+        return []
+
     def task_states(self, task: int) -> Sequence[int]:
         """Return the reset states of a task; asked only where there is a list of them."""
         return range(self.num_reset_states or 0)

@@ -72,6 +72,10 @@ class MetaWorldKeys(VectorEnvKeys):
     )
     image_size: Int = Field(84, gt=0, description="Height and width of images (pixels).")
     camera_name: str = Field("corner2", description="Camera that takes the images.")
+    blank_images: bool = Field(
+        False,
+        description="Black pictures, to see whether a policy looks at them. For evaluations.",
+    )
     fast_render: bool = Field(
         True, description="Images without shadows, reflections and smoothing."
     )

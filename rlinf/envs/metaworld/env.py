@@ -120,6 +120,11 @@ class MetaWorldEnv(SlotVectorEnv):
         """MetaWorld's own names."""
         return list(self.tasks)
 
+    @property
+    def instructions(self) -> list[str]:
+        """What is to be done, in words."""
+        return [DESCRIPTIONS[task] for task in self.tasks]
+
     def task_states(self, task: int) -> range:
         """Return the 50 trials of a task, or with random goals every so many-th state."""
         if self._random_goals:
@@ -234,7 +239,7 @@ class MetaWorldEnv(SlotVectorEnv):
         for slot, sim in enumerate(self._sims):
             if sim is not None:
                 states[slot] = sim.state()
-                words[slot] = DESCRIPTIONS[self.tasks[self._task_of[slot]]]
+                words[slot] = self.instructions[self._task_of[slot]]
         return obs | {"states": torch.from_numpy(states), "task_descriptions": words}
 
     def _state(self, slot: int, obs: np.ndarray) -> np.ndarray:
@@ -251,13 +256,14 @@ class MetaWorldEnv(SlotVectorEnv):
         return obs
 
     def _describe(self, slot: int) -> str:
-        told = (self._task_of[slot] + self._swaps) % len(self.tasks)
-        return DESCRIPTIONS[self.tasks[told]]
+        return self.instructions[(self._task_of[slot] + self._swaps) % len(self.tasks)]
 
     def _diverged(self, slot: int) -> str:
         return self._simulator.DIVERGED if self._sims[slot].diverged() else ""
 
     def _draw_images(self, slots: Sequence[int], images: dict) -> None:
+        if option(self.cfg, "blank_images", False):
+            return
         for slot in slots:
             if self._sims[slot] is not None:
                 data = self._sims[slot].env.data

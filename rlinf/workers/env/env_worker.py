@@ -439,6 +439,7 @@ def describe_envs(train: Sequence[Any], evaluation: Sequence[Any]) -> EnvSpec:
         train_steps=train[0].max_episode_steps if train else None,
         action_choices=actions.choices,
         tasks=tuple(train[0].task_names) if train else (),
+        instructions=tuple(env.instructions),
     )
 
 

@@ -90,6 +90,8 @@ def build_token_policy(
             f"model.num_images_in_input is {cfg.num_images_in_input}, and there are "
             f"{len(plan.towers)} vision towers: cameras and towers come together"
         )
+    # A word that is not known is told now, and not in the first rollout.
+    plan.prompts(getattr(env_spec, "instructions", ()))
     state_dim = needed(cfg, "obs_dim") if cfg.use_proprio else None
     network = OpenVLANetwork(plan.llm, plan.towers, state_dim, bool(cfg.get("use_film", False)))
     low, high = (getattr(env_spec, name, None) for name in ("action_low", "action_high"))

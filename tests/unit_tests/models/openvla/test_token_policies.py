@@ -1,5 +1,7 @@
 """Token policies: likelihoods against slow references, masks, temperature, caches, learning."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -199,6 +201,12 @@ def test_actions_are_clipped_to_what_the_env_takes(tmp_path):
 def test_a_section_that_does_not_go_together_is_refused(keys, message):
     with pytest.raises(ValueError, match=message):
         make(**keys)
+
+
+def test_instructions_of_the_env_that_cannot_be_read_are_told_when_the_policy_is_built():
+    make(spec=replace(SPEC, instructions=tuple(TEXTS)))
+    with pytest.raises(ValueError, match="'shut the faucet' has a word that model.words"):
+        make(spec=replace(SPEC, instructions=(*TEXTS, "shut the faucet")))
 
 
 def test_observations_that_lack_something_are_refused():
