@@ -21,6 +21,7 @@ Parts, each in a process of its own:
 - `vllm_lora`: the same with adapters beside fixed weights.
 - `vllm_grpo`: whole GRPO steps with vLLM as the engine.
 - `sglang`, `sglang_grpo`: the checks of `vllm` and whole GRPO steps, with SGLang.
+- `sglang_url`: whole GRPO steps with a server of SGLang that is given by its URL.
 - `engines`: tokens per second of our engine and of vLLM, by context and batch.
 - `paged`: our engine with a paged cache beside contiguous rows: the same tokens, speed, memory.
 - `paged_grpo`: whole GRPO steps with both, and the same first step.
@@ -53,6 +54,7 @@ WHEN_NAMED = (
     "vllm_grpo",
     "sglang",
     "sglang_grpo",
+    "sglang_url",
     "engines",
     "paged",
     "paged_grpo",

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Checks SGLang as an engine on one GPU: start, log-probabilities, weights in place, abort, sleep; then GRPO in workers.
+# Checks SGLang as an engine on one GPU: start, log-probabilities, weights in place, abort, sleep; then GRPO in workers,
+# and with a server.
 #   benchmarks/gpu_sglang.sh pack PACK OUT       here: wheels for a machine without a network, in OUT/part1, part2, ...
 #   benchmarks/gpu_sglang.sh run PYTHON OUT [PART...]    there: PYTHON has SGLang and what this project needs
 # PACK is the script that packs what a machine lacks: `PACK OUT REQUIREMENT...`, with SKIP='name name' left out.
 # SGLang pins an older transformers than this project asks for and that machine has, so it gets an environment of its
-# own, with that transformers in it. Parts: checks (5 min), grpo (5); both by default. What fails does not stop the rest.
+# own, with that transformers in it. Parts: checks (5 min), grpo (5), url (4: GRPO with a server of SGLang by its URL);
+# all by default. What fails does not stop the rest.
 set -uo pipefail
 usage="usage: gpu_sglang.sh pack PACK OUT, or gpu_sglang.sh run PYTHON OUT [PART...]"
 mode=${1:?$usage}; tool=${2:?$usage}; out=${3:?$usage}; shift 3
@@ -24,7 +26,7 @@ if [ "$mode" = pack ]; then
   exit 0
 fi
 [ "$mode" = run ] || { echo "$usage"; exit 2; }
-parts=("$@"); [ ${#parts[@]} -gt 0 ] || parts=(checks grpo)
+parts=("$@"); [ ${#parts[@]} -gt 0 ] || parts=(checks grpo url)
 mkdir -p "$out"
 export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1
 
@@ -35,6 +37,7 @@ for part in "${parts[@]}"; do
   case $part in
     checks) run sglang 400 --parts sglang --sizes 0.5B ;;
     grpo)   run sglang_grpo 400 --parts sglang_grpo --sizes 0.5B ;;
-    *) echo "no part '$part': checks, grpo" ;;
+    url)    run sglang_url 400 --parts sglang_url --sizes 0.5B ;;
+    *) echo "no part '$part': checks, grpo, url" ;;
   esac
 done

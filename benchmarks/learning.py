@@ -11,7 +11,10 @@ Usage, from the root of the repository, on an otherwise idle machine:
 
 Each seed is one `rlinf train RECIPE runner.seed=S`, one after the other, with about ten evaluations
 of 60 episodes each, always the same. Evaluated policies act without noise. What counts against the
-aim are env steps of training. Where no episode counts as a success, returns are told instead.
+aim are env steps of training, or gradient updates of a run that learns from data alone. Where no
+episode counts as a success, returns are told instead.
+
+A recipe that learns from data has them collected first, by `rlinf collect` with the same seed.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ import argparse
 import json
 import shlex
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +39,7 @@ from rlinf.cli.verify import run_recipe
 
 GOAL = 0.95
 WITHIN = {"metaworld_ppo_mlp": 60_000}
-"""Env steps within which every seed should reach the goal; as long as the recipe is, for others."""
+"""Steps within which every seed should reach the goal; as long as the recipe is, for others."""
 
 EPISODES = 60
 EVALUATIONS = 10
@@ -51,20 +55,20 @@ class Run:
     Attributes:
         seed: its `runner.seed`.
         curve: what its evaluations found.
-        env_steps: env steps of training in all.
+        steps: length of the training, counted as in the curve.
         training_seconds: time of rollouts and updates, without start and evaluations.
         wall_seconds: from the command to its end.
     """
 
     seed: int
     curve: Curve
-    env_steps: int
+    steps: int
     training_seconds: float
     wall_seconds: float
 
     @property
     def steps_to_goal(self) -> int | None:
-        """Env steps before the first evaluation that reached the goal."""
+        """Steps before the first evaluation that reached the goal."""
         return self.curve.first_at_least("success_once", GOAL)
 
     @property
@@ -73,7 +77,7 @@ class Run:
         return any(self.curve.values["success_once"])
 
     def reached(self, within: int | None) -> bool:
-        """Return whether the goal was reached, within so many env steps or at all."""
+        """Return whether the goal was reached, within so many steps or at all."""
         steps = self.steps_to_goal
         return steps is not None and (within is None or steps <= within)
 
@@ -89,9 +93,7 @@ def evaluation_overrides(
     recipe: str, overrides: Sequence[str], episodes: int = EPISODES
 ) -> list[str]:
     """Return what makes a run tell its curve; cheap evaluations, about ten of them."""
-    from rlinf.config import build_config, validate_cfg
-
-    runner = validate_cfg(build_config(recipe, overrides)).runner
+    runner = _config(recipe, overrides).runner
     steps = min(limit for limit in (runner.max_epochs, runner.max_steps) if limit > 0)
     return [
         f"runner.val_check_interval={max(1, round(steps / EVALUATIONS))}",
@@ -102,7 +104,9 @@ def evaluation_overrides(
 
 
 def train(recipe: str, seed: int, overrides: Sequence[str], folder: Path) -> Run:
-    """Train with one seed; the run's own progress goes to the terminal.
+    """Collect data if the recipe says how, and train, with one seed.
+
+    The run's own progress goes to the terminal.
 
     Raises:
         RunFailed: the run failed; its output is in `folder`.
@@ -110,22 +114,49 @@ def train(recipe: str, seed: int, overrides: Sequence[str], folder: Path) -> Run
     run_folder = folder / f"{recipe}-seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     output = run_folder.with_suffix(".out")
+    arguments = [recipe, *overrides, f"runner.seed={seed}"]
+    key = data_key(_config(recipe, overrides))
     begin = time.monotonic()
     with output.open("w") as out:
-        code = run_recipe([recipe, *overrides, f"runner.seed={seed}"], run_folder, stdout=out)
+        code = 0
+        if key is not None:
+            arguments.append(key.format(run_folder.with_suffix(".data")))
+            command = [sys.executable, "-m", "rlinf.cli", "collect", *arguments]
+            code = subprocess.run(command, stdout=out).returncode
+        code = code or run_recipe(arguments, run_folder, stdout=out)
     seconds = time.monotonic() - begin
     if code:
         raise RunFailed(f"seed {seed} ended with exit code {code}; see {output} and {run_folder}")
     return read_run(run_folder, seed, seconds)
 
 
+def data_key(cfg: Any) -> str | None:
+    """Return what tells a recipe where its data are, with {} for the folder.
+
+    Returns:
+        None if `rlinf collect` has nothing to collect for this recipe.
+    """
+    if not cfg.get("collect") or not cfg.collect.save_dir:
+        return None
+    if cfg.runner.task_type == "offline":
+        return "data.train_data_paths=[{}]"
+    return "algorithm.demo_buffer.load_path={}"
+
+
+def _config(recipe: str, overrides: Sequence[str]) -> Any:
+    from rlinf.config import build_config, validate_cfg
+
+    return validate_cfg(build_config(recipe, overrides))
+
+
 def read_run(folder: Path, seed: int, wall_seconds: float) -> Run:
     """Read a finished run from its folder."""
     steps = [line for line in curves.read_metrics(folder) if "time/step" in line]
+    curve = curves.read_curve(folder)
     return Run(
         seed=seed,
-        curve=curves.read_curve(folder),
-        env_steps=int(steps[-1][curves.TRAINING_STEPS]),
+        curve=curve,
+        steps=int(steps[-1][curves.UNITS[curve.unit]]),
         training_seconds=sum(line["time/step"] for line in steps),
         wall_seconds=wall_seconds,
     )
@@ -185,9 +216,10 @@ def read_runs(folders: Sequence[Path]) -> tuple[dict[str, Any], list[Run]]:
 def table(runs: Sequence[Run]) -> str:
     """Return the runs in Markdown, one line each; success only where there is any."""
     successes = any(run.succeeded for run in runs)
-    head = ["seed", "final return", "env steps", "wall (s)", "env steps/s"]
+    unit = _unit(runs)
+    head = ["seed", "final return", unit, "wall (s)", f"{unit}/s"]
     if successes:
-        head[1:2] = [f"env steps to {GOAL:.0%}", "final success (n)", "final return"]
+        head[1:2] = [f"{unit} to {GOAL:.0%}", "final success (n)", "final return"]
     lines = [head, ["---:"] * len(head)]
     for run in runs:
         steps, curve = run.steps_to_goal, run.curve
@@ -195,8 +227,8 @@ def table(runs: Sequence[Run]) -> str:
         if successes:
             cells.append("not reached" if steps is None else f"{steps:,}")
             cells.append(f"{curve.values['success_once'][-1]:.0%} ({curve.episodes[-1]})")
-        cells += [f"{curve.values['return'][-1]:,.0f}", f"{run.env_steps:,}"]
-        speed = run.env_steps / run.training_seconds
+        cells += [f"{curve.values['return'][-1]:,.0f}", f"{run.steps:,}"]
+        speed = run.steps / run.training_seconds
         lines.append([*cells, f"{run.wall_seconds:.0f}", f"{speed:,.0f}"])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -207,7 +239,7 @@ def conclusion(runs: Sequence[Run], asked: int, within: int | None = None) -> st
     Args:
         runs: the runs that did not fail.
         asked: how many there should be.
-        within: env steps within which the goal counts; None: whenever it is reached.
+        within: steps within which the goal counts; None: whenever it is reached.
     """
     if runs and not any(run.succeeded for run in runs):
         first, final = ([run.curve.values["return"][i] for run in runs] for i in (0, -1))
@@ -218,26 +250,35 @@ def conclusion(runs: Sequence[Run], asked: int, within: int | None = None) -> st
         )
     reached = sum(run.reached(within) for run in runs)
     verdict = "met" if reached == asked else "**missed**"
-    limit = max((run.env_steps for run in runs), default=0) if within is None else within
+    limit = max((run.steps for run in runs), default=0) if within is None else within
     return (
-        f"{reached} of {asked} seeds reached {GOAL:.0%} evaluated success within {limit:,} env "
-        f"steps (aim: all): {verdict}"
+        f"{reached} of {asked} seeds reached {GOAL:.0%} evaluated success within {limit:,} "
+        f"{_unit(runs)} (aim: all): {verdict}"
     )
 
 
-def write_curves(about: dict[str, Any], runs: Sequence[Run]) -> str:
-    """Write the recipe's curve file; say where, and how far its band can be trusted."""
+def _unit(runs: Sequence[Run]) -> str:
+    return runs[0].curve.unit if runs else "env steps"
+
+
+def write_curves(about: dict[str, Any], by_seed: Mapping[int, Curve]) -> str:
+    """Write the recipe's curve file; say where, and how far its band can be trusted.
+
+    Args:
+        about: `recipe`, `overrides`, and facts that the file keeps.
+        by_seed: the curves.
+    """
     from rlinf.config.load import find_config
 
     facts = dict(about)
     recipe, overrides = facts.pop("recipe"), facts.pop("overrides")
     folder, name = find_config(recipe, None)
-    found = curves.gather(name, overrides, {run.seed: run.curve for run in runs}, facts)
+    found = curves.gather(name, overrides, by_seed, facts)
     path = curves.path_for(folder, name)
     curves.save(found, path)
     inside = found.seeds_inside()
     return (
-        f"{path}: {len(inside)} of {len(runs)} seeds stay inside the band of the others "
+        f"{path}: {len(inside)} of {len(by_seed)} seeds stay inside the band of the others "
         f"({found.metric})"
     )
 
@@ -307,7 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         content = {**about, "runs": [asdict(run) for run in runs]}
         args.json.write_text(json.dumps(content, indent=1))
     if args.write and not failures:
-        print("\n" + write_curves(about, runs))
+        print("\n" + write_curves(about, {run.seed: run.curve for run in runs}))
     asked = len(runs) + len(failures)
     print("\n" + conclusion(runs, asked, WITHIN.get(about["recipe"])))
     return 1 if failures else 0

@@ -43,7 +43,7 @@ class StableBaselines:
             horizon: steps of an episode of MetaWorld; None for an id of Gymnasium.
 
         Returns:
-            As `off_policy_rlinf.Training.train`.
+            As `training_rlinf.Training.train`.
         """
         from stable_baselines3 import SAC
         from stable_baselines3.common.callbacks import BaseCallback

@@ -88,7 +88,8 @@ class Training:
         Returns:
             Seconds per update; medians of generation, training and weight sync; mean length of
             responses and mean score; both of the first step, and how far log-probabilities of
-            engine and actor were apart in it; most bytes taken of a GPU.
+            engine and actor were apart in it, and most in any step that was looked at; most bytes
+            taken of a GPU.
         """
         # The settings of a user, who has set no threads.
         env = {
@@ -122,6 +123,7 @@ class Training:
             name.rpartition("/")[2]: statistics.median(line[name] for line in rest)
             for name in TIMES
         }
+        gaps = [line[FIRST["gap"]] for line in (first, *rest) if FIRST["gap"] in line]
         return {
             # All of the loop but its first step, what happens between steps included.
             "seconds": (summary["training_seconds"] - first["time/step"]) / updates,
@@ -129,6 +131,7 @@ class Training:
             "score": statistics.mean(line["rollout/score"] for line in rest),
             **medians,
             **{f"first {name}": first[key] for name, key in FIRST.items() if key in first},
+            **({"largest gap": max(gaps)} if gaps else {}),
             "device_bytes": memory.peak,
         }
 

@@ -13,8 +13,6 @@ class SglangChecks(Checks):
     """The checks of every engine of another project."""
 
     backend, title = "sglang", "SGLang"
-    # A step waits for whole responses for 50 ms.
-    some_steps = 4
 
 
 def measure(settings: Settings) -> Iterator[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
 import statistics
 import tempfile
@@ -25,6 +26,10 @@ from rlinf.hybrid_engines.generation import (
 
 SMALLEST_LIMIT = 1e-3
 """Mean difference of log-probabilities that is allowed in fp32."""
+SHORT, LONG = 16, 400
+"""Tokens of a response after whose end the others are interrupted, and of those."""
+MARKER = "last"
+"""The request for the former."""
 ROUNDING = 2.0
 """How often the difference between a forward in bf16 and one in fp32 is allowed."""
 
@@ -44,11 +49,9 @@ class Checks:
     Attributes:
         backend: Name of the engine, and of the module that it is made of.
         title: What it is called.
-        some_steps: Steps after which responses of 100 tokens are in the making.
     """
 
     backend, title = "vllm", "vLLM"
-    some_steps = 30
 
     def __init__(self, settings: Settings, **further: Any):
         self.settings = settings
@@ -156,44 +159,52 @@ class Checks:
     def update_in_the_middle(self) -> str:
         """Replace weights while responses are made."""
         self.engine.update_weights(self.weights(0), 0)
-        asked = requests(32, new=200)
-        self.asked = {request.request_id: request for request in asked}
-        self.engine.submit(asked)
-        for _ in range(self.some_steps):
-            self.engine.step()
+        done = self._begin()
         begin = time.perf_counter()
         self.engine.update_weights(self.weights(1), 1, recompute=True)
         took = time.perf_counter() - begin
-        results = []
         while self.engine.unfinished:
-            results += self.engine.step()
+            done += self.engine.step()
+        results = [result for result in done if result.request_id != MARKER]
         old = [result.versions.count(0) for result in results]
-        assert all(0 < count < 200 for count in old), f"tokens of the old weights: {old}"
-        assert all(r.versions == sorted(r.versions) and len(r.versions) == 200 for r in results)
+        assert all(0 < count < LONG for count in old), f"tokens of the old weights: {old}"
+        assert all(r.versions == sorted(r.versions) and len(r.versions) == LONG for r in results)
         before = [_part(result, 0, count) for result, count in zip(results, old, strict=True)]
         first = self.agree(before)
         second = self.agree(results, self.models[1], skip=old)
         return f"{1e3 * took:.0f} ms; mean differences {first:.5f} before, {second:.5f} after"
 
     def aborted_and_carried_on(self) -> str:
-        """Abort all requests, and carry on from what there was."""
+        """Abort all requests, and carry on from what there was.
+
+        One that has come to its end is complete. None waits for its turn any more, so what was
+        made of the others must be there.
+        """
         self.engine.update_weights(self.weights(0), 0)
-        asked = requests(32, new=100)
-        self.asked = {request.request_id: request for request in asked}
-        self.engine.submit(asked)
-        for _ in range(self.some_steps):
-            self.engine.step()
-        aborted = self.engine.abort()
-        lengths = [len(result.token_ids) for result in aborted]
+        done = self._begin()
+        asked = list(self.asked.values())
+        stopped = self.engine.abort()
         assert self.engine.unfinished == 0, f"{self.engine.unfinished} are left"
-        assert all(0 < length < 100 for length in lengths), f"lengths when aborted: {lengths}"
+        done += [result for result in stopped if result.finish_reason != "abort"]
+        aborted = [result for result in stopped if result.finish_reason == "abort"]
+        assert len(done) + len(aborted) == len(asked), f"{len(done)} ended, {len(aborted)} aborted"
+        for result in done:
+            assert len(result.token_ids) == self.asked[result.request_id].params.max_new_tokens
+        lengths = [len(result.token_ids) for result in aborted]
+        assert aborted and all(0 < length < LONG for length in lengths), (
+            f"lengths when aborted: {lengths}; {len(done)} had ended"
+        )
         carried = [request.carry_on(aborted) for request in asked]
         results = self.engine.generate([request for request in carried if request])
-        assert len(results) == len(asked), f"{len(results)} of {len(asked)} were carried on"
+        assert len(results) == len(aborted), f"{len(results)} of {len(aborted)} were carried on"
         so_far = {result.request_id: result.token_ids for result in aborted}
         for result in results:
+            assert len(result.token_ids) == LONG
             assert result.token_ids[: len(so_far[result.request_id])] == so_far[result.request_id]
-        return f"mean difference {self.agree(results):.5f}"
+        return (
+            f"{len(done)} had ended, {len(aborted)} had {min(lengths)} to {max(lengths)} of {LONG} "
+            f"tokens; mean difference {self.agree([*done, *results]):.5f}"
+        )
 
     def sleep_and_wake(self) -> str:
         """Give all memory away and take it back in two steps, with the same weights."""
@@ -240,6 +251,20 @@ class Checks:
         return f"{made / seconds:,.0f} tokens/s"
 
     # -- helpers -----------------------------------------------------------------------------------
+
+    def _begin(self) -> list[GenerationResult]:
+        """Ask for long responses and a short one, which begins last; return what has ended with it.
+
+        By then the others have begun, however fast the GPU is, and none is near its end.
+        """
+        (short,) = requests(1, new=SHORT, seed=1)
+        asked = [*requests(32, new=LONG), dataclasses.replace(short, request_id=MARKER)]
+        self.asked = {request.request_id: request for request in asked}
+        self.engine.submit(asked)
+        done: list[GenerationResult] = []
+        while not done:
+            done += self.engine.step()
+        return done
 
     def _model(self, seed: int) -> Any:
         model = random_model(self.shape, self.settings.device, seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.gpu_parts.grpo import LONG, OURS, Steps
 from benchmarks.gpu_parts.settings import Row, Settings
-from benchmarks.harness import ContestantFailed, Entry, live, ours
+from benchmarks.harness import Contestant, ContestantFailed, Entry, live, ours
 
 
 def measure(settings: Settings) -> Iterator[Row]:
@@ -47,18 +47,24 @@ def train_each(
         shaped = [*steps.prepare(made, Path(place) / "model"), *shared]
         for name, further in cases.items():
             updates = 1 if settings.tiny else 4
-            try:
-                found = made.ask("train", LONG, updates=updates, overrides=[*shaped, *further])
-            except ContestantFailed as failure:
-                yield {"engine": name, "note": f"failed: {str(failure)[-1500:]}"}
-                continue
-            seconds, taken = found.pop("seconds"), found.pop("device_bytes")
-            yield {
-                "engine": name,
-                "model": steps.shape,
-                "seconds per step": round(seconds, 3),
-                "samples/s": round(steps.responses / seconds, 1),
-                "tokens/s": round(steps.responses * found["length"] / found["generate"]),
-                "GPU GiB": round(taken / 2**30, 2),
-                **{key: round(value, 6) for key, value in found.items()},
-            }
+            yield train_one(made, steps, name, updates, [*shaped, *further])
+
+
+def train_one(
+    contestant: Contestant, steps: Steps, name: str, updates: int, overrides: list[str]
+) -> Row:
+    """Train once, and return a row; it has a note if that failed."""
+    try:
+        found = contestant.ask("train", LONG, updates=updates, overrides=overrides)
+    except ContestantFailed as failure:
+        return {"engine": name, "note": f"failed: {str(failure)[-1500:]}"}
+    seconds, taken = found.pop("seconds"), found.pop("device_bytes")
+    return {
+        "engine": name,
+        "model": steps.shape,
+        "seconds per step": round(seconds, 3),
+        "samples/s": round(steps.responses / seconds, 1),
+        "tokens/s": round(steps.responses * found["length"] / found["generate"]),
+        "GPU GiB": round(taken / 2**30, 2),
+        **{key: round(value, 6) for key, value in found.items()},
+    }

@@ -1,9 +1,10 @@
 """Learning curves: read from a run, kept in a file per recipe, and compared with its band.
 
-A *curve* is what the evaluations of one run found: success rate and return over env steps. A
-*curve file*, `curves/<recipe>.json` beside the recipe's `config` folder, holds the curves of
-several seeds. Its *band* is where a run of the recipe is expected. `benchmarks/learning.py` writes
-such files, `rlinf verify` compares a run with one.
+A *curve* is what the evaluations of one run found: success rate and return over env steps, or over
+gradient updates if the run learns from data alone. A *curve file*, `curves/<recipe>.json` beside
+the recipe's `config` folder, holds the curves of several seeds. Its *band* is where a run of the
+recipe is expected. `benchmarks/learning.py` writes such files, `rlinf verify` compares a run with
+one.
 
 Early in training a band reaches from nothing to everything, since seeds begin to learn at different
 times. There it refutes no run, and so confirms none: it *judges* only where its lower edge is above
@@ -19,13 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+UNITS = {"env steps": "env/total_steps", "gradient updates": "train/gradient_updates"}
+"""What the length of a training may be counted in, and the metric that counts it; a run that has
+several is told in the first."""
+
 METRICS = ("success_once", "return")
 """What a curve holds, the one to compare first; recipes without successes compare the next."""
 
 MARGIN = 0.1
 """By how much a band is wider than its curves, as a share of their whole range."""
-
-TRAINING_STEPS = "env/total_steps"
 
 Place = Literal["inside", "above", "below"]
 
@@ -39,18 +42,20 @@ class Curve:
     """What the evaluations of a run found.
 
     Attributes:
-        env_steps: env steps of training before each evaluation, rising.
+        steps: length of the training before each evaluation, rising.
         episodes: episodes of each evaluation.
         values: means over these episodes, by the names in `METRICS`; one list entry per evaluation.
+        unit: what `steps` counts, one of `UNITS`.
     """
 
-    env_steps: list[int]
+    steps: list[int]
     episodes: list[int]
     values: dict[str, list[float]]
+    unit: str = "env steps"
 
     def first_at_least(self, metric: str, value: float) -> int | None:
-        """Env steps of the first evaluation that reached a value, None if none did."""
-        reached = zip(self.env_steps, self.values[metric], strict=True)
+        """Steps before the first evaluation that reached a value, None if none did."""
+        reached = zip(self.steps, self.values[metric], strict=True)
         return next((steps for steps, found in reached if found >= value), None)
 
 
@@ -59,32 +64,32 @@ class Band:
     """Where a run is expected to be.
 
     Attributes:
-        env_steps: where the edges are given, rising.
+        steps: where the edges are given, rising.
         low: lower edge at each of them.
         high: upper edge at each of them.
         floor: what a run reaches that learns nothing.
+        unit: what `steps` counts, one of `UNITS`.
     """
 
-    env_steps: list[int]
+    steps: list[int]
     low: list[float]
     high: list[float]
     floor: float = 0.0
+    unit: str = "env steps"
 
     @property
     def judging(self) -> list[int]:
-        """Those of `env_steps` at which a run that learns nothing would be below the band."""
-        return [
-            steps for steps, low in zip(self.env_steps, self.low, strict=True) if low > self.floor
-        ]
+        """Those of `steps` at which a run that learns nothing would be below the band."""
+        return [steps for steps, low in zip(self.steps, self.low, strict=True) if low > self.floor]
 
-    def at(self, env_steps: int) -> tuple[float, float] | None:
+    def at(self, steps: int) -> tuple[float, float] | None:
         """Lower and upper edge, linear between the given ones; None outside of the band's ends."""
-        if not self.env_steps[0] <= env_steps <= self.env_steps[-1]:
+        if not self.steps[0] <= steps <= self.steps[-1]:
             return None
-        right = min(bisect_right(self.env_steps, env_steps), len(self.env_steps) - 1)
+        right = min(bisect_right(self.steps, steps), len(self.steps) - 1)
         left = max(right - 1, 0)
-        begin, end = self.env_steps[left], self.env_steps[right]
-        share = (env_steps - begin) / (end - begin) if end > begin else 0.0
+        begin, end = self.steps[left], self.steps[right]
+        share = (steps - begin) / (end - begin) if end > begin else 0.0
         low, high = (
             edge[left] + share * (edge[right] - edge[left]) for edge in (self.low, self.high)
         )
@@ -96,14 +101,14 @@ class Point:
     """One evaluation beside the band.
 
     Attributes:
-        env_steps: env steps before it.
+        steps: length of the training before it.
         value: what it found.
         low: lower edge of the band there.
         high: upper edge.
         floor: what a run reaches that learns nothing.
     """
 
-    env_steps: int
+    steps: int
     value: float
     low: float
     high: float
@@ -150,11 +155,11 @@ class Verdict:
         return self.first_below is None
 
 
-def compare(env_steps: Sequence[int], values: Sequence[float], band: Band) -> Verdict:
+def compare(steps: Sequence[int], values: Sequence[float], band: Band) -> Verdict:
     """Compare a curve with a band.
 
     Args:
-        env_steps: where the curve was measured, rising; need not be where the band's edges are.
+        steps: where the curve was measured, rising; need not be where the band's edges are.
         values: the curve.
         band: where it should be.
 
@@ -162,23 +167,26 @@ def compare(env_steps: Sequence[int], values: Sequence[float], band: Band) -> Ve
         NoCurve: not one evaluation lies where the band does.
     """
     points = []
-    for steps, value in zip(env_steps, values, strict=True):
-        edges = band.at(steps)
+    for place, value in zip(steps, values, strict=True):
+        edges = band.at(place)
         if edges is not None:
-            points.append(Point(steps, value, *edges, band.floor))
+            points.append(Point(place, value, *edges, band.floor))
     if not points:
         raise NoCurve(
-            f"no evaluation between {band.env_steps[0]:,} and {band.env_steps[-1]:,} env steps, "
+            f"no evaluation between {band.steps[0]:,} and {band.steps[-1]:,} {band.unit}, "
             f"where the band is; the run was evaluated after: "
-            f"{', '.join(f'{steps:,}' for steps in env_steps) or 'none'}"
+            f"{', '.join(f'{place:,}' for place in steps) or 'none'}"
         )
-    return Verdict(points, not_compared=len(env_steps) - len(points))
+    return Verdict(points, not_compared=len(steps) - len(points))
 
 
 def make_band(
-    env_steps: Sequence[int], curves: Iterable[Sequence[float]], floor: float = 0.0
+    steps: Sequence[int],
+    curves: Iterable[Sequence[float]],
+    floor: float = 0.0,
+    unit: str = "env steps",
 ) -> Band:
-    """Make the band of some curves that were measured at the same env steps.
+    """Make the band of some curves that were measured after the same steps.
 
     An edge is the lowest (highest) value of any curve at this evaluation, the one before and the
     one after it, moved outwards by `MARGIN` times the range of all values. So a run may be one
@@ -186,19 +194,20 @@ def make_band(
     every run that is all right.
 
     Args:
-        env_steps: where the curves were measured.
+        steps: where the curves were measured.
         curves: one per seed.
         floor: what a run reaches that learns nothing.
+        unit: what `steps` counts, one of `UNITS`.
     """
     curves = [list(curve) for curve in curves]
     flat = [value for curve in curves for value in curve]
     margin = MARGIN * (max(flat) - min(flat))
     low, high = [], []
-    for index in range(len(env_steps)):
+    for index in range(len(steps)):
         near = [value for curve in curves for value in curve[max(0, index - 1) : index + 2]]
         low.append(min(near) - margin)
         high.append(max(near) + margin)
-    return Band(list(env_steps), low, high, floor)
+    return Band(list(steps), low, high, floor, unit)
 
 
 # -- curves of runs --------------------------------------------------------------------------------
@@ -232,25 +241,30 @@ def read_curve(folder: Path) -> Curve:
     Raises:
         NoCurve: the run was not evaluated.
     """
-    steps_of: dict[int, int] = {}
-    evaluations: dict[int, dict[str, Any]] = {}
-    for line in read_metrics(folder):
-        if TRAINING_STEPS in line:
-            steps_of[line["step"]] = int(line[TRAINING_STEPS])
-        if line.get("eval/episodes", 0):
-            evaluations[line["step"]] = line
+    lines = read_metrics(folder)
+    unit = training_unit(lines)
+    steps_of = {line["step"]: int(line[UNITS[unit]]) for line in lines if UNITS[unit] in line}
+    evaluations = {line["step"]: line for line in lines if line.get("eval/episodes", 0)}
     found = sorted(step for step in evaluations if step in steps_of)
     if not found:
         raise NoCurve(
             f"{folder} has no evaluation: set runner.val_check_interval and an env.eval section"
         )
     return Curve(
-        env_steps=[steps_of[step] for step in found],
+        steps=[steps_of[step] for step in found],
         episodes=[int(evaluations[step]["eval/episodes"]) for step in found],
         values={
             metric: [evaluations[step].get(f"eval/{metric}", 0.0) for step in found]
             for metric in METRICS
         },
+        unit=unit,
+    )
+
+
+def training_unit(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return which of `UNITS` the metrics of a run count; env steps if none."""
+    return next(
+        (unit for unit, name in UNITS.items() if any(name in line for line in lines)), "env steps"
     )
 
 
@@ -265,7 +279,7 @@ class CurveFile:
         recipe: its name.
         overrides: with which the curves were made; a run to compare needs the same.
         metric: which of `METRICS` is compared.
-        curves: by seed, all measured at the same env steps.
+        curves: by seed, all measured after the same steps.
         facts: who made it: command, date, machine, versions.
     """
 
@@ -276,15 +290,20 @@ class CurveFile:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def env_steps(self) -> list[int]:
+    def steps(self) -> list[int]:
         """Where all curves were measured."""
-        return next(iter(self.curves.values())).env_steps
+        return next(iter(self.curves.values())).steps
+
+    @property
+    def unit(self) -> str:
+        """What all of them count, one of `UNITS`."""
+        return next(iter(self.curves.values())).unit
 
     def band(self, without: int | None = None) -> Band:
         """Return the band of all seeds, or of all but one."""
         chosen = [curve for seed, curve in self.curves.items() if seed != without]
         values = [curve.values[self.metric] for curve in chosen]
-        return make_band(self.env_steps, values, self.floor)
+        return make_band(self.steps, values, self.floor, self.unit)
 
     @property
     def floor(self) -> float:
@@ -301,7 +320,7 @@ class CurveFile:
         return [
             seed
             for seed, curve in self.curves.items()
-            if compare(curve.env_steps, curve.values[self.metric], self.band(without=seed)).ok
+            if compare(curve.steps, curve.values[self.metric], self.band(without=seed)).ok
         ]
 
 
@@ -314,15 +333,17 @@ def gather(
     """Make the content of a curve file.
 
     Raises:
-        ValueError: there are fewer than two seeds, or they were not measured at the same env steps.
+        ValueError: there are fewer than two seeds, or they were not measured after the same steps.
     """
     if len(curves) < 2:
         raise ValueError(f"a band needs at least 2 seeds, not {len(curves)}")
-    places = {tuple(curve.env_steps) for curve in curves.values()}
+    places = {(curve.unit, *curve.steps) for curve in curves.values()}
     if len(places) > 1:
         raise ValueError(
-            "the seeds were not evaluated at the same env steps: "
-            + "; ".join(f"seed {seed}: {curve.env_steps}" for seed, curve in curves.items())
+            "the seeds were not evaluated after the same steps: "
+            + "; ".join(
+                f"seed {seed}: {curve.unit} {curve.steps}" for seed, curve in curves.items()
+            )
         )
     succeeded = any(any(curve.values["success_once"]) for curve in curves.values())
     metric = METRICS[0] if succeeded else METRICS[1]
@@ -344,7 +365,7 @@ def save(file: CurveFile, path: Path) -> None:
         **file.facts,
         "overrides": file.overrides,
         "metric": file.metric,
-        "env_steps": file.env_steps,
+        _key(file.unit): file.steps,
         "band": {
             "low": [round(v, 4) for v in band.low],
             "high": [round(v, 4) for v in band.high],
@@ -363,9 +384,10 @@ def load(path: Path) -> CurveFile:
     """
     try:
         content = json.loads(path.read_text())
-        steps = [int(step) for step in content.pop("env_steps")]
+        unit = next((unit for unit in UNITS if _key(unit) in content), "env steps")
+        steps = [int(step) for step in content.pop(_key(unit))]
         curves = {
-            int(seed): Curve(steps, found["episodes"], {name: found[name] for name in METRICS})
+            int(seed): Curve(steps, found["episodes"], {m: found[m] for m in METRICS}, unit)
             for seed, found in content.pop("seeds").items()
         }
         known = [content.pop(key) for key in ("recipe", "overrides", "metric")]
@@ -392,6 +414,10 @@ def recipes_with_curves(config_folders: Iterable[Path]) -> list[str]:
         if (folder / f"{path.stem}.yaml").is_file()
     }
     return sorted(found)
+
+
+def _key(unit: str) -> str:
+    return unit.replace(" ", "_")
 
 
 def _compact(content: Mapping[str, Any]) -> str:

@@ -77,11 +77,11 @@ def run(args: argparse.Namespace) -> int:
         return 1
     try:
         curve = curves.read_curve(folder)
-        verdict = curves.compare(curve.env_steps, curve.values[known.metric], known.band())
+        verdict = curves.compare(curve.steps, curve.values[known.metric], known.band())
     except curves.NoCurve as error:
         print(f"rlinf verify: {error}", file=sys.stderr)
         return 1
-    print("\n".join(["", *table(verdict, known.metric), "", *_conclusion(verdict, known)]))
+    print("\n".join(["", *table(verdict, known), "", *_conclusion(verdict, known)]))
     if not verdict.judged:
         return 2
     return 0 if verdict.ok else 1
@@ -109,13 +109,14 @@ def run_recipe(arguments: Sequence[str], folder: Path, stdout: IO[str] | None = 
             raise
 
 
-def table(verdict: Verdict, metric: str) -> list[str]:
+def table(verdict: Verdict, known: CurveFile) -> list[str]:
     """Return the evaluations beside the band, one line each."""
-    lines = [f"{'env steps':>10}  {_heading(metric):>8}  {'band':>17}  place"]
+    metric, wide = known.metric, max(10, len(known.unit))
+    lines = [f"{known.unit:>{wide}}  {_heading(metric):>8}  {'band':>17}  place"]
     for point in verdict.points:
         value, low, high = (_show(v, metric) for v in (point.value, point.low, point.high))
         place = point.place if point.judges else "cannot tell"
-        lines.append(f"{point.env_steps:>10,}  {value:>8}  {low:>7} – {high:>7}  {place}")
+        lines.append(f"{point.steps:>{wide},}  {value:>8}  {low:>7} – {high:>7}  {place}")
     return lines
 
 
@@ -171,42 +172,42 @@ def _what_it_takes(known: CurveFile) -> str:
     first, last = band.judging[0], band.judging[-1]
     needed = [_show(edges[0], known.metric) for steps in (first, last) if (edges := band.at(steps))]
     return (
-        f"judged from {first:,} env steps on: {_heading(known.metric)} must be {needed[0]} there, "
-        f"and {needed[-1]} after {last:,}; earlier the band cannot tell"
+        f"judged from {first:,} {known.unit} on: {_heading(known.metric)} must be {needed[0]} "
+        f"there, and {needed[-1]} after {last:,}; earlier the band cannot tell"
     )
 
 
 def _conclusion(verdict: Verdict, known: CurveFile) -> list[str]:
     lines = []
     if verdict.not_compared:
-        first, last = known.env_steps[0], known.env_steps[-1]
+        first, last = known.steps[0], known.steps[-1]
         lines.append(
-            f"{verdict.not_compared} evaluations are outside of {first:,} to {last:,} env steps, "
-            "which is all that the band knows"
+            f"{verdict.not_compared} evaluations are outside of {first:,} to {last:,} "
+            f"{known.unit}, which is all that the band knows"
         )
     above = sum(point.place == "above" for point in verdict.points)
     if above:
         lines.append(f"{above} of {len(verdict.points)} evaluations are better than the band: fine")
     if verdict.first_below is not None:
-        return [*lines, _below(verdict.first_below, known.metric)]
-    reached, end = verdict.points[-1].env_steps, known.env_steps[-1]
+        return [*lines, _below(verdict.first_below, known)]
+    reached, end = verdict.points[-1].steps, known.steps[-1]
     if not verdict.judged:
         return [
             *lines,
-            f"cannot tell: the run ended after {reached:,} env steps, and the band judges from "
+            f"cannot tell: the run ended after {reached:,} {known.unit}, and the band judges from "
             f"{known.band().judging[0]:,} on; let it train longer",
         ]
     count = f"{len(verdict.judged)} of {len(verdict.points)} evaluations can tell"
     if reached < end:
-        said = f"inside as far as it went, {reached:,} env steps of the band's {end:,}; {count}"
+        said = f"inside as far as it went, {reached:,} {known.unit} of the band's {end:,}; {count}"
         return [*lines, said]
     return [*lines, f"{count}, and none is below the band", f"{known.recipe} learns as it should"]
 
 
-def _below(point: Point, metric: str) -> str:
+def _below(point: Point, known: CurveFile) -> str:
     return (
-        f"outside of the band, first after {point.env_steps:,} env steps: "
-        f"{_show(point.value, metric)} is below {_show(point.low, metric)}"
+        f"outside of the band, first after {point.steps:,} {known.unit}: "
+        f"{_show(point.value, known.metric)} is below {_show(point.low, known.metric)}"
     )
 
 

@@ -59,6 +59,7 @@ class OfflineRunner(PlayingRunner):
         for tag, spent in training.consume_durations().items():
             metrics[f"time/actor/{tag}"] = spent
         self.gradient_updates += int(metrics["train/actor/updates"])
+        metrics["train/gradient_updates"] = float(self.gradient_updates)
         self._episodes = int(metrics.get(_EPISODES, 0))
         metrics["train/updates_per_second"] = metrics["train/actor/updates"] / seconds
         self.fingerprints.note(self.global_step + 1)

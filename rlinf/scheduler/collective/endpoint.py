@@ -47,7 +47,6 @@ The body is a `Payload` if the message carries an encoded object, else the list 
 
 
 _WARM_UP_SECONDS = 0.5
-_PROBE_SECONDS = 1.0
 
 
 class Endpoint:
@@ -100,6 +99,7 @@ class Endpoint:
         self.connections = PeerConnections(
             name,
             self._life,
+            lambda: self.addresses,
             run,
             node_rank,
             registry,
@@ -395,12 +395,11 @@ class Endpoint:
 
     # -- receiving (one message at a time) ------------------------------------------------------
 
-    def _answers(self, connection: Connection) -> bool:
+    def _answers(self, connection: Connection, on_reached: Callable[[], None]) -> bool:
         """Find out by a new connection whether the peer of a silent one can be reached."""
-        info = self.connections.info(connection.identity["name"])
-        address = next((a for a in info.endpoints if a[0] == "tcp"), None) if info else None
+        address = self.connections.listener_of(connection)
         return address is not None and answers(
-            address, self.run.secret, self.name, _PROBE_SECONDS, self.run.tls
+            address, self.run.secret, self.name, self.run.tls, on_reached
         )
 
     def _on_connect(self, connection: Connection) -> None:

@@ -17,7 +17,7 @@ from rlinf.scheduler.net.connection import Connection, Numbers
 from rlinf.scheduler.net.interrupts import interruptible
 from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
-from rlinf.scheduler.net.sockets import Address, connect
+from rlinf.scheduler.net.sockets import Address, address_on_link, connect
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec
 
@@ -32,6 +32,7 @@ class PeerConnections:
     Args:
         name: name of this process.
         life: tells this process from others that had its name.
+        addresses: where this process takes data; peers are told.
         run: what all processes share.
         node_rank: node of this process.
         registry: knows where peers are.
@@ -46,6 +47,7 @@ class PeerConnections:
         self,
         name: str,
         life: str,
+        addresses: Callable[[], list[Address]],
         run: RunSpec,
         node_rank: int,
         registry: RegistryClient,
@@ -57,6 +59,7 @@ class PeerConnections:
     ):
         self._name = name
         self._life = life
+        self._addresses = addresses
         self._run = run
         self._node_rank = node_rank
         self._registry = registry
@@ -95,6 +98,14 @@ class PeerConnections:
         """Return all connections to a peer, in both directions."""
         with self._lock:
             return [*self._in.get(peer, ()), *filter(None, [self._out.get(peer)])]
+
+    def listener_of(self, connection: Connection) -> Address | None:
+        """Return where the peer of a TCP connection takes new ones, if it is known."""
+        identity = connection.identity
+        if "address" in identity:
+            # This process has made the connection.
+            return identity["address"]
+        return address_on_link(connection, [tuple(a) for a in identity.get("listens", ())])
 
     # -- connections of peers (I/O thread) ------------------------------------------------------
 
@@ -228,7 +239,12 @@ class PeerConnections:
                     self._loop,
                     address,
                     self._run.secret,
-                    {"name": self._name, "life": self._life, "sent": numbers.sent},
+                    {
+                        "name": self._name,
+                        "life": self._life,
+                        "sent": numbers.sent,
+                        "listens": self._addresses(),
+                    },
                     self._on_message,
                     self._on_close,
                     prepare=partial(self._keep, peer, life, numbers),

@@ -4,17 +4,20 @@ TCP keeps what is on the way and sends it again, so a link that comes back loses
 does not tell how long to wait: that is decided here, by how long the kernel has heard nothing of a
 peer. After a link has come back, a connection with data on the way may stay silent for a while,
 since TCP tries again more and more rarely; whether the link works is then found out by a new
-connection.
+connection. Reaching the peer has a short time, since it is tried again; what the peer then has to
+prove has a long one, since a busy peer is slow. No link waits for the probe of another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import struct
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -28,6 +31,8 @@ GRACE_SECONDS = 2.5
 _LOOK_SECONDS = 0.5
 _QUIET_SECONDS = 2.5
 """Longer than a link that works can be silent: the kernel asks idle peers every second or two."""
+_RECENT_SECONDS = 2.0
+"""Age up to which a failed probe counts: one of before a suspended process says nothing."""
 _INFO = struct.Struct("<52x2I")
 _RTO_MAX_MS = 44
 _LONGEST_RETRY_MS = 2000
@@ -55,6 +60,16 @@ def silence(sock: socket.socket | TlsSocket) -> float:
     return min(data, acknowledgement) / 1000
 
 
+Link = tuple[str, str]
+"""The addresses of both ends."""
+Probe = Callable[[Connection, Callable[[], None]], bool]
+"""`probe(connection, on_reached)`: return whether the peer of a silent connection is there.
+
+It is found out by a new connection: calls `on_reached` once that is made, within about a second,
+and then has time for the proof that it is the peer.
+"""
+
+
 class LinkWatch:
     """Watches the TCP connections of a process.
 
@@ -62,21 +77,24 @@ class LinkWatch:
         limit: seconds that a link may be down.
         on_silent: `on_silent(connections, reason)`, called with all connections to a host of which
             nothing has been heard for longer.
-        probe: finds out by a new connection whether the peer of one can be reached, within about a
-            second; None if peers do that, and `heard` tells.
+        probe: finds out whether the peer of a silent connection is there; None if there is no way
+            to, and only `heard` tells.
     """
 
     def __init__(
         self,
         limit: float,
         on_silent: Callable[[list[Connection], str], None],
-        probe: Callable[[Connection], bool] | None = None,
+        probe: Probe | None = None,
     ):
         self._limit = limit + GRACE_SECONDS
         self._on_silent = on_silent
         self._probe = probe
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._heard: weakref.WeakKeyDictionary[Connection, float] = weakref.WeakKeyDictionary()
+        # Probes that have reached the peer and wait for its proof, and when one last failed.
+        self._proving: Counter[Link] = Counter()
+        self._failed: dict[Link, float] = {}
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -105,17 +123,50 @@ class LinkWatch:
             with self._lock:
                 watched = [c for c in self._connections if c.closed is None]
             quiet = {c: seconds for c in watched if (seconds := self._silence(c)) > _QUIET_SECONDS}
-            hosts: dict[tuple[str, str], list[Connection]] = {}
+            links: dict[Link, list[Connection]] = {}
             for connection in quiet:
-                hosts.setdefault(_link(connection), []).append(connection)
-            for (here, host), connections in hosts.items():
-                if self._probe is not None and self._probe(connections[0]):
-                    for connection in connections:
-                        self.heard(connection)
-                elif max(quiet[c] for c in connections) > self._limit:
-                    seconds = max(quiet[c] for c in connections)
-                    reason = f"{here} has heard nothing from {host} for {seconds:.1f} s"
-                    self._on_silent(connections, reason)
+                links.setdefault(_link(connection), []).append(connection)
+            for link, connections in links.items():
+                self._judge(link, connections, max(quiet[c] for c in connections))
+
+    def _judge(self, link: Link, connections: list[Connection], seconds: float) -> None:
+        """Tell that a link is silent for too long, or find out whether it works."""
+        with self._lock:
+            if self._proving[link]:
+                return
+            failed = time.monotonic() - self._failed.get(link, -math.inf) < _RECENT_SECONDS
+        if seconds > self._limit and (failed or self._probe is None):
+            here, host = link
+            reason = f"{here} has heard nothing from {host} for {seconds:.1f} s"
+            self._on_silent(connections, reason)
+        elif self._probe is not None:
+            # Also while another one tries to reach the peer: the link may be up for a moment only.
+            args = (self._probe, link, connections)
+            threading.Thread(
+                target=self._find_out, args=args, name="rlinf-probe", daemon=True
+            ).start()
+
+    def _find_out(self, probe: Probe, link: Link, connections: list[Connection]) -> None:
+        """Probe a link, and note what was found."""
+        reached = False
+
+        def on_reached() -> None:
+            nonlocal reached
+            reached = True
+            with self._lock:
+                self._proving[link] += 1
+
+        there = False
+        try:
+            there = probe(connections[0], on_reached)
+        finally:
+            with self._lock:
+                self._proving[link] -= reached
+                if not there:
+                    self._failed[link] = time.monotonic()
+                else:
+                    self._failed.pop(link, None)
+                    self._heard.update(dict.fromkeys(connections, time.monotonic()))
 
     def _silence(self, connection: Connection) -> float:
         try:
@@ -130,8 +181,7 @@ class LinkWatch:
         return seconds if heard is None else min(seconds, time.monotonic() - heard)
 
 
-def _link(connection: Connection) -> tuple[str, str]:
-    """Return the addresses of both ends."""
+def _link(connection: Connection) -> Link:
     try:
         return connection.sock.getsockname()[0], connection.sock.getpeername()[0]
     except OSError:

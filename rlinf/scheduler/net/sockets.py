@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from rlinf.scheduler.net.tls import TlsSocket
 
 HANDSHAKE_SECONDS = PROOF_SECONDS
+REACH_SECONDS = 1.0
+"""Until a probe that has not reached its listener is given up; the next one follows soon."""
+ANSWER_SECONDS = 10.0
+"""For each step of the proof of a listener that a probe has reached; a busy process is slow."""
 _AT_ONCE = 64
 """Peers accepted before what others have said is looked at."""
 _FULL_SECONDS = 0.05
@@ -213,11 +217,27 @@ def connect(
 
 
 def answers(
-    address: Address, secret: bytes, name: str, timeout: float, tls: RunTls | None = None
+    address: Address,
+    secret: bytes,
+    name: str,
+    tls: RunTls | None = None,
+    on_reached: Callable[[], None] | None = None,
 ) -> bool:
-    """Return whether a listener can be reached and knows the secret; it is told who asks."""
+    """Return whether a listener can be reached and knows the secret; it is told who asks.
+
+    Args:
+        address: where it should listen.
+        secret: secret of the run.
+        name: who asks.
+        tls: of an encrypted run.
+        on_reached: called once it is reached, within `REACH_SECONDS`; its proof comes later.
+    """
+    identity = {"name": name, "probe": True}
     try:
-        _greeted(address, secret, {"name": name, "probe": True}, timeout, tls)[0].close()
+        sock, _ = _greeted(
+            address, secret, identity, ANSWER_SECONDS, tls, REACH_SECONDS, on_reached
+        )
+        sock.close()
     except OSError:
         return False
     return True
@@ -229,8 +249,13 @@ def _greeted(
     identity: dict[str, Any],
     timeout: float,
     tls: RunTls | None,
+    reach_timeout: float | None = None,
+    on_reached: Callable[[], None] | None = None,
 ) -> tuple[socket.socket | TlsSocket, SealKeys]:
-    """Connect and prove the secret; return the socket and the keys of the connection."""
+    """Connect and prove the secret; return the socket and the keys of the connection.
+
+    `reach_timeout` is that of the first step, if it has one of its own.
+    """
     sock: socket.socket | TlsSocket
     if address[0] == "unix":
         tls = None
@@ -241,8 +266,10 @@ def _greeted(
         target = (address[1], address[2])
     forks.close_in_child(plain)
     try:
+        _reach(plain, target, timeout if reach_timeout is None else reach_timeout)
+        if on_reached is not None:
+            on_reached()
         plain.settimeout(timeout)
-        _reach(plain, target, timeout)
         _tune(plain)
         hello = interruptible(auth.read_hello, plain, tls is not None, _words(target))
         if tls is not None:
@@ -253,6 +280,20 @@ def _greeted(
         sock.close()
         raise
     return sock, keys
+
+
+def address_on_link(connection: Connection, addresses: list[Address]) -> Address | None:
+    """Return at which of its addresses a peer is reached over the link of a TCP connection.
+
+    Any other one between hosts if it does not listen there, and None if there is none.
+    """
+    try:
+        host = connection.sock.getpeername()[0]
+    except OSError:
+        # Just closed.
+        return None
+    usable = [address for address in addresses if address[0] == "tcp"]
+    return next((a for a in usable if a[1] == host), usable[0] if usable else None)
 
 
 def _encrypted(sock: Any, context: Any, *, server_side: bool) -> TlsSocket:
@@ -278,6 +319,7 @@ def _words(target: Any) -> str:
 def _reach(sock: socket.socket, target: Any, timeout: float) -> None:
     """Connect; errors name the address."""
     where = _words(target)
+    sock.settimeout(timeout)
     try:
         interruptible(sock.connect, target)
     except TimeoutError as error:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 2.0
 """Pauses between attempts to join grow: of many that join at once, most wait for their turn."""
-_PROBE_SECONDS = 1.0
 _LATER_SECONDS = 2.0
 
 
@@ -78,8 +77,8 @@ class RegistryClient:
         self._watch = LinkWatch(
             reconnect + _LATER_SECONDS,
             lambda connections, reason: connections[0].close(reason),
-            lambda connection: answers(
-                connection.identity["address"], secret, name, _PROBE_SECONDS, tls
+            lambda connection, on_reached: answers(
+                connection.identity["address"], secret, name, tls, on_reached
             ),
         )
         usable = [a for a in addresses if local or a[0] != "unix"]

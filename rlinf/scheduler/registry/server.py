@@ -15,7 +15,7 @@ from rlinf.scheduler.net.connection import Connection
 from rlinf.scheduler.net.interrupts import interruptible, shielded_methods
 from rlinf.scheduler.net.link_watch import LinkWatch
 from rlinf.scheduler.net.loop import IOLoop
-from rlinf.scheduler.net.sockets import Address, Listener
+from rlinf.scheduler.net.sockets import Address, Listener, address_on_link, answers
 from rlinf.scheduler.registry.descriptors import allow_descriptors
 from rlinf.scheduler.registry.inquiries import Inquiries
 from rlinf.scheduler.registry.state import RegistryState
@@ -24,6 +24,9 @@ from rlinf.scheduler.registry.watches import Departure, Watches
 
 if TYPE_CHECKING:
     from rlinf.scheduler.net.certificate import RunTls
+
+_NAME = "registry"
+"""How it names itself to members that it probes."""
 
 
 @shielded_methods
@@ -76,7 +79,8 @@ class RegistryServer:
         # Called with the workers whose host is not heard any more, once their ends are recorded.
         self.on_unreachable: Callable[[list[WorkerInfo]], None] = lambda infos: None
         self._unreachable: set[str] = set()
-        self._watch = LinkWatch(reconnect, self._on_silent)
+        self._secret, self._tls = secret, tls
+        self._watch = LinkWatch(reconnect, self._on_silent, self._answers)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         name = f"rlinf-{secrets.token_hex(8)}"
@@ -118,6 +122,13 @@ class RegistryServer:
             connection = self._members.get(identity["name"])
         if connection is not None:
             self._watch.heard(connection)
+
+    def _answers(self, connection: Connection, on_reached: Callable[[], None]) -> bool:
+        """Find out by a new connection whether the member of a silent one can be reached."""
+        with self._lock:
+            info = self.state.workers.get(connection.identity["name"])
+        address = address_on_link(connection, info.endpoints) if info else None
+        return address is not None and answers(address, self._secret, _NAME, self._tls, on_reached)
 
     def _on_silent(self, connections: list[Connection], reason: str) -> None:
         names = [connection.identity["name"] for connection in connections]

@@ -13,6 +13,7 @@ from benchmarks import harness, learning
 from benchmarks.learning import Run
 from rlinf.cli import curves
 from rlinf.cli.curves import Curve
+from rlinf.config import build_config, validate_cfg
 from rlinf.config.load import shipped_folder
 
 STEPS = [20_000, 40_000, 61_000]
@@ -63,7 +64,7 @@ def test_speed_counts_training_alone(tmp_path: Path) -> None:
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     found = learning.read_run(tmp_path, seed=3, wall_seconds=9.0)
-    assert found.env_steps == 3200 and found.training_seconds == pytest.approx(0.8)
+    assert found.steps == 3200 and found.training_seconds == pytest.approx(0.8)
     assert found.steps_to_goal == 3200 and found.reached(3200) and not found.reached(3199)
 
 
@@ -75,6 +76,18 @@ def test_evaluations_are_cheap_and_the_last_step_has_one() -> None:
     assert "runner.val_check_interval=20" in longer
     fewer = learning.evaluation_overrides("gymnasium_ppo_mlp", [], episodes=20)
     assert "runner.eval_episodes=20" in fewer
+
+
+def test_recipes_with_data_say_where_they_go() -> None:
+    found = {
+        recipe: learning.data_key(validate_cfg(build_config(recipe, [])))
+        for recipe in ("metaworld_bc_mlp", "metaworld_rlpd_mlp", "metaworld_ppo_mlp")
+    }
+    assert found["metaworld_ppo_mlp"] is None
+    for recipe in ("metaworld_bc_mlp", "metaworld_rlpd_mlp"):
+        # What is collected with it is what is learned from.
+        cfg = validate_cfg(build_config(recipe, [found[recipe].format("/d")]))
+        assert cfg.collect.save_dir == "/d"
 
 
 SCRIPT = """\
@@ -125,7 +138,7 @@ def test_a_whole_benchmark_writes_a_curve_file(
     assert "2 of 2 seeds reached 95%" in printed.splitlines()[-1]
     assert "seeds stay inside the band of the others (success_once)" in printed
     written = curves.load(tree / "examples" / "embodiment" / "curves" / "mine.json")
-    assert written.env_steps == [8000, 16000, 24000] and list(written.curves) == [0, 1]
+    assert written.steps == [8000, 16000, 24000] and list(written.curves) == [0, 1]
     # A run to compare needs the same settings.
     assert "actor.optim.lr=2e-3" in written.overrides
     assert written.facts["versions"]["torch"] and "--write" in written.facts["command"]
@@ -142,6 +155,21 @@ def test_a_seed_that_fails_does_not_stop_the_others(
     assert "FAILED seed 13 ended with exit code 1" in printed
     assert "2 of 3 seeds" in printed and "2 seeds at a time: **speeds do not count**" in printed
     assert not (tree / "examples" / "embodiment" / "curves").exists()
+
+
+def test_data_are_collected_before_a_recipe_learns_from_them(tree: Path) -> None:
+    config = tree / "examples" / "embodiment" / "config"
+    recipe = (config / "mine.yaml").read_text().replace("metaworld_ppo_mlp", "metaworld_bc_mlp")
+    (config / "cloned.yaml").write_text(recipe)
+    script = SCRIPT.replace(
+        "lines = []",
+        'assert (pathlib.Path(given["data.train_data_paths"][1:-1]) / "meta").is_dir()\nlines = []',
+    )
+    (config.parent / "train_offline.py").write_text(script)
+    options = ["--recipe", "cloned", "--seeds", "2", "--log-path", str(tree / "logs")]
+    options += ["collect.episodes=1", "collect.num_envs=1", "env.train.max_episode_steps=3"]
+    assert learning.main(options) == 0
+    assert len(list((tree / "logs").glob("*/*.data/meta/collect.json"))) == 2
 
 
 def made(tree: Path, name: str, seed: int, *options: str) -> Path:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import harness, off_policy
+from benchmarks import cells, harness, off_policy
+from rlinf.cli import curves
 from rlinf.config import build_config, validate_cfg
 
 
@@ -21,7 +22,7 @@ def line(part: str, who: str, seed: int, **found: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("cell", list(off_policy.cells(seed=2)), ids=str)
+@pytest.mark.parametrize("cell", cells.choose(off_policy.PARTS, seed=2), ids=str)
 def test_what_a_cell_asks_for_can_be_done(cell) -> None:
     asked = off_policy.arguments_of(cell)
     entry = off_policy.entry_of(cell, sb3="python-of-sb3", cores=2)
@@ -33,13 +34,15 @@ def test_what_a_cell_asks_for_can_be_done(cell) -> None:
     train, rollout = cfg.env.train, cfg.env.train.total_num_envs * 8
     assert train.max_steps_per_rollout_epoch == 8 and cfg.runner.seed == 2
     few = cell.contestant in (off_policy.RLPD, off_policy.SPARSE)
-    assert cfg.runner.max_epochs * rollout == (8_000 if few else 40_000)
+    beside = 24_000 if cell.part == "rlpd" else 40_000
+    assert cfg.runner.max_epochs * rollout == (8_000 if few else beside)
     assert cfg.algorithm.update_epoch == rollout * (4 if few else 1)
     assert cfg.actor.global_batch_size == 256
     assert list(cfg.actor.model.hidden_sizes) == [128, 128]
     if few:
         assert cfg.algorithm.demo_buffer.demo_ratio == 0.5 and cfg.actor.model.num_q_heads == 4
-        assert cfg.collect.episodes == 20 and asked["collects"]
+        assert cfg.collect.episodes == 20
+        assert asked["collect"]["overrides"] == asked["overrides"]
         assert train.reward == ("success" if cell.contestant == off_policy.SPARSE else "dense")
         assert cfg.runner.eval_episodes == 100 and cfg.env.eval.goals == "random"
 
@@ -59,7 +62,7 @@ def test_one_cell_alone(monkeypatch, tmp_path, capsys) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "answer.py").write_text((harness.PROGRAMS / "answer.py").read_text())
-    (programs / "off_policy_rlinf.py").write_text(
+    (programs / "training_rlinf.py").write_text(
         "from answer import serve\n"
         "class Fake:\n"
         "    def train(self, recipe, overrides):\n"
@@ -82,3 +85,24 @@ def test_one_cell_alone(monkeypatch, tmp_path, capsys) -> None:
     assert off_policy.main(["--read", str(file)]) == 0
     with pytest.raises(SystemExit):
         off_policy.main(["--task", "no-such-task"])
+
+
+def test_cells_of_recipes_become_their_curves(monkeypatch, tmp_path, capsys) -> None:
+    facts = {"machine": "far away", "date": "2026-01-02", "episodes": [100, 100]}
+    lines = [line("rlpd", off_policy.SPARSE, seed, **facts) for seed in (1, 2)]
+    # One seed makes no band, and SB3 is no recipe.
+    lines += [line("sac", off_policy.OURS, 1, **facts, task=off_policy.CHEETAH)]
+    lines += [line("sac", off_policy.SB3, seed, **facts) for seed in (1, 2)]
+    file = tmp_path / "cells.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    monkeypatch.setattr(curves, "path_for", lambda _, name: tmp_path / f"{name}.json")
+    assert off_policy.main(["--read", str(file), "--write"]) == 0
+    (written,) = tmp_path.glob("*.json")
+    found = curves.load(written)
+    assert found.recipe == "metaworld_rlpd_mlp" and list(found.curves) == [1, 2]
+    assert found.steps == [512, 1024] and found.facts["machine"] == "far away"
+    assert "env.train.reward=success" in found.overrides
+    assert not any(word.startswith("runner.seed") for word in found.overrides)
+    assert f"{written}: " in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        off_policy.main(["--write"])

@@ -31,7 +31,7 @@ def test_the_first_point_below_is_named() -> None:
     verdict = compare(STEPS, [0.0, 0.1, 0.3, 0.2], BAND)
     assert not verdict.ok
     assert verdict.first_below is not None
-    assert (verdict.first_below.env_steps, verdict.first_below.value) == (300, 0.3)
+    assert (verdict.first_below.steps, verdict.first_below.value) == (300, 0.3)
     assert verdict.first_below.low == 0.4
 
 
@@ -47,7 +47,7 @@ def test_edges_are_linear_between_evaluations_and_unknown_beyond_them() -> None:
     assert BAND.at(99) is None and BAND.at(401) is None
     verdict = compare([50, 350, 900], [0.0, 0.55, 0.0], BAND)
     assert verdict.not_compared == 2
-    assert verdict.first_below is not None and verdict.first_below.env_steps == 350
+    assert verdict.first_below is not None and verdict.first_below.steps == 350
 
 
 @pytest.mark.parametrize("steps", [[], [50, 900]])
@@ -70,7 +70,7 @@ def test_a_band_judges_where_it_is_above_a_run_that_learns_nothing() -> None:
     early = compare(STEPS[:3], [0.0, 0.5, 0.7], band)
     assert early.ok and not early.judged
     late = compare(STEPS, [0.0, 0.5, 0.7, 0.9], band)
-    assert [point.env_steps for point in late.judged] == [400]
+    assert [point.steps for point in late.judged] == [400]
     # Better than any seed says something, wherever it is.
     assert compare([100], [1.0], Band([100], [-0.1], [0.5])).judged
 
@@ -84,7 +84,7 @@ def test_returns_are_judged_by_where_they_begin() -> None:
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
 def test_curve_files_that_come_with_the_package_judge_the_end_of_a_run(path: Path) -> None:
     found = curves.load(path)
-    assert found.band().judging[-1] == found.env_steps[-1]
+    assert found.band().judging[-1] == found.steps[-1]
 
 
 def test_one_point_is_a_band() -> None:
@@ -108,11 +108,34 @@ def test_the_curve_of_a_run(tmp_path: Path) -> None:
     # A policy that is evaluated twice plays the same episodes: it is one point.
     run += [evaluation(3, 20, 0.5, 10.0), evaluation(3, 60, 0.8, 17.5)]
     found = curves.read_curve(write_metrics(tmp_path, run))
-    assert found.env_steps == [3200, 4800] and found.episodes == [20, 60]
+    assert found.steps == [3200, 4800] and found.episodes == [20, 60]
     assert found.values["success_once"] == [0.5, 0.8]
     assert found.values["return"] == [7.0, 17.5]
     assert found.first_at_least("success_once", 0.8) == 4800
     assert found.first_at_least("success_once", 0.9) is None
+
+
+def test_a_run_without_rollouts_counts_gradient_updates(tmp_path: Path) -> None:
+    training = [{"step": s, "train/gradient_updates": 100.0 * s} for s in (1, 2)]
+    run = [training[0], evaluation(1, 20, 0.5, 7.0), training[1], evaluation(2, 20, 1.0, 9.0)]
+    found = curves.read_curve(write_metrics(tmp_path, run))
+    assert found.steps == [100, 200] and found.unit == "gradient updates"
+    with pytest.raises(NoCurve, match="between 100 and 200 gradient updates"):
+        compare([300], [1.0], curves.gather("mine", [], {0: found, 1: found}, {}).band())
+    # Learners from replay have both counts, and are told in env steps.
+    both = [line | {"env/total_steps": 64.0 * line["step"]} for line in training]
+    run = [both[0], evaluation(1, 20, 0.5, 7.0)]
+    assert curves.read_curve(write_metrics(tmp_path, run)).steps == [64]
+
+
+@pytest.mark.parametrize("unit", curves.UNITS)
+def test_a_file_says_what_its_steps_are(unit: str, tmp_path: Path) -> None:
+    found = {"success_once": [0.0, 1.0], "return": [0.0, 1.0]}
+    seeds = {seed: Curve([100, 200], [20, 20], found, unit) for seed in (0, 1)}
+    written = curves.gather("mine", [], seeds, {})
+    curves.save(written, tmp_path / "mine.json")
+    assert curves.load(tmp_path / "mine.json") == written and written.band().unit == unit
+    assert f'"{unit.replace(" ", "_")}": [100, 200],' in (tmp_path / "mine.json").read_text()
 
 
 def test_a_run_without_evaluations_says_what_to_set(tmp_path: Path) -> None:
@@ -155,7 +178,7 @@ def test_a_seed_is_judged_by_the_band_of_the_others() -> None:
     ("seeds", "message"),
     [
         ({0: curve([0.1])}, "at least 2 seeds"),
-        ({0: curve([0.1]), 1: curve([0.1, 0.2])}, "not evaluated at the same env steps"),
+        ({0: curve([0.1]), 1: curve([0.1, 0.2])}, "not evaluated after the same steps"),
     ],
 )
 def test_curves_that_make_no_band(seeds: dict[int, Curve], message: str) -> None:

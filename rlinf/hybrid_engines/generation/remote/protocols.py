@@ -14,6 +14,8 @@ from rlinf.hybrid_engines.generation.requests import FinishReason, SamplingParam
 from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch
 
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+_WAITED = "waiting queue"
+"""In what SGLang says of a request that was aborted before it ran, or while it did not run."""
 _STREAM_INTERVAL = 16
 """Tokens per piece of an answer; an abort loses those that were not sent yet."""
 
@@ -350,13 +352,26 @@ def sglang_params(params: SamplingParams, most: int) -> dict[str, Any]:
 def sglang_made(key: str, meta: dict[str, Any]) -> Made:
     """Return what SGLang made, from the `meta_info` of its answer.
 
+    A response that is aborted while it is made has one more token, of which SGLang does not look
+    whether it ends the response: it is left out, and drawn again by whoever carries on. One that
+    is aborted while it waits has what SGLang has reported of it, which is nothing unless it was
+    interrupted for lack of memory.
+
     Raises:
-        EngineServerError: It ended for a reason that is not known.
+        EngineServerError: It ended for a reason that is not known, or tokens are missing.
     """
     reason = _REASONS.get(meta["finish_reason"]["type"])
     if reason is None:
         raise EngineServerError(f"SGLang ended a request with {meta['finish_reason']}")
     entries = meta.get("output_token_logprobs") or []
+    count = meta.get("completion_tokens", len(entries))
+    if count > len(entries):
+        raise EngineServerError(
+            f"SGLang has made {count} tokens of a request and gave {len(entries)} of them "
+            f"({meta['finish_reason']})"
+        )
+    if reason == "abort" and _WAITED not in (meta["finish_reason"].get("message") or ""):
+        entries = entries[:-1]
     return Made(key, [entry[1] for entry in entries], [entry[0] for entry in entries], reason)
 
 

@@ -83,20 +83,25 @@ class Engine:
         await asyncio.sleep(0)
         self.known.add(rid)
         self.asked.append((rid, list(input_ids), sampling_params))
-        tokens, made, reason = list(input_ids), [], "length"
+        tokens, made, reason = list(input_ids), [], {"type": "length"}
         for _ in range(sampling_params["max_new_tokens"]):
             await asyncio.sleep(0.01 if self.slow else 0)
-            if rid in self.aborted:
-                reason = "abort"
+            if rid in self.aborted and not made:
+                reason = {"type": "abort", "message": "Abort in waiting queue"}
                 break
             made.append(self._next(tokens, sampling_params))
             tokens.append(made[-1][1])
+            if rid in self.aborted:
+                # After one more step, and whether or not it was the last one.
+                reason = {"type": "abort", "message": "Aborted"}
+                break
             if tokens[-1] in sampling_params["stop_token_ids"]:
-                reason = "stop"
+                reason = {"type": "stop"}
                 break
         self.known.discard(rid)
         self.busy = 2
-        meta = {"finish_reason": {"type": reason}, "output_token_logprobs": made}
+        meta = {"finish_reason": reason, "output_token_logprobs": made}
+        meta["completion_tokens"] = len(made)
         return {"output_ids": [entry[1] for entry in made], "meta_info": meta}
 
     @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import threading
 import time
 from types import SimpleNamespace
 
@@ -63,7 +64,7 @@ def test_a_link_that_a_new_connection_shows_to_work_is_not_lost(told):
     slow = Peer("10.0.0.2", 100.0)
     lost = Peer("10.0.0.3", 100.0)
 
-    def probe(connection):
+    def probe(connection, on_reached):
         asked.put(connection)
         return connection is slow
 
@@ -74,6 +75,52 @@ def test_a_link_that_a_new_connection_shows_to_work_is_not_lost(told):
         pass
     watch.stop()
     assert slow.closed is None and told.empty()
+
+
+@pytest.mark.parametrize("proved", [True, False])
+def test_a_peer_that_was_reached_has_time_to_prove_itself(told, proved):
+    reached, proof = threading.Event(), threading.Event()
+    busy, lost = Peer("10.0.0.2", 100.0), Peer("10.0.0.3", 100.0)
+
+    def probe(connection, on_reached):
+        if connection is not busy:
+            return not reached.wait(30)
+        on_reached()
+        reached.set()
+        return proof.wait(30) and proved
+
+    watch = start(told, busy, lost, probe=probe)
+    assert told.get(timeout=30)[0] == [lost], "one link has waited for another"
+    assert busy.closed is None
+    proof.set()
+    if not proved:
+        assert told.get(timeout=30)[0] == [busy]
+    else:
+        later = Peer("10.0.0.4", 100.0)
+        watch.add(later)
+        assert told.get(timeout=30)[0] == [later]
+    watch.stop()
+    assert told.empty()
+
+
+def test_a_probe_of_before_a_pause_says_nothing(told, monkeypatch):
+    """A process that was suspended asks again before it gives a peer up."""
+    peer, other = Peer("10.0.0.2", 100.0), Peer("10.0.0.3", 100.0)
+    asked = queue.Queue()
+
+    def probe(connection, on_reached):
+        asked.put(connection)
+        return connection is peer
+
+    watch = start(told, probe=probe)
+    link = (peer.sock.getsockname()[0], peer.sock.getpeername()[0])
+    watch._failed[link] = time.monotonic() - 2 * link_watch._RECENT_SECONDS
+    watch.add(peer)
+    assert asked.get(timeout=30) is peer
+    watch.add(other)
+    assert told.get(timeout=30)[0] == [other]
+    watch.stop()
+    assert peer.closed is None and told.empty()
 
 
 def test_what_is_heard_otherwise_counts(told):

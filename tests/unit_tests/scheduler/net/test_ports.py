@@ -84,7 +84,7 @@ def test_nobody_listens():
         port = server.getsockname()[1]
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1 port {port}"):
         sockets._greeted(("tcp", "127.0.0.1", port), b"s", {}, 2.0, None)
-    assert not answers(("tcp", "127.0.0.1", port), b"s", "me", 2.0)
+    assert not answers(("tcp", "127.0.0.1", port), b"s", "me")
 
 
 def address(family: int, text: str) -> SimpleNamespace:

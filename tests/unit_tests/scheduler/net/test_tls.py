@@ -10,11 +10,13 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.net import certificate
+from rlinf.scheduler.net import sockets as net_sockets
 from rlinf.scheduler.net.auth import AuthError, Hello, new_secret
 from rlinf.scheduler.net.certificate import RunTls
 from rlinf.scheduler.net.flushed import Flushed
@@ -369,8 +371,31 @@ def test_plain_bytes_to_an_encrypted_listener_are_refused(ends):
 
 
 def test_a_probe_is_encrypted_too(ends):
-    assert answers(ends.listener.address, SECRET, "a", PROMPTLY, TLS)
-    assert not answers(ends.listener.address, SECRET, "a", PROMPTLY)
+    assert answers(ends.listener.address, SECRET, "a", TLS)
+    assert not answers(ends.listener.address, SECRET, "a")
+
+
+def test_a_listener_that_is_reached_may_prove_itself_slowly(ends, monkeypatch):
+    reached = threading.Event()
+    handshake = TlsSocket.handshake
+
+    def slow(self):
+        if self._server_side:
+            assert reached.wait(PROMPTLY), "told only after the proof"
+            time.sleep(4 * net_sockets.REACH_SECONDS)
+        handshake(self)
+
+    monkeypatch.setattr(net_sockets, "REACH_SECONDS", 0.1)
+    monkeypatch.setattr(TlsSocket, "handshake", slow)
+    assert answers(ends.listener.address, SECRET, "a", TLS, reached.set)
+
+
+def test_a_listener_that_proves_nothing_is_not_there(monkeypatch):
+    monkeypatch.setattr(net_sockets, "ANSWER_SECONDS", 0.1)
+    reached = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not answers(("tcp", *silent.getsockname()), SECRET, "a", TLS, reached.set)
+    assert reached.is_set()
 
 
 # -- the certificate --------------------------------------------------------------------------
