@@ -37,7 +37,7 @@ class PolicyExpert(Expert):
         seed: Of the draws.
     """
 
-    in_env_units = False
+    is_policy = True
 
     def __init__(self, policy: BasePolicy, env: VectorEnv, *, sample: bool, seed: int) -> None:
         super().__init__(env.cfg, env.policy_spec, num_envs=env.num_envs, seed=seed)

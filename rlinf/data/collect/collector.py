@@ -152,9 +152,10 @@ class Collector:
         slots = sorted(self._playing)
         actions = np.zeros((env.num_envs, spec.dim), spec.dtype)
         actions[:] = np.where(np.isfinite(spec.low), spec.low, 0)
-        chosen = self._expert.act(env.expert_obs(obs), slots)
-        if self._expert.in_env_units:
-            chosen = env.policy_actions(chosen)
+        if self._expert.is_policy:
+            chosen = self._expert.act(obs, slots)
+        else:
+            chosen = env.policy_actions(self._expert.act(env.expert_obs(obs), slots))
         for slot, action in zip(slots, chosen, strict=True):
             actions[slot] = self._noise.apply(slot, action)
         after, rewards, terminations, truncations, infos = env.step(actions, auto_reset=True)
