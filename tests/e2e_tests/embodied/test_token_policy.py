@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from rlinf.cli import main
+from rlinf.envs import get_env_cls
+from rlinf.hybrid_engines.initial_weights import load_weights
+from rlinf.models.registry import get_model
+from rlinf.workers.env.env_worker import describe_envs
+from tests.long_tests import long_test
 
 TINY = [
     "actor.model.hf_config={hidden_size:16,intermediate_size:16,num_hidden_layers:1,num_attention_heads:2}",
@@ -66,3 +73,36 @@ def test_a_policy_of_tokens_is_cloned_and_then_learns_from_success(runners, tmp_
         if "train/agreement/logprob_max" in line
     ]
     assert gaps and max(gaps) <= 1e-4
+
+
+def success(runner: Any, **keys: Any) -> float:
+    """Play 100 episodes of evaluations with the policy of a run; keys are of the env."""
+    section = OmegaConf.to_container(runner.cfg.env.eval) | keys
+    env = get_env_cls("metaworld")(section | {"video_cfg": {}}, 100)
+    policy = get_model(runner.cfg.actor.model, describe_envs([], [env]))
+    load_weights(policy, str(runner.folder))
+    obs, solved = env.begin_episodes(range(100))[0], 0.0
+    while env.has_work:
+        actions, _ = policy.predict_action_batch(obs, mode="eval")
+        obs_list, *_, infos = env.chunk_step(actions)
+        obs = obs_list[-1]
+        if "_episode" in infos[-1]:
+            solved += float(infos[-1]["episode"]["success_once"][infos[-1]["_episode"]].sum())
+    env.close()
+    return solved / 100
+
+
+@long_test
+@pytest.mark.timeout(1200)
+def test_the_policy_does_as_it_is_told(runners, tmp_path) -> None:
+    demos = tmp_path / "demos"
+    words = [f"collect.save_dir={demos}", "runner.progress=off"]
+    assert main(["collect", "metaworld_sft_oft", *words]) == 0
+    short = ["runner.val_check_interval=-1", "runner.eval_episodes=2", *TINY[-2:]]
+    runner = runners.runner(
+        tmp_path, "metaworld_sft_oft", [*short, f"data.train_data_paths=[{demos}]"]
+    )
+    runner.run()
+    told = success(runner)
+    assert told >= 0.2
+    assert success(runner, swap_instructions=True) <= told / 2
