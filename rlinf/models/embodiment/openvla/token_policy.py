@@ -280,7 +280,8 @@ class TokenPolicy(BasePolicy):
         seen = tokens.hidden[:, :: self.action_dim] if each else tokens.hidden[:, :1]
         if self.settings.detach_critic_input:
             seen = seen.detach()
-        return self.value_head(seen).float().flatten(1)
+        # A sum of one term; squeezing would give a view, which FSDP must not return.
+        return self.value_head(seen).float().sum(-1)
 
     def _states(self, env_obs: Mapping[str, Any]) -> Tensor:
         states = env_obs.get("states")
