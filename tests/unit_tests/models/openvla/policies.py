@@ -41,10 +41,9 @@ TOWERS = [
 ]
 
 
-def make(kind="openvla_oft", seed=0, spec=SPEC, **keys):
-    """Make a policy; keys are those of its model section."""
-    torch.manual_seed(seed)
-    section = {
+def section(kind="openvla_oft", **keys):
+    """Return the model section of a policy."""
+    return {
         "model_type": kind,
         "hf_config": LLM,
         "words": ["open", "close", "the", "it", "faucet"],
@@ -52,8 +51,14 @@ def make(kind="openvla_oft", seed=0, spec=SPEC, **keys):
         "max_prompt_length": 6,
         "num_action_chunks": 2,
         "n_action_bins": 16,
+        **keys,
     }
-    policy = get_model(section | keys, spec)
+
+
+def make(kind="openvla_oft", seed=0, spec=SPEC, **keys):
+    """Make a policy; keys are those of its model section."""
+    torch.manual_seed(seed)
+    policy = get_model(section(kind, **keys), spec)
     # With fresh weights all bins are nearly alike.
     with torch.no_grad():
         policy.network.language_model.lm_head.weight.mul_(20.0)

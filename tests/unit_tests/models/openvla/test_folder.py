@@ -8,8 +8,9 @@ from safetensors.torch import load_file, save_file
 
 from rlinf.models.embodiment.openvla.folder import save_folder, towers_in
 from rlinf.models.embodiment.openvla.vision import DINOV2, SIGLIP
+from rlinf.models.export import PolicyExport, write_export
 from rlinf.models.registry import get_model
-from tests.unit_tests.models.openvla.policies import LLM, SPEC, TOWERS, make, observe
+from tests.unit_tests.models.openvla.policies import LLM, SPEC, TOWERS, make, observe, section
 
 SECTION = {"prompt": "{task}", "max_prompt_length": 6, "num_action_chunks": 2}
 CAMERAS = {"num_images_in_input": 2}
@@ -138,6 +139,15 @@ def test_a_policy_that_was_written_comes_back(saved, deferred):
     obs = observe(cameras=2)
     one, two = (p.predict_action_batch(obs, mode="eval") for p in (policy, again))
     assert torch.equal(one[0], two[0]) and torch.equal(one[1]["prev_values"], two[1]["prev_values"])
+
+
+def test_an_export_to_hf_has_the_public_layout(tmp_path):
+    policy = make()
+    export = PolicyExport(policy.state_dict(), section(), SPEC, {})
+    folder = write_export(export, "hf", tmp_path / "out")
+    again = load(folder, num_images_in_input=0)
+    one, two = (p.predict_action_batch(observe(), mode="eval")[0] for p in (policy, again))
+    assert torch.equal(one, two)
 
 
 def test_the_same_folder_serves_the_policy_that_decodes_one_token_after_the_other(saved):
