@@ -58,12 +58,16 @@ def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerBase:
 def folder_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a folder in Hugging Face layout; nothing is downloaded or run."""
     try:
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
     except ImportError as error:
         raise ValueError(
             f"tokenizers need the package transformers: {install_hint('reasoning')}"
         ) from error
-    return AutoTokenizer.from_pretrained(str(Path(folder).expanduser()), local_files_only=True)
+    folder = Path(folder).expanduser()
+    # With all that it needs in one file, nobody has to look at the model's config.
+    whole = (folder / "tokenizer.json").is_file()
+    kind = PreTrainedTokenizerFast if whole else AutoTokenizer
+    return kind.from_pretrained(str(folder), local_files_only=True)
 
 
 class PromptEncoder:
