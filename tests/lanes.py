@@ -23,6 +23,7 @@ TRACKS = (
     {
         "unit tests": (
             "tests/unit_tests",
+            "tests/security",
             "--ignore=tests/unit_tests/scheduler",
             "--ignore=tests/unit_tests/workers",
         ),

@@ -10,6 +10,7 @@ from rlinf.config import validate_cfg
 from rlinf.config.errors import ConfigError, Problem
 from rlinf.runners.offline_data import require_demonstrations
 from rlinf.runners.restarts import run_with_restarts
+from rlinf.runners.reward_group import require_reward_model
 
 
 @hydra.main(version_base="1.3", config_path="config", config_name="metaworld_async_ppo_mlp")
@@ -22,6 +23,7 @@ def main(cfg: DictConfig) -> None:
         hint = "set it to 1, or use train_embodied_agent.py"
         raise ConfigError([Problem("algorithm.max_policy_age", age, message, hint)])
     require_demonstrations(cfg)
+    require_reward_model(cfg)
     run_with_restarts(cfg, train)
 
 

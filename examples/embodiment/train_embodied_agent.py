@@ -1,4 +1,4 @@
-"""Trains an embodied agent: env, rollout and actor groups on whatever the YAML names."""
+"""Trains an embodied agent: env, rollout, actor and reward groups on whatever the YAML names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.runners.offline_data import require_demonstrations
 from rlinf.runners.players import launch_players
 from rlinf.runners.restarts import WORKERS, run_with_restarts
+from rlinf.runners.reward_group import launch_reward, require_reward_model
 from rlinf.runners.run_folder import run_folder
 from rlinf.scheduler import Cluster, HybridComponentPlacement
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
@@ -21,6 +22,7 @@ def main(cfg: DictConfig) -> None:
     """Check the configuration and train, again from the last checkpoint if the config says so."""
     checked = validate_cfg(cfg)
     require_demonstrations(checked)
+    require_reward_model(checked)
     run_with_restarts(checked, train)
 
 
@@ -38,7 +40,14 @@ def train(cfg: DictConfig) -> None:
                 placement_strategy=component_placement.get_strategy("actor"),
             )
             rollout_group, env_group = launch_players(cfg, cluster, component_placement)
-        runner = EmbodiedRunner(cfg=cfg, actor=actor_group, rollout=rollout_group, env=env_group)
+            reward_group = launch_reward(cfg, cluster, component_placement)
+        runner = EmbodiedRunner(
+            cfg=cfg,
+            actor=actor_group,
+            rollout=rollout_group,
+            env=env_group,
+            reward=reward_group,
+        )
         runner.init_workers()
         runner.run()
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf.cli.overrides import add_config_arguments
@@ -167,9 +168,9 @@ def inspect_config(
             raise ConfigError([Problem(error.path, error.text, str(error))]) from error
         sizes = {name: len(processes) for name, processes in report["placement"].items()}
         report["placement_map"] = format_placement_map(placement)
-    wrong = _unfit_distribution(cfg)
-    if wrong is not None:
-        raise ConfigError([wrong])
+    wrong = [problem for problem in (_unfit_distribution(cfg), _unfit_reward_model(cfg)) if problem]
+    if wrong:
+        raise ConfigError(wrong)
     report["arithmetic"] = batch_arithmetic(cfg, sizes)
     report["missing"] = missing_files(to_plain(cfg))
     report["missing_extras"] = missing_extras(to_plain(cfg))
@@ -200,6 +201,29 @@ def _unfit_distribution(cfg: Any) -> Problem | None:
         return None
     except UnfitDistribution as error:
         return Problem("actor.model.distribution", name, error.reason, error.hint)
+    return None
+
+
+def _unfit_reward_model(cfg: Any) -> Problem | None:
+    """Say whether a reward model that is on this machine does not fit the env's observations."""
+    from rlinf.config import Problem
+    from rlinf.config.scoring import uses_reward_model
+
+    if not uses_reward_model(cfg) or cfg.runner.only_eval:
+        return None
+    path = cfg.reward.model.model_path
+    if not Path(path).expanduser().exists():
+        return None
+    # Imported here: torch takes a second.
+    from rlinf.cli.env_sizes import SizesUnknown, sizes_of_env
+    from rlinf.workers.reward.reward_models import build_reward_model
+
+    try:
+        build_reward_model(path, sizes_of_env(cfg)[0])
+    except SizesUnknown:
+        return None
+    except ValueError as error:
+        return Problem("reward.model.model_path", path, str(error))
     return None
 
 

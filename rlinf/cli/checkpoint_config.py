@@ -51,8 +51,9 @@ def _for_evaluation(checkpoint: Any) -> dict[str, Any]:
         # language model the folder says what it is, and has the tokenizer.
         model = config["actor"]["model"] | {"model_path": None}
         config["actor"] = config["actor"] | {"model": model}
-        # What training came to is for its placement; an evaluation may have another.
-        config["rollout"] = config["rollout"] | {"in_env_process": "auto"}
+        if config.get("rollout"):
+            # What training came to is for its placement; an evaluation may have another.
+            config["rollout"] = config["rollout"] | {"in_env_process": "auto"}
     # Hydra is not to leave files of its own behind.
     config["hydra"] = {
         "run": {"dir": "."},

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from rlinf.cli.collect_policy import PolicyExpert, is_policy
+from rlinf.config.env_plugins import is_folder
 from rlinf.data.collect.collector import Collected, Collector, NotEnoughEpisodes
 from rlinf.data.collect.noise import ActionNoise
 from rlinf.data.collect.recording import EpisodeFrames, dataset_features
+from rlinf.data.demonstrations.rewards import FACTS, reward_settings
 from rlinf.data.lerobot.errors import arrow
 from rlinf.data.lerobot.transitions import ACTION
 from rlinf.data.lerobot.writer import DatasetWriter
@@ -25,9 +26,8 @@ from rlinf.envs import VectorEnv, get_env_cls
 from rlinf.envs.experts import Expert, make_expert
 from rlinf.envs.rendering import choose_backend
 from rlinf.utils.progress import Progress
+from rlinf.workers.env.policy_expert import PolicyExpert
 
-FACTS = "meta/collect.json"
-"""File in the dataset that says how it was collected; other programs pass it over."""
 _ATTEMPTS = 10
 
 
@@ -148,7 +148,7 @@ class CollectSession:
         own, name = self._cfg.collect, self._cfg.collect.policy
         arguments = (env.cfg, env.action_spec)
         further = {"num_envs": env.num_envs, "seed": self._seed}
-        if is_policy(name):
+        if is_folder(name):
             expert: Expert = PolicyExpert.load(name, env, sample=own.sample, seed=self._seed)
         else:
             expert = make_expert(name, *arguments, **further)
@@ -175,6 +175,7 @@ class CollectSession:
             "env_type": env.options.env_type,
             "tasks": env.task_names,
             "policy": own.policy,
+            "reward": reward_settings(self._cfg.env.train),
             "seed": self._seed,
             "noise": self._levels,
             "only_success": own.only_success,
@@ -196,7 +197,7 @@ class CollectSession:
         if found.dropped:
             print(f"left out because of a NaN: {found.dropped}")
         print(f"look at it: python -m rlinf.data.lerobot info {self._folder}")
-        if self._cfg.runner.task_type == "offline":
+        if self._cfg.runner.task_type in ("offline", "reward_model"):
             print(f"learn from it: rlinf train {self._name} data.train_data_paths=[{self._folder}]")
 
 
@@ -242,4 +243,4 @@ def _is_realtime(policy: str, section: Any) -> bool:
     """Return whether whoever acts is a person at a device, who moves one env."""
     from rlinf.envs.experts import is_realtime
 
-    return not is_policy(policy) and is_realtime(policy, section.env_type)
+    return not is_folder(policy) and is_realtime(policy, section.env_type)

@@ -22,7 +22,8 @@ def add_parser(commands: Any) -> None:
         "doctor",
         help="look at this machine and say what to mend",
         description="Check Python, packages, GPU, rendering, shared memory, ports and Ray of this "
-        "machine. Every finding that is not ok comes with its fix. Exit code 1 if one failed.",
+        "machine, and whether other users can read what is yours. Every finding that is not ok "
+        "comes with its fix. Exit code 1 if one failed.",
     )
     parser.add_argument(
         "--log-dir", default="logs", help="where runs write, to check its disk (default: logs)"
@@ -60,7 +61,15 @@ def examine(log_dir: Path) -> Iterable[Finding]:
     Args:
         log_dir: Where runs write.
     """
-    from rlinf.cli.health import hardware, identity, packages, processes, python_env, rendering
+    from rlinf.cli.health import (
+        hardware,
+        identity,
+        packages,
+        private_files,
+        processes,
+        python_env,
+        rendering,
+    )
 
     yield python_env.check_python()
     yield python_env.check_environment()
@@ -79,6 +88,7 @@ def examine(log_dir: Path) -> Iterable[Finding]:
     yield processes.check_ports()
     yield processes.check_file_limit()
     yield from processes.check_ray()
+    yield from private_files.check_private_files(log_dir)
 
 
 def format_finding(finding: Finding, colour: bool = False) -> str:

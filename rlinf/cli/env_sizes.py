@@ -54,8 +54,8 @@ def sizes_of_env(cfg: Any) -> tuple[EnvSpec, Observations]:
     """
     from rlinf.envs import get_env_cls
     from rlinf.envs.errors import EnvError
+    from rlinf.workers.env.describe_envs import describe_envs
     from rlinf.workers.env.env_settings import env_settings
-    from rlinf.workers.env.env_worker import describe_envs
 
     settings = env_settings(cfg, "train")
     OmegaConf.set_readonly(settings, False)

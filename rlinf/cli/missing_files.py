@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlinf.config import Problem
+from rlinf.config.env_plugins import is_folder
 
 
 class _Kind(NamedTuple):
@@ -26,6 +27,10 @@ _DEMONSTRATIONS = _Kind(
 )
 _KINDS = {
     "model_path": _WEIGHTS,
+    "reward.model.model_path": _Kind(
+        "a run that trained a reward model, or a checkpoint of it",
+        "train one with `rlinf train metaworld_reward_model_mlp`, or correct the path",
+    ),
     "model_dir": _WEIGHTS,
     "lora_path": _Kind("a folder with adapters of peft", "set null for fresh adapters"),
     "tokenizer_model": _Kind(
@@ -41,6 +46,10 @@ _KINDS = {
     "ckpt_path": _Kind(
         "a checkpoint, a run, an exported folder, or a file of weights", "correct the path"
     ),
+    "expert": _Kind(
+        "a registered expert, or the folder of a run, of a checkpoint or of an exported policy",
+        "correct the path, or train the expert first",
+    ),
     "resume_dir": _Kind(
         "a checkpoint `.../global_step_<N>`, or auto", "correct the path, or set auto"
     ),
@@ -55,8 +64,8 @@ def missing_files(cfg: dict[str, Any]) -> list[Problem]:
     Args:
         cfg: a whole config, plain data.
     """
-    offline = (cfg.get("runner") or {}).get("task_type") == "offline"
-    kinds = _KINDS | {"train_data_paths": _DEMONSTRATIONS} if offline else _KINDS
+    from_episodes = (cfg.get("runner") or {}).get("task_type") in ("offline", "reward_model")
+    kinds = _KINDS | {"train_data_paths": _DEMONSTRATIONS} if from_episodes else _KINDS
     return list(_missing(cfg, "", kinds))
 
 
@@ -65,17 +74,20 @@ def _missing(node: Any, path: str, kinds: dict[str, _Kind]) -> Iterator[Problem]
         return
     for key, value in node.items():
         place = f"{path}.{key}" if path else key
-        if key not in kinds:
+        kind = kinds.get(place) or kinds.get(key)
+        if kind is None:
             yield from _missing(value, place, kinds)
             continue
         for name in value if isinstance(value, list) else [value]:
             if isinstance(name, str) and not _is_there(key, name):
-                message = f"there is no {name} on this machine; it must be {kinds[key].allowed}"
-                yield Problem(place, name, message, kinds[key].fix)
+                message = f"there is no {name} on this machine; it must be {kind.allowed}"
+                yield Problem(place, name, message, kind.fix)
 
 
 def _is_there(key: str, name: str) -> bool:
     if key == "resume_dir" and name == "auto":
+        return True
+    if key == "expert" and not is_folder(name):
         return True
     if key == "tokenizer_model" and name.partition(":")[0] == "characters":
         return True

@@ -54,7 +54,7 @@ def _one_env(cfg: Any, role: str) -> Iterator[Any]:
 
 
 def _first_step(cfg: Any, env: Any) -> dict[str, Any]:
-    from rlinf.workers.env.env_worker import describe_envs
+    from rlinf.workers.env.describe_envs import describe_envs
 
     policy, weights = _policy(cfg, describe_envs([env], []))
     env.update_reset_state_ids()

@@ -17,6 +17,8 @@ from rlinf.config.tracked import to_plain
 TRAINING = ("embodied", "reasoning")
 LEARNING = (*TRAINING, "offline")
 """The same, and learning from data, which has no rollouts."""
+FITTING = (*LEARNING, "reward_model")
+"""All tasks that train a model, if only one that nobody acts with."""
 
 
 class NotKnown(Exception):
@@ -180,7 +182,7 @@ def components_have_a_place(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-@cross_check(LEARNING)
+@cross_check(FITTING)
 def models_fit_the_task(context: CheckContext) -> Iterator[Problem]:
     """Models are of the category that the task trains."""
     wanted = TASKS[context.cfg.runner.task_type].model_category
@@ -194,7 +196,7 @@ def models_fit_the_task(context: CheckContext) -> Iterator[Problem]:
             yield Problem(f"{section}.model.model_type", name, message, f"use one of: {fitting}")
 
 
-@cross_check(LEARNING)
+@cross_check(FITTING)
 def checkpoints_fit(context: CheckContext) -> Iterator[Problem]:
     """Keeping checkpoints needs them to be saved, and ranking them needs evaluations."""
     runner = context.cfg.runner
@@ -280,7 +282,7 @@ def reward_bounds_are_ordered(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.filter_rewards", True, message, "set at least one of them")
 
 
-@cross_check(LEARNING)
+@cross_check(FITTING)
 def one_kind_of_mixed_precision(context: CheckContext) -> Iterator[Problem]:
     """Autocast and FSDP's own mixed precision exclude each other."""
     fsdp = context.cfg.actor.fsdp_config
@@ -291,7 +293,7 @@ def one_kind_of_mixed_precision(context: CheckContext) -> Iterator[Problem]:
         yield Problem(path, True, message, "turn one of them off")
 
 
-@cross_check(LEARNING)
+@cross_check(FITTING)
 def learning_rate_falls(context: CheckContext) -> Iterator[Problem]:
     """The schedule ends below where it begins."""
     optim = context.cfg.actor.optim

@@ -1,10 +1,11 @@
-"""Rules between the keys of DAgger."""
+"""Rules of experts: DAgger's, and whoever collects episodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from rlinf.config.checks import CheckContext, cross_check
+from rlinf.config.env_plugins import UnknownName, is_folder, require_name
 from rlinf.config.errors import Problem
 
 
@@ -30,3 +31,26 @@ def dagger_has_labels(context: CheckContext) -> Iterator[Problem]:
         message = f"must not exceed gate_threshold, {own.gate_threshold}"
         path = "algorithm.dagger.gate_release"
         yield Problem(path, own.gate_release, message, "lower it: nearer is handed back")
+
+
+@cross_check(("embodied", "offline"))
+def experts_are_known(context: CheckContext) -> Iterator[Problem]:
+    """Experts and gates are registered; the folder of a policy is found where it is read."""
+    cfg = context.cfg
+    section = cfg.env.train
+    env_type = "" if section is None else section.env_type
+    dagger = cfg.algorithm.get("dagger")
+    if dagger is not None:
+        yield from _known("algorithm.dagger.expert", "expert", dagger.expert, env_type)
+        yield from _known("algorithm.dagger.gate", "gate", dagger.gate)
+    if cfg.get("collect") is not None and section is not None:
+        yield from _known("collect.policy", "expert", cfg.collect.policy, env_type)
+
+
+def _known(path: str, kind: str, name: str | None, env_type: str = "") -> Iterator[Problem]:
+    if name is None or (kind == "expert" and is_folder(name)):
+        return
+    try:
+        require_name(kind, name, env_type)
+    except UnknownName as error:
+        yield Problem(path, name, str(error), error.hint)

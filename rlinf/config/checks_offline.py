@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlinf.config.builtin import WITHOUT_KEYS
+from rlinf.config.builtin import MODULES, WITHOUT_KEYS
 from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
 from rlinf.config.errors import ABSENT, Problem
 
 OFFLINE = ("offline",)
+FROM_DATA = (*OFFLINE, "reward_model")
 _IQL = "offline_iql"
+_REWARD_MODEL = "reward_model"
 
 
 @cross_check(OFFLINE)
@@ -28,18 +30,34 @@ def learns_from_data(context: CheckContext) -> Iterator[Problem]:
         message = "learns from rollouts, and runner.task_type offline has none"
         hint = "use embodied_bc or offline_iql, or runner.task_type: embodied"
         yield Problem("algorithm.loss_type", name, message, hint)
+    if name.lower() == _REWARD_MODEL:
+        message = "trains a reward model, and runner.task_type offline trains a policy"
+        hint = "set runner.task_type: reward_model, as metaworld_reward_model_mlp does"
+        yield Problem("algorithm.loss_type", name, message, hint)
+
+
+@cross_check((_REWARD_MODEL,))
+def trains_a_reward_model(context: CheckContext) -> Iterator[Problem]:
+    """Learners of policies have no use for a reward model."""
+    name = context.cfg.algorithm.loss_type
+    known = {*WITHOUT_KEYS["loss"], *(n for names in MODULES["loss"].values() for n in names)}
+    if name.lower() in known - {_REWARD_MODEL}:
+        message = "trains a policy, and runner.task_type reward_model trains a reward model"
+        yield Problem("algorithm.loss_type", name, message, f"leave it out; it is {_REWARD_MODEL}")
 
 
 @cross_check(("embodied",))
 def learns_from_rollouts(context: CheckContext) -> Iterator[Problem]:
     """Learners from data take no rollouts."""
     name = context.cfg.algorithm.loss_type
-    if name.lower() in ("embodied_bc", _IQL):
+    task = {"embodied_bc": "offline", _IQL: "offline", _REWARD_MODEL: _REWARD_MODEL}
+    if name.lower() in task:
         message = "learns from data.train_data_paths, and runner.task_type embodied has no data"
-        yield Problem("algorithm.loss_type", name, message, "set runner.task_type: offline")
+        hint = f"set runner.task_type: {task[name.lower()]}"
+        yield Problem("algorithm.loss_type", name, message, hint)
 
 
-@cross_check(OFFLINE)
+@cross_check(FROM_DATA)
 def batches_divide(context: CheckContext) -> Iterator[Problem]:
     """A batch is a whole number of micro-batches on every actor worker."""
     actor = context.cfg.actor
@@ -53,7 +71,7 @@ def batches_divide(context: CheckContext) -> Iterator[Problem]:
     yield from divides("actor.global_batch_size", whole, by, left, right, why)
 
 
-@cross_check(OFFLINE)
+@cross_check(FROM_DATA)
 def ends_after_steps(context: CheckContext) -> Iterator[Problem]:
     """The length of a run is a number of steps."""
     runner = context.cfg.runner

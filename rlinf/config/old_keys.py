@@ -44,6 +44,10 @@ ADVICE = {
     "data.validation_shuffle": "remove it: every validation uses all prompts",
     "reward.use_prompt": "remove it: rewards always get the prompt",
     "rollout.backend": "set rollout.rollout_backend (reasoning)",
+    "rollout.expert_model": "set algorithm.dagger.expert to the folder of the expert's run, or of "
+    "an exported policy",
+    "runner.expert_ckpt_path": "set algorithm.dagger.expert to the folder of the expert's run, or "
+    "of an exported policy",
     "rollout.collect_prev_infos": "remove it: log-probabilities and values are always kept",
     "rollout.validate_weight": "set weight_syncer.verify, which compares after every update",
     "env.eval.auto_reset": "remove it: an evaluation plays whole episodes, runner.eval_episodes",

@@ -114,11 +114,14 @@ def _failed(node: Any, key: Any, path: str, error: Exception) -> Problem:
     hint = ""
     found = re.search(r"Interpolation key '(.+)' not found", reason)
     variable = re.search(r"Environment variable '(.+)' not found", reason)
+    kept = re.search(r"(the environment variable \w+ is not among .+); (export .+)", reason)
     if found:
         reason = f"refers to '{found[1]}', which is not in the config"
     elif variable:
         reason = f"the environment variable {variable[1]} is not set"
         hint = f"export {variable[1]}, or give a default: ${{oc.env:{variable[1]},value}}"
+    elif kept:
+        reason, hint = kept[1], kept[2]
     else:
         reason = f"cannot be resolved: {reason}"
     return Problem(path, text, reason, hint)

@@ -14,6 +14,8 @@ _DECORATORS = {
     "advantage": "register_advantage",
     "loss": "register_policy_loss or register_learner",
     "start_sampler": "register_start_sampler",
+    "expert": "register_expert",
+    "gate": "register_gate",
 }
 """What makes a name known, by the kind of plug-in."""
 
@@ -56,7 +58,7 @@ def how_to_register(kind: str) -> str:
     """Say how a name of one's own becomes known.
 
     Args:
-        kind: One of the kinds of `rlinf.config.plugins`.
+        kind: One of the kinds of `rlinf.config.plugins` or `rlinf.config.env_plugins`.
     """
     how = f"one of your own: {_DECORATORS[kind]} in a module that RLINF_EXT_MODULE"
     given = os.environ.get("RLINF_EXT_MODULE")

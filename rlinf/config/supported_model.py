@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from rlinf.config.suggest import did_you_mean, how_to_register, listed
 
-CATEGORIES = ("embodied", "reasoning")
+CATEGORIES = ("embodied", "reward", "reasoning")
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class SupportedModel:
 
     Attributes:
         value: What the user writes as `model_type`, in lower case.
-        category: `embodied` or `reasoning`.
+        category: One of `CATEGORIES`.
     """
 
     value: str
@@ -63,6 +63,8 @@ for _name, _category in (
     ("cnn_policy", "embodied"),
     ("openvla", "embodied"),
     ("openvla_oft", "embodied"),
+    ("mlp_reward_model", "reward"),
+    ("cnn_reward_model", "reward"),
     ("qwen2.5", "reasoning"),
     ("qwen3", "reasoning"),
     ("llama", "reasoning"),

@@ -79,8 +79,8 @@ def _plain(node: Any) -> Any:
     return value if type(value) in _PLAIN else _UNKNOWN
 
 
-_OF_COLLECT = ("collect.", "env.train.")
-"""Keys that `rlinf collect` reads; with data to learn from, those of the envs of training too."""
+_OF_COLLECT = {"offline": ("env.train.",), "reward_model": ("env.",)}
+"""By task type, sections of envs that only `rlinf collect` reads, as it does `collect` itself."""
 
 
 def track(content: Mapping[str, Any], keys: Iterable[str]) -> TrackedConfig:
@@ -199,7 +199,7 @@ def unread_report(config: Any, reads: Iterable[str]) -> str:
         runner = config._get_root().get("runner") or {}
         # An evaluation takes the config of a training, most of which it has no use for.
         wanted = runner.get("report_unread_keys", True) and not runner.get("only_eval", False)
-        elsewhere = _OF_COLLECT if runner.get("task_type") == "offline" else _OF_COLLECT[:1]
+        elsewhere = ("collect.", *_OF_COLLECT.get(runner.get("task_type"), ()))
     unread = [key for key in unread_keys(config, reads) if not key.startswith(elsewhere)]
     return format_unread(unread) if wanted else ""
 

@@ -16,6 +16,7 @@ from rlinf.config import (  # noqa: F401 (they register)
     checks_off_policy,
     checks_offline,
     checks_reasoning,
+    checks_reward_model,
 )
 from rlinf.config.alternatives import known, relaxed
 from rlinf.config.checks import CheckContext, run_checks

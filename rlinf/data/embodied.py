@@ -8,7 +8,7 @@ trajectory is cut and joined along its second dimension, and nobody transposes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import torch
@@ -102,6 +102,25 @@ class EnvTrajectory:
     actions: Tensor
     intervened: Tensor
     labels: Tensor | None = None
+
+
+@dataclass(kw_only=True)
+class UnscoredTrajectory(EnvTrajectory):
+    """What the envs know of a rollout, and what a reward model has to see of it.
+
+    Attributes:
+        outcomes: the observations that chunks led to, by name, `[T, B, ...]` each; those in which
+            an episode ended, and not the first ones of the next.
+        success: bool `[T, B]`, whether the task is solved in them; None if the env does not say.
+    """
+
+    outcomes: dict[str, Tensor]
+    success: Tensor | None = None
+
+    def scored(self, rewards: Tensor) -> EnvTrajectory:
+        """Return what the learner gets: other rewards, `[T, B, C]`, and no observations."""
+        own = {field.name: getattr(self, field.name) for field in fields(EnvTrajectory)}
+        return EnvTrajectory(**own | {"rewards": rewards})
 
 
 @dataclass(kw_only=True)

@@ -7,17 +7,15 @@ DAgger asks them for labels.
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from rlinf.config.plugins import load_extension
-from rlinf.config.signatures import Call, check_call, check_method
-from rlinf.config.suggest import did_you_mean
+from rlinf.config.signatures import Call
 from rlinf.envs.action_utils import ActionSpec
+from rlinf.envs.target_table import TargetTable
 
 SCRIPTED = "scripted"
 """Name of the expert that an env brings along."""
@@ -100,11 +98,15 @@ class RandomExpert(Expert):
         return np.stack([self.action_spec.sample(self._generators[slot]) for slot in slots])
 
 
-_targets: dict[tuple[str, str], Any] = {
-    ("", "random"): RandomExpert,
-    ("metaworld", SCRIPTED): "rlinf.envs.metaworld.expert:MetaWorldExpert",
-}
-"""By env type, empty for all of them, and name: a class, a function, or the path of one."""
+_experts = TargetTable(
+    "expert",
+    {
+        ("", "random"): RandomExpert,
+        ("metaworld", SCRIPTED): "rlinf.envs.metaworld.expert:MetaWorldExpert",
+    },
+    _CONSTRUCTOR,
+    _METHODS,
+)
 
 
 def register_expert(
@@ -126,40 +128,12 @@ def register_expert(
     Raises:
         ValueError: The name is taken, or the expert cannot be called as experts are.
     """
-    if target is None:
-
-        def decorate(target: Any) -> Any:
-            register_expert(name, target, env_type=env_type, replaces=replaces)
-            return target
-
-        return decorate
-    key = env_type.lower(), name.lower()
-    if not isinstance(target, str):
-        what = f"expert '{name}'"
-        check_call(what, target, _CONSTRUCTOR)
-        for method, call in _METHODS.items():
-            check_method(what, target, method, call)
-    known = _targets.get(key)
-    if known is not None and not replaces and _path(known) != _path(target):
-        whose = f" of env type {env_type}" if env_type else ""
-        raise ValueError(
-            f"expert '{name}'{whose} is already {_path(known)}; choose another name, or pass "
-            "replaces=True to take its place"
-        )
-    _targets[key] = target
-    return None
-
-
-def known_experts(env_type: str) -> list[str]:
-    """Return the names of the experts that an env type has, sorted."""
-    load_extension()
-    return sorted({name for of, name in _targets if of in ("", env_type.lower())})
+    return _experts.register(name, target, env_type=env_type, replaces=replaces)
 
 
 def is_realtime(name: str, env_type: str) -> bool:
     """Return whether an expert is known to be a person, without making it."""
-    known_experts(env_type)
-    return bool(getattr(_find(name, env_type), "realtime", False))
+    return bool(getattr(_experts.lookup(name, env_type), "realtime", False))
 
 
 def make_expert(
@@ -177,30 +151,5 @@ def make_expert(
     Raises:
         ValueError: The env type has no such expert; the message says which it has.
     """
-    env_type = str(cfg["env_type"]).lower()
-    names = known_experts(env_type)
-    target = _find(name, env_type)
-    if target is None:
-        hint = did_you_mean(name, names)
-        raise ValueError(
-            f"env type {env_type} has no expert '{name}'; it has: {', '.join(names)}. "
-            f"{hint + ' ' if hint else ''}"
-            f'Bring one with rlinf.envs.register_expert("{name}", env_type="{env_type}") in a '
-            "module that runner.ext_modules names"
-        )
-    if isinstance(target, str):
-        module, _, attribute = target.partition(":")
-        target = getattr(importlib.import_module(module), attribute)
+    target = _experts.lookup(name, str(cfg["env_type"]))
     return target(cfg, action_spec, num_envs=num_envs, seed=seed)
-
-
-def _find(name: str, env_type: str) -> Any:
-    own = _targets.get((env_type.lower(), name.lower()))
-    return own or _targets.get(("", name.lower()))
-
-
-def _path(target: Any) -> str:
-    # A module that is imported again defines its classes again.
-    if isinstance(target, str):
-        return target
-    return f"{getattr(target, '__module__', '')}:{getattr(target, '__qualname__', target)}"

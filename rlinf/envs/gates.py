@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rlinf.config.plugins import load_extension
-from rlinf.config.signatures import Call, check_call, check_method
+from rlinf.config.signatures import Call
 from rlinf.envs.action_utils import ActionSpec
 from rlinf.envs.experts import Expert
+from rlinf.envs.target_table import TargetTable
 
 _CONSTRUCTOR = Call(("cfg", "action_spec"), ("expert",))
 _METHODS = {"takes_over": Call(("obs", "own", "label", "active"))}
@@ -71,7 +71,9 @@ class ExpertGate(Gate):
         return np.array([self.expert.wants_to_act(slot) for slot in range(len(own))])
 
 
-_targets: dict[str, Any] = {"deviation": DeviationGate, "expert": ExpertGate}
+_gates = TargetTable(
+    "gate", {("", "deviation"): DeviationGate, ("", "expert"): ExpertGate}, _CONSTRUCTOR, _METHODS
+)
 
 
 def register_gate(
@@ -90,24 +92,7 @@ def register_gate(
     Raises:
         ValueError: The name is taken, or the gate cannot be called as gates are.
     """
-    if target is None:
-
-        def decorate(target: Any) -> Any:
-            register_gate(name, target, replaces=replaces)
-            return target
-
-        return decorate
-    what, known = f"gate '{name}'", _targets.get(name.lower())
-    check_call(what, target, _CONSTRUCTOR)
-    for method, call in _METHODS.items():
-        check_method(what, target, method, call)
-    if known is not None and not replaces and known.__qualname__ != target.__qualname__:
-        raise ValueError(
-            f"{what} is already {known.__module__}:{known.__qualname__}; choose another name, or "
-            "pass replaces=True to take its place"
-        )
-    _targets[name.lower()] = target
-    return None
+    return _gates.register(name, target, replaces=replaces)
 
 
 def make_gate(name: str, cfg: Any, action_spec: ActionSpec, *, expert: Expert) -> Gate:
@@ -122,12 +107,4 @@ def make_gate(name: str, cfg: Any, action_spec: ActionSpec, *, expert: Expert) -
     Raises:
         ValueError: There is no such gate; the message says which there are.
     """
-    load_extension()
-    target = _targets.get(name.lower())
-    if target is None:
-        raise ValueError(
-            f"algorithm.dagger.gate is '{name}', and there are: {', '.join(sorted(_targets))}. "
-            f'Bring one with rlinf.envs.gates.register_gate("{name}") in a module that '
-            "runner.ext_modules names"
-        )
-    return target(cfg, action_spec, expert=expert)
+    return _gates.lookup(name)(cfg, action_spec, expert=expert)

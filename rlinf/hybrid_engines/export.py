@@ -34,6 +34,11 @@ def export_checkpoint(path: str | Path, to: str, out: str | Path | None = None) 
         from rlinf.hybrid_engines.export_causal_lm import export_causal_lm
 
         return export_causal_lm(checkpoint, to, Path(out))
+    if checkpoint.manifest["config"]["runner"]["task_type"] == "reward_model":
+        raise ValueError(
+            f"{checkpoint.path} is a reward model, and only policies are exported: name its run in "
+            "reward.model.model_path of the runs that learn from its rewards"
+        )
     return write_export(_policy_of(checkpoint), to, Path(out))
 
 

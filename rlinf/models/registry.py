@@ -26,6 +26,8 @@ _lazy: dict[str, str] = {
     "cnn_policy": "rlinf.models.embodiment.cnn_policy.cnn_policy:build_cnn_policy",
     "openvla": "rlinf.models.embodiment.openvla.openvla:build_openvla",
     "openvla_oft": "rlinf.models.embodiment.openvla.openvla_oft:build_openvla_oft",
+    "mlp_reward_model": "rlinf.models.embodiment.reward_model.networks:build_mlp_reward_model",
+    "cnn_reward_model": "rlinf.models.embodiment.reward_model.networks:build_cnn_reward_model",
     **dict.fromkeys(
         ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
         "rlinf.models.causal_lm.model:build_causal_lm",
@@ -59,7 +61,7 @@ def register_model(
             parameter `deferral` may be asked to leave the weights out: it then gets a
             `rlinf.models.deferred.DeferredWeights`, and otherwise None. Left out when used as a
             decorator.
-        category: `embodied` or `reasoning`.
+        category: `embodied`, `reward` or `reasoning`.
         schema: Keys that the model adds to its section of the config.
         replaces: Take the place of whoever has the name.
 

@@ -12,7 +12,12 @@ from pydantic import ValidationError
 from rlinf.config.errors import ConfigError
 from rlinf.config.explain import explain
 from rlinf.config.plugins import get_schema, known_names
-from rlinf.config.schema.model import EmbodiedModelConfig, ModelConfig, ReasoningModelConfig
+from rlinf.config.schema.model import (
+    EmbodiedModelConfig,
+    ModelConfig,
+    ReasoningModelConfig,
+    RewardModelConfig,
+)
 from rlinf.config.specialise import compose
 from rlinf.config.supported_model import SupportedModel
 from rlinf.config.tracked import TrackedConfig
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 _SECTIONS: dict[str, type[ModelConfig]] = {
     "embodied": EmbodiedModelConfig,
+    "reward": RewardModelConfig,
     "reasoning": ReasoningModelConfig,
 }
 """What the section of a model is, by its category."""
@@ -41,33 +47,39 @@ def complete(cfg: Mapping[str, Any], env_spec: EnvSpec | None) -> DictConfig:
 
     Returns:
         A read-only config; that of a policy that acts with `obs_dim`, `action_dim` and
-        `action_choices`, null if nobody knows them.
+        `action_choices`, and that of a reward model with `obs_dim`, null if nobody knows them.
 
     Raises:
         ValueError: A key is wrong, or config and env disagree about a size.
     """
     filled = copy.deepcopy(cfg) if isinstance(cfg, TrackedConfig) else _checked(cfg)
-    name = filled["model_type"]
-    known = SupportedModel.find(name)
-    if known is not None and known.category == "reasoning":
+    known = SupportedModel.find(filled["model_type"])
+    category = "embodied" if known is None else known.category
+    if category == "reasoning":
         OmegaConf.set_readonly(filled, True)
         return filled
     OmegaConf.set_readonly(filled, False)
     OmegaConf.set_struct(filled, False)
-    for name, meaning in _SIZES.items():
-        own, real = filled.get(name), getattr(env_spec, name, None)
-        if own is not None and real is not None and own != real:
-            raise ValueError(
-                f"model.{name} is {own}, but the {meaning} are {real}; "
-                f"set model.{name} to {real} or null"
-            )
-        filled[name] = real if own is None else own
-    filled["action_choices"] = _choices(filled.get("action_choices"), env_spec)
-    if filled["action_dim"] is None and filled["action_choices"] is not None:
-        filled["action_dim"] = len(filled["action_choices"])
+    _fill_size(filled, "obs_dim", env_spec)
+    if category == "embodied":
+        _fill_size(filled, "action_dim", env_spec)
+        filled["action_choices"] = _choices(filled.get("action_choices"), env_spec)
+        if filled["action_dim"] is None and filled["action_choices"] is not None:
+            filled["action_dim"] = len(filled["action_choices"])
     OmegaConf.set_struct(filled, True)
     OmegaConf.set_readonly(filled, True)
     return filled
+
+
+def _fill_size(filled: DictConfig, name: str, env_spec: EnvSpec | None) -> None:
+    """Set a size of `_SIZES` to what the config or the env says."""
+    own, real = filled.get(name), getattr(env_spec, name, None)
+    if own is not None and real is not None and own != real:
+        raise ValueError(
+            f"model.{name} is {own}, but the {_SIZES[name]} are {real}; "
+            f"set model.{name} to {real} or null"
+        )
+    filled[name] = real if own is None else own
 
 
 def _choices(own: Sequence[int] | None, env_spec: EnvSpec | None) -> list[int] | None:

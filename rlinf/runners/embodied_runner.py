@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rlinf.algorithms.registry import advantage_registry
 from rlinf.config.acting import policy_age
 from rlinf.config.arithmetic import learns_from_replay
 from rlinf.runners.agreement import AgreementGate
 from rlinf.runners.farewell import next_step
 from rlinf.runners.fingerprints import RunFingerprints
 from rlinf.runners.playing_runner import PlayingRunner
+from rlinf.runners.reward_group import reward_metrics
 from rlinf.runners.rollout_queue import RolloutQueue
 from rlinf.runners.task_starts import TaskStarts
 from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
@@ -36,21 +38,31 @@ class EmbodiedRunner(PlayingRunner):
         actor: group of `EmbodiedFSDPActor`.
         rollout: group of `MultiStepRolloutWorker`; the same group as `env` if that one acts.
         env: group of `EnvWorker`, or of `ActingEnvWorker`.
+        reward: group of `EmbodiedRewardWorker`; None if rewards are those of the env.
     """
 
-    def __init__(self, cfg: Any, actor: WorkerGroup, rollout: WorkerGroup, env: WorkerGroup):
+    def __init__(
+        self,
+        cfg: Any,
+        actor: WorkerGroup,
+        rollout: WorkerGroup,
+        env: WorkerGroup,
+        reward: WorkerGroup | None = None,
+    ):
         limits = [n for n in (cfg.runner.max_epochs, cfg.runner.max_steps) if n > 0]
         if not limits and not cfg.runner.only_eval:
             raise ValueError("set runner.max_epochs or runner.max_steps: the run has no end")
         if cfg.runner.only_eval and cfg.env.eval is None:
             raise ValueError("runner.only_eval needs an env.eval section, and there is none")
-        super().__init__(cfg, actor, rollout, env, _BEST_METRICS)
+        super().__init__(cfg, actor, rollout, env, _BEST_METRICS, reward=reward)
         self._ahead: int = 0 if cfg.runner.only_eval else policy_age(cfg)
         self.starts = TaskStarts(cfg)
+        parts = hands_over_parts(cfg) and self.players.can_cut()
         self.rollouts = RolloutQueue(
             self.retry,
-            lambda: self.players.play_rollout(self.starts.weights),
+            lambda number: self.players.play_rollout(number, self.starts.weights),
             actor.recv_rollout_batch,
+            self.players.cut_rollout if parts else None,
         )
         self.agreement = AgreementGate(cfg, actor, rollout)
         self.fingerprints = RunFingerprints(cfg, self.folder, actor)
@@ -72,7 +84,9 @@ class EmbodiedRunner(PlayingRunner):
             self._episode_steps = spec.train_steps
             self.starts.begin(spec.tasks)
         wait_all(
-            self.players.init_policy(spec), self.actor.init_worker(spec, self._optimiser_steps())
+            self.players.init_policy(spec),
+            *self.players.init_reward(spec),
+            self.actor.init_worker(spec, self._optimiser_steps()),
         )
 
     def init_workers(self) -> None:
@@ -115,15 +129,20 @@ class EmbodiedRunner(PlayingRunner):
         """Let env and rollout play while the actor receives; return metrics and times."""
         begin = time.perf_counter()
         left = self.max_steps - self.global_step
-        played = self.rollouts.take(min(1 + self._ahead, left))
+        rollout = self.rollouts.take(min(1 + self._ahead, left))
+        played = rollout.calls
         results = played[0].wait()
         times = {"time/generate_rollouts": time.perf_counter() - begin}
-        for role, futures in zip(("env", "rollout"), played, strict=False):
+        for role, futures in zip(self.players.roles, played, strict=True):
             for tag, seconds in self._durations(futures).items():
                 times[f"time/{role}/{tag}"] = seconds
         self.env_steps += sum(result["env_steps"] for result in results)
         metrics = _merge_episodes(results, "env") | self.starts.note(results)
         metrics["env/restarts"] = metrics.get("env/restarts", 0.0) + self.retry.restarts
+        if self._ahead:
+            metrics["rollout/handed_over_early"] = float(len(rollout.cut))
+        if self.players.reward is not None:
+            metrics |= reward_metrics(played[-1].wait())
         return metrics, times
 
     def _durations(self, played: WorkerGroupFuncResult) -> dict[str, float]:
@@ -242,6 +261,25 @@ class EmbodiedRunner(PlayingRunner):
     def next_words(self) -> str:
         """Say what to try next."""
         return next_step(self.cfg, self.folder, self.summary.facts)
+
+
+def hands_over_parts(cfg: Any) -> bool:
+    """Return whether a learner can use a rollout that ends before the others do.
+
+    It can where episodes go on in the next rollout, and the value of what follows is known: not
+    where returns of whole episodes are compared, as in GRPO.
+
+    Args:
+        cfg: checked configuration.
+    """
+    if not policy_age(cfg) or cfg.runner.only_eval:
+        return False
+    train, algorithm = cfg.env.train, cfg.algorithm
+    valued = learns_from_replay(cfg) or (
+        cfg.actor.model.add_value_head
+        and "values" in advantage_registry.arguments(algorithm.adv_type)
+    )
+    return valued and train.auto_reset and train.rollout_epoch == 1
 
 
 def _merge_episodes(results: list[dict[str, Any]], prefix: str) -> dict[str, float]:

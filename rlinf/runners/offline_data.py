@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.data.demonstrations.load import DemonstrationFolders
+from rlinf.data.demonstrations.rewards import check_rewards
 from rlinf.data.lerobot.errors import DatasetError
 from rlinf.runners.run_folder import recipe_name
 from rlinf.workers.actor.registry import learner_of
@@ -17,7 +18,7 @@ def require_datasets(cfg: Any) -> None:
     Workers on other machines may see other folders, so only runs on one machine are looked at.
 
     Args:
-        cfg: checked configuration of task type `offline`.
+        cfg: checked configuration of task type `offline` or `reward_model`.
 
     Raises:
         SystemExit: says what is missing and how to make it.
@@ -41,7 +42,7 @@ def require_datasets(cfg: Any) -> None:
 
 
 def require_demonstrations(cfg: Any) -> None:
-    """Refuse a run whose demonstrations are not there.
+    """Refuse a run whose demonstrations are not there, or have another reward.
 
     Workers on other machines may see other folders, so only runs on one machine are looked at.
 
@@ -49,7 +50,7 @@ def require_demonstrations(cfg: Any) -> None:
         cfg: checked configuration of task type `embodied`.
 
     Raises:
-        SystemExit: says what is missing and how to make it.
+        SystemExit: says what is missing, or differs, and what to do.
     """
     section = cfg.algorithm.get("demo_buffer")
     if section is None or cfg.cluster.num_nodes > 1 or cfg.runner.only_eval:
@@ -58,11 +59,16 @@ def require_demonstrations(cfg: Any) -> None:
     if not Path(path).expanduser().exists():
         said = f"there is no dataset at {path}{_how(cfg, path)}"
         raise SystemExit(f"error: algorithm.demo_buffer.load_path: {said}")
+    try:
+        # Of a dataset that does not say, the learner tells.
+        check_rewards(path, cfg.env.train, lambda text: None)
+    except DatasetError as error:
+        raise SystemExit(f"error: algorithm.demo_buffer.load_path: {error}") from None
 
 
 def _how(cfg: Any, path: str) -> str:
     """Return how to make a dataset, if the config is one to collect with."""
-    if cfg.env.train is None:
+    if cfg.env is None or cfg.env.train is None:
         return ""
     own = cfg.collect is not None and cfg.collect.save_dir == path
     where = "" if own else f" collect.save_dir={path}"

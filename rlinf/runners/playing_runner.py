@@ -28,6 +28,7 @@ class PlayingRunner(BaseRunner):
         env: group of `EnvWorker`, or of `ActingEnvWorker`.
         best_metrics: what ranks checkpoints, the first that is known.
         players_save: whether those who play have something to remember in checkpoints.
+        reward: group of `EmbodiedRewardWorker`; None if rewards are those of the env.
     """
 
     def __init__(
@@ -38,12 +39,13 @@ class PlayingRunner(BaseRunner):
         env: WorkerGroup,
         best_metrics: Sequence[str],
         players_save: bool = True,
+        reward: WorkerGroup | None = None,
     ):
-        self.players = Players(cfg, env, rollout)
+        self.players = Players(cfg, env, rollout, reward)
         saved = self.players.groups if players_save else []
         super().__init__(cfg, [actor, *saved], best_metrics)
         self.actor, self.rollout, self.env = actor, rollout, env
-        others = [actor] if self.players.together else [rollout, actor]
+        others = [*self.players.others, actor]
         self.retry = RolloutRetry(env, others, max_env_restarts(cfg), self._revive)
         self.evaluator = Evaluator(cfg, self.folder, self.players, self.retry, self.files)
 

@@ -16,6 +16,7 @@ from rlinf.scheduler import (
     wait_all,
     wait_restarted,
 )
+from rlinf.scheduler.worker.handle import Ended
 
 Calls = Sequence[WorkerGroupFuncResult]
 
@@ -52,11 +53,13 @@ class RolloutRetry:
         self._budget = budget
         self._revive = revive
 
-    def play(self, start: Callable[[], Calls]) -> Calls:
+    def play(self, start: Callable[[], Calls], ended: Ended | None = None) -> Calls:
         """Start calls of all who take part in a rollout and wait for them.
 
         Args:
             start: starts the calls; called again for each attempt.
+            ended: is told of each rank on which one of them, or one in flight, has ended; None if
+                nobody asks.
 
         Returns:
             The calls of the attempt that went well.
@@ -73,7 +76,9 @@ class RolloutRetry:
                 if crashed:
                     self._recover()
                 calls = start()
-                wait_all(*calls)
+                others = () if ended is None else self.in_flight()
+                beside = [call for call in others if call not in calls]
+                wait_all(*calls, beside=beside, ended=ended)
                 return calls
             except BaseException as error:
                 # Nobody is left waiting, whatever comes of it.

@@ -1,8 +1,10 @@
-"""Whether this machine has a token of Ray's, by which nodes and programs are let into a cluster."""
+"""Ray's token on this machine, by which nodes and programs are let into a cluster."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -17,7 +19,46 @@ _SECONDS = 20.0
 def has_token(environ: Mapping[str, str] = os.environ) -> bool:
     """Tell whether there is a token for Ray's authentication on this machine."""
     named = environ.get("RAY_AUTH_TOKEN") or environ.get("RAY_AUTH_TOKEN_PATH")
-    return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
+    return bool(named) or default_place().is_file()
+
+
+def default_place() -> Path:
+    """Return the file that Ray keeps a token in unless it is told of another."""
+    return Path.home() / ".ray" / "auth_token"
+
+
+def make_token(environ: Mapping[str, str] = os.environ) -> None:
+    """Make the token of a Ray that is about to be started, for this user alone.
+
+    Ray would make one that all users of this machine can read, and such a one, if it is this
+    user's, is closed to them. A token that is named by the environment is left alone.
+    """
+    if environ.get(MODE, "token").lower() != "token":
+        return
+    if environ.get("RAY_AUTH_TOKEN") or environ.get("RAY_AUTH_TOKEN_PATH"):
+        return
+    place = default_place()
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not place.exists():
+        part = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+        # Of several that do this at once, one wins, and its token is whole.
+        with contextlib.suppress(FileExistsError):
+            os.link(part, place)
+        os.unlink(part)
+    close_to_others(place)
+    close_to_others(place.parent)
+
+
+def close_to_others(path: Path) -> None:
+    """Take the rights of others to a file or folder of this user, where that is possible."""
+    found = path.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        # Some file systems have no rights to take; `rlinf doctor` says so.
+        with contextlib.suppress(OSError):
+            path.chmod(found.st_mode & 0o700)
 
 
 def use_token(address: str, environ: MutableMapping[str, str] = os.environ) -> None:

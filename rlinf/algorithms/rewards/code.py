@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from rlinf.algorithms.rewards import register_reward
 from rlinf.algorithms.rewards.base import Isolation, Reward
 from rlinf.utils.sandbox.confine import GUARANTEES
+from rlinf.utils.sandbox.judge import Judge
 from rlinf.utils.sandbox.sandbox import Limits, RunResult, Sandbox
 
 _BLOCK = re.compile(r"```[ \t]*(\w*)[^\n]*\n(.*?)```", re.DOTALL)
@@ -26,8 +27,10 @@ class Test:
         stdin: what the program reads.
         call: function to call; None for tests of what the program prints.
         arguments: of that call.
-        expected: what it must print, or return; never given to the program.
-        check: assertions to run after the program, instead.
+        expected: what it must print, or return.
+        check: assertions about the program, instead.
+
+    The program gets `stdin` and `arguments`; the rest never reaches its process.
     """
 
     stdin: str = ""
@@ -51,7 +54,7 @@ class CodeReward(Reward):
     """1 if the program passes all tests, else 0; with `partial_credit` the share it passes.
 
     The program is the last fenced block of the response. It runs in a sandbox, see
-    `rlinf.utils.sandbox`; right answers stay outside, except for tests that are assertions.
+    `rlinf.utils.sandbox`; right answers and assertions stay outside.
     """
 
     isolation: ClassVar[Isolation] = "process"
@@ -62,6 +65,7 @@ class CodeReward(Reward):
         self._require = () if cfg.allow_weak_sandbox else GUARANTEES
         with Sandbox("", self._limits, require=self._require) as sandbox:
             self.about = f"programs run with {sandbox.enforced}"
+        self._judge = Judge(self._limits, require=self._require)
 
     def score(
         self, response: str, answer: Any, *, prompt: str = "", metadata: Mapping[str, Any] = {}
@@ -77,7 +81,7 @@ class CodeReward(Reward):
             metadata: Not used.
 
         Raises:
-            ValueError: The answer has another form.
+            ValueError: The answer has another form, or an assertion cannot be judged.
         """
         tests = list(read_tests(answer))[: self.cfg.max_tests]
         code = extract_program(response)
@@ -93,13 +97,7 @@ class CodeReward(Reward):
                 if left <= 0:
                     info["timeout"] = 1.0
                     break
-                result = sandbox.run(
-                    test.stdin,
-                    call=test.call,
-                    arguments=test.arguments,
-                    check=test.check,
-                    seconds=left,
-                )
+                result = self._run(sandbox, test, left)
                 if result.status in info:
                     info[result.status] = 1.0
                 if test.passed(result):
@@ -109,6 +107,11 @@ class CodeReward(Reward):
         info["passed"] = passed / len(tests)
         score = info["passed"] if self.cfg.partial_credit else float(passed == len(tests))
         return score, info
+
+    def _run(self, sandbox: Sandbox, test: Test, seconds: float) -> RunResult:
+        if test.check is not None:
+            return self._judge.run(sandbox, test.check, seconds)
+        return sandbox.run(test.stdin, call=test.call, arguments=test.arguments, seconds=seconds)
 
 
 def extract_program(response: str) -> str | None:
@@ -163,14 +166,24 @@ def same_value(found: Any, expected: Any) -> bool:
         return found is expected
     if isinstance(found, int | float) and isinstance(expected, int | float):
         return found == expected or math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e-9)
-    if isinstance(found, list) and isinstance(expected, list | tuple):
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
         return len(found) == len(expected) and all(map(same_value, found, expected))
-    if isinstance(found, dict) and isinstance(expected, Mapping):
-        wanted = {str(key): value for key, value in expected.items()}
-        return found.keys() == wanted.keys() and all(
-            same_value(found[key], wanted[key]) for key in found
+    if isinstance(found, Mapping) and isinstance(expected, Mapping):
+        given, wanted = _with_text_keys(found), _with_text_keys(expected)
+        return (
+            len(given) == len(found) == len(wanted)
+            and given.keys() == wanted.keys()
+            and all(same_value(given[key], wanted[key]) for key in given)
         )
     return type(found) is type(expected) and found == expected
+
+
+def _with_text_keys(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a mapping with keys as JSON has them."""
+    return {
+        key if isinstance(key, str) else json.dumps(key, default=str): value
+        for key, value in mapping.items()
+    }
 
 
 def _same_line(found: str, expected: str) -> bool:

@@ -8,13 +8,15 @@ from typing import Any
 
 from rlinf.algorithms.rewards import register_reward
 from rlinf.algorithms.rewards.base import Reward, tagged
+from rlinf.algorithms.rewards.plain_answer import is_plain
 from rlinf.utils.extras import install_hint
 
 
 class ReasoningGymReward(Reward):
     """What the task gives for the text in the last `<answer>`; 0 without one.
 
-    Some tasks evaluate that text as Python, so this belongs into a process that can do no harm.
+    Some tasks evaluate that text as Python. So this belongs into a process that can do no harm, and
+    a text that does more than be a value or a formula gets 0, unless it is the right answer.
     """
 
     def __init__(self, cfg: Any) -> None:
@@ -47,6 +49,8 @@ class ReasoningGymReward(Reward):
         if not found or not found[-1]:
             return 0.0, {"answered": 0.0}
         task = self._task(metadata)
+        if found[-1] != answer and not is_plain(found[-1]):
+            return 0.0, {"answered": 1.0, "refused": 1.0}
         return float(task.score_answer(found[-1], dict(metadata["gym_entry"]))), {"answered": 1.0}
 
     def _task(self, metadata: Mapping[str, Any]) -> Any:

@@ -43,8 +43,11 @@ def subtitle(record: RunRecord) -> str:
     """Task, recipe and place of a run, in one line."""
     parts = [task_of(record.config), record.recipe and f"recipe {record.recipe}"]
     algorithm = record.config.get("algorithm") or {}
-    if algorithm.get("loss_type"):
-        parts.append(f"{algorithm.get('adv_type')} + {algorithm['loss_type']}")
+    loss = algorithm.get("loss_type")
+    if loss:
+        # With a replay buffer there are no advantages, which `embodied_sac` stands for.
+        advantage = None if "replay_buffer" in algorithm else algorithm.get("adv_type")
+        parts.append(f"{advantage} + {loss}" if advantage not in (None, loss) else loss)
     if record.began:
         began = datetime.datetime.fromtimestamp(record.began)
         parts.append(f"started {began:%Y-%m-%d %H:%M:%S}")

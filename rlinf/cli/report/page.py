@@ -15,6 +15,7 @@ from typing import Any
 from rlinf import __version__
 from rlinf.cli.report import sections
 from rlinf.cli.report.episodes import find_videos
+from rlinf.cli.report.learned_from import learned_from_section
 from rlinf.cli.report.metric_series import for_page
 from rlinf.cli.report.run_record import read_run
 from rlinf.cli.report.timeline_section import timeline_section
@@ -49,6 +50,7 @@ def render(folder: Path, out: Path, video_bytes: int) -> str:
     timeline = timeline_section(folder)
     metrics = for_page(record.metrics)
     videos = find_videos(record, out, video_bytes)
+    learned = learned_from_section(record)
     data = {
         "name": record.name,
         "status": record.status,
@@ -61,6 +63,8 @@ def render(folder: Path, out: Path, video_bytes: int) -> str:
         style=_asset("page.css"),
         headline=sections.headline(record),
         failure=sections.failure(record),
+        learned_from=learned,
+        data_link='<a href="#data">What it learned from</a>' if learned else "",
         curve_note=escape(_curve_note(metrics)),
         bottleneck=sections.bottleneck(timeline),
         timeline_note=escape(timeline.note if timeline.shown else ""),

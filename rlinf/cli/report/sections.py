@@ -10,15 +10,14 @@ from typing import Any
 
 from rlinf.cli.report.episodes import Video, episodes, tasks
 from rlinf.cli.report.headline import STATUS_WORDS, subtitle, tiles
+from rlinf.cli.report.pieces import cell, definition_list, table, tile_grid
 from rlinf.cli.report.run_record import RunRecord
 from rlinf.cli.report.timeline_section import TimelineSection
 from rlinf.cli.timeline.summary import LaneSummary, Summary
 from rlinf.cli.trace import row, title_of
-from rlinf.utils.numbers import interval, number, percent
+from rlinf.utils.numbers import number, percent
 
 _MOST_EPISODES = 1_000
-_NAMES = ("id", "reset_id", "seed")
-"""Keys of episodes whose numbers are names: they have no separators."""
 _CARD_ROWS = (
     ("who", "failed first"),
     ("where", "where"),
@@ -36,18 +35,12 @@ def headline(record: RunRecord) -> str:
     status = record.status
     # Where there is a card, it tells more.
     error = None if record.failure else record.summary.get("error")
-    cells = "".join(
-        f'<div class="tile"><div class="label">{escape(tile.label)}</div>'
-        f'<div class="value">{escape(tile.value)}</div>'
-        f'<div class="note">{escape(tile.note)}</div></div>'
-        for tile in tiles(record)
-    )
     words = STATUS_WORDS.get(status, status)
     return (
         f'<h1>{escape(record.name)} <span class="status {escape(status)}">{escape(words)}</span>'
         f'</h1><p class="subtitle">{escape(subtitle(record))}</p>'
         + (f'<p class="error">{escape(str(error))}</p>' if error and status == "failed" else "")
-        + f'<div class="tiles">{cells}</div>'
+        + tile_grid(tiles(record))
     )
 
 
@@ -204,46 +197,6 @@ def log_section(record: RunRecord) -> str:
         f"<code>rlinf logs {escape(str(record.folder))}</code></summary>"
         f'<pre class="log">{lines}</pre></details>'
     )
-
-
-# -- pieces ----------------------------------------------------------------------------------------
-
-
-def definition_list(rows: Iterable[tuple[str, str]]) -> str:
-    """Return the names and values, two columns."""
-    body = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
-    return f"<dl>{body}</dl>"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of texts."""
-    top = "".join(f"<th>{escape(str(cell))}</th>" for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
-        for cells in rows
-    )
-    return (
-        f'<div class="scroll"><table><thead><tr>{top}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def cell(key: str, value: Any) -> str:
-    """Return a number, a word or an interval of a result, for people.
-
-    Args:
-        key: what it is; rates of success are in percent.
-        value: what was found.
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict) and value.keys() >= {"value", "low", "high"}:
-        return interval(*(cell(key, value[end]) for end in ("value", "low", "high")))
-    if isinstance(value, float) and key.startswith("success"):
-        return percent(value)
-    return number(value) if isinstance(value, int | float) and key not in _NAMES else str(value)
 
 
 def flatten(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:

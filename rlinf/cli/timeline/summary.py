@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from rlinf.cli.timeline.critical_path import critical_path
 from rlinf.cli.timeline.lanes import Timeline, is_busy, is_waiting
-from rlinf.cli.timeline.verdict import sentence
+from rlinf.cli.timeline.overlap import AHEAD, find_overlap, overlap_sentence, players_of
+from rlinf.cli.timeline.verdict import ADVICE, sentence
 
 
 @dataclass
@@ -62,6 +63,12 @@ def summarise(timeline: Timeline, first: int = 0, last: int | None = None) -> Su
             group = timeline.lanes[link.lane].group
             path[group, link.name] = path.get((group, link.name), 0.0) + link.seconds
     total = sum(step.seconds for step in steps)
+    overlap = find_overlap(timeline, steps)
+    if overlap is not None:
+        for name in players_of(timeline):
+            # Whoever plays ahead has nothing to do only because it may not be further ahead.
+            lanes[name].waiting[AHEAD], lanes[name].idle = lanes[name].idle, 0.0
+        return Summary(len(steps), total, lanes, path, overlap_sentence(overlap, ADVICE))
     groups = Counter(lane.group for lane in timeline.lanes.values())
     return Summary(len(steps), total, lanes, path, sentence(path, groups))
 

@@ -32,7 +32,7 @@ _PHASE_OF = {
 }
 """By block of a worker: the part of a step that it belongs to."""
 
-_ADVICE = {
+ADVICE = {
     "env_step": "give env more processes (cluster.component_placement), or overlap it with the "
     "policy (rollout.pipeline_stage_num: 2)",
     "predict": "place rollout on a GPU or on more ranks, or overlap it with simulation "
@@ -87,7 +87,7 @@ def sentence(path: Path, processes: Mapping[str, int]) -> str:
     (group, what), taken = max(parts.items(), key=lambda entry: entry[1])
     of_all = taken / sum(path.values())
     most = f"{what} of {_who(group, processes)}"
-    advice = _ADVICE.get(what, "look at what it does there with a profiler (py-spy)")
+    advice = ADVICE.get(what, "look at what it does there with a profiler (py-spy)")
     if share > 0.5:
         part = f"mostly {most} with {percent(of_all, 0)}" if len(parts) > 1 else f"all of it {most}"
         return f"{phase} is the limit: {percent(share, 0)} of the critical path, {part}: {advice}."

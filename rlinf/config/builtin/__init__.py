@@ -16,6 +16,7 @@ MODULES = {
         "rlinf.models.embodiment.cnn_policy.config": ("cnn_policy",),
         "rlinf.models.embodiment.mlp_policy.config": ("mlp_policy",),
         "rlinf.models.embodiment.openvla.config": ("openvla", "openvla_oft"),
+        "rlinf.models.embodiment.reward_model.config": ("mlp_reward_model", "cnn_reward_model"),
     },
     "reward": {
         "rlinf.config.builtin.rewards": (
@@ -30,6 +31,7 @@ MODULES = {
     "loss": {
         "rlinf.workers.actor.imitation.config": ("embodied_bc",),
         "rlinf.workers.actor.offline.config": ("offline_iql",),
+        "rlinf.workers.actor.reward_model.config": ("reward_model",),
         "rlinf.config.schema.dagger": ("embodied_dagger",),
         "rlinf.config.schema.off_policy": (
             "embodied_crossq",

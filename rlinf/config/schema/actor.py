@@ -12,6 +12,7 @@ from rlinf.config.schema.model import (
     ModelConfig,
     Precision,
     ReasoningModelConfig,
+    RewardModelConfig,
     TokenizerConfig,
 )
 
@@ -176,6 +177,12 @@ class EmbodiedActorConfig(ActorConfig):
         description="Shift the pictures of each batch from the replay buffer at random, by up to "
         "four pixels (off-policy; DrQ).",
     )
+
+
+class RewardModelActorConfig(ActorConfig):
+    """The reward model that is trained."""
+
+    model: RewardModelConfig = Field(..., description="The network.")
 
 
 class ReasoningActorConfig(ActorConfig):

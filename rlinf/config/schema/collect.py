@@ -17,7 +17,8 @@ class CollectConfig(Section):
     policy: str = Field(
         "scripted",
         description="Who acts: `scripted` is the expert that the env brings along, `random` draws "
-        "actions, other names are registered experts; or the folder of a checkpoint or of a run.",
+        "actions, other names are registered experts; or the folder of a run, of a checkpoint or "
+        "of an exported policy.",
     )
     episodes: Int = Field(20, gt=0, description="Episodes to write.")
     save_dir: str | None = Field(

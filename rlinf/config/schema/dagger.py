@@ -16,8 +16,9 @@ class DAggerConfig(Section):
 
     expert: str | None = Field(
         "scripted",
-        description="Registered expert that labels observations in the env processes; null takes "
-        "only what the env itself reports as interventions.",
+        description="Who labels observations in the env processes: a registered expert, or the "
+        "folder of a run, of a checkpoint or of an exported policy; null takes only what the env "
+        "itself reports as interventions.",
     )
     init_beta: Float = Field(
         1.0, ge=0, le=1, description="How likely the expert acts in the first rollout."

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rlinf.config.schema.base import Int, Section
+from rlinf.config.schema.base import Float, Int, Section
 
 
 class DataConfig(Section):
@@ -41,7 +41,7 @@ class DataConfig(Section):
     )
 
 
-class OfflineDataConfig(Section):
+class EpisodeDataConfig(Section):
     """Episodes to learn from."""
 
     train_data_paths: list[str] = Field(
@@ -50,11 +50,33 @@ class OfflineDataConfig(Section):
     max_episodes: Int | None = Field(
         None, gt=0, description="Learn from so many episodes, the first ones; null is all."
     )
-    only_success: bool = Field(
-        False, description="Learn only from episodes that solved their task."
-    )
     observations: dict[str, str] = Field(
         default_factory=dict,
         description="By observation of the env, the feature of the dataset that holds it, where "
         "names do not tell: `{main_images: observation.images.top}`.",
+    )
+
+
+class OfflineDataConfig(EpisodeDataConfig):
+    """Episodes that a policy learns from."""
+
+    only_success: bool = Field(
+        False, description="Learn only from episodes that solved their task."
+    )
+
+
+class RewardModelDataConfig(EpisodeDataConfig):
+    """Episodes that a reward model learns from."""
+
+    val_fraction: Float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of the episodes, of those that solved their task and of the others, "
+        "that the reward model is not trained on but evaluated with.",
+    )
+    success_persists: bool = Field(
+        False,
+        description="Count all observations after the first success of an episode as solved; "
+        "false takes `next.success` of each step as it is.",
     )

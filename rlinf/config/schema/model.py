@@ -25,10 +25,19 @@ class ModelConfig(Section):
         description="Number format to compute in, where the device has it; weights that are "
         "trained are kept in fp32.",
     )
+
+
+class PolicyModelConfig(ModelConfig):
+    """A policy."""
+
     add_value_head: bool = Field(False, description="Add a value function to the policy.")
 
 
-class EmbodiedModelConfig(ModelConfig):
+class RewardModelConfig(ModelConfig):
+    """A network that says how likely it is that a task is solved."""
+
+
+class EmbodiedModelConfig(PolicyModelConfig):
     """A policy that acts."""
 
     action_dim: Int | None = Field(
@@ -48,7 +57,7 @@ class EmbodiedModelConfig(ModelConfig):
     )
 
 
-class ReasoningModelConfig(ModelConfig):
+class ReasoningModelConfig(PolicyModelConfig):
     """A language model."""
 
     is_lora: bool = Field(False, description="Train low-rank adapters instead of all weights.")

@@ -10,7 +10,12 @@ from typing import Any, ClassVar
 from pydantic import Field, create_model
 
 from rlinf.config.alternatives import any_of
-from rlinf.config.schema.actor import CriticConfig, EmbodiedActorConfig, ReasoningActorConfig
+from rlinf.config.schema.actor import (
+    CriticConfig,
+    EmbodiedActorConfig,
+    ReasoningActorConfig,
+    RewardModelActorConfig,
+)
 from rlinf.config.schema.algorithm import (
     EmbodiedAlgorithmConfig,
     OfflineAlgorithmConfig,
@@ -19,15 +24,16 @@ from rlinf.config.schema.algorithm import (
 from rlinf.config.schema.base import Section
 from rlinf.config.schema.cluster import ClusterConfig
 from rlinf.config.schema.collect import CollectConfig
-from rlinf.config.schema.data import DataConfig, OfflineDataConfig
+from rlinf.config.schema.data import DataConfig, OfflineDataConfig, RewardModelDataConfig
 from rlinf.config.schema.env import EnvSection
 from rlinf.config.schema.inference import InferenceConfig, ReferenceConfig
-from rlinf.config.schema.reward import RewardConfig
+from rlinf.config.schema.reward import EmbodiedRewardConfig, RewardConfig
 from rlinf.config.schema.rollout import EmbodiedRolloutConfig, ReasoningRolloutConfig
 from rlinf.config.schema.runner import (
     EmbodiedRunnerConfig,
     OfflineRunnerConfig,
     ReasoningRunnerConfig,
+    RewardModelRunnerConfig,
     RunnerConfig,
 )
 from rlinf.config.schema.weight_syncer import ReasoningWeightSyncerConfig, WeightSyncerConfig
@@ -100,7 +106,7 @@ TASKS: dict[str, Task] = {
             "actor": EmbodiedActorConfig,
         },
         used={"weight_syncer": WeightSyncerConfig},
-        optional={"collect": CollectConfig},
+        optional={"collect": CollectConfig, "reward": EmbodiedRewardConfig},
         components=("actor", "env", "rollout"),
         model_category="embodied",
     ),
@@ -118,6 +124,20 @@ TASKS: dict[str, Task] = {
         optional={"collect": CollectConfig},
         components=("actor", "env", "rollout"),
         model_category="embodied",
+    ),
+    "reward_model": Task(
+        required={
+            "cluster": ClusterConfig,
+            "runner": RewardModelRunnerConfig,
+            "data": RewardModelDataConfig,
+            "actor": RewardModelActorConfig,
+        },
+        used={"algorithm": OfflineAlgorithmConfig},
+        # To collect the data in.
+        optional={"env": EnvSection, "collect": CollectConfig},
+        components=("actor",),
+        model_category="reward",
+        defaults={"algorithm": {"loss_type": "reward_model"}},
     ),
     "reasoning": Task(
         required={

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from rlinf.config.schema.base import Float, Int, Section
 
-TaskType = Literal["workers", "embodied", "offline", "reasoning", "reasoning_eval"]
+TaskType = Literal["workers", "embodied", "offline", "reward_model", "reasoning", "reasoning_eval"]
 Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
 
 
@@ -185,12 +185,20 @@ class EmbodiedRunnerConfig(TrainingRunnerConfig):
     )
 
 
-class OfflineRunnerConfig(EmbodiedRunnerConfig):
+class DataRunnerConfig(TrainingRunnerConfig):
     """The loop of a run that learns from data."""
 
     local_update_steps: Int = Field(
         100, gt=0, description="Optimiser steps of one global step (offline)."
     )
+
+
+class OfflineRunnerConfig(DataRunnerConfig, EmbodiedRunnerConfig):
+    """The loop of a run in which a policy learns from data."""
+
+
+class RewardModelRunnerConfig(DataRunnerConfig):
+    """The loop of a run in which a reward model learns from data."""
 
 
 class ReasoningRunnerConfig(TrainingRunnerConfig):

@@ -28,7 +28,8 @@ class Demonstrations:
         begins: First frame of each episode, and N; int64 `[E + 1]`.
         rewards: float32 `[N]`; None if the datasets have none.
         terminated: Which episodes ended in a terminal state, bool `[E]`; others were truncated.
-        success: Which solved their task, bool `[E]`; None if the datasets do not say.
+        solved: Whether the task was solved after the action of each frame, bool `[N]`; None if the
+            datasets do not say.
         final: Observations in which episodes ended, `[E, ...]` each; where nothing follows a
             terminal state, its last frame stands for it.
     """
@@ -38,7 +39,7 @@ class Demonstrations:
     begins: Tensor
     rewards: Tensor | None
     terminated: Tensor
-    success: Tensor | None
+    solved: Tensor | None
     final: dict[str, Tensor | Texts]
 
     def __len__(self) -> int:
@@ -50,9 +51,26 @@ class Demonstrations:
         return len(self.begins) - 1
 
     @property
+    def success(self) -> Tensor | None:
+        """Which episodes solved their task at any step, bool `[E]`; None as in `solved`."""
+        if self.solved is None:
+            return None
+        lengths = self.begins.diff().tolist()
+        return torch.stack([part.any() for part in self.solved.split(lengths)])
+
+    @property
     def ends(self) -> Tensor:
         """The frame after the last one of each frame's episode, int64 `[N]`."""
         return self.begins[1:].repeat_interleave(self.begins.diff())
+
+    def outcomes(self) -> dict[str, float]:
+        """Return what the episodes came to: mean `return` and share of `success`, where known."""
+        found = {}
+        if self.rewards is not None:
+            found["return"] = float(self.rewards.sum()) / self.num_episodes
+        if self.success is not None:
+            found["success_once"] = float(self.success.float().mean())
+        return found
 
     def to(self, device: torch.device) -> Demonstrations:
         """Return this with all but pictures, which stay on the host, on a device."""
@@ -146,7 +164,7 @@ class DemonstrationFolders:
                 f"{where}: no episode is left of those with success; data.only_success is true"
             )
         lengths = torch.tensor([0, *(len(part.actions) for part in parts)])
-        known = [part.success for part in parts]
+        known = [part.solved for part in parts]
         obs: dict[str, Any] = {}
         final: dict[str, Any] = {}
         for name in wanted:
@@ -162,15 +180,15 @@ class DemonstrationFolders:
             if any(part.rewards is None for part in parts)
             else torch.cat([part.rewards for part in parts]),
             terminated=torch.tensor([part.terminated for part in parts]),
-            success=None if None in known else torch.tensor(known),
+            solved=None if any(part is None for part in known) else torch.cat(known),
             final=final,
         )
 
     def _parts(self, wanted: list[str], only_success: bool) -> Iterator[_Part]:
         left = self._max
         for data, names in zip(self._sets, self._names, strict=True):
-            own = {name: names[name] for name in wanted if name != TASK_DESCRIPTIONS}
-            features = [feature for of_one in own.values() for feature in of_one]
+            stored = {name: names[name] for name in wanted if name != TASK_DESCRIPTIONS}
+            features = [feature for of_one in stored.values() for feature in of_one]
             solved = _successes(data) if SUCCESS in data.features else [None] * data.num_episodes
             if only_success and SUCCESS not in data.features:
                 raise DatasetError(
@@ -178,14 +196,14 @@ class DemonstrationFolders:
                     f"'{SUCCESS}'; set data.only_success to false"
                 )
             for episode in episodes(data, features):
-                success = solved[episode.episode]
-                if only_success and not success:
+                own = solved[episode.episode]
+                if only_success and not own.any():
                     continue
                 if left is not None:
                     if left == 0:
                         return
                     left -= 1
-                part = _part(episode, own, success)
+                part = _part(episode, stored, own)
                 if TASK_DESCRIPTIONS in wanted:
                     part.obs[TASK_DESCRIPTIONS] = Texts(episode.tasks)
                     part.final[TASK_DESCRIPTIONS] = episode.tasks[-1]
@@ -200,11 +218,11 @@ class _Part:
     actions: Tensor
     rewards: Tensor | None
     terminated: bool
-    success: bool | None
+    solved: Tensor | None
     final: dict[str, Tensor | str]
 
 
-def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None) -> _Part:
+def _part(episode: Any, names: Mapping[str, list[str]], solved: np.ndarray | None) -> _Part:
     def column(source: Mapping[str, Any], name: str) -> Tensor:
         return _column(names[name], [source[_short(feature)] for feature in names[name]])
 
@@ -216,9 +234,19 @@ def _part(episode: Any, names: Mapping[str, list[str]], success: bool | None) ->
         actions=_actions(episode.actions),
         rewards=None if episode.rewards is None else torch.from_numpy(episode.rewards.copy()),
         terminated=bool(episode.terminations[-1]),
-        success=success,
+        solved=None if solved is None else _solved(solved, len(episode)),
         final={name: column(final, name)[0] for name in names},
     )
+
+
+def _solved(flags: np.ndarray, length: int) -> Tensor:
+    """Return the flags of the transitions of an episode, bool `[length]`.
+
+    Where the last frame stands for what follows the one before it, its flag does, too.
+    """
+    kept = flags[:length].copy()
+    kept[-1] |= flags[-1]
+    return torch.from_numpy(kept)
 
 
 def _column(features: Sequence[str], values: Sequence[np.ndarray]) -> Tensor:
@@ -235,8 +263,9 @@ def _actions(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array.astype(np.int64 if whole else np.float32))
 
 
-def _successes(data: LeRobotDataset) -> list[bool]:
-    return [bool(e.values[SUCCESS].any()) for e in data.episodes([SUCCESS])]
+def _successes(data: LeRobotDataset) -> list[np.ndarray]:
+    """Return of each episode whether the task was solved after each of its frames."""
+    return [e.values[SUCCESS].reshape(-1).astype(bool) for e in data.episodes([SUCCESS])]
 
 
 def _short(feature: str) -> str:

@@ -239,7 +239,11 @@ class ActorCriticPolicy(OffPolicyForwards, IQLForwards, BasePolicy):
                 f"{type(self).__name__} needs 'states' in the observations; there are: "
                 f"{', '.join(sorted(key for key in env_obs if env_obs[key] is not None))}"
             )
-        states = torch.as_tensor(states, dtype=torch.float32, device=self.device)
+        device = self.device
+        if not (
+            isinstance(states, Tensor) and states.dtype is torch.float32 and states.device == device
+        ):
+            states = torch.as_tensor(states, dtype=torch.float32, device=device)
         if states.shape[-1] != obs_dim:
             raise ValueError(
                 f"the policy was built for {obs_dim} numbers per observation, "

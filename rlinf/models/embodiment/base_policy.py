@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from rlinf.models.embodiment.recompute import recompute_activations
+from rlinf.models.embodiment.recompute import recompute_named
 from rlinf.utils.running_stats import AllReduce
 
 Mode = Literal["train", "eval", "random"]
@@ -332,15 +332,7 @@ class BasePolicy(nn.Module, ABC):
         Raises:
             ValueError: The policy names no such modules.
         """
-        found = [m for m in self.modules() if type(m).__name__ in self._no_split_modules]
-        if not found:
-            raise ValueError(
-                f"fsdp_config.gradient_checkpointing is true, but {type(self).__name__} does not "
-                "say which of its modules to compute again: name their classes in "
-                "_no_split_modules, or set it to false"
-            )
-        for module in found:
-            recompute_activations(module)
+        recompute_named(self, self._no_split_modules)
 
     @classmethod
     def is_value_parameter(cls, name: str) -> bool:

@@ -31,7 +31,7 @@ class EnvNoise:
         self._env_ids = [int(env_id) for env_id in env_ids]
         self._width = width
         self._block_index = -1
-        self._block = torch.empty(0)
+        self._block: tuple[Tensor, ...] = ()
 
     def at(self, step: int) -> Tensor:
         """Return the noise of one step, [B, width] float32.
@@ -41,9 +41,8 @@ class EnvNoise:
         """
         index, offset = divmod(step, _BLOCK)
         if index != self._block_index:
-            self._block = torch.from_numpy(
-                np.stack([self._draw(i, index) for i in self._env_ids], 1)
-            )
+            drawn = np.stack([self._draw(i, index) for i in self._env_ids], 1)
+            self._block = torch.from_numpy(drawn).unbind()
             self._block_index = index
         return self._block[offset]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,27 @@ from torch.utils.checkpoint import checkpoint
 def recompute_activations(module: nn.Module) -> None:
     """Let a module compute its activations again in backward passes; results are the same."""
     module.__class__ = _recomputing(type(module))
+
+
+def recompute_named(model: nn.Module, names: Collection[str]) -> None:
+    """Let all modules of some classes compute their activations again; see above.
+
+    Args:
+        model: What they are in.
+        names: Of the classes.
+
+    Raises:
+        ValueError: There are no such modules.
+    """
+    found = [module for module in model.modules() if type(module).__name__ in names]
+    if not found:
+        raise ValueError(
+            f"fsdp_config.gradient_checkpointing is true, but {type(model).__name__} does not "
+            "say which of its modules to compute again: name their classes in "
+            "_no_split_modules, or set it to false"
+        )
+    for module in found:
+        recompute_activations(module)
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import sys
 import time
 import traceback
@@ -17,7 +18,8 @@ from rlinf.scheduler.cluster.lost_nodes import lost_nodes
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.topology.node import AliveNode
 from rlinf.scheduler.worker.backend import RayBackend
-from rlinf.utils.ray_token import WHERE, use_token
+from rlinf.utils.logger_keys import hidden_logger_keys
+from rlinf.utils.ray_token import WHERE, close_to_others, make_token, use_token
 
 _STARTS = 4
 _TOO_SLOW = "timed out during startup"
@@ -66,8 +68,13 @@ class RaySession:
             options["address"] = address
         debugger = os.environ.get("PYTHONBREAKPOINT")
         try:
-            with _importable_by_workers():
-                _start(options) if self.local else ray.init(**options)
+            with _importable_by_workers(), hidden_logger_keys():
+                if self.local:
+                    make_token()
+                    _start(options)
+                    _close_session()
+                else:
+                    ray.init(**options)
         except ConnectionError as error:
             raise _cannot_join(address, error) from error
         finally:
@@ -195,6 +202,21 @@ def _start(options: dict[str, Any]) -> None:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+def _close_session() -> None:
+    """Take the rights of others to the folder of a Ray that was started here.
+
+    Ray lets everybody write there, and its sockets are in it.
+    """
+    from ray._private.worker import _global_node
+
+    folder = Path(_global_node.get_session_dir_path())
+    close_to_others(folder)
+    above = folder.parent.stat()
+    if above.st_uid == os.geteuid() and above.st_mode & 0o002:
+        # Other users' sessions are in it, too: each removes and renames its own only.
+        folder.parent.chmod(above.st_mode | stat.S_ISVTX)
 
 
 def _check_reachable(address: str) -> None:

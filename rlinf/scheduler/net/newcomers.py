@@ -1,18 +1,25 @@
 """Peers that have connected and have not proved yet that they belong to the run.
 
 Anybody can connect and say nothing. So nobody waits for a newcomer: it has a thread from its first
-byte on, a short time until then, and somewhat more for the whole proof. There is room for a bounded
+byte on, a short time until then, and one deadline for the whole proof. There is room for a bounded
 number; when it is full, the one that has said nothing for the longest time makes room for the next.
 Whoever has just come is let be: of many members that join at once, none is in the way of another.
+
+Who finds no room waits, not greeted yet. Places are shared by origin, the address or the user that
+peers come from: the origin with the fewest places is next, and one that has more than others gives
+them up sooner. Some places are kept for origins that have proved themselves before. So whoever
+fills all places from one origin keeps out nobody but itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from rlinf.scheduler.net.loop import IOLoop
@@ -26,7 +33,13 @@ MOST = 256
 SILENT_SECONDS = 0.2
 BEGUN_SECONDS = 5.0
 """How long one that has said nothing, or has begun its proof, is let be when there is no room."""
+CROWD_SECONDS = 1.0
+"""How long the second one is, if others of its origin have more places than who comes."""
+KEPT = 0.25
+"""Share of the places that only origins which have proved themselves can have."""
+_MOST_WAITING = 1024
 _LOOK_SECONDS = 1.0
+_WAIT_SECONDS = 0.05
 
 
 class Newcomer:
@@ -35,13 +48,21 @@ class Newcomer:
     Attributes:
         sock: its socket; replaced when it is encrypted.
         nonce: what it was sent, and has to answer.
-        since: when it connected.
+        origin: where it comes from.
+        since: when it was greeted.
         speaks: whether it has said anything.
     """
 
-    def __init__(self, sock: socket.socket, nonce: bytes, on_first_byte: Callable[[], None]):
+    def __init__(
+        self,
+        sock: socket.socket,
+        nonce: bytes,
+        origin: Hashable,
+        on_first_byte: Callable[[], None],
+    ):
         self.sock: socket.socket | TlsSocket = sock
         self.nonce = nonce
+        self.origin = origin
         self.since = time.monotonic()
         self.speaks = False
         self._on_first_byte = on_first_byte
@@ -70,41 +91,92 @@ class Newcomers:
 
     Args:
         loop: waits for their first bytes.
+        greet: sends the first words to one, and returns the nonce in them; None if it has gone.
         admit: takes one that speaks, in a thread of its own, and calls `keep` once it has proved
             itself; one that takes too long finds its socket shut down.
     """
 
-    def __init__(self, loop: IOLoop, admit: Callable[[Newcomer], None]):
+    def __init__(
+        self,
+        loop: IOLoop,
+        greet: Callable[[socket.socket], bytes | None],
+        admit: Callable[[Newcomer], None],
+    ):
         self._loop = loop
+        self._greet = greet
         self._admit = admit
         self._lock = threading.Lock()
         # In the order of their arrival.
         self._all: dict[Newcomer, None] = {}
-        self._looking = False
+        self._waiting: dict[Hashable, deque[tuple[socket.socket, float]]] = {}
+        self._known: set[Hashable] = set()
+        self._looking = self._promoting = False
 
-    def has_room(self) -> bool:
-        """Return whether another can come, in the place of one of them if need be (I/O thread)."""
-        with self._lock:
-            return len(self._all) < MOST or self._next_to_go() is not None
+    def add(self, sock: socket.socket, origin: Hashable) -> None:
+        """Greet a peer when there is room, and wait for what it says, not here (I/O thread)."""
+        self._waiting.setdefault(origin, deque()).append((sock, time.monotonic()))
+        self._promote()
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        while sum(map(len, self._waiting.values())) > min(_MOST_WAITING, soft // 8):
+            crowd = max(self._waiting, key=lambda name: len(self._waiting[name]))
+            self._next_of(crowd, last=True).close()
+        if self._waiting and not self._promoting:
+            self._promoting = True
+            self._loop.call_later(_WAIT_SECONDS, self._promote_later)
 
-    def add(self, sock: socket.socket, nonce: bytes) -> None:
-        """Wait for what a peer says, not here; only if there is room (I/O thread)."""
-        newcomer = Newcomer(sock, nonce, lambda: self._listen_to(newcomer))
+    def _promote_later(self) -> None:
+        self._promoting = False
+        self._promote()
+        if self._waiting:
+            self._promoting = True
+            self._loop.call_later(_WAIT_SECONDS, self._promote_later)
+
+    def _promote(self) -> None:
+        """Give places to those that wait, as far as there are any."""
+        while self._waiting:
+            with self._lock:
+                held = Counter(newcomer.origin for newcomer in self._all)
+                origin = min(self._waiting, key=lambda name: (name not in self._known, held[name]))
+                if len(self._all) >= self._places(origin):
+                    going = self._next_to_go(held, origin)
+                    if going is None:
+                        return
+                    self._send_away(going)
+            self._begin(self._next_of(origin), origin)
+
+    def _next_of(self, origin: Hashable, last: bool = False) -> socket.socket:
+        waiting = self._waiting[origin]
+        sock, _ = waiting.pop() if last else waiting.popleft()
+        if not waiting:
+            del self._waiting[origin]
+        return sock
+
+    def _begin(self, sock: socket.socket, origin: Hashable) -> None:
+        nonce = self._greet(sock)
+        if nonce is None:
+            return
+        newcomer = Newcomer(sock, nonce, origin, lambda: self._listen_to(newcomer))
         with self._lock:
-            going = self._next_to_go() if len(self._all) >= MOST else None
-            if going is not None:
-                self._send_away(going)
             self._all[newcomer] = None
         self._loop.add(newcomer)
         if not self._looking:
             self._looking = True
             self._loop.call_later(_LOOK_SECONDS, self._look)
 
-    def _next_to_go(self) -> Newcomer | None:
-        """Return who makes room for the next; with the lock held."""
+    def _places(self, origin: Hashable) -> int:
+        return MOST if origin in self._known else MOST - int(KEPT * MOST)
+
+    def _next_to_go(self, held: Counter[Hashable], origin: Hashable) -> Newcomer | None:
+        """Return who makes room for one from an origin; with the lock held."""
         now = time.monotonic()
-        for speaks, allowed in ((False, SILENT_SECONDS), (True, BEGUN_SECONDS)):
-            oldest = next((n for n in self._all if n.speaks == speaks), None)
+        crowd, most = held.most_common(1)[0]
+        if most > held[origin] + 1:
+            mine = [newcomer for newcomer in self._all if newcomer.origin == crowd]
+            begun = CROWD_SECONDS
+        else:
+            mine, begun = list(self._all), BEGUN_SECONDS
+        for speaks, allowed in ((False, SILENT_SECONDS), (True, begun)):
+            oldest = next((n for n in mine if n.speaks == speaks), None)
             if oldest is not None and now - oldest.since >= allowed:
                 return oldest
         return None
@@ -127,6 +199,7 @@ class Newcomers:
             if newcomer not in self._all:
                 raise ConnectionError("the proof took too long")
             del self._all[newcomer]
+            self._known.add(newcomer.origin)
 
     def _run(self, newcomer: Newcomer) -> None:
         try:
@@ -144,6 +217,9 @@ class Newcomers:
                 if now - newcomer.since > allowed:
                     self._send_away(newcomer)
             self._looking = bool(self._all)
+        for origin in list(self._waiting):
+            while origin in self._waiting and now - self._waiting[origin][0][1] > PROOF_SECONDS:
+                self._next_of(origin).close()
         if self._looking:
             self._loop.call_later(_LOOK_SECONDS, self._look)
 
@@ -160,6 +236,9 @@ class Newcomers:
 
     def close(self) -> None:
         """Send all away (I/O thread)."""
+        for origin in list(self._waiting):
+            while origin in self._waiting:
+                self._next_of(origin).close()
         with self._lock:
             for newcomer in list(self._all):
                 self._send_away(newcomer)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import struct
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +27,11 @@ HANDSHAKE_SECONDS = PROOF_SECONDS
 REACH_SECONDS = 1.0
 """Until a probe that has not reached its listener is given up; the next one follows soon."""
 ANSWER_SECONDS = 10.0
-"""For each step of the proof of a listener that a probe has reached; a busy process is slow."""
+"""For the proof of a listener that a probe has reached; a busy process is slow."""
 _AT_ONCE = 64
 """Peers accepted before what others have said is looked at."""
-_FULL_SECONDS = 0.05
+_ROOT = 0
+_CREDENTIALS = struct.Struct("3i")
 _SHORT_SECONDS = 1.0
 """Until a process that is short of files looks again."""
 
@@ -76,7 +80,7 @@ class Listener:
         self._on_close = on_close
         self._on_connect = on_connect
         self._tls = tls if address[0] == "tcp" else None
-        self._newcomers = Newcomers(loop, self._admit)
+        self._newcomers = Newcomers(loop, self._greet, self._admit)
         self.refused = 0
         self._told = False
         if address[0] == "unix":
@@ -102,28 +106,38 @@ class Listener:
     def on_readable(self) -> None:
         """Accept some of those who wait (I/O thread)."""
         for _ in range(_AT_ONCE):
-            if not self._newcomers.has_room():
-                self._pause(_FULL_SECONDS)
-                return
             try:
-                sock, _ = self._sock.accept()
+                sock, address = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._cannot_accept(error)
                 return
             forks.close_in_child(sock)
-            hello = auth.Hello.new(self._tls is not None)
-            try:
-                _tune(sock)
-                # Fits into what the kernel buffers of a new connection.
-                sock.setblocking(False)
-                sock.sendall(hello.to_bytes())
-            except OSError:
-                self.refused += 1
-                sock.close()
-                continue
-            self._newcomers.add(sock, hello.nonce)
+            if sock.family == socket.AF_UNIX:
+                origin = _user_of(sock)
+                if origin not in (os.geteuid(), _ROOT):
+                    # The run's processes on this machine are of one user; others get no place.
+                    self.refused += 1
+                    sock.close()
+                    continue
+            else:
+                origin = address[0]
+            self._newcomers.add(sock, origin)
+
+    def _greet(self, sock: socket.socket) -> bytes | None:
+        """Say the first words to a peer; return the nonce, or None if it has gone (I/O thread)."""
+        hello = auth.Hello.new(self._tls is not None)
+        try:
+            _tune(sock)
+            # Fits into what the kernel buffers of a new connection.
+            sock.setblocking(False)
+            sock.sendall(hello.to_bytes())
+        except OSError:
+            self.refused += 1
+            sock.close()
+            return None
+        return hello.nonce
 
     def _pause(self, seconds: float) -> None:
         """Accept nobody for a while; they wait in the kernel."""
@@ -197,7 +211,7 @@ def connect(
         identity: what to say of oneself.
         on_message: takes messages.
         on_close: is told the end.
-        timeout: deadline of each step of the handshake, in seconds.
+        timeout: deadline of the whole handshake, in seconds.
         prepare: called with the connection before it receives anything.
         tls: of an encrypted run; connections within a machine are not encrypted.
 
@@ -265,21 +279,37 @@ def _greeted(
         sock = plain = socket.socket(family(address[1]), socket.SOCK_STREAM)
         target = (address[1], address[2])
     forks.close_in_child(plain)
+    begin = time.monotonic()
     try:
         _reach(plain, target, timeout if reach_timeout is None else reach_timeout)
         if on_reached is not None:
             on_reached()
-        plain.settimeout(timeout)
+        end = (begin if reach_timeout is None else time.monotonic()) + timeout
         _tune(plain)
+        plain.settimeout(_left(end, target))
         hello = interruptible(auth.read_hello, plain, tls is not None, _words(target))
         if tls is not None:
             sock = encrypted = _encrypted(plain, tls.client, server_side=False)
+            sock.settimeout(_left(end, target))
             interruptible(encrypted.handshake)
+        sock.settimeout(_left(end, target))
         keys = interruptible(auth.greet, sock, secret, identity, hello)
     except BaseException:
         sock.close()
         raise
     return sock, keys
+
+
+def _left(end: float, target: Any) -> float:
+    """Return the seconds that a handshake has left.
+
+    Raises:
+        TimeoutError: there are none.
+    """
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(f"the handshake with {_words(target)} takes too long")
+    return left
 
 
 def address_on_link(connection: Connection, addresses: list[Address]) -> Address | None:
@@ -310,6 +340,13 @@ def _needed(sock: socket.socket | TlsSocket, keys: SealKeys) -> SealKeys | None:
     """
     plain = isinstance(sock, socket.socket)
     return keys if plain and sock.family != socket.AF_UNIX else None
+
+
+def _user_of(sock: socket.socket) -> int:
+    """Return the user whose process is at the other end of a socket of this machine."""
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(found)
+    return user
 
 
 def _words(target: Any) -> str:

@@ -302,16 +302,34 @@ def _blame(envelope: WorkerRaised) -> tuple[bool, float]:
     return envelope.report.may_follow_from_lost_peer, envelope.report.time
 
 
-def wait_all(*handles: WorkerGroupFuncResult, timeout: float | None = None) -> list[list[Any]]:
+Ended = Callable[[WorkerGroupFuncResult, int], None]
+"""Is told of each rank on which a call has ended."""
+
+
+def wait_all(
+    *handles: WorkerGroupFuncResult,
+    timeout: float | None = None,
+    beside: Sequence[WorkerGroupFuncResult] = (),
+    ended: Ended | None = None,
+) -> list[list[Any]]:
     """Wait for several calls and raise the failure of whichever fails first.
 
     Waiting for the handles one after the other would miss a failure in a later one for as long as
     an earlier one hangs because of it.
+
+    Args:
+        *handles: the calls to wait for.
+        timeout: deadline in seconds; `cluster.timeouts.call` by default.
+        beside: calls that go on meanwhile and must not fail.
+        ended: is told of each rank on which one of all these calls has ended, while others go on.
+
+    Returns:
+        What the calls returned, by rank.
     """
     limits = [h._group.supervisor.timeout("call") if timeout is None else timeout for h in handles]
     limit = min((value for value in limits if value is not None), default=None)
     begin = time.perf_counter()
-    last = _collect(handles, (), Deadline(limit))
+    last = _collect(handles, beside, Deadline(limit), ended)
     if last is not None:
         _record(last, begin)
     return [handle.wait() for handle in handles]
@@ -343,6 +361,7 @@ def _collect(
     handles: Sequence[WorkerGroupFuncResult],
     beside: Sequence[WorkerGroupFuncResult],
     deadline: Deadline,
+    ended: Ended | None = None,
 ) -> WorkerGroupFuncResult | None:
     """Wait until all ranks of some calls have ended and keep what they returned.
 
@@ -352,6 +371,7 @@ def _collect(
         handles: the calls to wait for.
         beside: calls that must not fail meanwhile.
         deadline: when to give up.
+        ended: see `wait_all`.
 
     Returns:
         The call that ended last; None if all had ended before.
@@ -380,6 +400,9 @@ def _collect(
                     del needed[ref]
                 else:
                     del watched[ref]
+                if ended is not None:
+                    call = owner[ref]
+                    ended(call, call.ranks[call._refs.index(ref)])
     for call in open_calls:
         call._outcomes = [values[ref] for ref in call._refs]
     return last

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlinf.scheduler import trace
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.failure.record import PostMortemRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,18 +32,31 @@ def of_call() -> dict[str, float] | None:
     return _OF_CALL.get()
 
 
-@contextlib.contextmanager
-def measure(store: dict[str, float], tag: str) -> Iterator[None]:
-    """Add the time of the block to `store[tag]`."""
-    begin = time.perf_counter()
-    try:
-        yield
-    finally:
-        end = time.perf_counter()
-        store[tag] = store.get(tag, 0.0) + end - begin
+class Timer:
+    """A block that is timed, for a `with` statement; a plain class, since steps of envs have it.
+
+    Args:
+        store: `store[tag]` is what the time of the block is added to.
+        tag: what the block does.
+        record: is told that it is being done.
+    """
+
+    __slots__ = ("_begin", "_record", "_store", "_tag", "_token")
+
+    def __init__(self, store: dict[str, float], tag: str, record: PostMortemRecord) -> None:
+        self._store, self._tag, self._record = store, tag, record
+
+    def __enter__(self) -> None:
+        self._token = self._record.enter(self._tag)
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        begin, end, tag = self._begin, time.perf_counter(), self._tag
+        self._store[tag] = self._store.get(tag, 0.0) + end - begin
         recorder = trace.current()
         if recorder is not None:
             recorder.add(tag, trace.BLOCK, begin, end)
+        self._record.leave(self._token)
 
 
 def timed(tag: str | None = None) -> Callable[[F], F]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from rlinf.scheduler.address import WorkerAddress, WorkerInfo
@@ -250,19 +250,13 @@ class Worker(CommMixin):
 
     # -- timing -------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def worker_timer(self, tag: str | None = None) -> Iterator[None]:
+    def worker_timer(self, tag: str | None = None) -> AbstractContextManager[None]:
         """Time a block; durations of the same tag add up. The default tag is the caller's name."""
         if tag is None:
-            # Two frames up: the context manager protocol, then the caller.
-            tag = inspect.currentframe().f_back.f_back.f_code.co_name  # type: ignore[union-attr]
+            tag = inspect.currentframe().f_back.f_code.co_name  # type: ignore[union-attr]
         store = timers.of_call()
-        token = self._runtime.record.enter(tag)
-        try:
-            with timers.measure(self._timers if store is None else store, tag):
-                yield
-        finally:
-            self._runtime.record.leave(token)
+        store = self._timers if store is None else store
+        return timers.Timer(store, tag, self._runtime.record)
 
     def pop_execution_times(self) -> dict[str, float]:
         """Take all durations recorded so far, in seconds by tag."""

@@ -7,6 +7,7 @@ no manifest, or does not match it, is not a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,15 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlinf.utils.checkpoint.manifest import FORMAT, MANIFEST, CheckpointError, read_manifest
 from rlinf.utils.checkpoint.tree import load_tree, write_durably
 
-MANIFEST = "manifest.json"
-FORMAT = 1
 _NAME = re.compile(r"global_step_(\d+)")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that is missing, damaged, or of another run."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +104,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"there is no checkpoint {path}; in {path.parent} there is: {', '.join(near)}"
             )
-        manifest_path = path / MANIFEST
-        if not manifest_path.exists():
-            raise CheckpointError(
-                f"{path} has no {MANIFEST}: it was not written to its end; use another checkpoint"
-            )
-        manifest = json.loads(manifest_path.read_text())
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(
-                f"{path} has format {manifest['format']}, this version reads {FORMAT}"
-            )
+        manifest = read_manifest(path)
         for name, facts in manifest["files"].items():
             _check_file(path, name, facts, verify)
         return cls(path, manifest)
@@ -212,18 +199,27 @@ class CheckpointStore:
         shutil.rmtree(self._part(step), ignore_errors=True)
 
     def all(self) -> list[Checkpoint]:
-        """Complete checkpoints by step; hashes are not compared."""
+        """Complete checkpoints by step, those with a manifest; files are not looked at."""
         found = []
-        for path in self.folder.glob("global_step_*") if self.folder.is_dir() else ():
-            if _NAME.fullmatch(path.name) and (path / MANIFEST).exists():
-                found.append(Checkpoint(path, json.loads((path / MANIFEST).read_text())))
+        for path in self._places():
+            with contextlib.suppress(CheckpointError):
+                found.append(Checkpoint(path, read_manifest(path)))
         return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def _places(self) -> list[Path]:
+        """Return folders that are called as checkpoints and have a manifest, by step."""
+        found = {}
+        for path in self.folder.glob("global_step_*") if self.folder.is_dir() else ():
+            name = _NAME.fullmatch(path.name)
+            if name is not None and (path / MANIFEST).exists():
+                found[path] = int(name[1])
+        return sorted(found, key=found.__getitem__)
 
     def latest(self) -> Checkpoint | None:
         """Return the newest checkpoint that is complete and undamaged; damaged ones are named."""
-        for candidate in reversed(self.all()):
+        for place in reversed(self._places()):
             try:
-                return Checkpoint.open(candidate.path)
+                return Checkpoint.open(place)
             except CheckpointError as error:
                 print(f"warning: {error}", flush=True)
         return None

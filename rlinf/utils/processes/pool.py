@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from rlinf.utils.logger_keys import without_logger_keys
 from rlinf.utils.processes.child import ChildFailed, ChildProcess, ChildTimeout, ChildTooLoud
 
 Status = Literal["ok", "error", "timeout", "crash", "output"]
@@ -229,7 +230,7 @@ class _ProcessThread(threading.Thread):
         return Outcome(status, message=message, seconds=seconds)
 
     def _start(self) -> None:
-        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**without_logger_keys(os.environ), "PYTHONDONTWRITEBYTECODE": "1"}
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             env[name] = "1"
         hello = pickle.dumps(self._spec)

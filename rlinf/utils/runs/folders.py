@@ -17,11 +17,14 @@ _DIGITS = string.digits + string.ascii_lowercase
 
 
 def new_run_folder(experiment: Path) -> Path:
-    """Make a folder that no other run has, below the folder of an experiment."""
+    """Make a folder that no other run has, below the folder of an experiment, for this user alone.
+
+    Its configuration and logs may hold what other users of the machine should not read.
+    """
     while True:
         folder = experiment / _name(time.time())
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             continue
         return folder

@@ -1,26 +1,24 @@
 """The keeper of a sandbox: starts the program anew for each run, watches it, and ends it.
 
 It is a process between the one that asks and the program: process 1 of namespaces of its own where
-that is allowed, otherwise the one that adopts orphans, so that nothing gets away.
+that is allowed, otherwise the one that adopts orphans, so that nothing gets away. It knows nothing
+that a program must not know, because programs are forks of it, and it interprets nothing that a
+program says: messages are passed on as they are.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
-import signal
-import sys
-import sysconfig
-import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from rlinf.utils.processes.frames import read_frame, write_frame
-from rlinf.utils.processes.lifetime import adopt_orphans, die_with_parent, kill_descendants
-from rlinf.utils.sandbox import namespaces, program
-
-_STDERR_BYTES = 4096
+from rlinf.utils.processes.lifetime import adopt_orphans, die_with_parent
+from rlinf.utils.sandbox import inside, namespaces, program, readable
+from rlinf.utils.sandbox.confine import keep_descriptors
+from rlinf.utils.sandbox.protocol import MESSAGE, RESULT, START
+from rlinf.utils.sandbox.watch import Watch
 
 
 def main(read_fd: int, write_fd: int, parent: int) -> None:
@@ -28,13 +26,13 @@ def main(read_fd: int, write_fd: int, parent: int) -> None:
     die_with_parent(parent)
     adopt_orphans()
     hello = json.loads(read_frame(read_fd) or b"{}")
-    _only_installed_packages()
+    readable.keep_installed_packages()
     Launcher(hello, read_fd, write_fd).serve()
     os._exit(0)
 
 
 class Launcher:
-    """Runs one program any number of times.
+    """Runs one program any number of times, or any check.
 
     Args:
         settings: `code`, `layers` and limits, as `Sandbox` sends them.
@@ -46,197 +44,124 @@ class Launcher:
         self._code = settings.pop("code")
         self._settings = settings
         self._read_fd, self._write_fd = read_fd, write_fd
-        self._problem: str | None = "not asked for"
-        settings["own_users"] = False
+        self._watch: Watch | None = None
+        if settings["checks"]:
+            # Parsers take their time to load: only where they are used, and before any fork.
+            from rlinf.utils.sandbox import check_process
+
+            self._check_process = check_process
+        self._own = namespaces.Entered("not asked for")
         if "namespaces" in settings["layers"]:
-            self._problem, settings["own_users"] = namespaces.enter()
-        settings["drop_user"] = (
-            "user" in settings["layers"]
-            and os.geteuid() == 0
-            and not settings["own_users"]
-            and _readable_to_all()
-        )
+            self._own = namespaces.enter()
+        settings["own_users"] = self._own.users
+        folder = settings["folder"]
+        settings["readable"] = [*readable.readable_paths(), *([folder] if folder else [])]
+        settings["user_problem"] = self._prepare_user()
+        settings["drop_user"] = not settings["user_problem"] and os.geteuid() == 0
 
     def serve(self) -> None:
-        """Say what is enforced, then answers each question with the result of a run."""
-        self._tell(self._enforced())
+        """Say what is enforced, then answer each question."""
+        self._tell(json.dumps(self._enforced()).encode())
         while (frame := read_frame(self._read_fd)) is not None:
-            self._tell(self.run(json.loads(frame)))
+            self._tell(self._answer(frame))
 
-    def _tell(self, value: dict[str, Any]) -> None:
-        write_frame(self._write_fd, json.dumps(value).encode())
+    def _tell(self, frame: bytes) -> None:
+        write_frame(self._write_fd, frame)
+
+    def _answer(self, frame: bytes) -> bytes:
+        """Start a run, hand a message to it, or end it; return what is told."""
+        kind, body = frame[:1], frame[1:]
+        if kind == START:
+            self._watch = self._start(json.loads(body))
+            message = self._watch.until_message()
+        elif kind == MESSAGE:
+            assert self._watch is not None
+            message = self._watch.until_message(body)
+        else:
+            assert self._watch is not None
+            self._watch.until_end()
+            message = None
+        if message is not None:
+            return MESSAGE + message
+        watch, self._watch = self._watch, None
+        return RESULT + json.dumps(watch.result(self._own.problem is None)).encode()
 
     def _enforced(self) -> dict[str, Any]:
-        found = self.run({"probe": True})
-        if "setup" in found:
-            return {"failed": found["setup"]}
+        watch = self._start({"probe": True, "seconds": self._settings["start_seconds"]})
+        watch.until_end()
+        result = watch.result(self._own.problem is None)
+        found = result.get("setup") or {}
+        if "by" not in found:
+            why = found.get("failed") or f"the probe ended with {result['status']}"
+            return {"failed": f"{why} {result['stderr']}".strip()}
         by, problems = found["by"], found["problems"]
-        if self._problem is None:
-            kept = ["network", "signals"] + (["processes"] if self._settings["own_users"] else [])
-            for name in kept:
+        if self._own.problem is None:
+            for name in ["signals"] + (["processes"] if self._own.users else []):
                 by.setdefault(name, []).append("namespaces")
         else:
-            problems["namespaces"] = self._problem
+            problems["namespaces"] = self._own.problem
         return {"by": by, "problems": problems}
 
-    def run(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Run the program once.
+    def _start(self, question: dict[str, Any]) -> Watch:
+        """Start the program once.
 
         Args:
-            question: `stdin`, `call`, `arguments`, `check`, `seconds`, as `Sandbox.run` sends them.
-
-        Returns:
-            `status`, `stdout`, `stderr`, `seconds` and, for calls and checks, `value`.
+            question: `stdin`, `seconds`, `serve`, `objects` and `check`, as `Sandbox` sends them.
         """
-        begin = time.monotonic()
         stdin = os.memfd_create("stdin")
         with open(stdin, "wb", closefd=False) as file:
-            file.write(question.get("stdin", "").encode())
+            file.write(question.get("stdin", "").encode(errors="replace"))
         os.lseek(stdin, 0, os.SEEK_SET)
-        pipes = [os.pipe() for _ in range(3)]
+        # From the child: standard output, standard error, replies, and how it was set up.
+        pipes = [os.pipe() for _ in range(4)]
+        requests, to_child = os.pipe()
         child = os.fork()
         if not child:
-            self._become(stdin, [write for _, write in pipes], question)
-        os.close(stdin)
-        for _, write in pipes:
-            os.close(write)
-        watch = _Watch(child, [read for read, _ in pipes], self._settings["output_bytes"])
-        seconds = min(question.get("seconds", 1e9), self._settings["seconds"])
-        reason = watch.wait(begin + seconds)
-        code = self._end(child)
-        stdout, stderr, value = watch.finish()
-        result = {
-            "status": reason or _status(code),
-            "stdout": stdout.decode(errors="replace"),
-            "stderr": stderr[-_STDERR_BYTES:].decode(errors="replace"),
-            "seconds": time.monotonic() - begin,
-        }
-        if question.get("probe") or code == program.EXIT_SETUP:
-            return result | _told(value)
-        if result["status"] == "ok":
-            # The program can write there, too: nothing but a value is taken.
-            result["value"] = _told(value).get("value")
-        return result
+            output, error, replies, setup = (write for _, write in pipes)
+            self._become([stdin, output, error, requests, replies, setup], question)
+        for fd in (stdin, requests, *(write for _, write in pipes)):
+            os.close(fd)
+        seconds = question["seconds"]
+        return Watch(
+            child, [read for read, _ in pipes], to_child, seconds, self._settings["output_bytes"]
+        )
 
-    def _become(self, stdin: int, outputs: list[int], question: dict[str, Any]) -> None:
+    def _become(self, descriptors: list[int], question: dict[str, Any]) -> None:
         """Turn this process, a fork, into the program."""
         try:
             os.setsid()
             # First out of the way of each other, then to their places.
-            kept = [os.dup(fd) for fd in (stdin, *outputs)]
-            high = max(kept) + 1
-            kept = [os.dup2(fd, high + place) for place, fd in enumerate(kept)]
-            for place, fd in enumerate(kept):
-                os.dup2(fd, place)
-            os.closerange(program.VALUE_FD + 1, high + len(kept) + 1)
-            os.chdir("/")
-            program.run(self._code, question, self._settings)
+            high = max(descriptors) + len(descriptors)
+            for place, fd in enumerate(descriptors):
+                os.dup2(fd, high + place)
+            for place in range(len(descriptors)):
+                os.dup2(high + place, place)
+            keep_descriptors(len(descriptors))
+            os.chdir(self._settings["folder"] or "/")
+            inside.become(self._work(question), self._settings)
         finally:
-            os._exit(program.EXIT_SETUP)
+            os._exit(inside.EXIT_SETUP)
 
-    def _end(self, child: int) -> int:
-        """Kill what is left, the program first; return its exit code, negative for a signal."""
+    def _work(self, question: dict[str, Any]) -> Callable[[], int] | None:
+        if question.get("probe"):
+            return None
+        if question.get("check") is not None:
+            return lambda: self._check_process.work(question["check"])
+        return lambda: program.work(self._code, question)
+
+    def _prepare_user(self) -> str:
+        """Make it possible for programs of root to be another user; return why it is not."""
+        if "user" not in self._settings["layers"]:
+            return "not asked for"
+        if os.geteuid() != 0:
+            return ""
+        needed = readable.python_paths()
+        if namespaces.readable_to_all(needed):
+            return ""
+        if not self._own.mounts:
+            return "other users cannot read this Python: use one that they can, or do not be root"
         try:
-            os.kill(child, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        _, status = os.waitpid(child, 0)
-        if self._problem is None:
-            try:
-                os.kill(-1, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        else:
-            kill_descendants(os.getpid())
-        try:
-            while True:
-                os.waitpid(-1, 0)
-        except ChildProcessError:
-            return os.waitstatus_to_exitcode(status)
-
-
-class _Watch:
-    """Reads what a program writes, up to a limit, until it ends or its time is over."""
-
-    def __init__(self, child: int, fds: list[int], limit: int):
-        self._pidfd = os.pidfd_open(child)
-        self._read = {fd: bytearray() for fd in fds}
-        self._open = set(fds)
-        self._limit = limit
-        for fd in fds:
-            os.set_blocking(fd, False)
-
-    def wait(self, deadline: float) -> str | None:
-        """Return why the program must be ended; None when it has ended by itself."""
-        poll = select.poll()
-        for fd in (self._pidfd, *self._open):
-            poll.register(fd, select.POLLIN)
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return "timeout"
-            for fd, _ in poll.poll(left * 1000):
-                if fd == self._pidfd:
-                    return "output" if any(map(self._take, list(self._open))) else None
-                if self._take(fd):
-                    return "output"
-                if fd not in self._open:
-                    poll.unregister(fd)
-
-    def finish(self) -> list[bytes]:
-        """Close everything; return standard output, standard error, and the value."""
-        os.close(self._pidfd)
-        for fd in self._read:
-            os.close(fd)
-        return [bytes(content) for content in self._read.values()]
-
-    def _take(self, fd: int) -> bool:
-        """Read what is there; whether that is too much."""
-        content = self._read[fd]
-        while len(content) <= self._limit:
-            try:
-                part = os.read(fd, 1 << 16)
-            except BlockingIOError:
-                return False
-            if not part:
-                self._open.discard(fd)
-                return False
-            content += part
-        return True
-
-
-def _status(code: int) -> str:
-    if code == 0:
-        return "ok"
-    if code == -signal.SIGXCPU:
-        return "timeout"
-    return "memory" if code == program.EXIT_MEMORY else "error"
-
-
-def _told(value: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(value)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _only_installed_packages() -> None:
-    """Let programs import the standard library and installed packages, and nothing else."""
-    paths = sysconfig.get_paths()
-    allowed = [paths["stdlib"], paths["platstdlib"], str(Path(os.__file__).parent)]
-    sys.path[:] = [
-        path
-        for path in sys.path
-        if any(path.startswith(root) for root in allowed)
-        or path.endswith((".zip", "site-packages", "dist-packages"))
-    ]
-    sys.path_importer_cache.clear()
-
-
-def _readable_to_all() -> bool:
-    """Return whether a stranger can import the standard library."""
-    place = Path(os.__file__).resolve()
-    return all(folder.stat().st_mode & 0o001 for folder in place.parents) and bool(
-        place.stat().st_mode & 0o004
-    )
+            namespaces.open_way(needed)
+        except OSError as error:
+            return f"other users cannot read this Python: {error}"
+        return "" if namespaces.readable_to_all(needed) else "other users cannot read this Python"

@@ -1,80 +1,31 @@
-"""The inside of a sandbox: confines itself, then runs a program; never returns."""
+"""The program's process: runs a program, then calls its functions for those outside.
+
+Nothing here is safe from the program, which can change all of it. It need not be: what decides is
+elsewhere, and all that leaves this process is taken for a claim.
+"""
 
 from __future__ import annotations
 
 import io
-import json
-import os
+import itertools
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rlinf.utils.sandbox.confine import Enforced, confine, drop_capabilities, limit_resources
+from rlinf.utils.sandbox import inside, values
 
-NOBODY = 65534
-VALUE_FD = 3
-
-EXIT_SETUP, EXIT_MEMORY = 120, 121
-"""Exit codes: the sandbox could not be set up; the program asked for more memory than it may."""
+_MOST_ITEMS = 100_000
+"""Most items of an iterable that are sent outside."""
 
 
-def run(code: str, question: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Run a program in this process and ends the process.
-
-    Standard streams are in place already; values go to file descriptor 3.
+def work(code: str, question: Mapping[str, Any]) -> int:
+    """Run a program and answer requests; return the exit code.
 
     Args:
         code: The program.
-        question: `call` and `check` of `Sandbox.run`; `probe` only says what is enforced.
-        settings: What the launcher was told, and what it has found out.
+        question: `serve`: answer requests after the program; `objects`: objects of the program may
+            be referred to, and exceptions are told.
     """
-    exit_code = 1
-    try:
-        enforced = _confine(settings)
-        if question.get("probe"):
-            _answer({"by": enforced.by, "problems": enforced.problems})
-            os._exit(0)
-    except BaseException as error:
-        _answer({"setup": f"{type(error).__name__}: {error}"})
-        os._exit(EXIT_SETUP)
-    try:
-        exit_code = _execute(code, question)
-    except MemoryError:
-        exit_code = EXIT_MEMORY
-    finally:
-        os._exit(exit_code)
-
-
-def _confine(settings: Mapping[str, Any]) -> Enforced:
-    layers = settings["layers"]
-    megabyte = 1 << 20
-    limits = {
-        "AS": settings["memory_mb"] * megabyte,
-        "CPU": int(settings["seconds"]) + 2,
-        "FSIZE": 0,
-        "CORE": 0,
-        "NOFILE": 64,
-    }
-    if settings["own_users"]:
-        # Counts per user: only here are those of others not among them.
-        limits["NPROC"] = 64
-    enforced = Enforced()
-    if settings["drop_user"]:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-        enforced.add("user", ("signals",))
-    drop_capabilities()
-    limit_resources(limits)
-    own = confine(layers)
-    for guarantee, names in own.by.items():
-        for name in names:
-            enforced.add(name, (guarantee,))
-    enforced.problems.update(own.problems)
-    return enforced
-
-
-def _execute(code: str, question: Mapping[str, Any]) -> int:
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     sys.stdout = sys.__stdout__ = io.TextIOWrapper(
         io.BufferedWriter(io.FileIO(1, "w", closefd=False))
@@ -86,15 +37,12 @@ def _execute(code: str, question: Mapping[str, Any]) -> int:
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
         exec(compile(code, "program.py", "exec"), names)
-        if question.get("call") is not None:
-            _answer({"value": _function(names, question["call"])(*question["arguments"])})
-        if question.get("check") is not None:
-            exec(compile(question["check"], "check.py", "exec"), names)
-            _answer({"value": True})
-        _finish()
+        if question.get("serve"):
+            _Server(names, question["objects"]).serve()
+        inside.finish()
         return 0
     except SystemExit as leaving:
-        _finish()
+        inside.finish()
         return _exit_code(leaving.code)
     except MemoryError:
         raise
@@ -102,35 +50,74 @@ def _execute(code: str, question: Mapping[str, Any]) -> int:
         import traceback
 
         traceback.print_exc()
-        _flush()
+        inside.flush()
         return 1
 
 
-def _function(names: Mapping[str, Any], name: str) -> Any:
-    if "Solution" in names and hasattr(names["Solution"], name):
-        return getattr(names["Solution"](), name)
-    return names[name]
+class _Server:
+    """Does what those outside ask for.
 
+    Args:
+        names: names of the program.
+        objects: keep objects that are not values, and send their numbers.
+    """
 
-def _finish() -> None:
-    """What the interpreter does at its end: waits for threads, and writes what is in buffers."""
-    threading = sys.modules.get("threading")
-    if threading is not None:
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join()
-    atexit = sys.modules.get("atexit")
-    if atexit is not None:
-        atexit._run_exitfuncs()
-    _flush()
+    def __init__(self, names: dict[str, Any], objects: bool):
+        self._names = names
+        self._objects: list[Any] | None = [] if objects else None
 
+    def serve(self) -> None:
+        """Answer requests until they end."""
+        inside.send(values.encode({"ready": True}))
+        while (frame := inside.receive()) is not None:
+            if self._objects is None:
+                answer = {"value": self._do(values.decode(frame))}
+                inside.send(values.encode(answer))
+                continue
+            try:
+                answer = {"value": self._do(values.decode(frame, self._objects.__getitem__))}
+                reply = values.encode(answer, self._refer)
+            except MemoryError:
+                raise
+            except Exception as error:
+                reply = values.encode({"raised": [type(error).__name__, str(error)[:1000]]})
+            inside.send(reply)
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
+    def _refer(self, thing: Any) -> int:
+        assert self._objects is not None
+        self._objects.append(thing)
+        return len(self._objects) - 1
+
+    def _do(self, request: Mapping[str, Any]) -> Any:
+        kind = request["do"]
+        if kind == "function":
+            return self._function(request["name"])(*request["arguments"])
+        if kind == "get":
+            return self._names[request["name"]]
+        thing = request["object"]
+        if kind == "call":
+            return thing(*request["arguments"], **request["keywords"])
+        if kind == "attribute":
+            return getattr(thing, request["name"])
+        if kind == "set":
+            return setattr(thing, request["name"], request["value"])
+        if kind == "item":
+            return thing[request["key"]]
+        if kind == "length":
+            return len(thing)
+        if kind == "text":
+            return str(thing)
+        if kind == "items":
+            items = list(itertools.islice(thing, _MOST_ITEMS + 1))
+            if len(items) > _MOST_ITEMS:
+                raise ValueError(f"more than {_MOST_ITEMS} items")
+            return items
+        raise ValueError(kind)
+
+    def _function(self, name: str) -> Any:
+        if "Solution" in self._names and hasattr(self._names["Solution"], name):
+            return getattr(self._names["Solution"](), name)
+        return self._names[name]
 
 
 def _exit_code(code: Any) -> int:
@@ -139,9 +126,5 @@ def _exit_code(code: Any) -> int:
     if isinstance(code, int):
         return code & 0xFF
     sys.stderr.write(f"{code}\n")
-    _flush()
+    inside.flush()
     return 1
-
-
-def _answer(value: Mapping[str, Any]) -> None:
-    os.write(VALUE_FD, json.dumps(value).encode())

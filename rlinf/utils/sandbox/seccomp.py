@@ -1,4 +1,4 @@
-"""A filter of system calls: no sockets, no new processes, no signals to others (Linux)."""
+"""A filter of system calls: no sockets to others, no new processes, no signals (Linux)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from rlinf.utils.processes.lifetime import libc
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     # network
     "socket": (41, 198),
+    "socketpair": (53, 199),
+    "connect": (42, 203),
+    "bind": (49, 200),
+    "listen": (50, 201),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
     "io_uring_setup": (425, 425),
+    "mq_open": (240, 180),
     # processes
     "fork": (57, None),
     "vfork": (58, None),
@@ -33,7 +41,20 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "pidfd_send_signal": (424, 424),
     "pidfd_open": (434, 434),
     "pidfd_getfd": (438, 438),
+    "fcntl": (72, 25),
+    "ioctl": (16, 29),
     "ptrace": (101, 117),
+    "kcmp": (312, 272),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "move_pages": (279, 239),
+    "migrate_pages": (256, 238),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "prlimit64": (302, 261),
@@ -45,6 +66,15 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "chroot": (161, 51),
     "unshare": (272, 97),
     "setns": (308, 268),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "syslog": (103, 116),
+    "modify_ldt": (154, None),
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -104,6 +134,13 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277
 _X32_CALLS = 0x40000000
 _CLONE_THREAD = 0x00010000
 _SET_DEATH_SIGNAL = 1
+_UNIX_DOMAIN, _NOT_STREAM = 1, 0b1110
+_SET_FLAGS = 4
+_FCNTL_REFUSED = (8, 10, 15, 1024, 1026)
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE and F_NOTIFY: signals when a file is ready."""
+_IOCTL_REFUSED = (0x5452, 0x8901, 0x8902, 0x540E, 0x5410, 0x5412, 0x541C)
+"""FIOASYNC, FIOSETOWN and SIOCSPGRP, which do the same; and what types into terminals: TIOCSCTTY,
+TIOCSPGRP, TIOCSTI and TIOCLINUX."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 _LOAD, _EQUAL, _AT_LEAST, _BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -118,20 +155,32 @@ class Rule:
         call: its name.
         error: what the caller gets as errno.
         argument: position of the argument that decides; None refuses always.
-        when: refuse when the argument has any of the bits, none of them, or equals the value.
+        when: refuse when the argument has any of the bits, none of them, equals the value, or does
+            not.
         value: bits or value, 32 of them.
+        only: (position, value) of another argument; with another value the call is not refused.
     """
 
     call: str
     error: int = errno.EPERM
     argument: int | None = None
-    when: Literal["any", "none", "equal"] = "any"
+    when: Literal["any", "none", "equal", "other"] = "any"
     value: int = 0
+    only: tuple[int, int] | None = None
 
 
 _BASE = [
     Rule("socket", errno.EACCES),
+    # A pair of connected streams reaches nobody, and asyncio needs one. Datagrams can be sent to an
+    # address of any socket outside.
+    Rule("socketpair", errno.EACCES, argument=0, when="other", value=_UNIX_DOMAIN),
+    Rule("socketpair", errno.EACCES, argument=1, when="any", value=_NOT_STREAM),
+    Rule("sendto", errno.EACCES, argument=5, when="any", value=0xFFFFFFFF),
     Rule("io_uring_setup"),
+    *(Rule("fcntl", argument=1, when="equal", value=command) for command in _FCNTL_REFUSED),
+    Rule("fcntl", argument=2, when="any", value=os.O_ASYNC, only=(1, _SET_FLAGS)),
+    *(Rule("ioctl", argument=1, when="equal", value=command) for command in _IOCTL_REFUSED),
+    Rule("sched_setaffinity", argument=0, when="any", value=0xFFFFFFFF),
     Rule("fork"),
     Rule("vfork"),
     Rule("clone", argument=0, when="none", value=_CLONE_THREAD),
@@ -140,7 +189,10 @@ _BASE = [
     Rule("prlimit64", argument=0, when="any", value=0xFFFFFFFF),
     Rule("prctl", argument=0, when="equal", value=_SET_DEATH_SIGNAL),
 ]
-_ALWAYS = """execve execveat kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal
+_ALWAYS = """connect bind listen sendmsg sendmmsg mq_open kcmp process_madvise process_mrelease
+move_pages migrate_pages setpriority ioprio_set sched_setparam sched_setscheduler sched_setattr
+open_tree move_mount fsopen fspick mount_setattr open_by_handle_at fanotify_init syslog modify_ldt
+execve execveat kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal
 pidfd_open pidfd_getfd ptrace process_vm_readv process_vm_writev mount umount2 pivot_root chroot
 unshare setns bpf perf_event_open userfaultfd add_key request_key keyctl shmget msgget semget chmod
 fchmod fchmodat fchmodat2 chown lchown fchown fchownat utime utimes futimesat utimensat setxattr
@@ -214,18 +266,17 @@ def assemble(chosen: list[Rule], column: int, mark: int) -> bytes:
 
 
 def _block(rule: Rule, number: int) -> list[bytes]:
+    """Return the instructions of a rule; the number of the call is loaded before and after."""
     refuse = _op(_RETURN, _REFUSE | rule.error)
     if rule.argument is None:
         return [_op(_EQUAL, number, 0, 1), refuse]
-    test = _EQUAL if rule.when == "equal" else _BITS
-    met, unmet = (1, 0) if rule.when == "none" else (0, 1)
-    return [
-        _op(_EQUAL, number, 0, 4),
-        _op(_LOAD, 16 + 8 * rule.argument),
-        _op(test, rule.value, met, unmet),
-        refuse,
-        _op(_RETURN, _ALLOW),
-    ]
+    test = _BITS if rule.when in ("any", "none") else _EQUAL
+    met, unmet = (1, 0) if rule.when in ("none", "other") else (0, 1)
+    body = [_op(_LOAD, 16 + 8 * rule.argument), _op(test, rule.value, met, unmet), refuse]
+    if rule.only is not None:
+        position, value = rule.only
+        body = [_op(_LOAD, 16 + 8 * position), _op(_EQUAL, value, 0, len(body)), *body]
+    return [_op(_EQUAL, number, 0, len(body) + 1), *body, _op(_LOAD, 0)]
 
 
 def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

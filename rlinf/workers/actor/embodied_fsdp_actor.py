@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from rlinf.config.acting import acting_group
-from rlinf.data.embodied import EmbodiedBatch, merge_trajectories
+from rlinf.config.scoring import env_trajectory_sender
+from rlinf.data.embodied import EmbodiedBatch
 from rlinf.data.embodied_messages import ENV_TRAJECTORY, POLICY_TRAJECTORY
 from rlinf.data.env_share import env_ids
+from rlinf.data.partial_rollouts import merge_filled
 from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
 from rlinf.models.embodiment.base_policy import acts_with
 from rlinf.scheduler import Worker
 from rlinf.utils.checkpoint import save_tree
-from rlinf.utils.env_spec import EnvSpec
+from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.actor.actor import Actor
 from rlinf.workers.actor.registry import learner_of
 from rlinf.workers.agreement import Evidence, Finding
@@ -60,16 +63,17 @@ class EmbodiedFSDPActor(Actor):
         cfg = self.cfg
         stages = range(cfg.rollout.pipeline_stage_num)
         parts = [(epoch, stage) for epoch in range(cfg.env.train.rollout_epoch) for stage in stages]
+        steps = rollout_steps(cfg.env.train, self._env_spec.train_steps)
+        # A process that was behind may have handed over fewer.
+        merge = partial(merge_filled, steps=steps // cfg.actor.model.num_action_chunks)
         of_env, of_policy = [], []
         for part in parts:
             for group, tag, received in (
-                (cfg.env.group_name, ENV_TRAJECTORY, of_env),
+                (env_trajectory_sender(cfg), ENV_TRAJECTORY, of_env),
                 (acting_group(cfg), POLICY_TRAJECTORY, of_policy),
             ):
                 received.append(
-                    self.recv_from(
-                        group, None, route_key=part, tag=tag, merge_fn=merge_trajectories
-                    )
+                    self.recv_from(group, None, route_key=part, tag=tag, merge_fn=merge)
                 )
         self._batch = EmbodiedBatch.join(of_env, of_policy)
         return self._batch.num_samples

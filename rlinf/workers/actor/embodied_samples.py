@@ -33,6 +33,7 @@ class EmbodiedSamples:
         actions: that count, bool `[n, C]`.
         mask: what the loss counts: actions, bool `[n, C]`, or chunks, bool `[n]`.
         lengths: steps that count of each one's episode, as the mask; None to weigh steps alike.
+        whole: whether all actions count, so that the loss needs no mask.
         ref_logprobs: of the reference policy, `[n, C*A]`; None without one.
         proximal_logprobs: of the policy before this update, `[n, C*A]`; None where the loss does
             not tell it from the one that acted.
@@ -47,6 +48,7 @@ class EmbodiedSamples:
     actions: Tensor
     mask: Tensor
     lengths: Tensor | None
+    whole: bool
     ref_logprobs: Tensor | None = None
     proximal_logprobs: Tensor | None = None
 
@@ -87,6 +89,7 @@ class EmbodiedSamples:
             actions=actions,
             mask=actions.any(-1) if by_chunk else actions,
             lengths=lengths if lengths is None or not by_chunk else lengths.squeeze(-1),
+            whole=bool(credit.mask.all()),
             ref_logprobs=flat(ref_logprobs),
             proximal_logprobs=flat(proximal_logprobs),
         )
@@ -192,8 +195,8 @@ class EmbodiedTask:
             compute_entropy=settings.entropy,
             compute_values=settings.critic,
         )
-        kwargs = self._of_samples(rows) | {"norm": norm}
-        actions = self._samples.actions[rows]
+        actions = None if self._samples.whole else self._samples.actions[rows]
+        kwargs = self._of_samples(rows, actions) | {"norm": norm}
         kwargs["logprobs"] = self._level(out["logprobs"], settings.logprob_type, actions)
         if settings.entropy:
             kwargs["entropy"] = self._level(out["entropy"], settings.entropy_type, actions)
@@ -202,14 +205,16 @@ class EmbodiedTask:
             kwargs["critic_warmup"] = self._engine.steps < settings.critic_warmup_steps
         return policy_loss(loss_type=settings.loss_type, **(settings.arguments | kwargs))
 
-    def _of_samples(self, rows: Tensor) -> dict[str, Any]:
+    def _of_samples(self, rows: Tensor, actions: Tensor | None) -> dict[str, Any]:
         """Return those arguments of a loss that do not depend on the weights."""
         samples, kind = self._samples, self._settings.logprob_type
-        actions = samples.actions[rows]
+        advantages = self._unit(samples.advantages[rows])
+        # Without a mask, a loss counts as many entries as there are advantages.
+        unmasked = samples.whole and advantages.shape[1:] == samples.mask.shape[1:]
         kwargs: dict[str, Any] = {
             "old_logprobs": self._level(samples.old_logprobs[rows], kind, actions),
-            "advantages": self._unit(samples.advantages[rows]),
-            "loss_mask": samples.mask[rows],
+            "advantages": advantages,
+            "loss_mask": None if unmasked else samples.mask[rows],
             "versions": samples.versions[rows],
             "current_version": self._version,
         }
@@ -225,7 +230,7 @@ class EmbodiedTask:
                 kwargs[name] = self._level(tensor[rows], kind, actions)
         return kwargs
 
-    def _level(self, tensor: Tensor, kind: str, actions: Tensor) -> Tensor:
+    def _level(self, tensor: Tensor, kind: str, actions: Tensor | None) -> Tensor:
         return reduce_level(tensor.unflatten(-1, (self._settings.chunks, -1)), kind, actions)
 
     def _unit(self, tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rlinf.data.embodied_messages import EPISODES, Obs, pack_observations
+from rlinf.data.embodied_messages import EPISODES, NO_ACTIONS, Obs, pack_observations
 from rlinf.workers.checkpointed import Job
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.env.episode_player import EpisodePlayer, Played
@@ -23,6 +23,7 @@ class ActingEnvWorker(PolicyHolder, EnvWorker):
 
     _observed: dict[int, Obs]
     _eval_steps = 0
+    _ends_early = False
 
     # -- training rollouts ------------------------------------------------------------------------
 
@@ -34,11 +35,16 @@ class ActingEnvWorker(PolicyHolder, EnvWorker):
 
     def _begin_epoch(self) -> None:
         self._acting.begin_epoch()
+        self._ends_early = False
 
     def _send_obs(self, stage: int, obs: dict[str, Any], infos: Any) -> None:
         self._observed[stage] = pack_observations(obs, infos)
 
     def _recv_actions(self, stage: int, epoch: int, chunk: int) -> torch.Tensor:
+        if stage == 0 and chunk > 0:
+            self._ends_early = self._is_cut()
+        if self._ends_early:
+            return torch.zeros(1, *NO_ACTIONS)
         with self.worker_timer("predict"):
             step = self._next_step + chunk
             return self._acting.act(stage, self._observed.pop(stage), epoch, chunk, step)

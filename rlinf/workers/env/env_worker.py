@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from rlinf.config.scoring import env_trajectory_receiver, uses_reward_model
 from rlinf.data.embodied import split_trajectory
 from rlinf.data.embodied_messages import (
     ACTIONS,
@@ -32,6 +33,7 @@ from rlinf.utils.checkpoint import load_tree, save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.checkpointed import Checkpointed, Job
+from rlinf.workers.env.describe_envs import check_evaluation, describe_envs
 from rlinf.workers.env.env_settings import env_settings
 from rlinf.workers.env.episode_player import EpisodePlayer, Played
 from rlinf.workers.env.stage_experts import StageExperts
@@ -177,11 +179,16 @@ class EnvWorker(Checkpointed, Worker):
     # -- training rollouts ------------------------------------------------------------------------
 
     @Worker.timer("interact")
-    def interact(self, task_weights: Sequence[float] | None = None) -> dict[str, Any]:
+    def interact(
+        self, task_weights: Sequence[float] | None = None, number: int = 0
+    ) -> dict[str, Any]:
         """Play one rollout with the rollout group and send its half of it to the actor group.
+
+        With a reward model, that half goes to the reward group, which sends it on.
 
         Args:
             task_weights: how often tasks are played from now on; None leaves it as it is.
+            number: what the driver knows the rollout by.
 
         Returns:
             Metrics of the episodes that ended, sums and counts, their outcomes if there are several
@@ -195,14 +202,15 @@ class EnvWorker(Checkpointed, Worker):
         self._onload(cfg, envs)
         chunks = rollout_steps(cfg, envs[0].max_episode_steps) // self._chunk_len
         metrics = _EpisodeMetrics(by_task=len(envs[0].task_names) > 1)
-        actor = self.cfg.actor.group_name
+        receiver, scored = env_trajectory_receiver(self.cfg), uses_reward_model(self.cfg)
         steps = 0
+        self._rollout_number = number
         self._begin_rollout(chunks)
         self._experts.begin_rollout(cfg.rollout_epoch, chunks)
         for epoch in range(cfg.rollout_epoch):
             self._begin_epoch()
             recorders = [
-                TrajectoryRecorder(self._fresh[stage] or env.is_start)
+                TrajectoryRecorder(self._fresh[stage] or env.is_start, env.reports_success)
                 for stage, env in enumerate(envs)
             ]
             for stage, env in enumerate(envs):
@@ -210,22 +218,26 @@ class EnvWorker(Checkpointed, Worker):
             for chunk in range(chunks):
                 for stage, env in enumerate(envs):
                     actions = self._recv_actions(stage, epoch, chunk)
-                    decision = None
-                    if self._experts.present:
-                        seen = env.expert_obs(env.last_obs)
-                        decision = self._experts.decide(stage, seen, actions, epoch, chunk)
+                    if not actions.shape[1]:
+                        continue
+                    decision = self._experts.decide(stage, env.last_obs, actions, epoch, chunk)
                     actions = actions if decision is None else decision.actions
                     with self.worker_timer("env_step"):
                         obs, rewards, terms, truncs, infos = env.chunk_step(actions)
                     recorders[stage].add(
                         actions, rewards, terms, truncs, infos, cfg.auto_reset, decision
                     )
-                    self._experts.note_ends(stage, terms | truncs, cfg.auto_reset)
+                    if scored:
+                        recorders[stage].add_outcome(obs[-1], infos[-1])
+                    self._experts.note_ends(stage, terms, truncs, cfg.auto_reset)
                     self._send_obs(stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage, env.reports_success)
+                if not actions.shape[1]:
+                    # Others wait for what there is: episodes go on in the next rollout.
+                    break
             for stage, recorder in enumerate(recorders):
                 self.send_to(
-                    actor,
+                    receiver,
                     None,
                     recorder.finish(),
                     route_key=(epoch, stage),
@@ -281,7 +293,12 @@ class EnvWorker(Checkpointed, Worker):
         )
 
     def _recv_actions(self, stage: int, epoch: int, chunk: int) -> torch.Tensor:
-        """Return the policy's actions `[B, C, A]` for the last observations of a stage."""
+        """Return the policy's actions for the last observations of a stage.
+
+        Returns:
+            `[B, C, A]`; without actions, C = 0, if the rollout ends with these observations, which
+            it does for all stages alike.
+        """
         return self._wait_actions(stage)
 
     def _end_epoch(self, epoch: int, chunks: int) -> None:
@@ -420,29 +437,6 @@ class EnvWorker(Checkpointed, Worker):
             env.close()
 
 
-def describe_envs(train: Sequence[Any], evaluation: Sequence[Any]) -> EnvSpec:
-    """Return what a policy has to know of envs, which are all alike.
-
-    Args:
-        train: vector envs for training; may be empty.
-        evaluation: vector envs for evaluation; may be empty if there are others.
-    """
-    env = (train or evaluation)[0]
-    image, states = env.obs_spec.get("main_images"), env.obs_spec.get("states")
-    actions = env.policy_spec
-    return EnvSpec(
-        obs_dim=states.shape[-1] if states is not None else None,
-        action_dim=actions.dim,
-        action_low=actions.low,
-        action_high=actions.high,
-        image_shape=image.shape if image is not None else None,
-        train_steps=train[0].max_episode_steps if train else None,
-        action_choices=actions.choices,
-        tasks=tuple(train[0].task_names) if train else (),
-        instructions=tuple(env.instructions),
-    )
-
-
 def _without_video(settings: Any) -> Any:
     """Return the section of an env that is not asked for pictures for people."""
     settings = copy.deepcopy(settings)
@@ -450,25 +444,6 @@ def _without_video(settings: Any) -> Any:
     settings.video_cfg.save_video = False
     OmegaConf.set_readonly(settings, True)
     return settings
-
-
-def check_evaluation(env: Any) -> None:
-    """See to it, before training, that an env can be evaluated in.
-
-    Raises:
-        ValueError: its episodes cannot be chosen, or need not end.
-    """
-    name = env.options.env_type
-    if not env.chooses_starts:
-        raise ValueError(
-            f"env.eval.env_type {name} draws its initial states itself, so an evaluation cannot "
-            "have fixed episodes: use another env type there, such as metaworld or gymnasium"
-        )
-    if env.max_episode_steps is None:
-        raise ValueError(
-            f"nobody says how long an episode of an evaluation is: {name} has no step limit of its "
-            "own; set env.eval.max_episode_steps"
-        )
 
 
 def max_env_restarts(cfg: Any) -> int:

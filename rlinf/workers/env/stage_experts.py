@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from rlinf.data.env_share import env_ids
 from rlinf.envs.options import option
+from rlinf.utils.determinism import named_seed
 from rlinf.workers.env.supervision import Decision, Supervision
+
+View = Callable[[dict[str, Any]], dict[str, Any]]
+"""Returns observations as an expert sees them."""
 
 
 class StageExperts:
@@ -17,10 +21,11 @@ class StageExperts:
 
     Args:
         stages: the expert of each stage; empty if there are none.
+        views: of each stage, what makes of observations those that the expert sees.
     """
 
-    def __init__(self, stages: Sequence[Supervision]) -> None:
-        self._stages = list(stages)
+    def __init__(self, stages: Sequence[Supervision], views: Sequence[View] = ()) -> None:
+        self._stages, self._views = list(stages), list(views)
         self.rollouts = 0
         self._first_step = self._epoch_steps = 0
 
@@ -37,36 +42,33 @@ class StageExperts:
         algorithm = cfg.algorithm
         if not envs or "dagger" not in algorithm or algorithm.dagger.expert is None:
             return cls([])
-        train = cfg.env.train
+        # Imported here: it may be a policy, and other runs need none in processes of envs.
+        from rlinf.workers.env.policy_expert import make_env_expert
+
+        train, dagger = cfg.env.train, algorithm.dagger
         if option(train, "action_convention") is not None:
             raise ValueError(
                 "env.train.action_convention is set, and algorithm.dagger.expert labels actions in "
                 "the units of the env: let the policy act in these, without a convention"
             )
-        return cls(
-            [
-                Supervision(
-                    algorithm.dagger,
-                    train,
-                    env.action_spec,
-                    env_ids(
-                        train.total_num_envs,
-                        env_workers=world_size,
-                        stages=len(envs),
-                        stage=stage,
-                        ranks=world_size,
-                        rank=rank,
-                    ),
-                    cfg.runner.seed if train.seed is None else train.seed,
-                )
-                for stage, env in enumerate(envs)
-            ]
-        )
-
-    @property
-    def present(self) -> bool:
-        """Whether anybody is asked."""
-        return bool(self._stages)
+        seed = cfg.runner.seed if train.seed is None else train.seed
+        stages: list[Supervision] = []
+        views: list[View] = []
+        for stage, env in enumerate(envs):
+            ids = env_ids(
+                train.total_num_envs,
+                env_workers=world_size,
+                stages=len(envs),
+                stage=stage,
+                ranks=world_size,
+                rank=rank,
+            )
+            expert = make_env_expert(dagger.expert, env, seed=named_seed(seed, "env", "expert"))
+            stages.append(
+                Supervision(dagger, expert, env.action_spec, ids, train.total_num_envs, seed)
+            )
+            views.append(_as_it_is if expert.is_policy else env.expert_obs)
+        return cls(stages, views)
 
     def begin_rollout(self, epochs: int, chunks: int) -> None:
         """Get ready for a rollout of so many epochs of so many chunk steps."""
@@ -90,7 +92,7 @@ class StageExperts:
 
         Args:
             stage: whose observations these are.
-            obs: of all envs of the stage, as experts see them.
+            obs: of all envs of the stage.
             actions: of the policy, `[B, 1, A]`.
             epoch: of the rollout.
             chunk: step of the epoch.
@@ -98,18 +100,21 @@ class StageExperts:
         if not self._stages:
             return None
         step = self._first_step + epoch * self._epoch_steps + chunk
-        return self._stages[stage].decide(obs, actions, step)
+        return self._stages[stage].decide(self._views[stage](obs), actions, step)
 
-    def note_ends(self, stage: int, ended: Tensor, resets: bool) -> None:
+    def note_ends(
+        self, stage: int, terminations: Tensor, truncations: Tensor, resets: bool
+    ) -> None:
         """Take note of the episodes that ended in a chunk; see `Supervision.note_ends`.
 
         Args:
             stage: whose.
-            ended: which actions ended one, bool `[B, C]`.
+            terminations: which actions terminated one, bool `[B, C]`.
+            truncations: which actions truncated one, bool `[B, C]`.
             resets: whether new ones begin in the next step.
         """
         if self._stages:
-            self._stages[stage].note_ends(ended.any(1), resets)
+            self._stages[stage].note_ends((terminations | truncations).any(1), resets)
 
     # -- checkpoints ----------------------------------------------------------------------------
 
@@ -127,3 +132,7 @@ class StageExperts:
         """Let the experts free what they hold."""
         for stage in self._stages:
             stage.close()
+
+
+def _as_it_is(obs: dict[str, Any]) -> dict[str, Any]:
+    return obs

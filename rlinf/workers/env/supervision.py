@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlinf.algorithms.dagger import mixture_beta
 from rlinf.envs.action_utils import ActionSpec
-from rlinf.envs.experts import make_expert
+from rlinf.envs.experts import Expert
 from rlinf.envs.gates import make_gate
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.utils.determinism import named_seed
@@ -40,27 +40,25 @@ class Supervision:
     over processes.
 
     Args:
-        dagger: `algorithm.dagger`, with an expert.
-        env_cfg: `env.train`.
+        dagger: `algorithm.dagger`.
+        expert: who is asked.
         action_spec: the actions that the env takes.
         env_ids: numbers, in the whole run, of the envs.
+        total_envs: envs in the whole run.
         seed: of the run.
     """
 
     def __init__(
         self,
         dagger: Any,
-        env_cfg: Any,
+        expert: Expert,
         action_spec: ActionSpec,
         env_ids: Sequence[int],
+        total_envs: int,
         seed: int,
     ) -> None:
         self._cfg, self._spec, self._ids = dagger, action_spec, list(env_ids)
-        self._total = env_cfg.total_num_envs
-        own = named_seed(seed, "env", "expert")
-        self._expert = make_expert(
-            dagger.expert, env_cfg, action_spec, num_envs=len(self._ids), seed=own
-        )
+        self._expert, self._total = expert, total_envs
         self._gate = None
         if dagger.gate is not None:
             self._gate = make_gate(dagger.gate, dagger, action_spec, expert=self._expert)

@@ -11,6 +11,7 @@ from rlinf.data.embodied_messages import (
     ACTIONS,
     EPISODES,
     EVALUATION,
+    NO_ACTIONS,
     OBSERVATIONS,
     OVER,
     Obs,
@@ -47,9 +48,14 @@ class MultiStepRolloutWorker(PolicyHolder, Checkpointed, Worker):
         self.init_policy(env_spec)
 
     @Worker.timer("generate")
-    def generate(self) -> None:
-        """Act through one rollout and send its half of it to the actor group."""
+    def generate(self, number: int = 0) -> None:
+        """Act through one rollout and send its half of it to the actor group.
+
+        Args:
+            number: what the driver knows it by.
+        """
         self._onload_policy()
+        self._rollout_number = number
         cfg, acting = self.cfg.env.train, self._acting
         steps = rollout_steps(cfg, self._env_spec.train_steps)
         chunks = steps // self.cfg.actor.model.num_action_chunks
@@ -58,17 +64,23 @@ class MultiStepRolloutWorker(PolicyHolder, Checkpointed, Worker):
         acting.begin_rollout(chunks)
         for epoch in range(cfg.rollout_epoch):
             acting.begin_epoch()
-            for chunk in range(chunks):
+            played = 0
+            while played < chunks and not (played and self._is_cut()):
                 for stage in range(self.stages):
                     message = self._recv_obs(env, stage)
                     with self.worker_timer("predict"):
-                        actions = acting.act(stage, message, epoch, chunk, step)
+                        actions = acting.act(stage, message, epoch, played, step + played)
                     self.send_to(env, None, actions, route_key=stage, tag=ACTIONS)
-                step += 1
+                played += 1
+            # Whoever is cut leaves out the noise of what it does not play.
+            step += chunks
             for stage in range(self.stages):
                 message = self._recv_obs(env, stage)
+                if played < chunks:
+                    nothing = torch.zeros(len(actions), *NO_ACTIONS)
+                    self.send_to(env, None, nothing, route_key=stage, tag=ACTIONS)
                 with self.worker_timer("predict"):
-                    trajectory = acting.finish(stage, message, chunks)
+                    trajectory = acting.finish(stage, message, played)
                 self._send_trajectory(epoch, stage, trajectory)
         # Not before: a rollout that is played again has the noise of its first attempt.
         acting.steps = step

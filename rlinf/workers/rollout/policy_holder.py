@@ -34,6 +34,11 @@ class PolicyHolder:
     cfg: Any
     stages: int
     _acting: RolloutPolicy | None = None
+    _rollout_number = 0
+
+    def _is_cut(self) -> bool:
+        """Return whether the rollout ends here, before all of its chunks are played."""
+        return False
 
     def init_policy(self, env_spec: EnvSpec) -> None:
         """Build the policy, unless it is there.

@@ -11,7 +11,7 @@ import pytest
 from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.runners.offline_runner import OfflineRunner
 from rlinf.scheduler import Cluster
-from tests.e2e_tests.embodied.workers import ActingEnv, Actor, Env, Rollout
+from tests.e2e_tests.embodied.workers import ActingEnv, Actor, Env, Reward, Rollout
 from tests.e2e_tests.runners import RunnerFactory
 
 CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "embodiment" / "config"
@@ -32,7 +32,8 @@ def make_runner(cfg: Any, **groups: Any) -> Any:
 @pytest.fixture(scope="session")
 def own_runners(cluster: Cluster) -> RunnerFactory:
     """The processes, for fixtures that live longer than a test."""
-    return RunnerFactory(cluster, CONFIGS, CAST, make_runner, KEPT, acting=ActingEnv)
+    optional = {"reward": (Reward, ())}
+    return RunnerFactory(cluster, CONFIGS, CAST, make_runner, KEPT, optional, acting=ActingEnv)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ class TamperedRollout(MultiStepRolloutWorker):
         self._with = part if self._rank == 1 else ""
         self.policy.to(torch.float32)
 
-    def generate(self) -> None:
+    def generate(self, number: int = 0) -> None:
         policy = self.policy
         if self._with == "weights":
             policy.policy_head.head.weight.data[0, 3] += 0.5
@@ -49,7 +49,7 @@ class TamperedRollout(MultiStepRolloutWorker):
         predict = policy.predict_action_batch
         if self._with == "computation":
             policy.predict_action_batch = lambda *args, **kwargs: other(predict, *args, **kwargs)
-        super().generate()
+        super().generate(number)
         if self._with == "computation":
             del policy.predict_action_batch
 

@@ -15,9 +15,10 @@ import torch
 from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.scheduler import WorkerDied, new_deaths
 from rlinf.workers.env.async_acting_env_worker import AsyncActingEnvWorker
+from rlinf.workers.env.async_env_worker import AsyncEnvWorker
 from rlinf.workers.rollout.async_multi_step_rollout_worker import AsyncMultiStepRolloutWorker
 from tests.e2e_tests.embodied.test_env_crashes import SHORT, Mortal, pids_of
-from tests.e2e_tests.embodied.workers import Actor, Env
+from tests.e2e_tests.embodied.workers import Actor
 from tests.long_tests import long_test
 
 CHUNKS = 20
@@ -25,7 +26,7 @@ CHUNKS = 20
 ALIKE = "cluster.component_placement={actor:0,rollout:1,env:1}"
 APART = "cluster.component_placement={actor:0,rollout:2,env:0-1}"
 ENVS = {"acting": (AsyncActingEnvWorker, ())}
-ROLLOUT = {"env": (Env, ()), "rollout": (AsyncMultiStepRolloutWorker, ())}
+ROLLOUT = {"env": (AsyncEnvWorker, ()), "rollout": (AsyncMultiStepRolloutWorker, ())}
 
 
 def long(*values: Any) -> Any:
@@ -163,6 +164,71 @@ def test_learners_of_all_kinds_learn_from_rollouts_that_are_ahead(runners, tmp_p
     summary = runner.run()
     assert summary["status"] == "finished" and summary["policy_age_max"] <= 1
     assert len(steps_of(runner)) == 4
+
+
+# -- slow envs -------------------------------------------------------------------------------------
+
+TWO_ALIKE = "cluster.component_placement={actor:0,rollout:1-2,env:1-2}"
+TWO_APART = "cluster.component_placement={actor:0,rollout:2-3,env:0-1}"
+SLOW_ROLLOUTS = 3
+
+
+class StuckUntilCut:
+    """On rank 1, gets on in the middle of a rollout only when it is asked to hand it over."""
+
+    _asked = 0, 0
+
+    def _is_cut(self) -> bool:
+        number, chunk = self._asked
+        chunk = chunk + 1 if number == self._rollout_number else 1
+        self._asked = self._rollout_number, chunk
+        if self._rank == 1 and self._rollout_number <= SLOW_ROLLOUTS and chunk == CHUNKS // 2:
+            wait_for(super()._is_cut)
+        return super()._is_cut()
+
+
+class StuckEnv(StuckUntilCut, AsyncActingEnvWorker):
+    pass
+
+
+class StuckRollout(StuckUntilCut, AsyncMultiStepRolloutWorker):
+    pass
+
+
+class LookingActor(Actor):
+    """Shows what it has received."""
+
+    def received(self) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = self._require_batch()
+        return batch.valid.any(-1), batch.begins
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("place", "workers"),
+    [
+        (TWO_ALIKE, {"acting": (StuckEnv, ())}),
+        (TWO_APART, {**ROLLOUT, "rollout": (StuckRollout, ())}),
+    ],
+    ids=["acting_envs", "rollout_workers"],
+)
+def test_who_is_behind_hands_over_what_there_is(runners, tmp_path, place, workers):
+    """The learner gets on although one process never plays a rollout to its end."""
+    workers = workers | {"actor": (LookingActor, ())}
+    runner = make_runner(runners, tmp_path, workers, place)
+    runner.max_steps = 9
+    half = CHUNKS // 2
+    for step in range(SLOW_ROLLOUTS):
+        runner.global_step = step
+        runner.update_rollout_weights()
+        metrics, _ = runner.generate_rollouts()
+        assert metrics["rollout/handed_over_early"] == 1
+        assert runner.env_steps == (step + 1) * 8 * (CHUNKS + half)
+        ((valid, begins),) = runner.actor.received().wait()
+        assert valid[:, :8].all() and valid[half:, 8:].all() and not valid[:half, 8:].any()
+        # Episodes go on where they were cut; an episode of a pendulum has 200 steps.
+        assert begins[half, 8:].all() if step == 0 else not begins[:, 8:].any()
+        assert runner.learn()["train/actor/updates"] > 0
 
 
 # -- faults ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from rlinf.cli import main
 from rlinf.envs import get_env_cls
 from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.models.registry import get_model
-from rlinf.workers.env.env_worker import describe_envs
+from rlinf.workers.env.describe_envs import describe_envs
 from tests.long_tests import long_test
 
 TINY = [

@@ -1,4 +1,4 @@
-"""Actor, rollout and env workers that tests can look into, and that can begin again."""
+"""Actor, rollout, env and reward workers that tests can look into, and that can begin again."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
 from rlinf.workers.env.acting_env_worker import ActingEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.reward.embodied_reward_worker import EmbodiedRewardWorker
 from rlinf.workers.rollout.multi_step_rollout_worker import MultiStepRolloutWorker
 from tests.e2e_tests.embodied import sampler  # noqa: F401
 from tests.e2e_tests.runners import BeginsAgain
@@ -94,4 +95,8 @@ class Env(ObservedEnvs, EnvWorker):
 
 
 class ActingEnv(ObservedEnvs, ObservedPolicy, ActingEnvWorker):
+    pass
+
+
+class Reward(Observed, EmbodiedRewardWorker):
     pass

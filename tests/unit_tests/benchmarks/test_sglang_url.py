@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_parts import sglang_url
-from benchmarks.gpu_parts.grpo import Steps
+from benchmarks.gpu_parts.grpo import RECIPE, Steps
 from benchmarks.gpu_parts.settings import Settings
+from rlinf.config import build_config, validate_cfg
 
 
 @pytest.fixture
@@ -45,8 +46,14 @@ def test_eight_steps_are_made_and_each_is_compared(asked, monkeypatch, tmp_path:
     assert [row["engine"] for row in rows] == ["server", "sglang_server"]
     ((shape, updates, overrides),) = asked
     assert (shape, updates + 1, overrides[0]) == ("0.5B", 8, "a=1")
-    assert "rollout.server.url=http://here:1" in overrides
-    assert "runner.agreement.interval=1" in overrides
+    monkeypatch.setenv("RLINF_EXT_MODULE", "benchmarks.parity_reward")
+    files = [f"data.train_data_paths=[{tmp_path}]", f"actor.model.model_path={tmp_path}"]
+    cfg = validate_cfg(build_config(str(RECIPE), [*files, *overrides[1:]]))
+    assert (cfg.rollout.rollout_backend, cfg.rollout.server.url) == (
+        "sglang_server",
+        "http://here:1",
+    )
+    assert cfg.runner.agreement.interval == 1
 
 
 def test_a_run_that_fails_fails_the_part(asked, monkeypatch, tmp_path: Path) -> None:

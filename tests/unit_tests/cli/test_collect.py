@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from rlinf.cli import main
-from rlinf.cli.collect_policy import PolicyExpert
 from rlinf.data.lerobot import LeRobotDataset, episodes
 from rlinf.envs import get_env_cls
 from rlinf.models import get_model
-from rlinf.workers.env.env_worker import describe_envs
+from rlinf.workers.env.describe_envs import describe_envs
+from rlinf.workers.env.policy_expert import PolicyExpert
 
 
 def collect(config, *overrides) -> int:
@@ -35,6 +35,7 @@ def test_random_episodes_of_choices(embodied, tmp_path, capsys) -> None:
     assert all(len(e.actions) < 64 or e.truncations[-1] for e in found)
     facts = json.loads((folder / "meta" / "collect.json").read_text())
     assert facts["policy"] == "random" and facts["seed"] == 42
+    assert facts["reward"] == {"reward_coef": 1.0, "use_rel_reward": False}
     assert [e["length"] for e in facts["episodes"]] == [len(e) for e in found]
 
 
@@ -64,7 +65,7 @@ def test_what_is_missing_is_named(embodied, tmp_path, capsys) -> None:
     assert collect(embodied) == 1
     assert "collect.save_dir says nowhere to write" in capsys.readouterr().err
     assert collect(embodied, f"collect.save_dir={tmp_path}/demos") == 1
-    assert "gymnasium has no expert 'scripted'; it has: random" in capsys.readouterr().err
+    assert "for env type gymnasium under this name; known: random" in capsys.readouterr().err
     assert collect(embodied, "collect.episodes=0") == 1
     assert "collect.episodes = 0" in capsys.readouterr().err
     assert collect(embodied, f"collect.save_dir={tmp_path}/x", "collect.policy=no/such") == 1
@@ -91,7 +92,7 @@ def test_an_expert_of_an_extension(embodied, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     from rlinf.envs import experts
 
-    monkeypatch.setattr(experts, "_targets", dict(experts._targets))
+    monkeypatch.setattr(experts._experts, "_targets", dict(experts._experts._targets))
     further = ("runner.ext_modules=[my_expert]", "collect.save_dir=demos", "collect.episodes=2")
     assert collect(embodied, *further) == 0
     assert [len(v["action"]) for v in values("demos")] == [64, 64]

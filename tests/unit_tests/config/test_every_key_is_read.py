@@ -25,7 +25,8 @@ NOT_OF = {
         "generation",
         "workers/critic/",
         "workers/inference/",
-        "workers/reward/",
+        "workers/reward/reward_worker",
+        "workers/reward/scorer",
         "algorithms/rewards/",
         "algorithms/dynamic_sampling",
         "data/datasets/",
@@ -53,6 +54,7 @@ NOT_OF["offline"] = (
     "embodied_credit",
     "runners/agreement",
 )
+NOT_OF["reward_model"] = NOT_OF["offline"]
 """Parts of the package that have no share in a run of a task type."""
 PASSED_ON = ("rollout.vllm.", "rollout.sglang.")
 """Sections that another library gets as they are."""
@@ -64,6 +66,7 @@ KINDS = {
     "workers": (),
     "embodied": ("env", "model", "start_sampler"),
     "offline": ("env", "model"),
+    "reward_model": ("model",),
     "reasoning": ("model", "reward", "dataset"),
 }
 

@@ -23,7 +23,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 NOTHING = {
     "env.train.env_type": (),
-    "actor.model.model_type": ("mlp_policy", "cnn_policy"),
+    "actor.model.model_type": (
+        *("mlp_policy", "cnn_policy"),
+        *("mlp_reward_model", "cnn_reward_model"),
+    ),
     "data.type": ("files", "arithmetic"),
     "reward.reward_type": ("arithmetic", "code", "searchr1", "vqa"),
     "rollout.rollout_backend": ("hf", "vllm_server", "sglang_server"),

@@ -13,12 +13,16 @@ def test_the_built_in_types():
         "cnn_policy",
         "openvla",
         "openvla_oft",
+        "mlp_reward_model",
+        "cnn_reward_model",
         "qwen2.5",
         "qwen3",
         "llama",
         "hf_causal_lm",
     ]
-    assert SupportedModel.names("embodied")[:2] == ["mlp_policy", "cnn_policy"]
+    policies = ["mlp_policy", "cnn_policy", "openvla", "openvla_oft"]
+    assert SupportedModel.names("embodied") == policies
+    assert SupportedModel.names("reward") == ["mlp_reward_model", "cnn_reward_model"]
     assert get_supported_model("Qwen3").category == "reasoning"
     assert SupportedModel.find("gpt") is None
     assert pickle.loads(pickle.dumps(get_supported_model("qwen3"))) == SupportedModel.find("qwen3")
@@ -30,7 +34,9 @@ def test_types_can_be_added():
     assert SupportedModel.register("my-model.2", "embodied") == model
     with pytest.raises(ValueError, match="already registered as embodied"):
         SupportedModel.register("my-model.2", "reasoning")
-    with pytest.raises(ValueError, match="unknown category 'vision'; known: embodied, reasoning"):
+    with pytest.raises(
+        ValueError, match="unknown category 'vision'; known: embodied, reward, reasoning"
+    ):
         SupportedModel.register("x", "vision")
 
 

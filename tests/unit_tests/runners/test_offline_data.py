@@ -1,9 +1,12 @@
-"""A run whose demonstrations are missing is refused before anything is started."""
+"""A run whose demonstrations are missing or rewarded otherwise is refused before it starts."""
+
+import json
 
 import pytest
 
 from rlinf.config import build_config, validate_cfg
 from rlinf.runners.offline_data import require_demonstrations
+from tests.unit_tests.data.demonstrations.datasets import write_dataset
 
 
 def make(path):
@@ -25,3 +28,11 @@ def test_runs_that_need_none_go_on(tmp_path):
     require_demonstrations(make(tmp_path))
     require_demonstrations(validate_cfg(build_config("metaworld_sac_mlp", [])))
     require_demonstrations(validate_cfg(build_config("metaworld_ppo_mlp", [])))
+
+
+def test_another_reward_is_refused_before_workers_start(tmp_path):
+    write_dataset(tmp_path / "data", (4, 3))
+    facts = {"reward": {"reward": "dense", "reward_coef": 1.0}}
+    (tmp_path / "data" / "meta" / "collect.json").write_text(json.dumps(facts))
+    with pytest.raises(SystemExit, match="reward dense and not success.*env.train.reward=dense"):
+        require_demonstrations(make(tmp_path / "data"))

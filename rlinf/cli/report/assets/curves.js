@@ -68,11 +68,17 @@ for (const [name, found] of Object.entries(run.metrics.series)) {
 }
 const names = Object.keys(series);
 const OVERVIEW = [
-  "eval/success_once", "eval/return", "eval/pass@1", "env/success_once", "env/return", "rollout/score",
-  "rollout/rewards", "train/actor/policy_loss", "train/critic/value_loss", "train/actor/approx_kl",
-  "train/actor/grad_norm", "train/critic/explained_variance", "env/steps_per_second",
-  "rollout/samples_per_second", "time/step",
+  /^eval\/(success_once|pass@1)$/, /^eval\/return$/, /^env\/success_once$/, /^env\/return$/, /^rollout\/(score|rewards)$/,
+  /^train\/\w+\/q_values$/, /^train\/\w+\/q_targets$/, /^train\/\w+\/td_error$/, /^train\/\w+\/alpha$/,
+  /^train\/replay_buffer\/total_samples$/, /^train\/\w+\/update_ratio$/, /^rollout\/policy_age$/,
+  /^rollout\/policy_age_max$/, /^rollout\/stale_dropped$/, /^rollout\/handed_over_early$/, /^train\/dagger\/labels$/, /^rollout\/intervened$/,
+  /^train\/actor\/(policy_loss|loss)$/, /^train\/critic\/value_loss$/, /^train\/actor\/approx_kl$/,
+  /^train\/actor\/grad_norm$/, /^train\/critic\/explained_variance$/, /^env\/steps_per_second$/,
+  /^rollout\/samples_per_second$/, /^time\/step$/,
 ];
+const MOST_IN_OVERVIEW = 12;
+/** Whether there is something to see: what is about other kinds of runs is zero from first to last. */
+const says = (name) => !/policy_age|stale_dropped|handed_over|intervened/.test(name) || series[name].values.some((v) => v !== 0);
 const namespace = (name) => name.includes("/") ? name.slice(0, name.indexOf("/")) : "other";
 const groups = ["overview", ...new Set(names.map(namespace))];
 const chosen = { group: "overview", search: "", weight: 0, axis: "step" };
@@ -80,8 +86,8 @@ const chosen = { group: "overview", search: "", weight: 0, axis: "step" };
 function wanted() {
   if (chosen.search) return names.filter((name) => name.toLowerCase().includes(chosen.search));
   if (chosen.group !== "overview") return names.filter((name) => namespace(name) === chosen.group);
-  const main = OVERVIEW.filter((name) => name in series).slice(0, 9);
-  return main.length ? main : names.slice(0, 9);
+  const main = OVERVIEW.flatMap((wanted) => names.filter((name) => wanted.test(name) && says(name)));
+  return (main.length ? main : names).slice(0, MOST_IN_OVERVIEW);
 }
 
 // -- a chart ----------------------------------------------------------------------------------

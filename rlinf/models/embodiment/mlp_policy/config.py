@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from rlinf.config.plugins import register_schema
-from rlinf.config.schema.base import Float, Int, Section
+from rlinf.config.schema.base import Float, Int
+from rlinf.models.embodiment.network_keys import StateNetworkKeys, Units
 
-Units = Annotated[Int, Field(gt=0)]
 
-
-class MLPPolicyKeys(Section):
+class MLPPolicyKeys(StateNetworkKeys):
     """Keys of the policy on state vectors."""
 
-    obs_dim: Int | None = Field(
-        None, gt=0, description="Numbers in an observation; null asks the env."
-    )
-    hidden_sizes: list[Units] = Field(
-        default_factory=lambda: [128, 128], description="Units of each hidden layer."
-    )
-    activation: Literal["tanh", "relu", "elu", "silu"] = Field(
-        "tanh", description="Function between layers."
-    )
     share_trunk: bool = Field(
         False, description="Use the same hidden layers for actions and values."
     )
@@ -55,12 +45,6 @@ class MLPPolicyKeys(Section):
         gt=0,
         description="Deviation of the noise that is added to actions of distribution deterministic "
         "while collecting, as a part of half their range.",
-    )
-    normalize_obs: bool = Field(
-        True, description="Shift and scale observations by their running mean and deviation."
-    )
-    obs_clip: Float = Field(
-        10.0, gt=0, description="Largest absolute value of a normalised observation."
     )
     num_q_heads: Int = Field(2, gt=0, description="Q-functions, if add_q_head is true.")
     q_head_type: Literal["default", "crossq"] = Field(

@@ -6,13 +6,11 @@ Shapes: Q networks, n samples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from rlinf.models.embodiment.layers import HIDDEN_GAIN, VALUE_GAIN, activation
-from rlinf.models.embodiment.q_heads.ensemble import EnsembleLinear
+from rlinf.models.embodiment.q_heads.ensemble import Ensemble
 
 MOMENTUM = 0.99
 """Share of the running statistics that a batch leaves as it is."""
@@ -84,12 +82,8 @@ class EnsembleBatchRenorm(nn.Module):
         return (x - mean) / deviation * scale + shift
 
 
-class CrossQEnsemble(nn.Module):
-    """Q networks from features to values, normalised before and after each hidden layer.
-
-    Attributes:
-        heads: Q, number of networks.
-    """
+class CrossQEnsemble(Ensemble):
+    """Q networks from features to values, normalised before and after each hidden layer."""
 
     def __init__(
         self,
@@ -99,16 +93,9 @@ class CrossQEnsemble(nn.Module):
         act: str = "relu",
         orthogonal_init: bool = False,
     ) -> None:
-        """Make the layers; see `QEnsemble`."""
-        super().__init__()
-        self.heads, self.act = heads, activation(act)
-        hidden_gain, gain = (HIDDEN_GAIN, VALUE_GAIN) if orthogonal_init else (None, None)
-        sizes = [in_dim, *hidden_sizes]
-        self.hidden = nn.ModuleList(
-            EnsembleLinear(heads, a, b, hidden_gain) for a, b in pairwise(sizes)
-        )
-        self.norms = nn.ModuleList(EnsembleBatchRenorm(heads, size) for size in sizes)
-        self.head = EnsembleLinear(heads, sizes[-1], 1, gain)
+        """Make the layers; see `Ensemble`."""
+        norms = nn.ModuleList(EnsembleBatchRenorm(heads, n) for n in (in_dim, *hidden_sizes))
+        super().__init__(in_dim, hidden_sizes, heads, 1, act, orthogonal_init, norms)
 
     def forward(self, x: Tensor, frozen: bool = False, learns: bool = False) -> Tensor:
         """Return `[Q, n]` float32.
@@ -121,4 +108,4 @@ class CrossQEnsemble(nn.Module):
         x = self.norms[0](x.expand(self.heads, *x.shape), frozen, learns)
         for layer, norm in zip(self.hidden, self.norms[1:], strict=True):
             x = norm(self.act(layer(x, frozen)), frozen, learns)
-        return self.head(x, frozen).float().sum(-1)
+        return self.values(x, frozen)

@@ -76,12 +76,53 @@ class EnsembleLayerNorm(nn.Module):
         return torch.addcmul(bias, functional.layer_norm(x, (self.dim,)), weight)
 
 
-class QEnsemble(nn.Module):
-    """Q networks from features to values.
+class Ensemble(nn.Module):
+    """Layers of Q networks from features to values; how they are normalised is for others to say.
 
     Attributes:
         heads: Q, number of networks.
     """
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden_sizes: Sequence[int],
+        heads: int,
+        out_dim: int,
+        act: str,
+        orthogonal_init: bool,
+        norms: nn.ModuleList | None,
+    ) -> None:
+        """Make the layers.
+
+        Args:
+            in_dim: Numbers in an input.
+            hidden_sizes: Units of each hidden layer.
+            heads: Q, number of networks.
+            out_dim: Values that each network gives; 1 gives a number and no dimension.
+            act: Activation of the hidden layers.
+            orthogonal_init: Start from orthogonal weights; else as `nn.Linear` does.
+            norms: What normalises the layers.
+        """
+        super().__init__()
+        self.heads, self.out_dim, self.act = heads, out_dim, activation(act)
+        hidden_gain, gain = (HIDDEN_GAIN, VALUE_GAIN) if orthogonal_init else (None, None)
+        sizes = [in_dim, *hidden_sizes]
+        self.hidden = nn.ModuleList(
+            EnsembleLinear(heads, a, b, hidden_gain) for a, b in pairwise(sizes)
+        )
+        self.norms = norms
+        self.head = EnsembleLinear(heads, sizes[-1], out_dim, gain)
+
+    def values(self, x: Tensor, frozen: bool) -> Tensor:
+        """Return `[Q, n]`, or `[Q, n, out_dim]` if that is not 1, float32, of the last layer."""
+        values = self.head(x, frozen).float()
+        # A sum of one term; squeezing would give a view, which FSDP must not return.
+        return values.sum(-1) if self.out_dim == 1 else values
+
+
+class QEnsemble(Ensemble):
+    """Q networks from features to values."""
 
     def __init__(
         self,
@@ -93,29 +134,21 @@ class QEnsemble(nn.Module):
         layer_norm: bool = False,
         orthogonal_init: bool = False,
     ) -> None:
-        """Make the layers.
+        """Make the layers; see `Ensemble`.
 
         Args:
-            in_dim: Numbers in an input.
-            hidden_sizes: Units of each hidden layer.
-            heads: Q, number of networks.
-            out_dim: Values that each network gives; 1 gives a number and no dimension.
-            act: Activation of the hidden layers.
+            in_dim: See there.
+            hidden_sizes: See there.
+            heads: See there.
+            out_dim: See there.
+            act: See there.
             layer_norm: Normalise each hidden layer over its units, before the activation.
-            orthogonal_init: Start from orthogonal weights; else as `nn.Linear` does.
+            orthogonal_init: See there.
         """
-        super().__init__()
-        self.heads, self.out_dim = heads, out_dim
-        self.act = activation(act)
-        hidden_gain, gain = (HIDDEN_GAIN, VALUE_GAIN) if orthogonal_init else (None, None)
-        sizes = [in_dim, *hidden_sizes]
-        self.hidden = nn.ModuleList(
-            EnsembleLinear(heads, a, b, hidden_gain) for a, b in pairwise(sizes)
-        )
-        self.norms = None
+        norms = None
         if layer_norm:
-            self.norms = nn.ModuleList(EnsembleLayerNorm(heads, size) for size in hidden_sizes)
-        self.head = EnsembleLinear(heads, sizes[-1], out_dim, gain)
+            norms = nn.ModuleList(EnsembleLayerNorm(heads, size) for size in hidden_sizes)
+        super().__init__(in_dim, hidden_sizes, heads, out_dim, act, orthogonal_init, norms)
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """Return `[Q, n]`, or `[Q, n, out_dim]` if that is not 1, float32.
@@ -130,6 +163,4 @@ class QEnsemble(nn.Module):
             if self.norms is not None:
                 x = self.norms[index](x, frozen)
             x = self.act(x)
-        values = self.head(x, frozen).float()
-        # A sum of one term; squeezing would give a view, which FSDP must not return.
-        return values.sum(-1) if self.out_dim == 1 else values
+        return self.values(x, frozen)

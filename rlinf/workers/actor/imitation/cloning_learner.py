@@ -10,13 +10,13 @@ from rlinf.data.demonstrations.sampling import ChunkSamples
 from rlinf.workers.actor.imitation.cloning_task import CloningTask
 from rlinf.workers.actor.imitation.config import BehaviourCloningKeys
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
-from rlinf.workers.actor.offline.dataset_learner import DatasetLearner
+from rlinf.workers.actor.offline.demonstration_learner import DemonstrationLearner
 from rlinf.workers.actor.registry import register_learner
 from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
 
 
 @register_learner("embodied_bc", schema=BehaviourCloningKeys)
-class BehaviourCloningLearner(DatasetLearner):
+class BehaviourCloningLearner(DemonstrationLearner):
     """Learns what was done.
 
     Args:

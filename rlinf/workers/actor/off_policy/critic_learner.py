@@ -16,6 +16,9 @@ from rlinf.workers.actor.descent import Loss
 from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.off_policy.learner import OffPolicyLearner
 
+_MOST_HEADS = 4
+"""Q-functions whose values are also shown one by one."""
+
 
 class CriticLearner(OffPolicyLearner):
     """Lets all Q-functions learn the same target, made of some of them."""
@@ -38,8 +41,8 @@ class CriticLearner(OffPolicyLearner):
         scale = 1.0 / self.settings.total
         return loss, {
             "critic_loss": loss,
-            "q_values": values.detach().sum() * (scale / len(values)),
             "q_targets": target.sum() * scale,
+            **_value_metrics(values.detach(), target, scale),
         }
 
     def _values_and_targets(self, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
@@ -63,3 +66,20 @@ class CriticLearner(OffPolicyLearner):
         if self._subset is not None:
             values = values[self._subset]
         return aggregate(values, self.settings.agg_q)
+
+
+def _value_metrics(values: Tensor, target: Tensor, scale: float) -> dict[str, Tensor]:
+    """Return Q-values, of all heads and of each if there are few, and how far they are off.
+
+    Args:
+        values: `[Q, n]`.
+        target: `[n]`.
+        scale: share of a sample in the mean over a batch.
+    """
+    metrics = {
+        "q_values": values.mean(0).sum() * scale,
+        "td_error": (values - target).abs().mean(0).sum() * scale,
+    }
+    if len(values) <= _MOST_HEADS:
+        metrics |= {f"q_values_{i}": value.sum() * scale for i, value in enumerate(values, 1)}
+    return metrics

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlinf.data.demonstrations.load import DemonstrationFolders
 from rlinf.data.demonstrations.replay import replay_trajectories
+from rlinf.data.demonstrations.rewards import check_rewards
 from rlinf.data.lerobot.errors import DatasetError
 from rlinf.data.lerobot.layout import find_root
 from rlinf.data.replay import MixedReplay, ReplayTrajectory
@@ -22,24 +23,30 @@ _MOST_OUT_OF_RANGE = 0.01
 
 
 def build_with_demos(
-    algorithm: Any, model: BasePolicy, place: ReplayPlace, tell: Callable[[str], None]
-) -> MixedReplay:
+    cfg: Any, model: BasePolicy, place: ReplayPlace, tell: Callable[[str], None]
+) -> tuple[MixedReplay, dict[str, float]]:
     """Make an empty replay buffer with the demonstrations of this rank beside it.
 
     Args:
-        algorithm: the section, with `replay_buffer` and `demo_buffer`.
+        cfg: the configuration, with `algorithm.replay_buffer` and `algorithm.demo_buffer`.
         model: the policy, which says what of an observation is kept.
         place: where the buffers are.
         tell: tells the user something.
 
+    Returns:
+        The buffer, and what the episodes of all ranks came to; nothing of a saved buffer.
+
     Raises:
-        ValueError: the demonstrations do not fit the policy, or there are fewer than ranks.
+        ValueError: the demonstrations do not fit the policy or the reward of the run, or there
+            are fewer than ranks.
     """
+    algorithm = cfg.algorithm
     section = algorithm.demo_buffer
-    episodes = None
+    episodes, outcomes = None, {}
     if is_dataset(section.load_path):
-        episodes = _episodes(section.load_path, model, place, tell)
-    return build_mixed(algorithm.replay_buffer, section, place, episodes)
+        check_rewards(section.load_path, cfg.env.train, tell)
+        episodes, outcomes = _episodes(section.load_path, model, place, tell)
+    return build_mixed(algorithm.replay_buffer, section, place, episodes), outcomes
 
 
 def is_dataset(path: str) -> bool:
@@ -53,8 +60,8 @@ def is_dataset(path: str) -> bool:
 
 def _episodes(
     path: str, model: BasePolicy, place: ReplayPlace, tell: Callable[[str], None]
-) -> list[ReplayTrajectory]:
-    """Read this rank's episodes of a dataset."""
+) -> tuple[list[ReplayTrajectory], dict[str, float]]:
+    """Read this rank's episodes of a dataset, and what all of them came to."""
 
     def keep(obs: Any) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -69,8 +76,9 @@ def _episodes(
             "units?"
         )
     trajectories = replay_trajectories(demos, model.num_action_chunks, keep)
-    return [
+    own = [
         trajectory
         for number, trajectory in enumerate(trajectories)
         if number % place.world_size == place.rank
     ]
+    return own, demos.outcomes()

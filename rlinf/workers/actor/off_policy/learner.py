@@ -79,6 +79,7 @@ class OffPolicyLearner(RolloutLearner):
         self._heads = torch.Generator().manual_seed(named_seed(place.seed, "actor", "heads"))
         self._rows = RolloutRows(cfg, engine, place.warn)
         self.gradient_steps = 0
+        self._demonstrated: dict[str, float] = {}
         self.replay = None if cfg.runner.only_eval else self._make_replay()
         self._added: EmbodiedBatch | None = None
         self._errors: list[Tensor] = []
@@ -135,7 +136,8 @@ class OffPolicyLearner(RolloutLearner):
         algorithm = self.cfg.algorithm
         if algorithm.demo_buffer is None:
             return build_replay(algorithm.replay_buffer, self._replay_place())
-        mixed = build_with_demos(algorithm, self.engine.model, self._replay_place(), self.tell)
+        place = self._replay_place()
+        mixed, self._demonstrated = build_with_demos(self.cfg, self.engine.model, place, self.tell)
         if initial_weights(self.cfg) is None:
             # What is demonstrated is far from what the first actions lead to.
             seen = mixed.demos.float_observations()
@@ -291,11 +293,12 @@ class OffPolicyLearner(RolloutLearner):
         stats = self.replay.get_stats()
         counts = torch.tensor(list(stats.values()), dtype=torch.float64)
         totals = self.engine.all_reduce(counts).tolist()
-        return {
+        counted = {
             f"{'demo_buffer' if name.startswith('demo_') else 'replay_buffer'}/"
             f"{name.removeprefix('demo_')}": total
             for name, total in zip(stats, totals, strict=True)
         }
+        return counted | {f"demo_buffer/{key}": v for key, v in self._demonstrated.items()}
 
     def close(self) -> None:
         """See `Learner.close`: the working folder of the replay buffer."""

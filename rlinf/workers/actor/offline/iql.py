@@ -18,7 +18,7 @@ from rlinf.workers.actor.descent import Descent, Loss
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
 from rlinf.workers.actor.off_policy.target_network import TargetNetwork
 from rlinf.workers.actor.offline.config import IQLKeys
-from rlinf.workers.actor.offline.dataset_learner import DatasetLearner
+from rlinf.workers.actor.offline.demonstration_learner import DemonstrationLearner
 from rlinf.workers.actor.registry import register_learner
 from rlinf.workers.actor.update_loop import UpdateLoop, UpdateShape
 
@@ -41,7 +41,7 @@ class _Piece:
 
 
 @register_learner("offline_iql", schema=IQLKeys)
-class IQLLearner(DatasetLearner):
+class IQLLearner(DemonstrationLearner):
     """Learns Q-functions, a value function and a policy from the same batches.
 
     A gradient step is one of the value function, of the policy, of the Q-functions, and a move of

@@ -63,11 +63,16 @@ def test_the_last_block_is_the_program():
         ),
         ("```python\ndef f(x):\n    return x\n```", ["assert f(1) == 1", "assert f('a')"], 1.0),
         ("```python\ndef f(x):\n    return x\n```", "assert f(1) == 2", 0.0),
-        ("```python\nimport sys\nsys.exit(0)\n```", {"tests": ["assert False"]}, 0.0),
+        ("```python\nimport sys\nsys.exit(0)\n```", {"tests": ["assert f() is None"]}, 0.0),
     ],
 )
 def test_programs_are_scored_by_their_tests(rule, response, answer, score):
     assert rule.score(response, answer)[0] == score
+
+
+def test_an_assertion_that_cannot_be_judged_is_refused(rule):
+    with pytest.raises(ValueError, match="uses no name of the program"):
+        rule.score("```python\nimport sys\nsys.exit(0)\n```", {"tests": ["assert False"]})
 
 
 def test_partial_credit_and_fewer_tests():

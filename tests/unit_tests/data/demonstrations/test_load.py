@@ -126,3 +126,10 @@ def test_texts_of_tasks_are_observations(tmp_path):
     assert obs["task_descriptions"] == ["open", "close"]
     following = ChunkTransitions(demos, 2, 0.9).take(torch.tensor([0, 3])).next_obs
     assert following["task_descriptions"] == ["open", "open"]
+
+
+def test_what_the_episodes_came_to(tmp_path):
+    path = write_dataset(tmp_path / "data", (4, 3), success=[True, False])
+    # Rewards are 0, 1, 2, ... in each episode.
+    expected = {"return": (6 + 3) / 2, "success_once": 0.5}
+    assert DemonstrationFolders([path]).load().outcomes() == expected

@@ -21,6 +21,8 @@ from tests.unit_tests.scheduler.waits import PROMPTLY, wait_until
 SECRET = b"s" * 32
 TLS = RunTls(SECRET)
 GREETING = 39
+PLACES = newcomers.MOST - int(newcomers.KEPT * newcomers.MOST)
+"""Of one origin that has not proved itself."""
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def is_open(sock):
 def test_a_flood_of_silent_strangers_keeps_nobody_out(listener, patient):
     with contextlib.ExitStack() as at_end:
         before = threading.active_count()
-        silent = strangers(listener.address, newcomers.MOST + 100, at_end)
+        silent = strangers(listener.address, PLACES + 100, at_end)
         threads = threading.active_count() - before
         connection = join(listener)
         assert threads < newcomers.MOST, "a stranger that says nothing costs no thread"
@@ -102,7 +104,7 @@ def test_a_flood_of_silent_strangers_keeps_nobody_out(listener, patient):
 
 def test_strangers_who_stop_in_the_middle_keep_nobody_out(listener, patient):
     with contextlib.ExitStack() as at_end:
-        talkers = strangers(listener.address, newcomers.MOST, at_end, says=b"\x16")
+        talkers = strangers(listener.address, PLACES, at_end, says=b"\x16")
         wait_until(lambda: all(n.speaks for n in list(listener._newcomers._all)))
         connection = join(listener)
         assert hung_up(talkers[0]) and is_open(talkers[-1])
@@ -113,7 +115,7 @@ def test_the_silent_go_before_those_who_have_begun(listener, patient):
     with contextlib.ExitStack() as at_end:
         (begun,) = strangers(listener.address, 1, at_end, says=b"\x16")
         wait_until(lambda: all(n.speaks for n in list(listener._newcomers._all)))
-        silent = strangers(listener.address, newcomers.MOST + 20, at_end)
+        silent = strangers(listener.address, PLACES + 20, at_end)
         assert all(hung_up(sock) for sock in silent[:21])
         assert is_open(begun)
 

@@ -27,6 +27,8 @@ PATIENT = replace(QUICK, seconds=30.0)
 """For programs that end by themselves, if only when the machine has time for them."""
 WITHOUT_NAMESPACES = ("user", "landlock", "seccomp")
 FILTER_ALONE = ("seccomp",)
+FIRST_FOUR = ("network", "processes", "signals", "files")
+"""What the filter of system calls guarantees alone."""
 
 FORBIDDEN = {
     "socket": "import socket; socket.socket()",
@@ -90,7 +92,7 @@ def kept(tmp_path):
 def test_what_is_forbidden_is_refused(kept, layers):
     for name, code in FORBIDDEN.items():
         code = code.format(path=str(kept))
-        with Sandbox(code, PATIENT, layers=layers) as sandbox:
+        with Sandbox(code, PATIENT, layers=layers, require=FIRST_FOUR) as sandbox:
             for _ in range(2):
                 result = sandbox.run()
                 assert result.status == "error", (name, result)
@@ -145,36 +147,55 @@ def test_programs_do_what_programs_do():
         assert "EOFError" in sandbox.run().stderr
 
 
-def test_functions_can_be_called_and_checked():
+def test_functions_can_be_called():
     code = "class Solution:\n    def add(self, a, b): return a + b\ndef pair(a): return a, {1: a}\n"
     with Sandbox(code, PATIENT) as sandbox:
         assert sandbox.run(call="add", arguments=[1, 2]).value == 3
-        assert sandbox.run(call="pair", arguments=["x"]).value == ["x", {"1": "x"}]
+        assert sandbox.run(call="pair", arguments=["x"]).value == ("x", {1: "x"})
+        assert sandbox.run(call="pair", arguments=[{(1, 2): {3}}]).value[0] == {(1, 2): {3}}
         assert sandbox.run(call="none").status == "error"
-        assert sandbox.run(check="assert pair(1)[0] == 1").value is True
-        wrong = sandbox.run(check="assert pair(1)[0] == 2")
-        assert (wrong.status, wrong.value) == ("error", None)
+        assert "KeyError" in sandbox.run(call="none").stderr
+        assert sandbox.run(call="Solution").status == "error"
 
 
-@pytest.mark.parametrize(
-    "code", ["import sys; sys.exit(0)", "import os; os._exit(0)", "quit()", "raise SystemExit"]
-)
-def test_a_program_that_leaves_early_passes_no_check(code):
-    program = f"def f(): return 1\ntry:\n    {code}\nexcept NameError:\n    pass"
-    with Sandbox(program, PATIENT) as sandbox:
-        result = sandbox.run(check="assert False")
-        assert result.value is None
+def test_large_arguments_and_values_pass():
+    with Sandbox("def f(x): return x[::-1]", replace(PATIENT, output_bytes=1 << 20)) as sandbox:
+        numbers = list(range(100_000))
+        assert sandbox.run(call="f", arguments=[numbers]).value == numbers[::-1]
+
+
+def test_a_program_can_read_its_folder_and_nothing_beside_it(tmp_path):
+    for name in ("own", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text").write_text(name)
+    # Tests of root run programs as nobody.
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    code = "print(open('text').read())\nopen('../other/text')"
+    with Sandbox(code, PATIENT, folder=str(tmp_path / "own")) as sandbox:
+        result = sandbox.run()
+        assert (result.stdout, result.status) == ("own\n", "error")
+        assert "PermissionError" in result.stderr
+
+
+def test_starting_does_not_take_the_time_of_the_program():
+    """A busy machine may need longer to start a sandbox than a program is given."""
+    with Sandbox("print(1)", Limits(seconds=1e-9)) as sandbox:
+        assert sandbox.enforced.by["network"]
+        assert sandbox.run().status == "timeout"
 
 
 def test_what_is_not_enforced_is_said_and_refused():
     with pytest.raises(SandboxUnavailable, match="nothing keeps a program from: network, proc"):
         Sandbox("", layers=("landlock",))
     with Sandbox("print(1)", PATIENT, layers=(), require=()) as sandbox:
-        assert sandbox.enforced.missing == ["network", "processes", "signals", "files"]
+        assert set(sandbox.enforced.missing) >= {*FIRST_FOUR, "reading"}
         assert "NOT enforced: no network" in str(sandbox.enforced)
         assert sandbox.run().stdout == "1\n"
-    with Sandbox("", layers=FILTER_ALONE) as sandbox:
-        assert set(map(tuple, sandbox.enforced.by.values())) == {("seccomp",)}
+    with Sandbox("", layers=FILTER_ALONE, require=FIRST_FOUR) as sandbox:
+        assert all(sandbox.enforced.by[name] == ["seccomp"] for name in FIRST_FOUR)
+    with pytest.raises(SandboxUnavailable, match="reading"):
+        Sandbox("", layers=FILTER_ALONE)
 
 
 PROBE = """
@@ -186,7 +207,7 @@ from rlinf.utils.sandbox.sandbox import Limits, Sandbox
 code = "import os; print(os.getuid()); os.kill(os.getppid(), 9)"
 with Sandbox(code, Limits(seconds=30), layers={layers}, require=()) as sandbox:
     before = sandbox.run()
-    print(sandbox.enforced.by.get("signals"), sandbox.enforced.by.get("network"))
+    print(sandbox.enforced.by.get("signals"), sandbox.enforced.by.get("privileges"))
     print(before.stdout.strip(), before.status)
 with Sandbox({survivors!r}, Limits(seconds=30), layers={layers}, require=()) as sandbox:
     print(sandbox.run().status)
@@ -206,12 +227,11 @@ def test_other_users(drop):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    if drop and lines[0] == "None None":
+    if drop and lines[0].startswith("None"):
         pytest.skip("users may not have namespaces here")
     # Process 1 of a namespace does not even notice; nobody may not kill root.
     assert lines[1] == ("65534 ok" if drop else "65534 error")
-    expected = "['namespaces'] ['namespaces']" if drop else "['user'] None"
-    assert lines[0] == expected
+    assert lines[0] == ("['namespaces'] ['user']" if drop else "None ['user']")
     assert lines[2] == "ok"
 
 

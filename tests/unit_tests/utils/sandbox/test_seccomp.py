@@ -40,26 +40,36 @@ def verdict(machine, call: int, arguments=(), files=True, mark=None) -> int:
     return play(program, struct.pack("IIQ6Q", call, own if mark is None else mark, 0, *arguments))
 
 
-def expected(rule, arguments) -> int:
-    if rule.argument is not None:
-        value = arguments[rule.argument] & 0xFFFFFFFF
-        refused = {
-            "any": bool(value & rule.value),
-            "none": not value & rule.value,
-            "equal": value == rule.value,
-        }[rule.when]
-        if not refused:
-            return ALLOW
-    return 0x50000 | rule.error
+def refuses(rule, arguments) -> bool:
+    if rule.argument is None:
+        return True
+    if rule.only is not None and arguments[rule.only[0]] & 0xFFFFFFFF != rule.only[1]:
+        return False
+    value = arguments[rule.argument] & 0xFFFFFFFF
+    return {
+        "any": bool(value & rule.value),
+        "none": not value & rule.value,
+        "equal": value == rule.value,
+        "other": value != rule.value,
+    }[rule.when]
+
+
+def expected(call, arguments) -> int:
+    for rule in seccomp.rules(files=True):
+        if rule.call == call and refuses(rule, arguments):
+            return 0x50000 | rule.error
+    return ALLOW
 
 
 @pytest.mark.parametrize("machine", [X86, ARM], ids=["x86_64", "aarch64"])
 @given(arguments=st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6))
 def test_each_rule_is_kept(machine, arguments):
-    for rule in seccomp.rules(files=True):
-        number = seccomp.NUMBERS[rule.call][machine[0]]
-        if number is not None:
-            assert verdict(machine, number, arguments) == expected(rule, arguments), rule
+    # Commands are small numbers, which arguments by chance are not.
+    for tried in (arguments, [arguments[0], arguments[1] % 16, *arguments[2:]]):
+        for call, numbers in seccomp.NUMBERS.items():
+            number = numbers[machine[0]]
+            if number is not None:
+                assert verdict(machine, number, tried) == expected(call, tried), call
 
 
 @pytest.mark.parametrize("machine", [X86, ARM], ids=["x86_64", "aarch64"])
@@ -76,6 +86,19 @@ def test_threads_are_allowed_and_processes_are_not():
     thread, process = 0x3D0F00, 0x1200011
     assert verdict(X86, 56, [thread]) == ALLOW
     assert verdict(X86, 56, [process]) == 0x50000 | errno.EPERM
+
+
+def test_streams_between_threads_are_allowed_and_datagrams_are_not():
+    pair, sendto, fcntl = 53, 44, 72
+    refused = 0x50000 | errno.EACCES
+    for kind, allowed in ((1, True), (0x80801, True), (2, False), (0x80802, False), (5, False)):
+        assert verdict(X86, pair, [1, kind]) == (ALLOW if allowed else refused)
+    assert verdict(X86, pair, [2, 1]) == refused
+    assert verdict(X86, sendto, [3, 1 << 40, 1]) == ALLOW
+    assert verdict(X86, sendto, [3, 1 << 40, 1, 0, 1 << 40, 110]) == refused
+    assert verdict(X86, fcntl, [0, 4, os.O_NONBLOCK]) == ALLOW
+    for command, value in ((4, os.O_ASYNC), (8, 1), (10, 9), (15, 1 << 40)):
+        assert verdict(X86, fcntl, [0, command, value]) == 0x50000 | errno.EPERM
 
 
 def test_files_are_left_alone_unless_asked_for():

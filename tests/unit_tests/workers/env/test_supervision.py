@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf.envs import ActionSpec, Expert, experts, register_expert
+from rlinf.config import env_plugins
+from rlinf.envs import ActionSpec, Expert, experts, make_expert, register_expert
 from rlinf.workers.env.stage_experts import StageExperts
 from rlinf.workers.env.supervision import Supervision
 from rlinf.workers.env.trajectory_recorder import TrajectoryRecorder
@@ -53,12 +54,15 @@ class Section(SimpleNamespace):
 
 @pytest.fixture(autouse=True)
 def expert(monkeypatch):
-    monkeypatch.setattr(experts, "_targets", dict(experts._targets))
+    monkeypatch.setattr(experts._experts, "_targets", dict(experts._experts._targets))
+    monkeypatch.setitem(env_plugins._names, "expert", set(env_plugins._names["expert"]))
     register_expert("doubling", Doubling)
 
 
 def make(ids=range(64), **changes):
-    return Supervision(Section(**{**BASE, **changes}), Section(**ENV), BOX, list(ids), 7)
+    dagger = Section(**{**BASE, **changes})
+    expert = make_expert(dagger.expert, Section(**ENV), BOX, num_envs=len(ids))
+    return Supervision(dagger, expert, BOX, list(ids), ENV["total_num_envs"], 7)
 
 
 def play(supervision, steps, first=0, ends=None, count=64):
@@ -171,7 +175,8 @@ def make_stages(changes=None, envs=2):
         env=Section(train=Section(**ENV)),
         runner=Section(seed=7),
     )
-    return StageExperts.of(cfg, [SimpleNamespace(action_spec=BOX)] * envs, 1, 2)
+    env = SimpleNamespace(cfg=ENV, action_spec=BOX, num_envs=16, expert_obs=lambda obs: obs)
+    return StageExperts.of(cfg, [env] * envs, 1, 2)
 
 
 def test_stages_have_an_expert_each_and_count_rollouts():

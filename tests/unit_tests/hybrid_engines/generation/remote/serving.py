@@ -85,8 +85,7 @@ class SmallServer:
         class Handler(_Handler):
             server_of = owner
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self._http.daemon_threads = True
+        self._http = _Http(("127.0.0.1", self.port), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
 
@@ -171,6 +170,12 @@ class SmallServer:
         new = {n: old[n].clone() if stuck and stuck in n else t for n, t in tensors.items()}
         with self._lock:
             self.engine.update_weights(new, 0)
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    # A worker sends all requests of a step at once, and connections that find no room are reset.
+    request_queue_size = 1024
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -35,6 +35,7 @@ def test_half_of_a_batch_is_demonstrated(tmp_path):
     metrics = feed(learner, replay_rollout(learner.engine.model))
     assert metrics["demo_buffer/num_trajectories"] == 2
     assert metrics["demo_buffer/total_samples"] == 7
+    assert metrics["demo_buffer/return"] == 4.5 and metrics["demo_buffer/success_once"] == 1.0
     assert metrics["replay_buffer/total_samples"] == 96
     assert metrics["sac/updates"] == 2 and np.isfinite(metrics["sac/critic_loss"])
     shown = {tuple(row) for row in learner.replay.demos.sample(200).obs["states"].tolist()}
@@ -99,3 +100,4 @@ def test_what_does_not_fit_is_told(tmp_path):
         make(write_dataset(tmp_path / "wide", action_dim=3))
     far = make(write_dataset(tmp_path / "far", act=lambda state: state[:2] * 9))
     assert any("outside of the env's range" in text for text in far.said)
+    assert len([text for text in far.said if "does not say which reward" in text]) == 1

@@ -1,8 +1,9 @@
-"""A trained policy as an expert: that of a checkpoint, or of a run's newest one."""
+"""A trained policy as an expert: of a checkpoint, of a run's newest one, or an exported one."""
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlinf.config.env_plugins import is_folder
 from rlinf.envs import VectorEnv
-from rlinf.envs.experts import Expert
-from rlinf.hybrid_engines.fsdp.checkpoint import read_model
+from rlinf.envs.experts import Expert, make_expert
+from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.models import get_model
 from rlinf.models.embodiment.base_policy import BasePolicy
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.utils.checkpoint import Checkpoint
-from rlinf.workers.env.env_worker import describe_envs
+from rlinf.workers.env.describe_envs import describe_envs
 from rlinf.workers.rollout.episode_server import act_in_blocks
 
 
-def is_policy(name: str) -> bool:
-    """Return whether `collect.policy` names a folder, and not an expert."""
-    return "/" in name or Path(name).is_dir()
+def make_env_expert(name: str, env: VectorEnv, *, seed: int) -> Expert:
+    """Make an expert that is asked anew at each step.
+
+    Args:
+        name: Registered, or the folder of a trained policy.
+        env: The envs that it acts in.
+        seed: Of what it draws.
+
+    Raises:
+        ValueError: There is none, or it does not fit the envs.
+    """
+    if is_folder(name):
+        return PolicyExpert.load(name, env, sample=False, seed=seed, replans=True)
+    return make_expert(name, env.cfg, env.action_spec, num_envs=env.num_envs, seed=seed)
 
 
 class PolicyExpert(Expert):
@@ -35,13 +48,23 @@ class PolicyExpert(Expert):
         env: The envs that it acts in.
         sample: Draw actions; else take those of evaluations.
         seed: Of the draws.
+        replans: Choose a new chunk at each step, of which only the first action counts: another
+            may have acted since the last one.
     """
 
     is_policy = True
 
-    def __init__(self, policy: BasePolicy, env: VectorEnv, *, sample: bool, seed: int) -> None:
+    def __init__(
+        self,
+        policy: BasePolicy,
+        env: VectorEnv,
+        *,
+        sample: bool,
+        seed: int,
+        replans: bool = False,
+    ) -> None:
         super().__init__(env.cfg, env.policy_spec, num_envs=env.num_envs, seed=seed)
-        self._policy, self._sample = policy.eval(), sample
+        self._policy, self._sample, self._replans = policy.eval(), sample, replans
         policy.set_generator(torch.Generator().manual_seed(seed))
         takes = inspect.signature(policy.predict_action_batch).parameters
         self._draws_noise = sample and "noise" in takes
@@ -51,33 +74,25 @@ class PolicyExpert(Expert):
         self._left: dict[int, list[np.ndarray]] = {}
 
     @classmethod
-    def load(cls, folder: str, env: VectorEnv, *, sample: bool, seed: int) -> PolicyExpert:
-        """Take the policy of a checkpoint or a run.
+    def load(cls, folder: str, env: VectorEnv, **settings: Any) -> PolicyExpert:
+        """Take the policy of a checkpoint, a run, or a folder that `rlinf export` wrote.
 
         Args:
             folder: Where it is.
             env: The envs that it acts in.
-            sample: Draw actions.
-            seed: Of the draws.
+            **settings: See the class.
 
         Raises:
             ValueError: There is none, or it is for other observations or actions.
         """
-        checkpoint = Checkpoint.find(folder)
-        config = checkpoint.manifest["config"]
-        if (config.get("actor") or {}).get("model") is None or config.get("env") is None:
-            raise ValueError(
-                f"{checkpoint.path} is not the checkpoint of a policy that acts in envs"
-            )
-        section = config["actor"]["model"] | {"model_path": None, "precision": "fp32"}
+        section, place = _find_policy(Path(folder).expanduser())
+        fresh = {"model_path": None, "precision": "fp32"}
         try:
-            policy = get_model(section, describe_envs([env], []))
-            policy.load_state_dict(read_model(checkpoint.path / "actor" / "tensors"))
+            policy = get_model(section | fresh, describe_envs([env], []))
+            load_weights(policy, str(place))
         except (ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"the policy of {checkpoint.path} does not fit env.train: {error}"
-            ) from error
-        return cls(policy, env, sample=sample, seed=seed)
+            raise ValueError(f"the policy of {place} does not fit env.train: {error}") from error
+        return cls(policy, env, **settings)
 
     def begin(self, slots: Sequence[int], episodes: Sequence[int]) -> None:
         """Forget what is left of the chunks of the episodes before."""
@@ -88,7 +103,7 @@ class PolicyExpert(Expert):
 
     def act(self, obs: dict[str, Any], slots: Sequence[int]) -> np.ndarray:
         """See `Expert.act`."""
-        asking = [slot for slot in slots if not self._left[slot]]
+        asking = [slot for slot in slots if self._replans or not self._left[slot]]
         if asking:
             for slot, chunk in zip(asking, self._predict(obs, asking), strict=True):
                 self._left[slot] = list(chunk)
@@ -115,3 +130,18 @@ class PolicyExpert(Expert):
         mode = "train" if self._sample else "eval"
         further = {} if noise is None else {"noise": noise}
         return self._policy.predict_action_batch(obs, mode=mode, **further)[0]
+
+
+def _find_policy(folder: Path) -> tuple[dict[str, Any], Path]:
+    """Return the model section of a trained policy, and where its weights are."""
+    exported = folder / "config.json"
+    if exported.is_file():
+        said = json.loads(exported.read_text())
+        if said.get("model_type") != "rlinf_policy":
+            raise ValueError(f"{folder} is not a policy that `rlinf export` wrote")
+        return said["settings"], folder
+    checkpoint = Checkpoint.find(folder)
+    config = checkpoint.manifest["config"]
+    if (config.get("actor") or {}).get("model") is None or config.get("env") is None:
+        raise ValueError(f"{checkpoint.path} is not the checkpoint of a policy that acts in envs")
+    return config["actor"]["model"], checkpoint.path

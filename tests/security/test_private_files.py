@@ -1,0 +1,161 @@
+"""What other users of this machine can read: tokens, keys, folders of runs, sessions of Ray."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rlinf.cli.health.private_files import check_private_files
+from rlinf.utils.logger_keys import LOGGER_KEYS, hidden_logger_keys
+from rlinf.utils.processes.pool import ProcessPool, ProcessSpec
+from rlinf.utils.ray_token import default_place, make_token
+from rlinf.utils.runs.folders import new_run_folder
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    # Nothing is private by the caller's mask alone.
+    before = os.umask(0)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    yield tmp_path
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_token_is_made_for_its_owner_alone(home):
+    make_token({})
+    place = default_place()
+    assert (mode(place), mode(place.parent)) == (0o600, 0o700)
+    token = place.read_text()
+    assert len(token) == 64
+    make_token({})
+    assert place.read_text() == token and os.listdir(place.parent) == [place.name]
+
+
+def test_a_token_that_ray_has_left_open_is_closed(home):
+    place = default_place()
+    place.parent.mkdir(mode=0o755)
+    place.write_text("t" * 64)
+    place.chmod(0o644)
+    make_token({})
+    assert (mode(place), mode(place.parent)) == (0o600, 0o700)
+    assert place.read_text() == "t" * 64
+
+
+def test_many_at_once_make_one_token(home):
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: make_token({}), range(64)))
+    assert len(default_place().read_text()) == 64
+    assert os.listdir(default_place().parent) == ["auth_token"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "x"}, {"RAY_AUTH_TOKEN_PATH": "/"}],
+)
+def test_no_token_is_made_where_another_is_used(home, environ):
+    make_token(environ)
+    assert not default_place().parent.exists()
+
+
+def test_ray_uses_the_token_that_was_made(home):
+    """Ray looks for it in the same place."""
+    code = (
+        "from pathlib import Path\n"
+        "from ray._private.authentication import authentication_token_setup as setup\n"
+        "print(setup._get_default_token_path())"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == str(default_place())
+
+
+def test_run_folders_are_for_their_owner_alone(home):
+    folder = new_run_folder(home / "logs" / "experiment")
+    assert mode(folder) == 0o700
+
+
+def test_doctor_sees_what_is_open_and_says_how_to_close_it(home):
+    logs, temporary = home / "logs", home / "tmp"
+    run = new_run_folder(logs / "experiment")
+    (run / "config.yaml").write_text("")
+    session = temporary / "ray" / "session_1"
+    session.mkdir(parents=True, mode=0o700)
+    make_token({})
+
+    def statuses() -> dict[str, str]:
+        return {item.name: item.status for item in check_private_files(logs, {}, temporary)}
+
+    assert statuses() == {"ray token": "ok", "run folders": "ok", "sessions": "ok"}
+    default_place().chmod(0o644)
+    run.chmod(0o755)
+    session.chmod(0o777)
+    assert set(statuses().values()) == {"warn"}
+    for finding in check_private_files(logs, {}, temporary):
+        assert "other users" in finding.found
+        subprocess.run(finding.fix.split("; if")[0], shell=True, check=True)
+    assert set(statuses().values()) == {"ok"}
+    assert check_private_files(logs, {"RAY_AUTH_TOKEN": "x"}, temporary)[0].status == "warn"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_doctor_refuses_a_token_of_another_user(home):
+    make_token({})
+    os.chown(default_place(), 65534, 65534)
+    assert check_private_files(home, {}, home)[0].status == "fail"
+
+
+def make_environment():
+    return lambda: {name: os.environ.get(name) for name in LOGGER_KEYS}
+
+
+def test_keys_of_loggers_do_not_reach_reward_processes(monkeypatch):
+    for name in LOGGER_KEYS:
+        monkeypatch.setenv(name, "key")
+    pool = ProcessPool(ProcessSpec(f"{__name__}:make_environment", confined=False))
+    try:
+        assert pool.map([()])[0].value == dict.fromkeys(LOGGER_KEYS)
+    finally:
+        pool.close()
+    with hidden_logger_keys():
+        assert not set(LOGGER_KEYS) & set(os.environ)
+    assert all(os.environ[name] == "key" for name in LOGGER_KEYS)
+
+
+STARTED = """
+import os, ray
+from pathlib import Path
+from rlinf.scheduler.cluster.ray_session import RaySession
+session = RaySession(None, dashboard=False, num_cpus=1, namespace="x")
+folder = Path(ray._private.worker._global_node.get_session_dir_path())
+see = ray.remote(lambda: [os.environ.get("WANDB_API_KEY"), os.environ.get("SWANLAB_API_KEY")])
+token = Path.home() / ".ray" / "auth_token"
+modes = [oct(path.stat().st_mode & 0o777) for path in (folder, token)]
+print("RESULT", *modes, ray.get(see.remote()), os.environ["WANDB_API_KEY"])
+session.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_that_is_started_is_closed_to_others_and_has_no_keys(home):
+    environ = {**os.environ, "HOME": str(home), "WANDB_API_KEY": "k", "SWANLAB_API_KEY": "k"}
+    root = str(Path(__file__).resolve().parents[2])
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", STARTED], env=environ, capture_output=True, text=True, timeout=110
+    )
+    assert "RESULT 0o700 0o600 [None, None] k" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,172 @@
+"""Strangers who hold unfinished handshakes, and want a run not to start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from rlinf.scheduler.net import newcomers
+from rlinf.scheduler.net.loop import IOLoop
+from rlinf.scheduler.net.sockets import Listener, connect
+from tests.unit_tests.scheduler.waits import wait_until
+
+SECRET = b"s" * 32
+GREETING = 39
+STRANGER = "127.0.0.2"
+PATIENCE = 60.0
+FOR_EVER = 3600.0
+
+
+def nobody(*_):
+    pass
+
+
+@pytest.fixture
+def listen():
+    """Makes listeners; each has `admitted`, which counts who has joined."""
+    loop = IOLoop()
+    made = []
+
+    def listen(address):
+        admitted = threading.Semaphore(0)
+        listener = Listener(loop, address, SECRET, nobody, nobody, lambda _: admitted.release())
+        listener.admitted = admitted
+        made.append(listener)
+        return listener
+
+    yield listen
+    for listener in made:
+        loop.call_soon(listener.close)
+    loop.stop()
+
+
+@pytest.fixture
+def nobody_is_sent_away(monkeypatch):
+    for name in ("FIRST_BYTE_SECONDS", "PROOF_SECONDS", "SILENT_SECONDS", "BEGUN_SECONDS"):
+        monkeypatch.setattr(newcomers, name, FOR_EVER)
+
+
+def join(listener):
+    connection = connect(IOLoop(), listener.address, SECRET, {"name": "a"}, nobody, nobody)
+    assert listener.admitted.acquire(timeout=PATIENCE)
+    return connection
+
+
+def begin(address, at_end, says=b"\x16"):
+    """Connects from a stranger's address, and begins a proof that it never ends."""
+    sock = socket.create_connection(address[1:], source_address=(STRANGER, 0))
+    at_end.enter_context(sock)
+    sock.settimeout(PATIENCE)
+    with contextlib.suppress(ConnectionError):
+        sock.sendall(says)
+    return sock
+
+
+def hung_up(sock) -> bool:
+    """Whether the listener has closed the connection by now."""
+    sock.setblocking(False)
+    try:
+        while sock.recv(GREETING):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("says", [b"\x16", b""], ids=["begun", "silent"])
+def test_a_member_joins_while_a_stranger_holds_all_places(
+    listen, nobody_is_sent_away, monkeypatch, says
+):
+    """Also while it comes back as often as it likes: there are many more than places."""
+    monkeypatch.setattr(newcomers, "CROWD_SECONDS", 0.05)
+    monkeypatch.setattr(newcomers, "SILENT_SECONDS", 0.05)
+    listener = listen(("tcp", "127.0.0.1", 0))
+    with contextlib.ExitStack() as at_end:
+        for _ in range(3 * newcomers.MOST):
+            begin(listener.address, at_end, says)
+        for _ in range(3):
+            join(listener).close()
+
+
+def test_places_are_kept_for_peers_that_have_proved_themselves(
+    listen, nobody_is_sent_away, monkeypatch
+):
+    monkeypatch.setattr(newcomers, "CROWD_SECONDS", FOR_EVER)
+    listener = listen(("tcp", "127.0.0.1", 0))
+    join(listener).close()
+    with contextlib.ExitStack() as at_end:
+        for _ in range(2 * newcomers.MOST):
+            begin(listener.address, at_end)
+        join(listener).close()
+
+
+def test_whoever_sends_byte_by_byte_has_one_deadline(listen, monkeypatch):
+    monkeypatch.setattr(newcomers, "PROOF_SECONDS", 0.5)
+    listener = listen(("tcp", "127.0.0.1", 0))
+    with contextlib.ExitStack() as at_end:
+        sock = begin(listener.address, at_end)
+        assert len(sock.recv(GREETING, socket.MSG_WAITALL)) == GREETING
+        deadline = time.monotonic() + PATIENCE
+        with pytest.raises(ConnectionError):
+            while time.monotonic() < deadline:
+                sock.sendall(b"\x16")
+                time.sleep(0.05)
+
+
+def test_waiting_strangers_are_bounded(listen, nobody_is_sent_away, monkeypatch):
+    monkeypatch.setattr(newcomers, "CROWD_SECONDS", FOR_EVER)
+    monkeypatch.setattr(newcomers, "MOST", 8)
+    monkeypatch.setattr(newcomers, "_MOST_WAITING", 16)
+    listener = listen(("tcp", "127.0.0.1", 0))
+    with contextlib.ExitStack() as at_end:
+        socks = [begin(listener.address, at_end) for _ in range(100)]
+        places = 8 - int(newcomers.KEPT * 8)
+        wait_until(lambda: sum(map(hung_up, socks)) == 100 - places - 16)
+
+
+FLOOD = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+held, greeted = [], 0
+for _ in range(600):
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(30)
+    sock.connect("\\0" + sys.argv[1])
+    held.append(sock)
+    try:
+        sock.sendall(b"\\x16")
+        greeted += bool(sock.recv(100))
+    except OSError:
+        pass
+print(greeted, flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_other_users_get_no_place_at_a_socket_of_this_machine(listen, nobody_is_sent_away):
+    name = f"rlinf-test-{os.getpid()}"
+    listener = listen(("unix", name))
+    flood = subprocess.Popen(
+        [sys.executable, "-c", FLOOD, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        join(listener).close()
+        assert flood.stdout.readline() == "0\n"
+        assert listener.refused == 600
+        join(listener).close()
+    finally:
+        flood.kill()
+        flood.communicate()
