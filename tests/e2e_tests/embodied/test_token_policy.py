@@ -28,7 +28,7 @@ TINY = [
 ]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_policy_of_tokens_is_cloned_and_then_learns_from_success(runners, tmp_path) -> None:
     demos = tmp_path / "demos"
     words = ["collect.episodes=2", f"collect.save_dir={demos}", "runner.progress=off"]
