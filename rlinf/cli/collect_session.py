@@ -82,7 +82,7 @@ class CollectSession:
         writer = self._resources.enter_context(self._make_writer(env))
         progress = Progress(own.episodes, self._cfg.runner.progress, unit="episode")
         self._resources.callback(progress.close)
-        noise = ActionNoise(env.action_spec, self._levels, self._seed)
+        noise = ActionNoise(env.policy_spec, self._levels, self._seed)
         episodes: list[dict[str, Any]] = []
 
         def save(episode: EpisodeFrames) -> None:
@@ -157,7 +157,7 @@ class CollectSession:
         return expert
 
     def _make_writer(self, env: VectorEnv) -> DatasetWriter:
-        own, spec = self._cfg.collect, env.action_spec
+        own, spec = self._cfg.collect, env.policy_spec
         return DatasetWriter.create(
             self._folder,
             own.fps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,8 +120,8 @@ class ChunkSamples:
         """Return which actions of chunks lie inside of their episode, bool `[n, C]`."""
         return self._places(rows) < self._ends[rows, None]
 
-    def take(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return observations `[n, ...]` each, and actions `[n, C, A]`.
+    def take(self, rows: Tensor) -> tuple[dict[str, Any], Tensor]:
+        """Return observations, tensors `[n, ...]` or n texts each, and actions `[n, C, A]`.
 
         Behind the end of an episode its last action is repeated; see `valid`.
 

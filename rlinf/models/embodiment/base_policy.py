@@ -135,6 +135,11 @@ class BasePolicy(nn.Module, ABC):
         return 0
 
     @property
+    def cloned_by_likelihood(self) -> bool:
+        """Whether `sft_forward` returns errors without a gradient, as those of choices are."""
+        return self.action_range.choices is not None
+
+    @property
     def q_head_type(self) -> str:
         """How the Q-functions are made: `default`, or `crossq` if normalised over the batch."""
         return "default"

@@ -52,6 +52,8 @@ class PolicyExpert(Expert):
             may have acted since the last one.
     """
 
+    is_policy = True
+
     def __init__(
         self,
         policy: BasePolicy,
@@ -61,7 +63,7 @@ class PolicyExpert(Expert):
         seed: int,
         replans: bool = False,
     ) -> None:
-        super().__init__(env.cfg, env.action_spec, num_envs=env.num_envs, seed=seed)
+        super().__init__(env.cfg, env.policy_spec, num_envs=env.num_envs, seed=seed)
         self._policy, self._sample, self._replans = policy.eval(), sample, replans
         policy.set_generator(torch.Generator().manual_seed(seed))
         takes = inspect.signature(policy.predict_action_batch).parameters

@@ -12,6 +12,8 @@ def test_the_built_in_types():
         "mlp_policy",
         "cnn_policy",
         "flow_policy",
+        "openvla",
+        "openvla_oft",
         "mlp_reward_model",
         "cnn_reward_model",
         "qwen2.5",
@@ -19,7 +21,8 @@ def test_the_built_in_types():
         "llama",
         "hf_causal_lm",
     ]
-    assert SupportedModel.names("embodied") == ["mlp_policy", "cnn_policy", "flow_policy"]
+    policies = ["mlp_policy", "cnn_policy", "flow_policy", "openvla", "openvla_oft"]
+    assert SupportedModel.names("embodied") == policies
     assert SupportedModel.names("reward") == ["mlp_reward_model", "cnn_reward_model"]
     assert get_supported_model("Qwen3").category == "reasoning"
     assert SupportedModel.find("gpt") is None

@@ -12,6 +12,7 @@ from rlinf.algorithms.aggregation import LossNorm
 from rlinf.algorithms.imitation import cloning_loss, given_loss
 from rlinf.algorithms.metrics import Metric
 from rlinf.data.demonstrations.sampling import ChunkSamples
+from rlinf.data.embodied_messages import tensors_of
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 
 
@@ -51,20 +52,16 @@ class CloningTask:
 
     def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
-        out = self._engine.forward(**self._arguments(rows))
-        # Choices differ or do not: such errors have no gradient.
-        differ = "errors" in out and not out["errors"].requires_grad
-        return self._loss_of(out, rows, norm, differ)
+        return self._loss_of(self._engine.forward(**self._arguments(rows)), rows, norm)
 
     @torch.no_grad()
     def mean_loss(self) -> float:
         """Return the loss on all samples, without gradients and augmentations."""
         rows = torch.arange(self.num_samples)
-        differ = self._engine.model.action_range.choices is not None
         norm, total = self.norm(rows, None), 0.0
         for piece in self.split(rows):
             out = self._engine.infer(**self._arguments(piece), augment=False)
-            total += float(self._loss_of(out, piece, norm, differ)[0])
+            total += float(self._loss_of(out, piece, norm)[0])
         return total
 
     def _arguments(self, rows: Tensor) -> dict[str, Any]:
@@ -73,13 +70,13 @@ class CloningTask:
         drawn = {} if self._noise is None else {"noise": self._noise[rows].to(device)}
         return {
             "forward_type": "sft",
-            "observations": {name: value.to(device) for name, value in obs.items()},
+            "observations": obs | {name: x.to(device) for name, x in tensors_of(obs).items()},
             "actions": actions.to(device),
             **drawn,
         }
 
     def _loss_of(
-        self, out: dict[str, Tensor], rows: Tensor, norm: LossNorm, differ: bool
+        self, out: dict[str, Tensor], rows: Tensor, norm: LossNorm
     ) -> tuple[Tensor, dict[str, Metric]]:
         valid = self._samples.valid(self._rows[rows]).to(self._engine.device)
         if "losses" in out:
@@ -89,5 +86,5 @@ class CloningTask:
             logprobs=out["logprobs"],
             loss_mask=valid,
             norm=norm,
-            use_logprobs=self._loss == "nll" or differ,
+            use_logprobs=self._loss == "nll" or self._engine.model.cloned_by_likelihood,
         )
