@@ -12,8 +12,10 @@ from rlinf.runners.offline_runner import OfflineRunner
 from rlinf.runners.players import launch_players
 from rlinf.runners.restarts import WORKERS, run_with_restarts
 from rlinf.runners.run_folder import run_folder
+from rlinf.runners.sft_runner import SFTRunner
 from rlinf.scheduler import Cluster, HybridComponentPlacement
 from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
+from rlinf.workers.actor.imitation.sft_worker import FSDPVlaSftWorker
 
 
 @hydra.main(version_base="1.3", config_path="config", config_name="metaworld_bc_mlp")
@@ -27,18 +29,21 @@ def main(cfg: DictConfig) -> None:
 def train(cfg: DictConfig) -> None:
     """Launch the groups and run the training loop."""
     cfg = resolve_acting(cfg)
+    supervised = cfg.runner.task_type == "sft"
+    actor_cls = FSDPVlaSftWorker if supervised else EmbodiedFSDPActor
+    runner_cls = SFTRunner if supervised else OfflineRunner
     logs = str(run_folder(cfg) / WORKERS)
     trace = cfg.runner.trace
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
         component_placement = HybridComponentPlacement(cfg, cluster)
         with cluster.launch_together():
-            actor_group = EmbodiedFSDPActor.create_group(cfg).launch(
+            actor_group = actor_cls.create_group(cfg).launch(
                 cluster,
                 name=cfg.actor.group_name,
                 placement_strategy=component_placement.get_strategy("actor"),
             )
             rollout_group, env_group = launch_players(cfg, cluster, component_placement)
-        runner = OfflineRunner(cfg=cfg, actor=actor_group, rollout=rollout_group, env=env_group)
+        runner = runner_cls(cfg=cfg, actor=actor_group, rollout=rollout_group, env=env_group)
         runner.init_workers()
         runner.run()
 

@@ -28,14 +28,7 @@ def cloning_loss(
         norm: Counts of the global batch; None when this micro-batch is all of it.
         use_logprobs: Use log-probabilities; else errors.
     """
-    chunks = loss_mask.shape[1]
-    parts = Aggregator(
-        loss_mask.to(errors.dtype),
-        ndim=3,
-        loss_mask=loss_mask,
-        loss_agg_func="token-mean",
-        norm=norm,
-    )
+    chunks, parts = loss_mask.shape[1], _over_actions(loss_mask, errors, norm)
     shaped = {
         "errors": parts.clean(errors.unflatten(1, (chunks, -1)), "errors"),
         "logprobs": parts.clean(logprobs.unflatten(1, (chunks, -1)), "logprobs"),
@@ -47,3 +40,29 @@ def cloning_loss(
         "actor/logprob": parts.mean_metric(shaped["logprobs"]),
     }
     return parts.loss(term), metrics
+
+
+def given_loss(
+    losses: Tensor, loss_mask: Tensor, norm: LossNorm | None = None
+) -> tuple[Tensor, dict[str, Metric]]:
+    """Return this micro-batch's share of the mean, over valid actions, of a policy's own losses.
+
+    Args:
+        losses: What the policy makes of each number of the actions of the data, `[n, C*A]`.
+        loss_mask: Which actions are valid, bool `[n, C]`.
+        norm: Counts of the global batch; None when this micro-batch is all of it.
+    """
+    parts = _over_actions(loss_mask, losses, norm)
+    term = parts.clean(losses.unflatten(1, (loss_mask.shape[1], -1)), "losses")
+    return parts.loss(term), {"actor/loss": parts.loss_metric(term)}
+
+
+def _over_actions(loss_mask: Tensor, like: Tensor, norm: LossNorm | None) -> Aggregator:
+    """Return what takes means over the valid actions `[n, C]` of terms `[n, C, A]`."""
+    return Aggregator(
+        loss_mask.to(like.dtype),
+        ndim=3,
+        loss_mask=loss_mask,
+        loss_agg_func="token-mean",
+        norm=norm,
+    )

@@ -15,6 +15,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from rlinf.config.env_plugins import is_folder
+from rlinf.config.task_types import FROM_DATA
 from rlinf.data.collect.collector import Collected, Collector, NotEnoughEpisodes
 from rlinf.data.collect.noise import ActionNoise
 from rlinf.data.collect.recording import EpisodeFrames, dataset_features
@@ -81,7 +82,7 @@ class CollectSession:
         writer = self._resources.enter_context(self._make_writer(env))
         progress = Progress(own.episodes, self._cfg.runner.progress, unit="episode")
         self._resources.callback(progress.close)
-        noise = ActionNoise(env.action_spec, self._levels, self._seed)
+        noise = ActionNoise(env.policy_spec, self._levels, self._seed)
         episodes: list[dict[str, Any]] = []
 
         def save(episode: EpisodeFrames) -> None:
@@ -156,7 +157,7 @@ class CollectSession:
         return expert
 
     def _make_writer(self, env: VectorEnv) -> DatasetWriter:
-        own, spec = self._cfg.collect, env.action_spec
+        own, spec = self._cfg.collect, env.policy_spec
         return DatasetWriter.create(
             self._folder,
             own.fps,
@@ -197,7 +198,7 @@ class CollectSession:
         if found.dropped:
             print(f"left out because of a NaN: {found.dropped}")
         print(f"look at it: python -m rlinf.data.lerobot info {self._folder}")
-        if self._cfg.runner.task_type in ("offline", "reward_model"):
+        if self._cfg.runner.task_type in FROM_DATA:
             print(f"learn from it: rlinf train {self._name} data.train_data_paths=[{self._folder}]")
 
 

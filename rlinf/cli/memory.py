@@ -102,10 +102,12 @@ class _Rollout:
         except ValueError as error:
             raise CannotPredict(str(error)) from error
         rows = 2
-        obs = {
+        obs: dict[str, Any] = {
             key: torch.empty((rows, *shape), dtype=dtype, device="meta")
             for key, (shape, dtype) in observations.items()
         }
+        if spec.instructions:
+            obs["task_descriptions"] = list(spec.instructions[:1]) * rows
         try:
             with torch.device("meta"):
                 _, result = model.predict_action_batch(obs)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from rlinf.config import Problem
 from rlinf.config.env_plugins import is_folder
+from rlinf.config.task_types import FROM_DATA
 
 
 class _Kind(NamedTuple):
@@ -64,7 +65,7 @@ def missing_files(cfg: dict[str, Any]) -> list[Problem]:
     Args:
         cfg: a whole config, plain data.
     """
-    from_episodes = (cfg.get("runner") or {}).get("task_type") in ("offline", "reward_model")
+    from_episodes = (cfg.get("runner") or {}).get("task_type") in FROM_DATA
     kinds = _KINDS | {"train_data_paths": _DEMONSTRATIONS} if from_episodes else _KINDS
     return list(_missing(cfg, "", kinds))
 

@@ -10,6 +10,7 @@ ENTRY_SCRIPTS = {
     "workers": "examples/workers/main.py",
     "embodied": "examples/embodiment/train_embodied_agent.py",
     "offline": "examples/embodiment/train_offline.py",
+    "sft": "examples/embodiment/train_offline.py",
     "reward_model": "examples/embodiment/train_reward_model.py",
     "reasoning": "examples/reasoning/main_grpo.py",
     "reasoning_eval": "examples/reasoning/main_grpo.py",

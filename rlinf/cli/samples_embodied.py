@@ -64,7 +64,7 @@ def _first_step(cfg: Any, env: Any) -> dict[str, Any]:
     if "noise" in inspect.signature(policy.predict_action_batch).parameters:
         from rlinf.models.embodiment.noise import EnvNoise
 
-        width = policy.num_action_chunks * policy.action_dim
+        width = policy.noise_width
         noise["noise"] = EnvNoise(cfg.runner.seed, [0], width).at(0)
     actions, result = policy.predict_action_batch(obs, **noise)
     inputs = dict(result["forward_inputs"])
@@ -78,9 +78,9 @@ def _first_step(cfg: Any, env: Any) -> dict[str, Any]:
         "normalizer": _normalizer(policy),
         "weights": weights,
         "action_space": {
-            "low": _bounds(env.action_spec.low),
-            "high": _bounds(env.action_spec.high),
-            "choices": None if env.action_spec.choices is None else list(env.action_spec.choices),
+            "low": _bounds(env.policy_spec.low),
+            "high": _bounds(env.policy_spec.high),
+            "choices": None if env.policy_spec.choices is None else list(env.policy_spec.choices),
         },
         "actions_per_chunk": policy.num_action_chunks,
         "action": {

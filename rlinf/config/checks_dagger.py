@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rlinf.config.checks import CheckContext, cross_check
 from rlinf.config.env_plugins import UnknownName, is_folder, require_name
 from rlinf.config.errors import Problem
+from rlinf.config.task_types import OFFLINE
 
 
 @cross_check(("embodied",))
@@ -33,7 +34,7 @@ def dagger_has_labels(context: CheckContext) -> Iterator[Problem]:
         yield Problem(path, own.gate_release, message, "lower it: nearer is handed back")
 
 
-@cross_check(("embodied", "offline"))
+@cross_check(("embodied", *OFFLINE))
 def experts_are_known(context: CheckContext) -> Iterator[Problem]:
     """Experts and gates are registered; the folder of a policy is found where it is read."""
     cfg = context.cfg

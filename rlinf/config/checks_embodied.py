@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rlinf.config.acting import ACTS_IN_ENV, placed_alike
 from rlinf.config.arithmetic import embodied_batch, learns_from_replay
+from rlinf.config.builtin import WITHOUT_KEYS
 from rlinf.config.checks import (
     CheckContext,
     cross_check,
@@ -14,9 +15,10 @@ from rlinf.config.checks import (
     share_divisor,
 )
 from rlinf.config.errors import ABSENT, Problem
+from rlinf.config.task_types import OFFLINE
 
 EMBODIED = ("embodied",)
-ACTING = (*EMBODIED, "offline")
+ACTING = (*EMBODIED, *OFFLINE)
 """Tasks whose policies act in envs, if only to be evaluated."""
 _UNGROUPED = ("gae", "raw", "reinpp")
 """Advantages that do not compare the members of a group; reinpp does with its baseline."""
@@ -82,6 +84,16 @@ def values_go_with_rewards(context: CheckContext) -> Iterator[Problem]:
         message = f"must be that of algorithm.reward_type, {algorithm.reward_type}"
         hint = f"set it to {algorithm.reward_type}, or change algorithm.reward_type"
         yield Problem("actor.model.value_type", model.value_type, message, hint)
+
+
+@cross_check(EMBODIED)
+def flow_has_chance(context: CheckContext) -> Iterator[Problem]:
+    """A policy loss compares probabilities; a flow without noise has none."""
+    method = context.cfg.actor.model.get("noise_method")
+    by_probability = context.cfg.algorithm.loss_type.lower() in WITHOUT_KEYS["loss"]
+    if method == "flow_ode" and by_probability and not context.cfg.runner.only_eval:
+        message = "has no noise, so that there are no log-probabilities to learn from"
+        yield Problem("actor.model.noise_method", method, message, "use flow_sde")
 
 
 @cross_check(EMBODIED)

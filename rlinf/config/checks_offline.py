@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from rlinf.config.builtin import MODULES, WITHOUT_KEYS
 from rlinf.config.checks import CheckContext, cross_check, divides, share_divisor
 from rlinf.config.errors import ABSENT, Problem
+from rlinf.config.task_types import FROM_DATA, OFFLINE
 
-OFFLINE = ("offline",)
-FROM_DATA = (*OFFLINE, "reward_model")
-_IQL = "offline_iql"
+_BC, _IQL = "embodied_bc", "offline_iql"
 _REWARD_MODEL = "reward_model"
 
 
@@ -25,13 +24,13 @@ def has_envs_to_evaluate_in(context: CheckContext) -> Iterator[Problem]:
 @cross_check(OFFLINE)
 def learns_from_data(context: CheckContext) -> Iterator[Problem]:
     """A loss on rollouts has nothing to learn from."""
-    name = context.cfg.algorithm.loss_type
+    name, task = context.cfg.algorithm.loss_type, context.cfg.runner.task_type
     if name.lower() in WITHOUT_KEYS["loss"]:
-        message = "learns from rollouts, and runner.task_type offline has none"
+        message = f"learns from rollouts, and runner.task_type {task} has none"
         hint = "use embodied_bc or offline_iql, or runner.task_type: embodied"
         yield Problem("algorithm.loss_type", name, message, hint)
     if name.lower() == _REWARD_MODEL:
-        message = "trains a reward model, and runner.task_type offline trains a policy"
+        message = f"trains a reward model, and runner.task_type {task} trains a policy"
         hint = "set runner.task_type: reward_model, as metaworld_reward_model_mlp does"
         yield Problem("algorithm.loss_type", name, message, hint)
 
@@ -46,11 +45,31 @@ def trains_a_reward_model(context: CheckContext) -> Iterator[Problem]:
         yield Problem("algorithm.loss_type", name, message, f"leave it out; it is {_REWARD_MODEL}")
 
 
+@cross_check(("sft",))
+def is_supervised(context: CheckContext) -> Iterator[Problem]:
+    """Supervised training has the actions of the data as labels, and no rewards."""
+    name = context.cfg.algorithm.loss_type
+    if name.lower() == _IQL:
+        message = "learns from rewards, and runner.task_type sft is supervised training"
+        hint = "set runner.task_type: offline, or use embodied_bc"
+        yield Problem("algorithm.loss_type", name, message, hint)
+
+
+@cross_check(OFFLINE)
+def weighs_each_folder(context: CheckContext) -> Iterator[Problem]:
+    """There is one weight for each dataset."""
+    data = context.cfg.data
+    given, folders = data.train_data_weights, len(data.train_data_paths)
+    if given is not None and len(given) != folders:
+        message = f"has {len(given)} numbers, and data.train_data_paths has {folders} folders"
+        yield Problem("data.train_data_weights", list(given), message, "give each folder one")
+
+
 @cross_check(("embodied",))
 def learns_from_rollouts(context: CheckContext) -> Iterator[Problem]:
     """Learners from data take no rollouts."""
     name = context.cfg.algorithm.loss_type
-    task = {"embodied_bc": "offline", _IQL: "offline", _REWARD_MODEL: _REWARD_MODEL}
+    task = {_BC: "offline", _IQL: "offline", _REWARD_MODEL: _REWARD_MODEL}
     if name.lower() in task:
         message = "learns from data.train_data_paths, and runner.task_type embodied has no data"
         hint = f"set runner.task_type: {task[name.lower()]}"

@@ -61,6 +61,9 @@ class SupportedModel:
 for _name, _category in (
     ("mlp_policy", "embodied"),
     ("cnn_policy", "embodied"),
+    ("flow_policy", "embodied"),
+    ("openvla", "embodied"),
+    ("openvla_oft", "embodied"),
     ("mlp_reward_model", "reward"),
     ("cnn_reward_model", "reward"),
     ("qwen2.5", "reasoning"),

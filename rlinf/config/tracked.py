@@ -79,7 +79,7 @@ def _plain(node: Any) -> Any:
     return value if type(value) in _PLAIN else _UNKNOWN
 
 
-_OF_COLLECT = {"offline": ("env.train.",), "reward_model": ("env.",)}
+_OF_COLLECT = {"offline": ("env.train.",), "sft": ("env.train.",), "reward_model": ("env.",)}
 """By task type, sections of envs that only `rlinf collect` reads, as it does `collect` itself."""
 
 

@@ -1,11 +1,12 @@
-"""Turns what a policy outputs into what an env takes, from what both sides declare.
+"""Turns what a policy outputs into what an env takes and back, from what both sides declare.
 
-A policy declares an `ActionConvention`, an env an `ActionSpec`; nothing here knows a model or an
-env by name.
+The actions of a policy have an `ActionConvention` (`env.train.action_convention`), those of an env
+an `ActionSpec`; nothing here knows a model or an env by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,11 +125,27 @@ class ActionConvention:
             policy with position, rotation and gripper drives an arm without rotation by
             `(0, 1, 2, 6)`.
         gripper: Entry, counted after `layout`, that moves a gripper; it is translated to the env's.
+        dim: Entries of an action of the policy; None is as many as `layout` needs, or the env has.
     """
 
     units: str = "env"
     layout: tuple[int, ...] = ()
     gripper: Gripper | None = None
+    dim: int | None = None
+
+    @classmethod
+    def from_cfg(cls, cfg: Mapping[str, Any] | None) -> ActionConvention | None:
+        """Read the key `action_convention` of an env section; None if that is null."""
+        if cfg is None:
+            return None
+        given = dict(cfg)
+        gripper = given.get("gripper")
+        given["gripper"] = None if gripper is None else Gripper(**gripper)
+        return cls(**given | {"layout": tuple(given.get("layout") or ())})
+
+    def size(self, spec: ActionSpec) -> int:
+        """Return the entries of an action of the policy."""
+        return self.dim or max((index + 1 for index in self.layout), default=spec.dim)
 
     def __post_init__(self) -> None:
         """Refuse units that nobody defined."""
@@ -187,6 +204,52 @@ def prepare_actions(
     return result.astype(spec.dtype, copy=False)
 
 
+def policy_spec(spec: ActionSpec, convention: ActionConvention | None) -> ActionSpec:
+    """Return the actions of an env as its policy gives them.
+
+    Args:
+        spec: What the env takes.
+        convention: What the policy gives; None is the same.
+    """
+    if convention is None:
+        return spec
+    size = convention.size(spec)
+    low, high = np.full(size, -1.0), np.full(size, 1.0)
+    places = list(convention.layout or range(spec.dim))
+    if convention.units == "env":
+        low[places], high[places] = spec.low, spec.high
+    if convention.gripper and spec.gripper:
+        own, place = convention.gripper, places[convention.gripper.index]
+        low[place], high[place] = sorted((own.opened, own.closed))
+    return ActionSpec.box(low, high)
+
+
+def restore_actions(
+    actions: Any, spec: ActionSpec, convention: ActionConvention | None
+) -> np.ndarray:
+    """Convert actions of an env to those of its policy; `prepare_actions` brings them back.
+
+    Args:
+        actions: In the units of the env, `[..., A]`.
+        spec: What the env takes.
+        convention: What the policy gives.
+
+    Returns:
+        `[..., A']`; entries that the env does not take are 0.
+    """
+    actions = np.asarray(actions)
+    if convention is None:
+        return actions
+    own = np.array(actions, dtype=np.float32)
+    if convention.units == "unit":
+        own = _shrink(own, spec)
+    if convention.gripper and spec.gripper:
+        _translate_gripper(actions, own, spec.gripper, convention.gripper)
+    result = np.zeros((*actions.shape[:-1], convention.size(spec)), np.float32)
+    result[..., list(convention.layout or range(spec.dim))] = own
+    return result
+
+
 def _to_numpy(actions: Any) -> np.ndarray:
     if hasattr(actions, "detach"):
         actions = actions.detach().float().cpu().numpy()
@@ -203,10 +266,20 @@ def _stretch(actions: np.ndarray, spec: ActionSpec) -> np.ndarray:
     return ((low + high) / 2 + actions * ((high - low) / 2)).astype(np.float32)
 
 
+def _shrink(actions: np.ndarray, spec: ActionSpec) -> np.ndarray:
+    """Undo `_stretch`; a choice becomes the middle of its part."""
+    if spec.choices is not None:
+        counts = np.array(spec.choices, np.float32)
+        return ((actions - spec.low + 0.5) / counts * 2 - 1).astype(np.float32)
+    bounded = np.isfinite(spec.low) & np.isfinite(spec.high)
+    low, high = np.where(bounded, spec.low, -1), np.where(bounded, spec.high, 1)
+    return ((actions - (low + high) / 2) / ((high - low) / 2)).astype(np.float32)
+
+
 def _translate_gripper(
-    actions: np.ndarray, result: np.ndarray, policy: Gripper, env: Gripper
+    actions: np.ndarray, result: np.ndarray, given: Gripper, wanted: Gripper
 ) -> None:
-    openness = (actions[..., policy.index] - policy.closed) / (policy.opened - policy.closed)
-    if policy.binary or env.binary:
+    openness = (actions[..., given.index] - given.closed) / (given.opened - given.closed)
+    if given.binary or wanted.binary:
         openness = (openness > 0.5).astype(np.float32)
-    result[..., env.index] = env.closed + openness * (env.opened - env.closed)
+    result[..., wanted.index] = wanted.closed + openness * (wanted.opened - wanted.closed)

@@ -66,6 +66,11 @@ class Adapter(abc.ABC):
         """Names of the tasks that it has, for reports; one unless the adapter says otherwise."""
         return [str(option(self.cfg, "id", self.options.env_type))]
 
+    @property
+    def instructions(self) -> list[str]:
+        """Texts of the tasks, in their order; empty if they are not known beforehand."""
+        return []
+
     def task_states(self, task: int) -> Sequence[int]:
         """Return the reset states of a task; asked only where there is a list of them."""
         return range(self.num_reset_states or 0)
@@ -108,6 +113,14 @@ class Adapter(abc.ABC):
 
     def _draw_images(self, slots: Sequence[int], images: dict) -> None:  # noqa: B027
         """Write the rows of `rendered_keys`."""
+
+    def expert_obs(self, obs: dict[str, Any]) -> dict[str, Any]:
+        """Return the present observations as scripted experts see them: with nothing hidden.
+
+        Args:
+            obs: What the policy sees.
+        """
+        return obs
 
     def _describe(self, slot: int) -> str:
         """Say in words what is to be done in a slot."""

@@ -12,17 +12,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
+from rlinf.envs.action_utils import (
+    ActionConvention,
+    ActionSpec,
+    policy_spec,
+    prepare_actions,
+    restore_actions,
+)
 from rlinf.envs.adapter import Adapter
 from rlinf.envs.episodes import EpisodeTotals
 from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError, StateNotSupported
 from rlinf.envs.fixed_episodes import EpisodePlan, EpisodeQueue, FixedEpisode
 from rlinf.envs.guard import bad_action, find_not_finite
-from rlinf.envs.options import VectorEnvOptions
+from rlinf.envs.options import VectorEnvOptions, option
 from rlinf.envs.reset_plan import ResetPlan
 from rlinf.envs.starts import NEVER, Start
 from rlinf.envs.step_result import StepResult
@@ -104,6 +112,8 @@ class VectorEnv(Adapter):
         self._plan = ResetPlan(
             self.options, num_envs, seed_offset, total_num_processes, self.num_reset_states
         )
+        convention = option(cfg, "action_convention")
+        self._convention = ActionConvention.from_cfg(convention)
         self._tasks = TaskTable(
             self.task_names, None if self.num_reset_states is None else self.task_states
         )
@@ -135,6 +145,15 @@ class VectorEnv(Adapter):
         """
         if self._task_draw is not None:
             self._task_draw.set_weights(weights)
+
+    @cached_property
+    def policy_spec(self) -> ActionSpec:
+        """The actions that `step` takes: the env's own, or as `action_convention` says."""
+        return policy_spec(self.action_spec, self._convention)
+
+    def policy_actions(self, actions: Any) -> Any:
+        """Return actions of the env, `[..., A]`, as a policy would have given them."""
+        return restore_actions(actions, self.action_spec, self._convention)
 
     @property
     def has_work(self) -> bool:
@@ -407,7 +426,7 @@ class VectorEnv(Adapter):
             flag[slot], done[slot] = True, action
         return {
             "intervene_flag": torch.from_numpy(flag),
-            "intervene_action": torch.from_numpy(done),
+            "intervene_action": torch.from_numpy(self.policy_actions(done)),
         }
 
     @property
@@ -506,7 +525,7 @@ class VectorEnv(Adapter):
 
     def _check_actions(self, actions: Any, ndim: int) -> np.ndarray:
         actions = actions.numpy(force=True) if torch.is_tensor(actions) else np.asarray(actions)
-        dim, wanted = self.action_spec.dim, "[envs, chunk, dim]" if ndim == 3 else "[envs, dim]"
+        dim, wanted = self.policy_spec.dim, "[envs, chunk, dim]" if ndim == 3 else "[envs, dim]"
         if actions.ndim != ndim or len(actions) != self.num_envs or actions.shape[-1] != dim:
             raise ValueError(
                 f"actions have shape {list(actions.shape)}; expected {wanted} with "
@@ -518,6 +537,11 @@ class VectorEnv(Adapter):
             step = int(self._totals.length[slot]) + 1
             raise self._error(slot, step, reason, "look at the policy", NotFiniteError)
         spec = self.action_spec
+        if self._convention is not None:
+            chunks = actions if ndim == 3 else actions[:, None]
+            return prepare_actions(chunks, spec, self._convention).reshape(
+                *actions.shape[:-1], spec.dim
+            )
         return actions if spec.choices is None else spec.as_choices(actions, self._live)
 
     def _error(

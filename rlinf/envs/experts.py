@@ -35,9 +35,12 @@ class Expert(ABC):
 
     Attributes:
         realtime: A person has to keep up: whoever asks keeps to the rate of the dataset.
+        is_policy: It sees what policies see, and its actions are theirs (`VectorEnv.policy_spec`);
+            else nothing is hidden from it, and its actions are those of the env.
     """
 
     realtime: ClassVar[bool] = False
+    is_policy: ClassVar[bool] = False
 
     def __init__(
         self, cfg: Any, action_spec: ActionSpec, *, num_envs: int = 1, seed: int = 0

@@ -51,7 +51,8 @@ def load_weights(model: nn.Module, path: str) -> str:
 
     Args:
         model: as for `load_initial_weights`.
-        path: where they are. Value and Q-functions may be missing there, or be too many.
+        path: where they are. Value and Q-functions, and networks of exploration noise, may be
+            missing there, or be too many.
 
     Returns:
         Which of them begin afresh, in words; empty if none do.
@@ -78,7 +79,7 @@ def load_weights(model: nn.Module, path: str) -> str:
 
 
 def _without_heads(model: nn.Module, found: TensorSource, own: dict[str, Tensor]) -> list[str]:
-    """Return the weights of value and Q-functions if there are none of them in a source at all.
+    """Return the weights of heads that a source has nothing of at all.
 
     What was trained without them, by behaviour cloning for instance, is still the policy that a
     training with them begins with; they begin afresh.
@@ -91,8 +92,8 @@ def _without_heads(model: nn.Module, found: TensorSource, own: dict[str, Tensor]
 
 
 def _heads(model: nn.Module) -> list[Callable[[str], bool]]:
-    """Return what tells whether a weight is one of a value, or of a Q-function."""
-    names = ("is_value_parameter", "is_q_parameter")
+    """Return what tells whether a weight is one of a value, of a Q-function, or of noise."""
+    names = ("is_value_parameter", "is_q_parameter", "is_noise_parameter")
     return [getattr(model, name) for name in names if hasattr(model, name)]
 
 

@@ -18,7 +18,7 @@ def require_datasets(cfg: Any) -> None:
     Workers on other machines may see other folders, so only runs on one machine are looked at.
 
     Args:
-        cfg: checked configuration of task type `offline` or `reward_model`.
+        cfg: checked configuration of task type `offline`, `sft` or `reward_model`.
 
     Raises:
         SystemExit: says what is missing and how to make it.
@@ -27,7 +27,7 @@ def require_datasets(cfg: Any) -> None:
     if not learner.offline:
         raise SystemExit(
             f"error: algorithm.loss_type {cfg.algorithm.loss_type} learns from rollouts, and "
-            "runner.task_type offline has none; use embodied_bc or offline_iql, or "
+            f"runner.task_type {cfg.runner.task_type} has none; use embodied_bc or offline_iql, or "
             "runner.task_type: embodied"
         )
     if cfg.cluster.num_nodes > 1 or cfg.runner.only_eval:

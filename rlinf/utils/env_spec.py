@@ -26,6 +26,7 @@ class EnvSpec:
         action_choices: Number of choices for each number of an action, which are the whole numbers
             from `action_low` (0 if that is not given); None if they are real numbers.
         tasks: Names of the tasks of the training envs; empty where there are no such envs.
+        instructions: What the envs tell a policy to do, a text per task; empty if nothing.
     """
 
     obs_dim: int | None = None
@@ -36,6 +37,7 @@ class EnvSpec:
     train_steps: int | None = None
     action_choices: tuple[int, ...] | None = None
     tasks: tuple[str, ...] = ()
+    instructions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Bring bounds and shapes into tuples and check that they fit each other."""

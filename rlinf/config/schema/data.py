@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -45,7 +45,7 @@ class EpisodeDataConfig(Section):
     """Episodes to learn from."""
 
     train_data_paths: list[str] = Field(
-        ..., min_length=1, description="Folders of LeRobot datasets (offline)."
+        ..., min_length=1, description="Folders of LeRobot datasets (offline, sft, reward_model)."
     )
     max_episodes: Int | None = Field(
         None, gt=0, description="Learn from so many episodes, the first ones; null is all."
@@ -62,6 +62,23 @@ class OfflineDataConfig(EpisodeDataConfig):
 
     only_success: bool = Field(
         False, description="Learn only from episodes that solved their task."
+    )
+    train_data_weights: list[Annotated[Float, Field(gt=0)]] | None = Field(
+        None,
+        description="Weight of each folder of train_data_paths: its share of the samples, whatever "
+        "its size; null weighs all frames alike.",
+    )
+
+
+class SFTDataConfig(OfflineDataConfig):
+    """Episodes to be trained on, and some to be compared with."""
+
+    held_out_ratio: Float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of the episodes that are not learned from, drawn by runner.seed: each "
+        "evaluation has the loss on them.",
     )
 
 

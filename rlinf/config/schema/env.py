@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,34 @@ class StartSamplerConfig(Section):
 
     type: str = Field(
         "uniform", description="Registered start sampler: uniform, weighted, failure_rate, ..."
+    )
+
+
+class GripperConfig(Section):
+    """How one number of an action opens and closes a gripper."""
+
+    index: Int = Field(-1, description="Which number, counted in layout; -1 is the last.")
+    opened: Float = Field(1.0, description="Value that opens it.")
+    closed: Float = Field(-1.0, description="Value that closes it.")
+    binary: bool = Field(False, description="Only these two are meant: the nearer one counts.")
+
+
+class ActionConventionConfig(Section):
+    """Actions as the policy gives them, where these are not those of the env."""
+
+    units: Literal["env", "unit"] = Field(
+        "env", description="The env's own units, or -1 to 1 for the env's range."
+    )
+    layout: list[Annotated[Int, Field(ge=0)]] = Field(
+        default_factory=list,
+        description="Which numbers of the policy's action the env gets, in its order; empty is "
+        "all. [0, 1, 2, 6] drives an arm that does not turn by position, rotation and gripper.",
+    )
+    gripper: GripperConfig | None = Field(
+        None, description="The number that moves a gripper; it is translated to the env's."
+    )
+    dim: Int | None = Field(
+        None, gt=0, description="Numbers of the policy's action; null is as layout or env say."
     )
 
 
@@ -69,6 +97,9 @@ class EnvConfig(Section):
     reward_coef: Float = Field(1.0, description="Factor on the env's reward.")
     use_rel_reward: bool = Field(
         False, description="Reward the change of the env's reward since the last step."
+    )
+    action_convention: ActionConventionConfig | None = Field(
+        None, description="Actions as the policy gives them; null is as the env takes them."
     )
     enable_offload: bool = Field(False, description="Free the env's device while others use it.")
     max_restarts: Int = Field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -24,7 +24,12 @@ from rlinf.config.schema.algorithm import (
 from rlinf.config.schema.base import Section
 from rlinf.config.schema.cluster import ClusterConfig
 from rlinf.config.schema.collect import CollectConfig
-from rlinf.config.schema.data import DataConfig, OfflineDataConfig, RewardModelDataConfig
+from rlinf.config.schema.data import (
+    DataConfig,
+    OfflineDataConfig,
+    RewardModelDataConfig,
+    SFTDataConfig,
+)
 from rlinf.config.schema.env import EnvSection
 from rlinf.config.schema.inference import InferenceConfig, ReferenceConfig
 from rlinf.config.schema.reward import EmbodiedRewardConfig, RewardConfig
@@ -90,6 +95,22 @@ class Task:
         return filled
 
 
+_OFFLINE = Task(
+    required={
+        "cluster": ClusterConfig,
+        "runner": OfflineRunnerConfig,
+        "algorithm": OfflineAlgorithmConfig,
+        "data": OfflineDataConfig,
+        "env": EnvSection,
+        "rollout": EmbodiedRolloutConfig,
+        "actor": EmbodiedActorConfig,
+    },
+    used={"weight_syncer": WeightSyncerConfig},
+    optional={"collect": CollectConfig},
+    components=("actor", "env", "rollout"),
+    model_category="embodied",
+)
+
 TASKS: dict[str, Task] = {
     "workers": Task(
         required={"runner": RunnerConfig},
@@ -110,21 +131,8 @@ TASKS: dict[str, Task] = {
         components=("actor", "env", "rollout"),
         model_category="embodied",
     ),
-    "offline": Task(
-        required={
-            "cluster": ClusterConfig,
-            "runner": OfflineRunnerConfig,
-            "algorithm": OfflineAlgorithmConfig,
-            "data": OfflineDataConfig,
-            "env": EnvSection,
-            "rollout": EmbodiedRolloutConfig,
-            "actor": EmbodiedActorConfig,
-        },
-        used={"weight_syncer": WeightSyncerConfig},
-        optional={"collect": CollectConfig},
-        components=("actor", "env", "rollout"),
-        model_category="embodied",
-    ),
+    "offline": _OFFLINE,
+    "sft": replace(_OFFLINE, required={**_OFFLINE.required, "data": SFTDataConfig}),
     "reward_model": Task(
         required={
             "cluster": ClusterConfig,

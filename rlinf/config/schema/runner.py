@@ -10,7 +10,9 @@ from pydantic import AfterValidator, Field
 
 from rlinf.config.schema.base import Float, Int, Section
 
-TaskType = Literal["workers", "embodied", "offline", "reward_model", "reasoning", "reasoning_eval"]
+TaskType = Literal[
+    "workers", "embodied", "offline", "sft", "reward_model", "reasoning", "reasoning_eval"
+]
 Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
 
 
@@ -189,7 +191,7 @@ class DataRunnerConfig(TrainingRunnerConfig):
     """The loop of a run that learns from data."""
 
     local_update_steps: Int = Field(
-        100, gt=0, description="Optimiser steps of one global step (offline)."
+        100, gt=0, description="Optimiser steps of one global step (offline, sft)."
     )
 
 

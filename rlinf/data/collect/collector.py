@@ -148,11 +148,14 @@ class Collector:
         return self._begun - 1
 
     def _step(self, obs: dict[str, Any]) -> dict[str, Any]:
-        env, spec = self._env, self._env.action_spec
+        env, spec = self._env, self._env.policy_spec
         slots = sorted(self._playing)
         actions = np.zeros((env.num_envs, spec.dim), spec.dtype)
         actions[:] = np.where(np.isfinite(spec.low), spec.low, 0)
-        chosen = self._expert.act(obs, slots)
+        if self._expert.is_policy:
+            chosen = self._expert.act(obs, slots)
+        else:
+            chosen = env.policy_actions(self._expert.act(env.expert_obs(obs), slots))
         for slot, action in zip(slots, chosen, strict=True):
             actions[slot] = self._noise.apply(slot, action)
         after, rewards, terminations, truncations, infos = env.step(actions, auto_reset=True)

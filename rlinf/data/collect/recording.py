@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf.data.demonstrations.names import VIEWS, features_of
+from rlinf.data.demonstrations.names import features_of, views_of
 from rlinf.data.lerobot.transitions import (
     ACTION,
     DONE,
@@ -90,13 +90,14 @@ def dataset_features(env: VectorEnv, image_format: str) -> dict[str, dict[str, A
     features: dict[str, dict[str, Any]] = {}
     for name, spec in env.obs_spec.items():
         picture = name.endswith("images")
-        shape = spec.shape[1:] if name == VIEWS else spec.shape
+        views = views_of(name, spec.shape)
+        shape = spec.shape if views is None else spec.shape[1:]
         kind = image_format if picture else np.dtype(spec.dtype).name
-        for feature in features_of(name, spec.shape[0]):
+        for feature in features_of(name, views):
             features[feature] = {"dtype": kind, "shape": shape}
             if picture:
                 features[feature]["names"] = ["height", "width", "channels"]
-    spec = env.action_spec
+    spec = env.policy_spec
     features[ACTION] = {"dtype": np.dtype(spec.dtype).name, "shape": (spec.dim,)}
     features[REWARD] = {"dtype": "float32", "shape": (1,)}
     for name in (SUCCESS, DONE, TERMINATED, TRUNCATED, INTERVENTION):
@@ -115,8 +116,7 @@ def frame_of(obs: Mapping[str, Any], slot: int, names: Mapping[str, Any]) -> dic
     frame: dict[str, Any] = {}
     for name in names:
         value = np.asarray(obs[name][slot])
-        if name == VIEWS:
-            frame |= dict(zip(features_of(name, len(value)), value, strict=True))
-        else:
-            frame[features_of(name)[0]] = value
+        views = views_of(name, value.shape)
+        pictures = [value] if views is None else value
+        frame |= dict(zip(features_of(name, views), pictures, strict=True))
     return frame

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlinf.data.demonstrations.names import VIEWS, observations_in
+from rlinf.data.demonstrations.names import group_of, observations_in
+from rlinf.data.demonstrations.texts import TASK_DESCRIPTIONS, Texts
 from rlinf.data.lerobot import DatasetError, LeRobotDataset, episodes
 from rlinf.data.lerobot.transitions import ACTION, SUCCESS
 
@@ -21,7 +22,8 @@ class Demonstrations:
     """N frames of E episodes, one episode after the other.
 
     Attributes:
-        obs: Observations by the env's own names, `[N, ...]` each, raw; texts are left out.
+        obs: Observations by the env's own names, `[N, ...]` each, raw; `task_descriptions` are
+            `Texts`, other texts are left out.
         actions: What was executed, float32 or int64 `[N, A]`.
         begins: First frame of each episode, and N; int64 `[E + 1]`.
         rewards: float32 `[N]`; None if the datasets have none.
@@ -30,15 +32,17 @@ class Demonstrations:
             datasets do not say.
         final: Observations in which episodes ended, `[E, ...]` each; where nothing follows a
             terminal state, its last frame stands for it.
+        sources: Number of the folder that each episode is from, int64 `[E]`.
     """
 
-    obs: dict[str, Tensor]
+    obs: dict[str, Tensor | Texts]
     actions: Tensor
     begins: Tensor
     rewards: Tensor | None
     terminated: Tensor
     solved: Tensor | None
-    final: dict[str, Tensor]
+    final: dict[str, Tensor | Texts]
+    sources: Tensor
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -61,6 +65,14 @@ class Demonstrations:
         """The frame after the last one of each frame's episode, int64 `[N]`."""
         return self.begins[1:].repeat_interleave(self.begins.diff())
 
+    def frames(self, episodes: Tensor) -> Tensor:
+        """Return the frames of some episodes, int64 `[n]`.
+
+        Args:
+            episodes: Which, bool `[E]`.
+        """
+        return episodes.repeat_interleave(self.begins.diff()).nonzero().squeeze(1)
+
     def outcomes(self) -> dict[str, float]:
         """Return what the episodes came to: mean `return` and share of `success`, where known."""
         found = {}
@@ -73,8 +85,9 @@ class Demonstrations:
     def to(self, device: torch.device) -> Demonstrations:
         """Return this with all but pictures, which stay on the host, on a device."""
 
-        def move(tensor: Tensor) -> Tensor:
-            return tensor if tensor.dtype == torch.uint8 else tensor.to(device)
+        def move(value: Tensor | Texts) -> Tensor | Texts:
+            stays = isinstance(value, Texts) or value.dtype == torch.uint8
+            return value if stays else value.to(device)
 
         return replace(
             self,
@@ -122,30 +135,32 @@ class DemonstrationFolders:
     @property
     def names(self) -> list[str]:
         """Names of the observations."""
-        return list(self._names[0])
+        return [*self._names[0], TASK_DESCRIPTIONS]
 
-    def first_frame(self) -> tuple[dict[str, Tensor], Tensor]:
+    def first_frame(self) -> tuple[dict[str, Any], Tensor]:
         """Return the observation `[1, ...]` and action `[1, A]` of the first frame."""
         data = next(data for data in self._sets if data.num_episodes)
         frame = data[0]
         obs = {
-            name: _column(name, [frame[feature][None] for feature in features])
+            name: _column(features, [frame[feature][None] for feature in features])
             for name, features in self._names[0].items()
             if data.features[features[0]].dtype != "string"
         }
+        obs[TASK_DESCRIPTIONS] = [frame["task"]]
         return obs, _actions(np.asarray(frame[ACTION])[None])
 
     def load(self, wanted: Sequence[str] | None = None, only_success: bool = False) -> Any:
         """Read episodes into memory.
 
         Args:
-            wanted: Names of observations; all by default. Without pictures, no video is decoded.
+            wanted: Names of observations; all but texts by default. Without pictures, no video is
+                decoded.
             only_success: Leave out episodes that did not solve their task.
 
         Raises:
             DatasetError: An observation does not exist, or nothing is left.
         """
-        wanted = self.names if wanted is None else list(wanted)
+        wanted = list(self._names[0] if wanted is None else wanted)
         for name in wanted:
             if name not in self.names:
                 raise DatasetError(
@@ -160,8 +175,15 @@ class DemonstrationFolders:
             )
         lengths = torch.tensor([0, *(len(part.actions) for part in parts)])
         known = [part.solved for part in parts]
+        obs: dict[str, Any] = {}
+        final: dict[str, Any] = {}
+        for name in wanted:
+            columns, ends = [p.obs[name] for p in parts], [p.final[name] for p in parts]
+            texts = name == TASK_DESCRIPTIONS
+            obs[name] = Texts.join(columns) if texts else torch.cat(columns)
+            final[name] = Texts(ends) if texts else torch.stack(ends)
         return Demonstrations(
-            obs={name: torch.cat([part.obs[name] for part in parts]) for name in wanted},
+            obs=obs,
             actions=torch.cat([part.actions for part in parts]),
             begins=lengths.cumsum(0),
             rewards=None
@@ -169,13 +191,15 @@ class DemonstrationFolders:
             else torch.cat([part.rewards for part in parts]),
             terminated=torch.tensor([part.terminated for part in parts]),
             solved=None if any(part is None for part in known) else torch.cat(known),
-            final={name: torch.stack([part.final[name] for part in parts]) for name in wanted},
+            final=final,
+            sources=torch.tensor([part.source for part in parts]),
         )
 
     def _parts(self, wanted: list[str], only_success: bool) -> Iterator[_Part]:
         left = self._max
-        for data, names in zip(self._sets, self._names, strict=True):
-            features = [feature for name in wanted for feature in names[name]]
+        for source, (data, names) in enumerate(zip(self._sets, self._names, strict=True)):
+            stored = {name: names[name] for name in wanted if name != TASK_DESCRIPTIONS}
+            features = [feature for of_one in stored.values() for feature in of_one]
             solved = _successes(data) if SUCCESS in data.features else [None] * data.num_episodes
             if only_success and SUCCESS not in data.features:
                 raise DatasetError(
@@ -190,24 +214,31 @@ class DemonstrationFolders:
                     if left == 0:
                         return
                     left -= 1
-                yield _part(episode, {name: names[name] for name in wanted}, own)
+                part = _part(episode, stored, own, source)
+                if TASK_DESCRIPTIONS in wanted:
+                    part.obs[TASK_DESCRIPTIONS] = Texts(episode.tasks)
+                    part.final[TASK_DESCRIPTIONS] = episode.tasks[-1]
+                yield part
 
 
 @dataclass(frozen=True)
 class _Part:
     """One episode."""
 
-    obs: dict[str, Tensor]
+    obs: dict[str, Tensor | Texts]
     actions: Tensor
     rewards: Tensor | None
     terminated: bool
     solved: Tensor | None
-    final: dict[str, Tensor]
+    final: dict[str, Tensor | str]
+    source: int
 
 
-def _part(episode: Any, names: Mapping[str, list[str]], solved: np.ndarray | None) -> _Part:
+def _part(
+    episode: Any, names: Mapping[str, list[str]], solved: np.ndarray | None, source: int
+) -> _Part:
     def column(source: Mapping[str, Any], name: str) -> Tensor:
-        return _column(name, [source[_short(feature)] for feature in names[name]])
+        return _column(names[name], [source[_short(feature)] for feature in names[name]])
 
     last = {key: np.asarray(value)[-1] for key, value in episode.observations.items()}
     final = {key: np.asarray(v) for key, v in (episode.final_observation or last).items()}
@@ -219,6 +250,7 @@ def _part(episode: Any, names: Mapping[str, list[str]], solved: np.ndarray | Non
         terminated=bool(episode.terminations[-1]),
         solved=None if solved is None else _solved(solved, len(episode)),
         final={name: column(final, name)[0] for name in names},
+        source=source,
     )
 
 
@@ -232,9 +264,9 @@ def _solved(flags: np.ndarray, length: int) -> Tensor:
     return torch.from_numpy(kept)
 
 
-def _column(name: str, values: Sequence[np.ndarray]) -> Tensor:
-    """Return an observation `[T, ...]`; that of several cameras `[T, V, H, W, C]`."""
-    array = np.stack(values, axis=1) if name == VIEWS else values[0]
+def _column(features: Sequence[str], values: Sequence[np.ndarray]) -> Tensor:
+    """Return an observation `[T, ...]`; that of a group of cameras `[T, V, H, W, C]`."""
+    array = values[0] if group_of(features[0]) is None else np.stack(values, axis=1)
     array = np.ascontiguousarray(array)
     tensor = torch.from_numpy(array.copy())
     return tensor.float() if tensor.dtype == torch.float64 else tensor

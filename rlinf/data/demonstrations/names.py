@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rlinf.config.suggest import did_you_mean
 from rlinf.data.lerobot.errors import DatasetError
 
 PREFIX = "observation."
-VIEWS = "extra_view_images"
-"""The observation whose pictures, `[V, H, W, 3]`, are a feature each."""
 
-_VIEW = "observation.images.extra_view_"
+_NUMBERED = {
+    "wrist_images": "observation.images.wrist_",
+    "extra_view_images": "observation.images.extra_view_",
+}
+"""Observations of several cameras, `[V, H, W, 3]`: each picture is a feature with a number."""
 _OF_ENV = {
     "states": "observation.state",
     "main_images": "observation.images.main",
@@ -22,23 +24,40 @@ _OF_ENV = {
 _OF_FEATURE = {feature: name for name, feature in _OF_ENV.items()} | {"observation": "states"}
 
 
-def features_of(name: str, views: int = 1) -> list[str]:
+def views_of(name: str, shape: Sequence[int]) -> int | None:
+    """Return how many cameras an observation is of; None if it is no group of cameras.
+
+    Args:
+        name: Of the observation.
+        shape: Of one env's.
+    """
+    return int(shape[0]) if name in _NUMBERED and len(shape) == 4 else None
+
+
+def features_of(name: str, views: int | None = None) -> list[str]:
     """Return the features that hold an observation of an env, such as `states`.
 
     Args:
         name: Of the observation.
-        views: Pictures of it, where it is that of further cameras.
+        views: Cameras of it; None if it is no group of them.
     """
-    if name == VIEWS:
-        return [f"{_VIEW}{view}" for view in range(views)]
+    if views is not None:
+        return [f"{_NUMBERED[name]}{view}" for view in range(views)]
     return [_OF_ENV.get(name, f"{PREFIX}{name}")]
 
 
 def observation_of(feature: str) -> str:
     """Return the observation of an env that a feature is, or is a part of."""
-    if re.fullmatch(rf"{re.escape(_VIEW)}\d+", feature):
-        return VIEWS
-    return _OF_FEATURE.get(feature, feature.removeprefix(PREFIX))
+    group = group_of(feature)
+    return group or _OF_FEATURE.get(feature, feature.removeprefix(PREFIX))
+
+
+def group_of(feature: str) -> str | None:
+    """Return the group of cameras that a feature is one of; None if it is none."""
+    for name, stem in _NUMBERED.items():
+        if re.fullmatch(rf"{re.escape(stem)}\d+", feature):
+            return name
+    return None
 
 
 def observations_in(

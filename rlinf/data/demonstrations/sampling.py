@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -41,6 +44,63 @@ class SampleOrder:
         return self._order
 
 
+class MixtureOrder(SampleOrder):
+    """An endless order of samples of several sets, each with its share whatever its size.
+
+    A pass has as many samples as all sets together. Each set gives its share of them, going on with
+    its own order where the pass before ended.
+
+    Args:
+        sets: Samples of each set, int64 `[n]` each.
+        weights: Of each set, above 0.
+        seed: Of the order.
+    """
+
+    def __init__(self, sets: Sequence[Tensor], weights: Sequence[float], seed: int) -> None:
+        count = sum(len(rows) for rows in sets)
+        super().__init__(count, seed)
+        self._sets, self._shares = sets, whole_shares(count, weights)
+        self._orders = [
+            SampleOrder(len(rows), named_seed(seed, "set", number))
+            for number, rows in enumerate(sets)
+        ]
+
+    def _permutation(self, epoch: int) -> Tensor:
+        if epoch != self._epoch:
+            parts = [
+                rows[order.rows(epoch * share, share)]
+                for rows, order, share in zip(self._sets, self._orders, self._shares, strict=True)
+                if share
+            ]
+            own = torch.Generator().manual_seed(named_seed(self._seed, "order", epoch))
+            mixed = torch.randperm(self._count, generator=own)
+            self._epoch, self._order = epoch, torch.cat(parts)[mixed]
+        return self._order
+
+
+def whole_shares(count: int, weights: Sequence[float]) -> list[int]:
+    """Split a count by weights into whole numbers, the largest remainders rounded up."""
+    exact = [count * weight / sum(weights) for weight in weights]
+    shares = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
+    for index in by_remainder[: count - sum(shares)]:
+        shares[index] += 1
+    return shares
+
+
+def sample_noise(seed: int, position: int, count: int, width: int) -> Tensor:
+    """Return standard normal noise for the samples from a position on, float32 `[count, width]`.
+
+    Args:
+        seed: Of the noise.
+        position: Number of the first sample, as in `SampleOrder.rows`.
+        count: Samples of the batches that begin there.
+        width: Numbers per sample.
+    """
+    own = torch.Generator().manual_seed(named_seed(seed, "noise", position))
+    return torch.randn(count, width, generator=own)
+
+
 class ChunkSamples:
     """Each frame of demonstrations, with the chunk of actions that begins there.
 
@@ -60,8 +120,8 @@ class ChunkSamples:
         """Return which actions of chunks lie inside of their episode, bool `[n, C]`."""
         return self._places(rows) < self._ends[rows, None]
 
-    def take(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return observations `[n, ...]` each, and actions `[n, C, A]`.
+    def take(self, rows: Tensor) -> tuple[dict[str, Any], Tensor]:
+        """Return observations, tensors `[n, ...]` or n texts each, and actions `[n, C, A]`.
 
         Behind the end of an episode its last action is repeated; see `valid`.
 

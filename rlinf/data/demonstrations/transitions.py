@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ class Transitions:
     """n transitions.
 
     Attributes:
-        obs: Observations, `[n, ...]` each.
+        obs: Observations, tensors `[n, ...]` or n texts each.
         actions: Chunks, `[n, C, A]`; behind the end of an episode its last action is repeated.
         valid: Which actions are of the episode, bool `[n, C]`.
         rewards: Discounted sums over valid actions, `[n]`.
@@ -25,12 +26,12 @@ class Transitions:
         next_obs: Observations after the last valid action, `[n, ...]` each.
     """
 
-    obs: dict[str, Tensor]
+    obs: dict[str, Any]
     actions: Tensor
     valid: Tensor
     rewards: Tensor
     bootstrap: Tensor
-    next_obs: dict[str, Tensor]
+    next_obs: dict[str, Any]
 
 
 class ChunkTransitions:
@@ -84,7 +85,9 @@ class ChunkTransitions:
         next_obs = {}
         for name, value in self._demos.obs.items():
             following = value[inside]
-            following[ended] = self._demos.final[name][episode[ended]]
+            # An episode has the same task to its end.
+            if isinstance(following, Tensor):
+                following[ended] = self._demos.final[name][episode[ended]]
             next_obs[name] = following
         device = actions.device
         return Transitions(

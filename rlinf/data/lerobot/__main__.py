@@ -6,8 +6,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from rlinf.data.lerobot.dataset_statistics import write_dataset_statistics
 from rlinf.data.lerobot.errors import DatasetError
 from rlinf.data.lerobot.tools import merge, select, summarize, trim
 
@@ -42,6 +44,14 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="say what a dataset holds")
     info.add_argument("source")
     info.add_argument("--json", action="store_true", help="as JSON")
+    statistics = commands.add_parser(
+        "statistics", help="write statistics of datasets as OpenVLA keeps them"
+    )
+    statistics.add_argument("source", nargs="+", help="folders; their names become unnorm_key")
+    statistics.add_argument("--out", required=True, help="file, or folder that gets it")
+    statistics.add_argument(
+        "--unscaled", type=int, nargs="*", default=[], help="numbers of an action to leave as is"
+    )
     for name, text in (
         ("merge", "write several datasets into one, v3.0; one source is converted"),
         ("select", "write some episodes into a new dataset"),
@@ -67,6 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.command == "info":
             _show(summarize(given.source), given.json)
+            return 0
+        if given.command == "statistics":
+            folders = {Path(source).resolve().name: source for source in given.source}
+            print(write_dataset_statistics(folders, given.out, given.unscaled))
             return 0
         names = ("data_files_size_in_mb", "video_files_size_in_mb")
         limits = {name: value for name in names if (value := getattr(given, name)) is not None}

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
 from rlinf.envs.config import VectorEnvKeys
-from rlinf.envs.metaworld.tasks import SETS, different_tasks, known_task
+from rlinf.envs.metaworld.tasks import SETS, STATE_DIM, different_tasks, known_task
 
 Task = Annotated[str, AfterValidator(known_task)]
 
@@ -48,6 +48,22 @@ class MetaWorldKeys(VectorEnvKeys):
         description="Append to the state which task it is, one entry per task; null does so if "
         "there are several.",
     )
+    state_entries: list[Annotated[Int, Field(ge=0, lt=STATE_DIM)]] | None = Field(
+        None,
+        min_length=1,
+        description="Entries of MetaWorld's state that the policy sees, such as [0, 1, 2, 3] for "
+        "the hand and the gripper; null is all 39.",
+    )
+    hide_goal: bool = Field(
+        False,
+        description="Set the goal, the last three entries of the state, to zero, as MetaWorld's ML "
+        "benchmarks do; scripted experts see it all the same.",
+    )
+    swap_instructions: bool = Field(
+        False,
+        description="Tell the policy to do the next of the tasks instead, to see whether it reads "
+        "what it is told; success stays that of the task. For evaluations.",
+    )
     cache_resets: bool = Field(
         True, description="Keep the state after a reset to one of the 50 positions (exact)."
     )
@@ -56,6 +72,10 @@ class MetaWorldKeys(VectorEnvKeys):
     )
     image_size: Int = Field(84, gt=0, description="Height and width of images (pixels).")
     camera_name: str = Field("corner2", description="Camera that takes the images.")
+    blank_images: bool = Field(
+        False,
+        description="Black pictures, to see whether a policy looks at them. For evaluations.",
+    )
     fast_render: bool = Field(
         True, description="Images without shadows, reflections and smoothing."
     )

@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlinf.envs.action_utils import ActionSpec, Gripper
 from rlinf.envs.errors import MissingSimulator
-from rlinf.envs.metaworld.tasks import DESCRIPTIONS, tasks_of
+from rlinf.envs.metaworld.tasks import DESCRIPTIONS, STATE_DIM, tasks_of
 from rlinf.envs.options import option
 from rlinf.envs.rendering import Camera, choose_backend
 from rlinf.envs.slots import SlotVectorEnv
@@ -18,8 +19,8 @@ from rlinf.envs.starts import Start
 from rlinf.envs.step_result import ObsSpec
 from rlinf.utils.extras import install_hint
 
-STATE_DIM = 39
-"""Two frames of hand, gripper and objects, and the goal."""
+GOAL = slice(STATE_DIM - 3, STATE_DIM)
+"""Where the state holds the goal."""
 
 TRIALS = 50
 """Goals per task."""
@@ -71,6 +72,11 @@ class MetaWorldEnv(SlotVectorEnv):
         self._terminate = bool(option(cfg, "terminate_on_success", False))
         self._one_hot = np.eye(len(self.tasks), dtype=np.float32)
         self._uses_one_hot = bool(option(cfg, "task_one_hot", len(self.tasks) > 1))
+        entries = option(cfg, "state_entries")
+        self._entries = None if entries is None else list(entries)
+        self._hides_goal = bool(option(cfg, "hide_goal", False))
+        self._swaps = bool(option(cfg, "swap_instructions", False))
+        self._shows_all = not (self._uses_one_hot or self._hides_goal or self._entries)
         self._caches = bool(option(cfg, "cache_resets", True)) and not self._random_goals
         self._cache: dict[tuple[int, int], tuple[Any, np.ndarray]] = {}
         self._goals: dict[tuple[int, int], list[np.ndarray]] = {}
@@ -84,11 +90,12 @@ class MetaWorldEnv(SlotVectorEnv):
 
     @cached_property
     def obs_spec(self) -> dict[str, ObsSpec]:
-        """States `[39]`, plus one entry per task on request, and images on request."""
+        """States `[39]`, fewer or plus one entry per task on request, and images on request."""
         spec = {}
         if self._obs_mode != "image":
             extra = len(self.tasks) if self._uses_one_hot else 0
-            spec["states"] = ObsSpec((STATE_DIM + extra,))
+            own = STATE_DIM if self._entries is None else len(self._entries)
+            spec["states"] = ObsSpec((own + extra,))
         if self._obs_mode != "state":
             spec["main_images"] = ObsSpec((self._size, self._size, 3), np.uint8)
         return spec
@@ -112,6 +119,11 @@ class MetaWorldEnv(SlotVectorEnv):
     def task_names(self) -> list[str]:
         """MetaWorld's own names."""
         return list(self.tasks)
+
+    @property
+    def instructions(self) -> list[str]:
+        """What is to be done, in words."""
+        return [DESCRIPTIONS[task] for task in self.tasks]
 
     def task_states(self, task: int) -> range:
         """Return the 50 trials of a task, or with random goals every so many-th state."""
@@ -159,7 +171,7 @@ class MetaWorldEnv(SlotVectorEnv):
         success = info["success"] > 0
         if self._sparse:
             reward = float(success)
-        if self._uses_one_hot:
+        if not self._shows_all:
             obs = self._state(slot, obs)
         return obs, reward, success and self._terminate, truncated, success
 
@@ -218,18 +230,40 @@ class MetaWorldEnv(SlotVectorEnv):
         horizon = self.options.max_episode_steps
         return self._simulator.Simulator(self.tasks[task], horizon, self._reward_version)
 
-    def _state(self, slot: int, obs: np.ndarray) -> np.ndarray:
-        if not self._uses_one_hot:
+    def expert_obs(self, obs: dict[str, Any]) -> dict[str, Any]:
+        """See `Adapter.expert_obs`: the whole state, and what the task really is."""
+        if self._shows_all and not self._swaps and self._obs_mode != "image":
             return obs
-        return np.concatenate([obs, self._one_hot[self._task_of[slot]]])
+        states = np.zeros((self.num_envs, STATE_DIM), np.float32)
+        words = [""] * self.num_envs
+        for slot, sim in enumerate(self._sims):
+            if sim is not None:
+                states[slot] = sim.state()
+                words[slot] = self.instructions[self._task_of[slot]]
+        return obs | {"states": torch.from_numpy(states), "task_descriptions": words}
+
+    def _state(self, slot: int, obs: np.ndarray) -> np.ndarray:
+        """Return what of a state the policy sees."""
+        if self._shows_all:
+            return obs
+        obs = obs.copy()
+        if self._hides_goal:
+            obs[GOAL] = 0
+        if self._entries is not None:
+            obs = obs[self._entries]
+        if self._uses_one_hot:
+            obs = np.concatenate([obs, self._one_hot[self._task_of[slot]]])
+        return obs
 
     def _describe(self, slot: int) -> str:
-        return DESCRIPTIONS[self.tasks[self._task_of[slot]]]
+        return self.instructions[(self._task_of[slot] + self._swaps) % len(self.tasks)]
 
     def _diverged(self, slot: int) -> str:
         return self._simulator.DIVERGED if self._sims[slot].diverged() else ""
 
     def _draw_images(self, slots: Sequence[int], images: dict) -> None:
+        if option(self.cfg, "blank_images", False):
+            return
         for slot in slots:
             if self._sims[slot] is not None:
                 data = self._sims[slot].env.data

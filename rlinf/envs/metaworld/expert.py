@@ -11,9 +11,7 @@ import numpy as np
 from rlinf.envs.action_utils import ActionSpec
 from rlinf.envs.errors import MissingSimulator
 from rlinf.envs.experts import Expert
-from rlinf.envs.metaworld.env import STATE_DIM
-from rlinf.envs.metaworld.tasks import DESCRIPTIONS
-from rlinf.envs.options import option
+from rlinf.envs.metaworld.tasks import DESCRIPTIONS, STATE_DIM
 from rlinf.utils.extras import install_hint
 
 # They warn of actions beyond the bounds, which whoever executes them clips.
@@ -31,11 +29,6 @@ class MetaWorldExpert(Expert):
         self, cfg: Any, action_spec: ActionSpec, *, num_envs: int = 1, seed: int = 0
     ) -> None:
         super().__init__(cfg, action_spec, num_envs=num_envs, seed=seed)
-        if option(cfg, "obs_mode", "state") == "image":
-            raise ValueError(
-                "obs_mode is image, and MetaWorld's scripted policies act on states; set obs_mode "
-                "to state_image, which has both"
-            )
         try:
             from metaworld.policies import ENV_POLICY_MAP
         except ImportError as error:

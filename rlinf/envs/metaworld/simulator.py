@@ -165,6 +165,13 @@ class Simulator:
         obs[18:36] = env._prev_obs
         return obs
 
+    def state(self) -> np.ndarray:
+        """Return the observation `[39]` now, with the present frame in the place of the last."""
+        env = self.env
+        now = env._get_curr_obs_combined_no_goal()
+        space = env.sawyer_observation_space
+        return np.clip(np.concatenate((now, now, env._get_pos_goal())), space.low, space.high)
+
     def snapshot(self) -> Snapshot:
         """Return the state of the simulation."""
         env = self.env

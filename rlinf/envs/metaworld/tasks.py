@@ -58,6 +58,9 @@ DESCRIPTIONS = {
 }
 """What is to be done, by task."""
 
+STATE_DIM = 39
+"""Two frames of hand, gripper and objects, and the goal."""
+
 SETS = ("MT10", "MT25", "MT50")
 """Names that stand for many tasks."""
 

@@ -201,6 +201,19 @@ class GaussianHead(ActionHead):
             actions = (actions - self.low) / self.radius - 1.0
         return actions.flatten(1)
 
+    def from_scaled(self, scaled: Tensor) -> Tensor:
+        """Return actions of the env, `[n, C, A]`, for what `scaled` returned; see `to_env`.
+
+        Args:
+            scaled: From -1 to 1 where the range is known, `[n, C*A]`.
+        """
+        actions = scaled.view(-1, self._chunks, self._action_dim)
+        if self._bounded:
+            actions = torch.addcmul(self.low, actions + 1.0, self.radius)
+        if self.action_range.clip:
+            return torch.clamp(actions, self.low, self.high)
+        return actions.clone()
+
     def uniform(self, noise: Tensor) -> Tensor:
         """See `ActionHead.uniform`."""
         if not self._bounded:

@@ -125,6 +125,21 @@ class BasePolicy(nn.Module, ABC):
         return torch.float32 if self.action_range.choices is None else torch.int64
 
     @property
+    def noise_width(self) -> int:
+        """Standard normal numbers that `predict_action_batch` takes per env as its `noise`."""
+        return self.num_action_chunks * self.action_dim
+
+    @property
+    def sft_noise_width(self) -> int:
+        """Standard normal numbers that `sft_forward` takes per sample as its `noise`; 0 is none."""
+        return 0
+
+    @property
+    def cloned_by_likelihood(self) -> bool:
+        """Whether `sft_forward` returns errors without a gradient, as those of choices are."""
+        return self.action_range.choices is not None
+
+    @property
     def q_head_type(self) -> str:
         """How the Q-functions are made: `default`, or `crossq` if normalised over the batch."""
         return "default"

@@ -41,9 +41,9 @@ def recompute_named(model: nn.Module, names: Collection[str]) -> None:
 def _recomputing(cls: type[nn.Module]) -> type[nn.Module]:
     """Return a class of the same name; copies of its modules do the same."""
 
-    def forward(self: nn.Module, *args: Any) -> Any:
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
-            return cls.forward(self, *args)
-        return checkpoint(cls.forward, self, *args, use_reentrant=False)
+            return cls.forward(self, *args, **kwargs)
+        return checkpoint(cls.forward, self, *args, use_reentrant=False, **kwargs)
 
     return type(cls.__name__, (cls,), {"forward": forward, "__doc__": cls.__doc__})

@@ -17,15 +17,17 @@ def describe_envs(train: Sequence[Any], evaluation: Sequence[Any]) -> EnvSpec:
     """
     env = (train or evaluation)[0]
     image, states = env.obs_spec.get("main_images"), env.obs_spec.get("states")
+    actions = env.policy_spec
     return EnvSpec(
         obs_dim=states.shape[-1] if states is not None else None,
-        action_dim=env.action_spec.dim,
-        action_low=env.action_spec.low,
-        action_high=env.action_spec.high,
+        action_dim=actions.dim,
+        action_low=actions.low,
+        action_high=actions.high,
         image_shape=image.shape if image is not None else None,
         train_steps=train[0].max_episode_steps if train else None,
-        action_choices=env.action_spec.choices,
+        action_choices=actions.choices,
         tasks=tuple(train[0].task_names) if train else (),
+        instructions=tuple(env.instructions),
     )
 
 

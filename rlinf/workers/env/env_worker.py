@@ -13,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf.config.scoring import env_trajectory_receiver, uses_reward_model
+from rlinf.config.task_types import OFFLINE
 from rlinf.data.embodied import split_trajectory
 from rlinf.data.embodied_messages import (
     ACTIONS,
@@ -98,7 +99,7 @@ class EnvWorker(Checkpointed, Worker):
     def _trains(self) -> bool:
         """Whether there are envs to train in: not if all is learned from data."""
         runner = self.cfg.runner
-        idle = runner.only_eval or runner.task_type == "offline"
+        idle = runner.only_eval or runner.task_type in OFFLINE
         return self.cfg.env.train is not None and not idle
 
     def _compare_starts(self, train: list[Any], evaluation: Any) -> None:

@@ -52,6 +52,8 @@ class PolicyExpert(Expert):
             may have acted since the last one.
     """
 
+    is_policy = True
+
     def __init__(
         self,
         policy: BasePolicy,
@@ -61,7 +63,7 @@ class PolicyExpert(Expert):
         seed: int,
         replans: bool = False,
     ) -> None:
-        super().__init__(env.cfg, env.action_spec, num_envs=env.num_envs, seed=seed)
+        super().__init__(env.cfg, env.policy_spec, num_envs=env.num_envs, seed=seed)
         self._policy, self._sample, self._replans = policy.eval(), sample, replans
         policy.set_generator(torch.Generator().manual_seed(seed))
         takes = inspect.signature(policy.predict_action_batch).parameters
@@ -94,7 +96,7 @@ class PolicyExpert(Expert):
 
     def begin(self, slots: Sequence[int], episodes: Sequence[int]) -> None:
         """Forget what is left of the chunks of the episodes before."""
-        width = self._policy.num_action_chunks * self._policy.action_dim
+        width = self._policy.noise_width
         for slot, episode in zip(slots, episodes, strict=True):
             self._left[slot], self._episodes[slot], self._chunks[slot] = [], episode, 0
             self._noise[slot] = EnvNoise(self.seed, [episode], width)

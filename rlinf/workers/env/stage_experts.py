@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from rlinf.data.env_share import env_ids
+from rlinf.envs.options import option
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.env.supervision import Decision, Supervision
+
+View = Callable[[dict[str, Any]], dict[str, Any]]
+"""Returns observations as an expert sees them."""
 
 
 class StageExperts:
@@ -17,10 +21,11 @@ class StageExperts:
 
     Args:
         stages: the expert of each stage; empty if there are none.
+        views: of each stage, what makes of observations those that the expert sees.
     """
 
-    def __init__(self, stages: Sequence[Supervision]) -> None:
-        self._stages = list(stages)
+    def __init__(self, stages: Sequence[Supervision], views: Sequence[View] = ()) -> None:
+        self._stages, self._views = list(stages), list(views)
         self.rollouts = 0
         self._first_step = self._epoch_steps = 0
 
@@ -41,8 +46,14 @@ class StageExperts:
         from rlinf.workers.env.policy_expert import make_env_expert
 
         train, dagger = cfg.env.train, algorithm.dagger
+        if option(train, "action_convention") is not None:
+            raise ValueError(
+                "env.train.action_convention is set, and algorithm.dagger.expert labels actions in "
+                "the units of the env: let the policy act in these, without a convention"
+            )
         seed = cfg.runner.seed if train.seed is None else train.seed
-        stages = []
+        stages: list[Supervision] = []
+        views: list[View] = []
         for stage, env in enumerate(envs):
             ids = env_ids(
                 train.total_num_envs,
@@ -56,7 +67,8 @@ class StageExperts:
             stages.append(
                 Supervision(dagger, expert, env.action_spec, ids, train.total_num_envs, seed)
             )
-        return cls(stages)
+            views.append(_as_it_is if expert.is_policy else env.expert_obs)
+        return cls(stages, views)
 
     def begin_rollout(self, epochs: int, chunks: int) -> None:
         """Get ready for a rollout of so many epochs of so many chunk steps."""
@@ -88,7 +100,7 @@ class StageExperts:
         if not self._stages:
             return None
         step = self._first_step + epoch * self._epoch_steps + chunk
-        return self._stages[stage].decide(obs, actions, step)
+        return self._stages[stage].decide(self._views[stage](obs), actions, step)
 
     def note_ends(
         self, stage: int, terminations: Tensor, truncations: Tensor, resets: bool
@@ -120,3 +132,7 @@ class StageExperts:
         """Let the experts free what they hold."""
         for stage in self._stages:
             stage.close()
+
+
+def _as_it_is(obs: dict[str, Any]) -> dict[str, Any]:
+    return obs

@@ -74,8 +74,7 @@ class RolloutPolicy:
         policy.set_generator(self.generator)
         self._noise: list[EnvNoise] = []
         if "noise" in inspect.signature(policy.predict_action_batch).parameters:
-            width = policy.num_action_chunks * policy.action_dim
-            self._noise = [EnvNoise(seed, ids, width) for ids in env_ids]
+            self._noise = [EnvNoise(seed, ids, policy.noise_width) for ids in env_ids]
         self._guard = ObservationGuard(on_nan, warn)
         self._compares, self._keep_final = compares, keep_final
         self._random_chunks, self._samples = random_chunks, samples

@@ -10,6 +10,7 @@ import pytest
 
 from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.runners.offline_runner import OfflineRunner
+from rlinf.runners.sft_runner import SFTRunner
 from rlinf.scheduler import Cluster
 from tests.e2e_tests.embodied.workers import ActingEnv, Actor, Env, Reward, Rollout
 from tests.e2e_tests.runners import RunnerFactory
@@ -25,7 +26,7 @@ KEPT = {
 
 def make_runner(cfg: Any, **groups: Any) -> Any:
     """The runner of a configuration's task type."""
-    runner = OfflineRunner if cfg.runner.task_type == "offline" else EmbodiedRunner
+    runner = {"offline": OfflineRunner, "sft": SFTRunner}.get(cfg.runner.task_type, EmbodiedRunner)
     return runner(cfg, **groups)
 
 

@@ -46,10 +46,10 @@ def test_the_default_job_learns_to_press_the_button(runners, tmp_path):
     assert (runner.folder / "tensorboard").is_dir() and (runner.folder / "config.yaml").is_file()
     # What `rlinf verify` and `benchmarks.learning` read of it.
     curve = curves.read_curve(runner.folder)
-    assert curve.env_steps == [10 * 1600, 20 * 1600] and curve.episodes == [100, 100]
+    assert curve.steps == [10 * 1600, 20 * 1600] and curve.episodes == [100, 100]
     assert curve.values["success_once"][1] >= 0.8
     run = learning.read_run(runner.folder, seed=1, wall_seconds=1.0)
-    assert run.env_steps == summary["env_steps"]
+    assert run.steps == summary["env_steps"]
     assert 0 < run.training_seconds < summary["training_seconds"]
 
 

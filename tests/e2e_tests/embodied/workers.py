@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rlinf.workers.actor.embodied_fsdp_actor import EmbodiedFSDPActor
+from rlinf.workers.actor.imitation.sft_worker import FSDPVlaSftWorker
 from rlinf.workers.env.acting_env_worker import ActingEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.reward.embodied_reward_worker import EmbodiedRewardWorker
@@ -27,7 +27,7 @@ class Observed(BeginsAgain):
         return getattr(self, "events", [])
 
 
-class Actor(Observed, EmbodiedFSDPActor):
+class Actor(Observed, FSDPVlaSftWorker):
     def init_worker(self, *args: Any) -> None:
         super().init_worker(*args)
         engine, updates = self.engine, self.learner.updates

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlinf.algorithms.aggregation import LossNorm
-from rlinf.algorithms.imitation import cloning_loss
+from rlinf.algorithms.imitation import cloning_loss, given_loss
 
 
 def example(seed=0, n=7, chunks=3, dim=2):
@@ -57,3 +57,10 @@ def test_micro_batches_add_up():
         for rows in (slice(0, 2), slice(2, 7))
     ]
     assert float(sum(parts)) == pytest.approx(float(cloning_loss(**given)[0]))
+
+
+def test_losses_of_a_policy_are_averaged_over_valid_actions():
+    losses = torch.tensor([[1.0, 3.0, 5.0, 7.0], [2.0, 4.0, torch.nan, 9.0]])
+    mask = torch.tensor([[True, True], [True, False]])
+    loss, metrics = given_loss(losses, mask)
+    assert float(loss) == metrics["actor/loss"].value() == pytest.approx(22.0 / 6)

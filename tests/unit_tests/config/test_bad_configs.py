@@ -129,7 +129,7 @@ MISTAKES = {
     "unknown task": (
         {"runner.task_type": "embodid"},
         'runner.task_type = "embodid"',
-        "must be one of: workers, embodied, offline, reward_model, reasoning",
+        "must be one of: workers, embodied, offline, sft, reward_model, reasoning",
         "did you mean 'embodied'?",
     ),
     "list instead of text": (
@@ -193,7 +193,7 @@ MISTAKES = {
     "unknown model": (
         {"actor.model.model_type": "mlp_polcy"},
         'actor.model.model_type = "mlp_polcy"',
-        "no model is registered under this name; known: cnn_policy, cnn_reward_model, hf_causal_lm",
+        "no model is registered under this name; known: cnn_policy, cnn_reward_model, flow_policy",
         "did you mean 'mlp_policy'?",
     ),
     "model of another task": (
@@ -227,9 +227,9 @@ MISTAKES = {
         "remove it: FSDP trains, see actor.fsdp_config",
     ),
     "task that does not exist": (
-        {"runner.task_type": "sft"},
-        'runner.task_type = "sft"',
-        "must be one of: workers, embodied, offline, reward_model, reasoning",
+        {"runner.task_type": "coding"},
+        'runner.task_type = "coding"',
+        "must be one of: workers, embodied, offline, sft, reward_model, reasoning",
     ),
     "key of another task": (
         {"algorithm.dynamic_sampling": True},
@@ -246,7 +246,7 @@ MISTAKES = {
         {"data": {"rollout_batch_size": 3}},
         "data = {rollout_batch_size: 3}",
         "unknown key: a run of task_type embodied has no 'data'",
-        "it is a key of task_type offline and reward_model and reasoning",
+        "it is a key of task_type offline and sft and reward_model and reasoning",
     ),
     "key of training in evaluation": (
         {"env.eval.rollout_epoch": 2},

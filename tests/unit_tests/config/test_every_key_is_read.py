@@ -54,7 +54,7 @@ NOT_OF["offline"] = (
     "embodied_credit",
     "runners/agreement",
 )
-NOT_OF["reward_model"] = NOT_OF["offline"]
+NOT_OF["sft"] = NOT_OF["reward_model"] = NOT_OF["offline"]
 """Parts of the package that have no share in a run of a task type."""
 PASSED_ON = ("rollout.vllm.", "rollout.sglang.")
 """Sections that another library gets as they are."""
@@ -66,6 +66,7 @@ KINDS = {
     "workers": (),
     "embodied": ("env", "model", "start_sampler"),
     "offline": ("env", "model"),
+    "sft": ("env", "model"),
     "reward_model": ("model",),
     "reasoning": ("model", "reward", "dataset"),
 }

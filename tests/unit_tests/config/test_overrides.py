@@ -40,7 +40,7 @@ def test_a_part_that_does_not_exist(override):
 def test_a_group_that_does_not_exist(override):
     text = said(override)
     assert "there is no group of parts" in text
-    parts = "bc, crossq, dagger, grpo, iql, ppo, reward_model, rlpd, sac, td3"
+    parts = "bc, crossq, dagger, grpo, iql, ppo, reward_model, rlpd, sac, sft, td3"
     assert f"groups and their parts: algo: {parts}; base: embodied; env: " in text
     assert "a key is written with dots: runner.max_steps=10" in text
 
@@ -78,7 +78,7 @@ def test_a_part_may_be_laid_over_the_others():
 def test_a_recipe_of_ones_own_knows_the_parts_that_come_with_the_package(tmp_path):
     (tmp_path / "mine.yaml").write_text(f"defaults: [{RECIPE}, _self_]\n")
     text = said("model=cn", recipe="mine", folder=tmp_path)
-    assert "parts of model: cnn, mlp" in text and "did you mean 'cnn'?" in text
+    assert "parts of model: cnn, flow, mlp" in text and "did you mean 'cnn'?" in text
 
 
 def test_groups_of_another_folder_are_left_to_hydra(tmp_path):

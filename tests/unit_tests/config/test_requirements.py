@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NOTHING = {
     "env.train.env_type": (),
     "actor.model.model_type": (
-        *("mlp_policy", "cnn_policy"),
+        *("mlp_policy", "cnn_policy", "flow_policy"),
         *("mlp_reward_model", "cnn_reward_model"),
     ),
     "data.type": ("files", "arithmetic"),

@@ -11,6 +11,9 @@ def test_the_built_in_types():
     assert SupportedModel.names() == [
         "mlp_policy",
         "cnn_policy",
+        "flow_policy",
+        "openvla",
+        "openvla_oft",
         "mlp_reward_model",
         "cnn_reward_model",
         "qwen2.5",
@@ -18,7 +21,8 @@ def test_the_built_in_types():
         "llama",
         "hf_causal_lm",
     ]
-    assert SupportedModel.names("embodied") == ["mlp_policy", "cnn_policy"]
+    policies = ["mlp_policy", "cnn_policy", "flow_policy", "openvla", "openvla_oft"]
+    assert SupportedModel.names("embodied") == policies
     assert SupportedModel.names("reward") == ["mlp_reward_model", "cnn_reward_model"]
     assert get_supported_model("Qwen3").category == "reasoning"
     assert SupportedModel.find("gpt") is None

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlinf.envs import ActionConvention, ActionSpec, prepare_actions
-from rlinf.envs.action_utils import Gripper
+from rlinf.envs.action_utils import Gripper, policy_spec, restore_actions
 
 ARM = ActionSpec.box([-1, -1, -1, -1], [1, 1, 1, 1], gripper=Gripper(3, opened=-1, closed=1))
 
@@ -76,3 +76,29 @@ def test_samples_lie_in_the_bounds():
     several = ActionSpec.choice([2, 3], start=[0, 5]).sample(rng, 50, 4)
     assert several.shape == (50, 4, 2) and several.dtype == np.int64
     assert [set(several[..., i].ravel()) for i in (0, 1)] == [{0, 1}, {5, 6, 7}]
+
+
+@pytest.mark.parametrize("units", ["env", "unit"])
+def test_actions_of_an_expert_become_those_of_the_policy_and_come_back(units):
+    gripper = {"index": 3, "opened": 1.0, "closed": 0.0}
+    cfg = {"units": units, "layout": [0, 1, 2, 6], "gripper": gripper, "dim": 7}
+    convention = ActionConvention.from_cfg(cfg)
+    arm = ActionSpec.box([-2, -1, 0, -1], [2, 1, 4, 1], gripper=Gripper(3, opened=-1, closed=1))
+    actions = arm.sample(np.random.default_rng(0), 5, 3)
+    own = restore_actions(actions, arm, convention)
+    assert own.shape == (5, 3, 7) and (own[..., 3:6] == 0).all()
+    np.testing.assert_allclose(own[..., 6], (1 - actions[..., 3]) / 2, atol=1e-6)
+    np.testing.assert_allclose(prepare_actions(own, arm, convention), actions, atol=1e-6)
+    spec = policy_spec(arm, convention)
+    assert (own >= spec.low - 1e-6).all() and (own <= spec.high + 1e-6).all()
+    wide = [2, 1, 4] if units == "env" else [1, 1, 1]
+    assert spec.high.tolist() == [*wide, 1, 1, 1, 1] and spec.low[6] == 0
+    assert ActionConvention.from_cfg(None) is None and policy_spec(arm, None) is arm
+
+
+def test_choices_there_and_back():
+    spec, unit = ActionSpec.choice([4], start=2), ActionConvention(units="unit")
+    choices = np.arange(2, 6).reshape(4, 1, 1)
+    assert np.array_equal(
+        prepare_actions(restore_actions(choices, spec, unit), spec, unit), choices
+    )

@@ -92,7 +92,7 @@ def play(env, expert, obs, steps):
     solved = np.zeros(env.num_envs, bool)
     slots = list(range(env.num_envs))
     for _ in range(steps):
-        actions = np.clip(expert.act(obs, slots), -1, 1)
+        actions = np.clip(expert.act(env.expert_obs(obs), slots), -1, 1)
         obs, _, _, _, infos = env.step(actions)
         solved |= infos["success"].numpy()
     return solved
@@ -108,10 +108,16 @@ def test_the_policies_of_metaworld_solve_their_tasks():
     env.close()
 
 
-def test_the_policies_of_metaworld_need_states():
-    cfg = {"env_type": "metaworld", "obs_mode": "image"}
-    with pytest.raises(ValueError, match="set obs_mode to state_image"):
-        make_expert("scripted", cfg, BOX)
+def test_the_policies_of_metaworld_see_what_is_hidden_from_the_policy():
+    hidden = {"state_entries": [0, 1, 2, 3], "hide_goal": True, "swap_instructions": True}
+    cfg = {"env_type": "metaworld", "tasks": ["reach-v3", "drawer-close-v3"], "seed": 1}
+    cfg |= {"max_episode_steps": 150, "task_one_hot": False} | hidden
+    env = MetaWorldEnv(cfg, 4)
+    obs, _ = env.begin_episodes(range(4), evaluation=False)
+    assert obs["states"].shape == (4, 4)
+    expert = make_expert("scripted", cfg, env.action_spec, num_envs=4)
+    assert play(env, expert, obs, 149).all()
+    env.close()
 
 
 class FakeDevice(Device):

@@ -132,6 +132,54 @@ def test_mt10_has_ten_tasks_with_words_and_a_one_hot():
     assert a[0][-1]["task_descriptions"] == b[0][-1]["task_descriptions"]
 
 
+def test_the_goal_and_further_entries_of_the_state_can_be_hidden():
+    cfg = {"task": "reach-v3", "seed": 2, "max_episode_steps": 3}
+    whole, blind = make(2, **cfg), make(2, **cfg, hide_goal=True)
+    hand = make(2, **cfg, state_entries=[0, 1, 2, 3])
+    seen = [[env.reset()[0]["states"]] for env in (whole, blind, hand)]
+    # The last step begins new episodes.
+    for _ in range(4):
+        for env, states in zip((whole, blind, hand), seen, strict=True):
+            states.append(env.step(np.ones((2, 4), np.float32))[0]["states"])
+    for full, without, few in zip(*seen, strict=True):
+        assert (full[:, 36:] != 0).any()
+        assert (without[:, 36:] == 0).all() and torch.equal(without[:, :36], full[:, :36])
+        assert torch.equal(few, full[:, :4])
+    shown = blind.expert_obs(blind.last_obs)["states"]
+    now = whole.last_obs["states"]
+    assert torch.equal(shown[:, :18], now[:, :18]) and torch.equal(shown[:, 36:], now[:, 36:])
+
+
+def test_a_policy_may_have_actions_of_its_own():
+    cfg = {"task": "reach-v3", "seed": 2, "max_episode_steps": 20}
+    gripper = {"index": 3, "opened": 1, "closed": 0, "binary": True}
+    convention = {"layout": [0, 1, 2, 6], "gripper": gripper, "dim": 7}
+    plain, other = make(2, **cfg), make(2, **cfg, action_convention=convention)
+    assert other.policy_spec.dim == 7 and other.action_spec.dim == 4
+    plain.reset(), other.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        actions = rng.uniform(-1, 1, (2, 2, 4)).astype(np.float32)
+        actions[..., 3] = np.sign(actions[..., 3])
+        seven = rng.uniform(-1, 1, (2, 2, 7)).astype(np.float32)
+        seven[..., :3], seven[..., 6] = actions[..., :3], actions[..., 3] < 0
+        one, two = plain.chunk_step(actions), other.chunk_step(seven)
+        assert torch.equal(one[0][-1]["states"], two[0][-1]["states"])
+    with pytest.raises(ValueError, match=r"with 2 envs and 7 entries"):
+        other.chunk_step(actions)
+
+
+def test_instructions_can_be_swapped_and_success_is_that_of_the_task():
+    cfg = {"tasks": ["faucet-open-v3", "faucet-close-v3"], "seed": 2, "max_episode_steps": 3}
+    own, swapped = make(4, **cfg), make(4, **cfg, swap_instructions=True)
+    told, other = (env.begin_episodes(range(4))[0] for env in (own, swapped))
+    assert torch.equal(told["states"], other["states"])
+    words = [DESCRIPTIONS[name] for name in cfg["tasks"]]
+    assert told["task_descriptions"] == [*words, *words]
+    assert other["task_descriptions"] == [*words[::-1], *words[::-1]]
+    assert [episode.task for episode in swapped.playing] == [*cfg["tasks"], *cfg["tasks"]]
+
+
 def test_slots_play_the_tasks_of_a_list_and_groups_share_task_and_start():
     names = ["reach-v3", "button-press-v3", "drawer-open-v3"]
     cfg = {"tasks": names, "max_episode_steps": 2, "seed": 3, "group_size": 2}

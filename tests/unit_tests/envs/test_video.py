@@ -112,6 +112,9 @@ env.onload()
 env.set_state(saved)
 assert (env.last_obs["main_images"] == obs[1]["main_images"]).all()
 env.close()
+blind = get_env_cls("metaworld")({{"obs_mode": "image", "image_size": 32, "blank_images": True}}, 1)
+assert (blind.reset()[0]["main_images"] == 0).all()
+blind.close()
 """
     environ = {**os.environ, "LP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environ, check=True, timeout=100)

@@ -94,3 +94,14 @@ def test_half_a_value_function_is_refused(trained, tmp_path):
     save_file({k: v for k, v in trained.items() if k != names[0]}, tmp_path / "w.safetensors")
     with pytest.raises(ValueError, match=f"it lacks {names[0]}"):
         begin(tmp_path)
+
+
+def test_learned_noise_that_was_not_trained_begins_afresh(tmp_path):
+    flow = {"actor.model.model_type": "flow_policy"}
+    noisy = {**flow, "actor.model.noise_method": "flow_noise"}
+    supervised = make_policy(make_cfg(flow), seed=5).state_dict()
+    save_file(supervised, tmp_path / "w.safetensors")
+    policy = make_policy(make_cfg(noisy))
+    cfg = make_cfg({"runner.ckpt_path": str(tmp_path / "w.safetensors")})
+    assert load_initial_weights(policy, cfg).endswith("has no noise_net: begun afresh")
+    assert same(policy.state_dict(), supervised)

@@ -12,6 +12,7 @@ SPEC = EnvSpec(obs_dim=6, action_dim=3, action_low=[-1, -2, 0], action_high=[1, 
 CHOICES = EnvSpec(obs_dim=6, action_choices=[2, 4, 3], action_low=[0, -1, 5])
 EVEN_CHOICES = EnvSpec(obs_dim=6, action_choices=[3, 3, 3])
 SMALL_CNN = {"model_type": "cnn_policy", "image_size": 24, "channels": [8, 16], "feature_dim": 16}
+FLOW_IMAGES = {**SMALL_CNN, "model_type": "flow_policy", "use_images": True}
 
 
 @pytest.fixture
@@ -59,6 +60,13 @@ VARIANTS = [
     {"spec": CHOICES, "num_action_chunks": 3, "value_type": "action_level"},
     {"spec": EVEN_CHOICES, "num_action_chunks": 2, "share_trunk": True},
     {"spec": CHOICES, "model_type": "cnn_policy", "distribution": "multi_categorical"},
+    {"model_type": "flow_policy", "hidden_sizes": [16]},
+    {"model_type": "flow_policy", "num_action_chunks": 4, "value_type": "action_level"},
+    {"model_type": "flow_policy", "joint_logprob": True, "num_action_chunks": 2},
+    {"model_type": "flow_policy", "noise_method": "flow_noise", "num_steps": 2},
+    {"model_type": "flow_policy", "noise_method": "reinflow", "joint_logprob": True},
+    {"model_type": "flow_policy", "noise_method": "flow_cps", "noise_level": 0.4},
+    {**FLOW_IMAGES, "random_shift": 2, "num_action_chunks": 2},
 ]
 
 

@@ -10,14 +10,18 @@ from rlinf.models.embodiment.mlp_policy.config import MLPPolicyKeys
 from rlinf.models.embodiment.network_keys import ImageNetworkKeys
 
 
-class CNNPolicyKeys(ImageNetworkKeys, MLPPolicyKeys):
-    """Keys of the policy on images and state."""
+class ShiftedImageKeys(ImageNetworkKeys):
+    """Keys of policies that see images."""
 
     random_shift: Int = Field(
         0,
         ge=0,
         description="Shift images by up to so many pixels while collecting; 0 does not.",
     )
+
+
+class CNNPolicyKeys(ShiftedImageKeys, MLPPolicyKeys):
+    """Keys of the policy on images and state."""
 
 
 register_schema("model", "cnn_policy", CNNPolicyKeys)

@@ -17,7 +17,8 @@ class BehaviourCloningKeys(Section):
         "mse",
         description="What is made small: the square of how far the policy's action is from that "
         "of the data, or the negative log-probability of that action, which also fits the "
-        "deviation. Choices have the latter in any case.",
+        "deviation. Choices have the latter in any case, and policies that define a loss of their "
+        "own, such as flow_policy, have that.",
     )
 
 

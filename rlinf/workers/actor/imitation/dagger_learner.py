@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf.algorithms.dagger import mixture_beta
+from rlinf.data.demonstrations.sampling import sample_noise
 from rlinf.data.embodied import EmbodiedBatch, RolloutNeeds
 from rlinf.data.replay import ReplayBatch
 from rlinf.data.replay.build import ReplayPlace, build_replay
@@ -163,8 +164,16 @@ class DAggerLearner(RolloutLearner):
         drawn = self.replay.sample(count).to(self.engine.device)
         if self.fingerprints is not None:
             self.fingerprints.batch({"indices": drawn.indices.view(self._steps, -1)})
-        rows = torch.arange(count)
-        task = CloningTask(self.engine, DrawnLabels(drawn), rows, self._loss, self._micro_batch)
+        rows, width = torch.arange(count), self.engine.model.sft_noise_width
+        seed = named_seed(self.place.seed, "actor", "sft_noise", self.place.rank)
+        task = CloningTask(
+            self.engine,
+            DrawnLabels(drawn),
+            rows,
+            self._loss,
+            self._micro_batch,
+            sample_noise(seed, self._gradient_steps, count, width) if width else None,
+        )
         metrics = self.updates.run(task)
         self.tell_what_was_left_out(metrics, "no step of the rollouts has a label")
         return metrics

@@ -30,6 +30,7 @@ class LineEnv(SlotVectorEnv):
             "states": ObsSpec((3,)),
             "main_images": ObsSpec((8, 8, 3), np.uint8),
             "extra_view_images": ObsSpec((2, 8, 8, 3), np.uint8),
+            "wrist_images": ObsSpec((2, 8, 8, 3), np.uint8),
         }
 
     @property
@@ -69,6 +70,7 @@ class LineEnv(SlotVectorEnv):
             "states": np.array(place),
             "main_images": picture,
             "extra_view_images": np.stack([picture + 1, picture + 2]),
+            "wrist_images": np.stack([picture + 3, picture + 4]),
         }
 
     def _describe(self, slot):
@@ -92,7 +94,7 @@ def collect(folder, num_envs=3, count=6, noise=(0.0,), expert=Walker, cfg=None, 
         collector = Collector(
             env,
             expert(own, env.action_spec, num_envs=num_envs),
-            ActionNoise(env.action_spec, noise, seed=7),
+            ActionNoise(env.policy_spec, noise, seed=7),
             lambda episode: episode.write(writer),
             **settings,
         )
@@ -132,11 +134,42 @@ def test_actions_are_stored_as_they_were_executed(tmp_path):
         assert ended[-1] and not (episode.terminations & episode.truncations).any()
 
 
+def test_actions_are_stored_as_the_policy_would_give_them(tmp_path):
+    plain, _ = collect(tmp_path / "plain")
+    convention = {"units": "unit", "layout": [2, 0]}
+    own, _ = collect(tmp_path / "own", cfg={"action_convention": convention, "override_at": (0, 1)})
+    found, expected = own.episode(1).values, plain.episode(1).values
+    np.testing.assert_array_equal(found["observation.state"], expected["observation.state"])
+    # The second number goes from -1 to 2; nothing takes the third.
+    second = (expected["action"][:, 1] - 0.5) / 1.5
+    zero = np.zeros_like(second)
+    np.testing.assert_allclose(
+        found["action"], np.stack([second, zero, expected["action"][:, 0]], 1), atol=1e-6
+    )
+    # Somebody took over with (0.25, 0).
+    np.testing.assert_allclose(own.episode(0).values["action"][1], [-1 / 3, 0, 0.25], atol=1e-6)
+
+
+def test_who_acts_as_a_policy_sees_what_a_policy_sees(tmp_path):
+    class Hidden(LineEnv):
+        def expert_obs(self, obs):
+            raise AssertionError("only experts see this")
+
+    class Policy(Walker):
+        is_policy = True
+
+    env = Hidden({"max_episode_steps": 2, "seed": 7}, 1)
+    noise = ActionNoise(env.policy_spec, (0.0,), seed=7)
+    expert = Policy({}, env.policy_spec, num_envs=1)
+    assert Collector(env, expert, noise, lambda _: None, episodes=1, attempts=1).run().kept == 1
+
+
 def test_pictures_and_further_cameras_are_kept(tmp_path):
     dataset, _ = collect(tmp_path / "d", count=1)
     values = dataset.episode(0).values
     steps = np.arange(len(values["observation.images.main"]))
-    for name, offset in (("main", 0), ("extra_view_0", 1), ("extra_view_1", 2)):
+    names = ("main", "extra_view_0", "extra_view_1", "wrist_0", "wrist_1")
+    for offset, name in enumerate(names):
         pictures = values[f"observation.images.{name}"]
         assert pictures.shape[1:] == (8, 8, 3)
         np.testing.assert_array_equal(pictures[:, 0, 0, 0], steps + offset)

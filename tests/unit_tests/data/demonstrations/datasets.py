@@ -21,8 +21,9 @@ def write_dataset(
     seed=0,
     obs_dim=5,
     action_dim=2,
+    tasks=("do it",),
 ) -> Path:
-    """Write episodes of random states; `act` turns a state into an action."""
+    """Write episodes of random states; `act` turns a state into an action, tasks take turns."""
     rng = np.random.default_rng(seed)
     kind = "int64" if choices else "float32"
     features = {
@@ -60,7 +61,7 @@ def write_dataset(
                         "next.terminated": last and terminated,
                         "next.truncated": last and not terminated,
                     },
-                    task="do it",
+                    task=tasks[number % len(tasks)],
                 )
             writer.save_episode(observation(length))
     return folder

@@ -7,23 +7,32 @@ import pytest
 import torch
 
 from rlinf.data.demonstrations.load import DemonstrationFolders
-from rlinf.data.demonstrations.names import features_of, observation_of, observations_in
+from rlinf.data.demonstrations.names import (
+    features_of,
+    observation_of,
+    observations_in,
+    views_of,
+)
+from rlinf.data.demonstrations.sampling import ChunkSamples
+from rlinf.data.demonstrations.transitions import ChunkTransitions
 from rlinf.data.lerobot import DatasetError, LeRobotDataset
 from tests.unit_tests.data.demonstrations.datasets import write_dataset
 
 
 @pytest.mark.parametrize(
-    ("name", "feature"),
+    ("name", "shape", "feature"),
     [
-        ("states", "observation.state"),
-        ("main_images", "observation.images.main"),
-        ("wrist_images", "observation.images.wrist"),
-        ("extra_view_images", "observation.images.extra_view_0"),
-        ("touch", "observation.touch"),
+        ("states", (4,), "observation.state"),
+        ("main_images", (8, 8, 3), "observation.images.main"),
+        ("wrist_images", (8, 8, 3), "observation.images.wrist"),
+        ("wrist_images", (1, 8, 8, 3), "observation.images.wrist_0"),
+        ("extra_view_images", (1, 8, 8, 3), "observation.images.extra_view_0"),
+        ("touch", (2, 3), "observation.touch"),
     ],
 )
-def test_names_go_there_and_back(name, feature):
-    assert features_of(name, 1) == [feature] and observation_of(feature) == name
+def test_names_go_there_and_back(name, shape, feature):
+    assert features_of(name, views_of(name, shape)) == [feature]
+    assert observation_of(feature) == name
 
 
 def test_views_are_in_the_order_of_their_numbers():
@@ -100,6 +109,23 @@ def test_what_does_not_go_together_is_refused(tmp_path):
         DemonstrationFolders([one]).load(["main_images"])
     with pytest.raises(DatasetError, match="is not a LeRobot dataset"):
         DemonstrationFolders([tmp_path / "nowhere"])
+
+
+def test_texts_of_tasks_are_observations(tmp_path):
+    one = write_dataset(tmp_path / "one", (4, 3), tasks=("open", "close"))
+    two = write_dataset(tmp_path / "two", (2,), tasks=("close",))
+    folders = DemonstrationFolders([one, two])
+    assert folders.first_frame()[0]["task_descriptions"] == ["open"]
+    demos = folders.load(["states", "task_descriptions"]).to(torch.device("cpu"))
+    texts = demos.obs["task_descriptions"]
+    assert texts[:] == ["open"] * 4 + ["close"] * 5
+    assert texts.kinds == ["open", "close"] and len(texts) == 9
+    assert texts[torch.tensor([8, 0])] == ["close", "open"]
+    assert demos.final["task_descriptions"][:] == ["open", "close", "close"]
+    obs, _ = ChunkSamples(demos, 2).take(torch.tensor([3, 4]))
+    assert obs["task_descriptions"] == ["open", "close"]
+    following = ChunkTransitions(demos, 2, 0.9).take(torch.tensor([0, 3])).next_obs
+    assert following["task_descriptions"] == ["open", "open"]
 
 
 def test_what_the_episodes_came_to(tmp_path):

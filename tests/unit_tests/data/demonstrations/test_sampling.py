@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 
 from rlinf.data.demonstrations.load import DemonstrationFolders
-from rlinf.data.demonstrations.sampling import ChunkSamples, SampleOrder
+from rlinf.data.demonstrations.sampling import (
+    ChunkSamples,
+    MixtureOrder,
+    SampleOrder,
+    sample_noise,
+    whole_shares,
+)
 from tests.unit_tests.data.demonstrations.datasets import write_dataset
 
 
@@ -37,3 +43,26 @@ def test_chunks_end_with_their_episode(tmp_path):
     ]
     assert torch.equal(actions[0], demos.actions[:3])
     assert torch.equal(actions[3], demos.actions[[4, 5, 5]])
+
+
+def test_a_mixture_gives_each_set_its_share_and_all_of_its_samples():
+    sets = [torch.arange(4), torch.arange(4, 16)]
+    order = MixtureOrder(sets, [1.0, 1.0], seed=1)
+    passes = order.rows(0, 6 * 16).view(6, 16)
+    assert [(rows < 4).sum().item() for rows in passes] == [8] * 6
+    # Two passes over the small set in each, and three over the large one in all six.
+    assert passes.flatten().bincount().tolist() == [12] * 4 + [4] * 12
+    again = MixtureOrder(sets, [1.0, 1.0], seed=1)
+    assert torch.equal(again.rows(37, 20), passes.flatten()[37:57])
+
+
+def test_shares_are_whole_and_add_up():
+    assert whole_shares(10, [1, 1, 1]) == [4, 3, 3]
+    assert whole_shares(7, [0.5, 3]) == [1, 6]
+
+
+def test_noise_belongs_to_a_position():
+    own = sample_noise(3, 100, 8, 5)
+    assert own.shape == (8, 5) and torch.equal(own, sample_noise(3, 100, 8, 5))
+    assert not torch.equal(own, sample_noise(3, 108, 8, 5))
+    assert not torch.equal(own, sample_noise(4, 100, 8, 5))

@@ -73,7 +73,7 @@ def rollout(
     g = torch.Generator().manual_seed(seed)
     chunks, actions = policy.num_action_chunks, policy.action_dim
     states = torch.randn(steps + 1, envs, 5, generator=g)
-    noise = torch.randn(steps, envs, chunks * actions, generator=g)
+    noise = torch.randn(steps, envs, policy.noise_width, generator=g)
     results = [
         policy.predict_action_batch({"states": s}, noise=n)[1]
         for s, n in zip(states[:-1], noise, strict=True)
@@ -88,7 +88,7 @@ def rollout(
     return EmbodiedBatch(
         forward_inputs={
             key: torch.stack([result["forward_inputs"][key] for result in results])
-            for key in ("states", "action")
+            for key in results[0]["forward_inputs"]
         },
         prev_logprobs=torch.stack([result["prev_logprobs"] for result in results]),
         prev_values=torch.stack(values),
@@ -98,7 +98,7 @@ def rollout(
         truncations=torch.zeros_like(ends),
         valid=until_done_in_chunk(ends),
         begins=torch.zeros(steps, envs, dtype=torch.bool),
-        actions=noise.reshape(steps, envs, chunks, actions),
+        actions=noise[..., : chunks * actions].reshape(steps, envs, chunks, actions),
         intervened=torch.zeros_like(ends),
         versions=torch.zeros(steps, envs, dtype=torch.long),
         finite=torch.ones(steps, envs, dtype=torch.bool),

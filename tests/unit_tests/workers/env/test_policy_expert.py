@@ -16,10 +16,13 @@ from tests.unit_tests.workers.actor.learning import SPEC, make_cfg, make_learner
 
 
 def make_env(obs_dim=5, envs=3):
+    actions = ActionSpec.box(SPEC.action_low, SPEC.action_high)
     return SimpleNamespace(
         cfg={"env_type": "walk"},
         num_envs=envs,
-        action_spec=ActionSpec.box(SPEC.action_low, SPEC.action_high),
+        action_spec=actions,
+        policy_spec=actions,
+        instructions=[],
         obs_spec={"states": SimpleNamespace(shape=(obs_dim,))},
         max_episode_steps=50,
         task_names=["walk"],

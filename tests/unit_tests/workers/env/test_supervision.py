@@ -175,7 +175,7 @@ def make_stages(changes=None, envs=2):
         env=Section(train=Section(**ENV)),
         runner=Section(seed=7),
     )
-    env = SimpleNamespace(cfg=ENV, action_spec=BOX, num_envs=16)
+    env = SimpleNamespace(cfg=ENV, action_spec=BOX, num_envs=16, expert_obs=lambda obs: obs)
     return StageExperts.of(cfg, [env] * envs, 1, 2)
 
 

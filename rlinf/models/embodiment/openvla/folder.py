@@ -1,0 +1,253 @@
+"""Folders in the layout of OpenVLA and OpenVLA-OFT: read key by key, and written again.
+
+A folder holds `config.json`, the weights of towers, projector and language model in safetensors,
+the tokenizer, and `dataset_statistics.json`. What OpenVLA-OFT adds is in files of its own, such as
+`proprio_projector--latest_checkpoint.pt`; so is the value function here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from rlinf.models.embodiment.openvla.statistics import (
+    STATISTICS_FILE,
+    of_dataset,
+    read_statistics,
+)
+from rlinf.models.embodiment.openvla.vision import TOWERS, Tower
+from rlinf.models.tensor_files import LoadedTensors, TensorSource, tensors_of_folder
+
+if TYPE_CHECKING:
+    from rlinf.models.deferred import DeferredWeights
+    from rlinf.models.embodiment.normalizer import ObsNormalizer
+    from rlinf.models.embodiment.openvla.token_policy import TokenPolicy
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+MAIN = ("vision_backbone", "projector", "language_model")
+"""Parts of the network whose weights are in the safetensors files."""
+_LATEST = "--latest_checkpoint.pt"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the `config.json` of a folder.
+
+    Raises:
+        ValueError: There is none, or it is that of another model.
+    """
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        raise ValueError(
+            f"model_path is '{folder}', where there is no {CONFIG_FILE}; it must be a folder "
+            "in the layout of OpenVLA. Weights of a run are named by runner.ckpt_path"
+        )
+    config = json.loads(file.read_text())
+    if config.get("model_type") != "openvla":
+        raise ValueError(
+            f"{file} is of a model of type {config.get('model_type')!r}, not of 'openvla'"
+        )
+    return config
+
+
+def towers_in(config: Mapping[str, Any]) -> list[Tower]:
+    """Return the vision towers that a `config.json` describes.
+
+    Sizes that are not those of timm's names are in `vision_towers`, which only folders that were
+    written here have.
+
+    Raises:
+        ValueError: A tower is not known.
+    """
+    if "vision_towers" in config:
+        return [Tower(**sizes) for sizes in config["vision_towers"]]
+    names = config["timm_model_ids"]
+    unknown = [name for name in names if name not in TOWERS]
+    if unknown:
+        raise ValueError(f"the vision tower {unknown[0]} is not known; known: {', '.join(TOWERS)}")
+    return [TOWERS[name] for name in names]
+
+
+def load_folder(
+    policy: TokenPolicy,
+    folder: Path,
+    unnorm_key: str | None = None,
+    deferral: DeferredWeights | None = None,
+) -> None:
+    """Give a policy the weights of a folder.
+
+    Args:
+        policy: Of the sizes that the folder's config says.
+        folder: The folder.
+        unnorm_key: Dataset whose statistics states are scaled by; None is the only one.
+        deferral: What is told where weights come from, instead of loading them.
+
+    Raises:
+        ValueError: Tensors are missing, or there are some that the policy does not have; each is
+            named.
+    """
+    _refuse_film(policy)
+    source = tensors_of_folder(folder)
+    if source is None:
+        raise ValueError(f"{folder} has no weights in safetensors files")
+    network = policy.network
+    main = [name for name in network.state_dict() if name.startswith(MAIN)]
+    _fill(network, source, main, str(folder), deferral)
+    for name, part in _further(policy).items():
+        file = _checkpoint(folder, name)
+        if file is not None:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+            plain = {key.removeprefix("module."): value for key, value in state.items()}
+            _fill(part, LoadedTensors(plain), list(part.state_dict()), str(file), deferral)
+        elif name == "proprio_normalizer":
+            _scale_by_quantiles(part, folder, unnorm_key)
+        elif name != "value_head":
+            # A training with values may begin with a policy that has none.
+            raise ValueError(
+                f"{folder} has no {name}{_LATEST}; set model.use_proprio to false if the model "
+                "was trained without the state"
+            )
+
+
+def save_folder(policy: TokenPolicy, folder: Path, unnorm_key: str = "rlinf") -> None:
+    """Write a policy into a folder in the public layout.
+
+    Args:
+        policy: Its tensors must be whole, not sharded.
+        folder: Made if absent.
+        unnorm_key: What the dataset is called whose statistics actions are scaled by.
+    """
+    from safetensors.torch import save_file
+
+    _refuse_film(policy)
+    folder.mkdir(parents=True, exist_ok=True)
+    network, bins = policy.network, policy.bins
+    state = network.state_dict()
+    main = {name: t.detach().contiguous() for name, t in state.items() if name.startswith(MAIN)}
+    save_file(main, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    statistics: dict[str, Any] = {
+        "action": {
+            "q01": bins.low.tolist(),
+            "q99": bins.high.tolist(),
+            "mask": bins.mask.tolist(),
+        }
+    }
+    for name, part in _further(policy).items():
+        torch.save(part.state_dict(), folder / f"{name}{_LATEST}")
+    backbone = network.vision_backbone
+    found = [] if backbone is None else [backbone.featurizer, backbone.fused_featurizer]
+    towers = [tower.tower for tower in found if tower is not None]
+    names = {tower: name for name, tower in TOWERS.items()}
+    text = network.language_model.config
+    config: dict[str, Any] = {
+        "model_type": "openvla",
+        "architectures": ["OpenVLAForActionPrediction"],
+        "arch_specifier": "no-align+fused-gelu-mlp" if len(towers) > 1 else "no-align+gelu-mlp",
+        "timm_model_ids": [names.get(tower, "") for tower in towers],
+        "image_sizes": [tower.image_size for tower in towers],
+        "image_resize_strategy": "resize-naive",
+        "text_config": {
+            **text.to_diff_dict(),
+            "model_type": "llama",
+            "vocab_size": text.vocab_size,
+        },
+        "pad_token_id": policy.prompts.pad,
+        "pad_to_multiple_of": text.vocab_size - policy.vocabulary,
+        "n_action_bins": bins.count,
+        "norm_stats": {unnorm_key: statistics},
+    }
+    if any(tower not in names for tower in towers) or not towers:
+        config["vision_towers"] = [asdict(tower) for tower in towers]
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2))
+    (folder / STATISTICS_FILE).write_text(json.dumps({unnorm_key: statistics}, indent=2))
+    policy.prompts.tokenizer.save_pretrained(folder)
+
+
+def _further(policy: TokenPolicy) -> dict[str, nn.Module]:
+    """Return the parts that have files of their own."""
+    parts = {
+        "proprio_projector": policy.network.proprio_projector,
+        "proprio_normalizer": policy.normalizer,
+        "value_head": policy.value_head,
+    }
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _refuse_film(policy: TokenPolicy) -> None:
+    backbone = policy.network.vision_backbone
+    if backbone is not None and backbone.has_film:
+        raise ValueError(
+            "model.use_film is true, and folders of models with FiLM, whose towers have adapters "
+            "in them, are neither read nor written: begin with weights of a run, by "
+            "runner.ckpt_path"
+        )
+
+
+def _scale_by_quantiles(normalizer: ObsNormalizer, folder: Path, key: str | None) -> None:
+    """Bring states from the 1st and 99th percentile of a dataset to -1 and 1, and clip them."""
+    name, found = of_dataset(read_statistics(folder), key)
+    proprio = found.get("proprio", {})
+    if "q01" not in proprio or "q99" not in proprio:
+        raise ValueError(
+            f"{folder / STATISTICS_FILE}: the statistics of '{name}' have no q01 and q99 of "
+            "proprio; set model.normalize_obs or model.use_proprio to false"
+        )
+    low, high = (torch.tensor(proprio[quantile]) for quantile in ("q01", "q99"))
+    normalizer.shift.copy_((low + high) / 2)
+    normalizer.scale.copy_(2.0 / (high - low + 1e-8))
+    normalizer.count.fill_(found.get("num_transitions", 1))
+    normalizer.clip = 1.0
+
+
+def _checkpoint(folder: Path, name: str) -> Path | None:
+    """Return the file of a part, the newest one; None if there is none."""
+    if (folder / f"{name}{_LATEST}").is_file():
+        return folder / f"{name}{_LATEST}"
+    numbered = {
+        int(number): file
+        for file in folder.glob(f"{name}--*_checkpoint.pt")
+        if (number := file.name.removeprefix(f"{name}--").partition("_")[0]).isdigit()
+    }
+    return numbered[max(numbered)] if numbered else None
+
+
+def _fill(
+    module: nn.Module,
+    source: TensorSource,
+    names: Sequence[str],
+    where: str,
+    deferral: DeferredWeights | None,
+) -> None:
+    """Read tensors into a module, one at a time.
+
+    Args:
+        module: What to fill.
+        source: The tensors, all of which must be wanted.
+        names: Those of the module that are wanted, parameters and buffers.
+        where: The source, for errors.
+        deferral: Reads parameters later; buffers are read at once.
+    """
+    own, there = module.state_dict(), set(source.names())
+    wrong = [f"missing {name}" for name in names if name not in there]
+    wrong += [f"unexpected {name}" for name in sorted(there - set(names))]
+    wrong += [
+        f"{name} is {list(source.shape(name))} there and {list(own[name].shape)} here"
+        for name in names
+        if name in there and source.shape(name) != tuple(own[name].shape)
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+        raise ValueError(f"{where} is not of this model: {'; '.join(wrong[:8])}{more}")
+    later = set()
+    if deferral is not None:
+        later = {name for name, _ in module.named_parameters()} & set(names)
+        deferral.read_from(module, source, {name: name for name in later})
+    with torch.no_grad():
+        for name in names:
+            if name not in later:
+                own[name].copy_(source.read(name))

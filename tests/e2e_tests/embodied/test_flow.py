@@ -1,0 +1,89 @@
+"""Whole jobs of a flow policy: supervised training, then GRPO from it; both resume exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlinf.cli import main
+from tests.e2e_tests.embodied.test_offline import tensors
+
+SHORT = [
+    "runner.val_check_interval=2",
+    "runner.eval_episodes=4",
+    "runner.deterministic=true",
+    "runner.save_interval=1",
+    "runner.logger.logger_backends=[jsonl]",
+    "env.eval.total_num_envs=4",
+    "env.eval.video_cfg.save_video=false",
+    "actor.model.hidden_sizes=[64,64]",
+]
+GRPO = [
+    "env.train.total_num_envs=8",
+    "env.train.max_episode_steps=24",
+    "env.eval.max_episode_steps=24",
+    "algorithm.group_size=4",
+    "algorithm.update_epoch=2",
+    "algorithm.filter_rewards=false",
+    "actor.global_batch_size=12",
+    # An untrained policy presses no button: the dense reward has something to compare.
+    "env.train.reward=dense",
+    "runner.agreement.interval=1",
+    "runner.max_epochs=3",
+]
+
+
+def metrics_of(runner) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (runner.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def resumed(runners, folder: Path, recipe: str, overrides: list[str], stop: int):
+    """A run that ended early, and the one that goes on with it."""
+    first = runners.runner(folder, recipe, overrides)
+    first.max_steps = stop
+    first.run()
+    resume = [f"runner.run_dir={first.folder}", "runner.resume_dir=auto"]
+    second = runners.runner(folder, recipe, [*overrides, *resume])
+    second.run()
+    return second
+
+
+def same_weights(one, other, step: int) -> bool:
+    ours, theirs = tensors(one.folder, step), tensors(other.folder, step)
+    return all(ours[name].equal(theirs[name]) for name in ours)
+
+
+@pytest.mark.timeout(300)
+def test_supervised_then_grpo(runners, tmp_path) -> None:
+    demos = tmp_path / "demos"
+    words = ["collect.episodes=4", f"collect.save_dir={demos}", "runner.progress=off"]
+    assert main(["collect", "metaworld_sft_flow", *words]) == 0
+    sft = [
+        *SHORT,
+        f"data.train_data_paths=[{demos}]",
+        "data.held_out_ratio=0.25",
+        "runner.max_steps=4",
+        "runner.local_update_steps=30",
+        "actor.global_batch_size=64",
+        "actor.optim.lr=3e-3",
+    ]
+    whole = runners.runner(tmp_path / "sft", "metaworld_sft_flow", sft)
+    summary = whole.run()
+    assert summary["demo_episodes"] == 3 and summary["gradient_updates"] == 120
+    found = metrics_of(whole)
+    losses = [line["train/actor/loss"] for line in found if "train/actor/loss" in line]
+    held_out = [line["eval/held_out_loss"] for line in found if "eval/held_out_loss" in line]
+    assert losses[-1] < 0.9 * losses[0] and held_out[-1] < held_out[0]
+    other = resumed(runners, tmp_path / "sft_half", "metaworld_sft_flow", sft, stop=2)
+    assert same_weights(whole, other, 4)
+
+    grpo = [*SHORT, *GRPO, f"runner.ckpt_path={whole.folder}"]
+    tuned = runners.runner(tmp_path / "grpo", "metaworld_grpo_flow", grpo)
+    assert tuned.run()["status"] == "finished"
+    gaps = [line for line in metrics_of(tuned) if "train/agreement/logprob_max" in line]
+    assert len(gaps) == 3 and max(line["train/agreement/logprob_max"] for line in gaps) < 1e-3
+    assert same_weights(
+        tuned, resumed(runners, tmp_path / "g_half", "metaworld_grpo_flow", grpo, stop=1), 3
+    )
