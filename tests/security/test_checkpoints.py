@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 
 import pytest
 
@@ -63,6 +64,19 @@ def test_what_is_not_json_is_refused(folder, text):
         Checkpoint.open(folder)
     store = CheckpointStore(folder.parent)
     assert store.all() == [] and store.latest() is None
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+@pytest.mark.parametrize("name", [MANIFEST, "weights"])
+def test_what_is_not_a_file_is_refused(folder, make, name):
+    if name != MANIFEST:
+        facts = {"size": 0, "sha256": "0" * 64}
+        (folder / MANIFEST).write_text(json.dumps({**GOOD, "files": {name: facts}}))
+    make(folder / name)
+    with pytest.raises(CheckpointError, match="is not a file"):
+        Checkpoint.open(folder)
+    assert CheckpointStore(folder.parent).latest() is None
 
 
 def test_a_bad_manifest_does_not_hide_good_ones(folder, capsys):

@@ -26,6 +26,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         CheckpointError: there is none, or it is not one; says what is wrong with it.
     """
     place = folder / MANIFEST
+    if place.exists() and not place.is_file():
+        # A pipe would be waited for.
+        raise CheckpointError(f"{place} is not a file; use another checkpoint")
     try:
         manifest = json.loads(place.read_bytes())
     except FileNotFoundError:

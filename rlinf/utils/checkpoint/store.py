@@ -123,6 +123,8 @@ def _check_file(path: Path, name: str, facts: dict[str, Any], verify: bool) -> N
     file = path / name
     if not file.exists():
         raise CheckpointError(f"{path} is damaged: {name} is missing; use another checkpoint")
+    if not file.is_file():
+        raise CheckpointError(f"{path} is damaged: {name} is not a file; use another checkpoint")
     size = file.stat().st_size
     if size != facts["size"]:
         raise CheckpointError(
