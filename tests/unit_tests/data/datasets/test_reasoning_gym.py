@@ -156,7 +156,7 @@ def test_the_reward_scores_what_the_dataset_gives(tmp_path):
 
 @pytest.mark.parametrize("confined", [True, False])
 def test_text_that_a_task_evaluates_can_do_no_harm(tmp_path, confined):
-    """The task countdown evaluates the answer as Python; without walls the harm would be done."""
+    """The task countdown would evaluate the answer as Python: nothing but formulas gets there."""
     cfg = section(tmp_path, tasks=[{"name": "countdown"}], val_size=1)
     (record,) = records(make_dataset(cfg, "val", 0))
     target = tmp_path / "harm"
@@ -171,4 +171,4 @@ def test_text_that_a_task_evaluates_can_do_no_harm(tmp_path, confined):
         pool.close()
     *scores, right = [outcome.value["score"] for outcome in outcomes]
     assert max(scores) < 0.1 and right == 1.0
-    assert target.exists() is not confined
+    assert not target.exists()
