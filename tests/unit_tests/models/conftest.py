@@ -40,7 +40,7 @@ def make_obs():
     return make
 
 
-VARIANTS = [
+ACTOR_CRITICS = [
     {},
     {"num_action_chunks": 4},
     {"num_action_chunks": 4, "value_type": "action_level"},
@@ -60,6 +60,8 @@ VARIANTS = [
     {"spec": CHOICES, "num_action_chunks": 3, "value_type": "action_level"},
     {"spec": EVEN_CHOICES, "num_action_chunks": 2, "share_trunk": True},
     {"spec": CHOICES, "model_type": "cnn_policy", "distribution": "multi_categorical"},
+]
+FLOW_POLICIES = [
     {"model_type": "flow_policy", "hidden_sizes": [16]},
     {"model_type": "flow_policy", "num_action_chunks": 4, "value_type": "action_level"},
     {"model_type": "flow_policy", "joint_logprob": True, "num_action_chunks": 2},
@@ -68,6 +70,7 @@ VARIANTS = [
     {"model_type": "flow_policy", "noise_method": "flow_cps", "noise_level": 0.4},
     {**FLOW_IMAGES, "random_shift": 2, "num_action_chunks": 2},
 ]
+VARIANTS = [*ACTOR_CRITICS, *FLOW_POLICIES]
 
 
 def name_of(keys):

@@ -6,7 +6,7 @@ from torch.distributions import AffineTransform, Normal, TanhTransform, Transfor
 
 from rlinf.models.embodiment.distributions import Gaussian, SquashedGaussian
 from rlinf.models.embodiment.distributions.gaussian import log_slope
-from tests.unit_tests.models.conftest import VARIANTS, name_of
+from tests.unit_tests.models.conftest import ACTOR_CRITICS, name_of
 
 
 def numbers(*shape, seed=0):
@@ -83,7 +83,7 @@ def test_squashed_entropy_is_that_of_many_samples(mean, std):
     assert ours.item() == pytest.approx(sampled.item(), abs=0.01)
 
 
-OF_NUMBERS = [keys for keys in VARIANTS if "spec" not in keys]
+OF_NUMBERS = [keys for keys in ACTOR_CRITICS if "spec" not in keys]
 
 
 @pytest.mark.parametrize("keys", OF_NUMBERS, ids=name_of)
