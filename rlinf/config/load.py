@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,22 +145,29 @@ def find_config(config_name: str, config_path: str | Path | None) -> tuple[Path,
     raise ConfigError([Problem(f"config '{name}'", ABSENT, message, did_you_mean(name, known))])
 
 
+_composing = threading.Lock()
+
+
 @contextmanager
 def _own_hydra() -> Iterator[None]:
-    """Set aside the Hydra of a surrounding `@hydra.main` program and put it back afterwards."""
+    """Set aside the Hydra of a surrounding `@hydra.main` program and put it back afterwards.
+
+    There is one Hydra in a process, so threads compose one after the other.
+    """
     from hydra.core.global_hydra import GlobalHydra
     from hydra.version import VersionBase
 
-    hydra, version = GlobalHydra.instance(), VersionBase.instance()
-    kept = hydra.hydra, version.version_base
-    hydra.clear()
-    try:
-        yield
-    finally:
-        instance = GlobalHydra.instance()
-        instance.clear()
-        instance.hydra = kept[0]
-        VersionBase.instance().version_base = kept[1]
+    with _composing:
+        hydra, version = GlobalHydra.instance(), VersionBase.instance()
+        kept = hydra.hydra, version.version_base
+        hydra.clear()
+        try:
+            yield
+        finally:
+            instance = GlobalHydra.instance()
+            instance.clear()
+            instance.hydra = kept[0]
+            VersionBase.instance().version_base = kept[1]
 
 
 def hydra_override(override: str, folders: Sequence[Path]) -> str:

@@ -28,7 +28,7 @@ WRONG = {
         "register_expert in a module that",
     ),
     "an expert of another env type": (
-        {"env.train.env_type": "gymnasium", "env.train.init_params": {"id": "Pendulum-v1"}},
+        {"env.train": {"env_type": "gymnasium", "id": "Pendulum-v1"}},
         'algorithm.dagger.expert = "scripted"',
         "no expert is registered for env type gymnasium under this name; known: random",
     ),

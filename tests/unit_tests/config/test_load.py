@@ -1,5 +1,7 @@
 """Configs are composed by name, and broken files are explained."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -129,3 +131,10 @@ def test_hydra_is_left_as_it_was(folder):
         build_config("base", config_path=folder)
         message_of("maze_ppo", ["size=huge"], folder)
         assert not GlobalHydra.instance().is_initialized()
+
+
+def test_threads_compose_at_the_same_time(folder):
+    with ThreadPoolExecutor(8) as pool:
+        overrides = [[f"runner.max_steps={step}"] for step in range(1, 33)]
+        found = list(pool.map(lambda own: build_config("maze_ppo", own, folder), overrides))
+    assert [cfg.runner.max_steps for cfg in found] == list(range(1, 33))
