@@ -102,12 +102,12 @@ def test_a_job_with_an_engine_elsewhere(runners, tmp_path, folder, backend):
 def test_a_small_model_learns_with_a_real_server(runners, tmp_path, folder, backend):
     with serving(backend, folder, tmp_path / "server.log", running=64) as url:
         overrides = [
-            "runner.max_steps=10",
-            "runner.val_check_interval=10",
+            "runner.max_steps=16",
+            "runner.val_check_interval=16",
             "data.rollout_batch_size=16",
             "data.val_size=100",
             "actor.supervised.steps=120",
-            "actor.optim.lr=1e-3",
+            "actor.optim.lr=1e-4",
             "rollout.max_running_requests=64",
             *by_url(backend, url, folder, tmp_path / "weights"),
         ]
@@ -116,6 +116,6 @@ def test_a_small_model_learns_with_a_real_server(runners, tmp_path, folder, back
         before = runner.evaluate()["eval/pass@1"]
         runner._supervise = lambda: None
         summary = runner.run()
-        assert summary["status"] == "finished" and len(steps_of(runner)) == 10
+        assert summary["status"] == "finished" and len(steps_of(runner)) == 16
         after = summary["evaluation"]["eval/pass@1"]
     assert after > before + 0.1, (before, after)
