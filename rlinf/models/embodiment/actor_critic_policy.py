@@ -15,15 +15,14 @@ from rlinf.models.embodiment.distributions import Distribution
 from rlinf.models.embodiment.head_settings import HeadSettings
 from rlinf.models.embodiment.iql_forwards import IQLForwards
 from rlinf.models.embodiment.layers import MLP, POLICY_GAIN, VALUE_GAIN
-from rlinf.models.embodiment.normalizer import ObsNormalizer
+from rlinf.models.embodiment.normalizer import NormalizedStates, ObsNormalizer
 from rlinf.models.embodiment.off_policy_forwards import OffPolicyForwards, make_q_head
-from rlinf.utils.running_stats import AllReduce
 
 if TYPE_CHECKING:
     from rlinf.utils.env_spec import EnvSpec
 
 
-class ActorCriticPolicy(OffPolicyForwards, IQLForwards, BasePolicy):
+class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePolicy):
     """A distribution of chunks of actions, and a value function or Q-functions.
 
     Subclasses turn observations into inputs worth storing, and inputs into features. The heads
@@ -47,6 +46,8 @@ class ActorCriticPolicy(OffPolicyForwards, IQLForwards, BasePolicy):
         ForwardType.IQL_VALUE,
         ForwardType.CROSSQ,
     )
+    keeps_first_statistics: ClassVar[bool] = False
+    """Whether only the first batch of observations decides how they are normalised."""
     _no_split_modules: ClassVar[list[str]] = ["MLP", "QEnsemble", "CrossQEnsemble"]
 
     def __init__(
@@ -76,7 +77,7 @@ class ActorCriticPolicy(OffPolicyForwards, IQLForwards, BasePolicy):
         self.value_dim = 1 if settings.value_type == "chunk_level" else self.num_action_chunks
         self.normalizer = None
         if settings.normalize_obs and obs_dim is not None:
-            self.normalizer = ObsNormalizer(obs_dim, settings.obs_clip)
+            self.normalizer = ObsNormalizer(obs_dim, settings.obs_clip, self.keeps_first_statistics)
         self._make_heads(feature_dim)
 
     def _make_heads(self, feature_dim: int) -> None:
@@ -213,23 +214,6 @@ class ActorCriticPolicy(OffPolicyForwards, IQLForwards, BasePolicy):
     def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:
         """See `BasePolicy.predict_values`; the policy head is not run."""
         return self._values(self._trunk(self.policy_inputs(env_obs, augment=False)))
-
-    def update_normalizer(
-        self,
-        observations: Mapping[str, Any],
-        mask: Tensor | None = None,
-        all_reduce: AllReduce | None = None,
-        commit: bool = True,
-    ) -> None:
-        """See `BasePolicy.update_normalizer`; uses `states`."""
-        if self.normalizer is not None:
-            states = torch.as_tensor(observations["states"])
-            self.normalizer.update(states, mask, all_reduce, commit)
-
-    def commit_normalizer(self) -> None:
-        """See `BasePolicy.commit_normalizer`."""
-        if self.normalizer is not None:
-            self.normalizer.commit()
 
     def _states(self, env_obs: Mapping[str, Any], obs_dim: int) -> Tensor:
         """Return `states` as [B, S] float32 on the policy's device."""

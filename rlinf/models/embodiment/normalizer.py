@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,20 +23,23 @@ class ObsNormalizer(RunningStats):
         shift: The mean that is applied, [dim] float32.
         scale: One over the deviation that is applied, [dim] float32.
         clip: Largest absolute value of the result.
+        keeps_first: Only the first batch counts.
     """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, dim: int, clip: float = 10.0) -> None:
+    def __init__(self, dim: int, clip: float = 10.0, keeps_first: bool = False) -> None:
         """Start as the identity, but for the clipping.
 
         Args:
             dim: Numbers in an observation.
             clip: Largest absolute value of the result.
+            keeps_first: Let only the first batch count, the demonstrations as a rule: what was
+                learned from these has no meaning with other statistics.
         """
         super().__init__(dim)
-        self.clip = clip
+        self.clip, self.keeps_first = clip, keeps_first
         self.register_buffer("shift", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(dim))
 
@@ -44,7 +50,7 @@ class ObsNormalizer(RunningStats):
         all_reduce: AllReduce | None = None,
         commit: bool = True,
     ) -> None:
-        """Add a batch, as `RunningStats.update`.
+        """Add a batch, as `RunningStats.update`, unless there was one and `keeps_first`.
 
         Args:
             values: [*batch, dim].
@@ -52,6 +58,8 @@ class ObsNormalizer(RunningStats):
             all_reduce: Sums a tensor over ranks.
             commit: Apply the new statistics at once.
         """
+        if self.keeps_first and self.count > 0:
+            return
         super().update(values, mask, all_reduce)
         if commit:
             self.commit()
@@ -69,3 +77,30 @@ class ObsNormalizer(RunningStats):
             values: [*batch, dim] float32.
         """
         return (values - self.shift).mul_(self.scale).clamp_(-self.clip, self.clip)
+
+
+class NormalizedStates:
+    """What a policy with an `ObsNormalizer` of its `states` does to collect statistics.
+
+    Attributes:
+        normalizer: Normalises `states`; None if switched off or without states.
+    """
+
+    normalizer: ObsNormalizer | None
+
+    def update_normalizer(
+        self,
+        observations: Mapping[str, Any],
+        mask: Tensor | None = None,
+        all_reduce: AllReduce | None = None,
+        commit: bool = True,
+    ) -> None:
+        """See `BasePolicy.update_normalizer`; uses `states`."""
+        if self.normalizer is not None:
+            states = torch.as_tensor(observations["states"])
+            self.normalizer.update(states, mask, all_reduce, commit)
+
+    def commit_normalizer(self) -> None:
+        """See `BasePolicy.commit_normalizer`."""
+        if self.normalizer is not None:
+            self.normalizer.commit()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.scheduler import Worker
 from rlinf.scheduler.worker.file_places import place_to_read, place_to_write
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
+from rlinf.utils.env_spec import EnvSpec
 from rlinf.utils.shards import ShardPlace, Shards
 from rlinf.workers.actor.agreement import compute_format
 from rlinf.workers.actor.learner import ACTOR, Learner, LearnerPlace
@@ -31,6 +35,8 @@ class Actor(Checkpointed, Worker):
     """
 
     learner: Learner
+    _env_spec: EnvSpec | None = None
+    """Sizes and ranges of what the model sees and does; None for language models."""
 
     def __init__(self, cfg: Any) -> None:
         super().__init__()
@@ -44,6 +50,12 @@ class Actor(Checkpointed, Worker):
         """What weights and the order of samples begin from."""
         own = self.cfg.actor.seed
         return self.cfg.runner.seed if own is None else own
+
+    def _load_initial_weights(self, model: nn.Module) -> None:
+        """Begin with the weights of another run, if the config names one."""
+        note = load_initial_weights(model, self.cfg)
+        if note and self._rank == 0:
+            self.log_warning(note)
 
     def _place(self, total_steps: int) -> LearnerPlace:
         return LearnerPlace(
@@ -149,6 +161,9 @@ class Actor(Checkpointed, Worker):
                 save_tree(folder / name / f"rank_{self._rank}", states[name])
             if write_files is not None:
                 write_files()
+            if self._env_spec is not None and self._rank == 0:
+                # Whoever uses the model without the env has to know its sizes and ranges.
+                save_tree(folder / ACTOR / "env_spec", asdict(self._env_spec))
 
         return write
 

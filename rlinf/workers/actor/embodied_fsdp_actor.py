@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,17 +14,14 @@ from rlinf.data.embodied import EmbodiedBatch
 from rlinf.data.embodied_messages import ENV_TRAJECTORY, POLICY_TRAJECTORY
 from rlinf.data.env_share import env_ids
 from rlinf.data.partial_rollouts import merge_filled
-from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
 from rlinf.models.embodiment.base_policy import acts_with
 from rlinf.scheduler import Worker
-from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.actor.actor import Actor
 from rlinf.workers.actor.registry import learner_of
 from rlinf.workers.agreement import Evidence, Finding
-from rlinf.workers.checkpointed import Job
 
 
 class EmbodiedFSDPActor(Actor):
@@ -39,9 +34,7 @@ class EmbodiedFSDPActor(Actor):
         self._env_spec = env_spec
         torch.manual_seed(self.seed)
         policy = get_model(self.cfg.actor.model, env_spec, torch.float32)
-        note = load_initial_weights(policy, self.cfg)
-        if note and self._rank == 0:
-            self.log_warning(note)
+        self._load_initial_weights(policy)
         learner = learner_of(self.cfg)(self.cfg, policy, self._place(total_steps))
         self._adopt(learner, {"rollout": WeightSender(self, self.cfg, acting_group(self.cfg))})
 
@@ -126,19 +119,6 @@ class EmbodiedFSDPActor(Actor):
         self._batch = None
         self._offload()
         return metrics
-
-    # -- checkpoints ----------------------------------------------------------------------------
-
-    def _snapshot(self, folder: Path) -> Job:
-        write_rest = super()._snapshot(folder)
-
-        def write() -> None:
-            write_rest()
-            if self._rank == 0:
-                # Whoever uses the policy without the env has to know its sizes and ranges.
-                save_tree(folder / "actor" / "env_spec", asdict(self._env_spec))
-
-        return write
 
     def on_shutdown(self) -> None:
         """Let the learner remove the files that it works with."""

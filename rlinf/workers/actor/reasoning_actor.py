@@ -12,7 +12,6 @@ from rlinf.algorithms.agreement import Tolerance
 from rlinf.config.placed import is_placed
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
 from rlinf.hybrid_engines.fsdp.sharding import whole
-from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.hybrid_engines.weight_sync.packing import format_of
 from rlinf.hybrid_engines.weight_sync.sender import WeightSender
 from rlinf.models import get_model
@@ -51,7 +50,7 @@ class ReasoningActor(Actor):
         use_cores(cfg, self._device)
         torch.manual_seed(self.seed)
         policy = get_model(cfg.actor.model, dtype=torch.float32, deferred=True)
-        load_initial_weights(policy, cfg)
+        self._load_initial_weights(policy)
         critic = None
         uses_critic = cfg.critic is not None and cfg.critic.use_critic_model
         if uses_critic and not is_placed(cfg, "critic"):

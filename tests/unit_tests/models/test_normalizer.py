@@ -97,3 +97,15 @@ def test_without_normaliser_the_hooks_do_nothing(make_policy, make_obs):
     policy.update_normalizer(make_obs())
     policy.commit_normalizer()
     assert policy.normalizer is None
+
+
+def test_only_the_first_batch_counts_if_it_is_to_be_kept():
+    first, later = torch.randn(50, 3) * 2 + 1, torch.randn(50, 3) * 9 - 4
+    kept, plain = ObsNormalizer(3, keeps_first=True), ObsNormalizer(3)
+    for normalizer in (kept, plain):
+        normalizer.update(first)
+    assert torch.equal(kept(later), plain(later))
+    for normalizer in (kept, plain):
+        normalizer.update(later)
+    assert not torch.equal(kept(later), plain(later))
+    torch.testing.assert_close(kept.mean.float(), first.mean(0))

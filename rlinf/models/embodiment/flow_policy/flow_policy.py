@@ -26,7 +26,6 @@ from rlinf.models.embodiment.layers import MLP, VALUE_GAIN
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
 from rlinf.models.settings import needed
 from rlinf.models.weights import load_weights
-from rlinf.utils.running_stats import AllReduce
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -75,6 +74,7 @@ class FlowActor(ActorCriticPolicy):
     """
 
     forward_types: ClassVar[tuple[ForwardType, ...]] = (ForwardType.DEFAULT, ForwardType.SFT)
+    keeps_first_statistics: ClassVar[bool] = True
     _no_split_modules: ClassVar[list[str]] = ["ConvEncoder", "MLP"]
 
     settings: FlowHeadSettings
@@ -206,17 +206,6 @@ class FlowActor(ActorCriticPolicy):
             "forward_inputs": inputs,
         }
         return self.action_head.from_scaled(action), result
-
-    def update_normalizer(
-        self,
-        observations: Mapping[str, Any],
-        mask: Tensor | None = None,
-        all_reduce: AllReduce | None = None,
-        commit: bool = True,
-    ) -> None:
-        """See `BasePolicy.update_normalizer`; only the first batch counts."""
-        if self.normalizer is not None and not self.normalizer.count > 0:
-            super().update_normalizer(observations, mask, all_reduce, commit)
 
     @staticmethod
     def is_noise_parameter(name: str) -> bool:

@@ -14,11 +14,10 @@ from rlinf.models.embodiment.base_policy import ActionRange, BasePolicy, Forward
 from rlinf.models.embodiment.cnn_policy.images import scaled
 from rlinf.models.embodiment.distributions import Categorical
 from rlinf.models.embodiment.layers import MLP
-from rlinf.models.embodiment.normalizer import ObsNormalizer
+from rlinf.models.embodiment.normalizer import NormalizedStates, ObsNormalizer
 from rlinf.models.embodiment.openvla.bins import ActionBins
 from rlinf.models.embodiment.openvla.network import OpenVLANetwork, Prefix
 from rlinf.models.embodiment.openvla.prompts import PromptEncoder
-from rlinf.utils.running_stats import AllReduce
 
 CAMERAS = ("main_images", "wrist_images", "extra_view_images")
 """Cameras in the order in which they are looked at."""
@@ -51,7 +50,7 @@ class Tokens(NamedTuple):
     hidden: Tensor
 
 
-class TokenPolicy(BasePolicy):
+class TokenPolicy(NormalizedStates, BasePolicy):
     """Each number of an action is a token, drawn from a categorical distribution over bins.
 
     Logits of all other tokens count as minus infinity. Subclasses say in which order tokens come
@@ -93,7 +92,7 @@ class TokenPolicy(BasePolicy):
         self.vocabulary, self.state_dim, self.settings = vocabulary, state_dim, settings
         self.normalizer = None
         if settings.normalize_obs and state_dim is not None:
-            self.normalizer = ObsNormalizer(state_dim, settings.obs_clip)
+            self.normalizer = ObsNormalizer(state_dim, settings.obs_clip, keeps_first=True)
         self.value_head = None
         if settings.add_value_head:
             sizes = tuple(settings.value_hidden_sizes)
@@ -235,27 +234,6 @@ class TokenPolicy(BasePolicy):
     def replay_inputs(self, env_obs: Mapping[str, Any]) -> dict[str, Tensor]:
         """See `BasePolicy.replay_inputs`."""
         return self.policy_inputs(env_obs)
-
-    def update_normalizer(
-        self,
-        observations: Mapping[str, Any],
-        mask: Tensor | None = None,
-        all_reduce: AllReduce | None = None,
-        commit: bool = True,
-    ) -> None:
-        """See `BasePolicy.update_normalizer`; uses `states` of the first batch alone.
-
-        They are those of the demonstrations, and stay: what was learned from these has no meaning
-        with others.
-        """
-        if self.normalizer is not None and not self.normalizer.count:
-            states = torch.as_tensor(observations["states"])
-            self.normalizer.update(states, mask, all_reduce, commit)
-
-    def commit_normalizer(self) -> None:
-        """See `BasePolicy.commit_normalizer`."""
-        if self.normalizer is not None:
-            self.normalizer.commit()
 
     def prefix(self, inputs: Mapping[str, Tensor]) -> Prefix:
         """Return what stands before the actions of sequences."""

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from rlinf.data.demonstrations.load import DemonstrationFolders
-from rlinf.hybrid_engines.initial_weights import load_initial_weights
 from rlinf.models import get_model
 from rlinf.scheduler import Worker
-from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.actor import Actor
 from rlinf.workers.actor.registry import learner_of
-from rlinf.workers.checkpointed import Job
 
 
 class RewardModelActor(Actor):
@@ -31,10 +26,10 @@ class RewardModelActor(Actor):
         """
         data = self.cfg.data
         folders = DemonstrationFolders(data.train_data_paths, data.observations)
-        self._spec = observed_sizes(folders.first_frame()[0])
+        self._env_spec = observed_sizes(folders.first_frame()[0])
         torch.manual_seed(self.seed)
-        model = get_model(self.cfg.actor.model, self._spec, torch.float32)
-        load_initial_weights(model, self.cfg)
+        model = get_model(self.cfg.actor.model, self._env_spec, torch.float32)
+        self._load_initial_weights(model)
         self._adopt(learner_of(self.cfg)(self.cfg, model, self._place(total_steps)), {})
 
     @Worker.timer("training")
@@ -50,17 +45,6 @@ class RewardModelActor(Actor):
         metrics = self.learner.evaluate()
         self._offload()
         return metrics
-
-    def _snapshot(self, folder: Path) -> Job:
-        write_rest = super()._snapshot(folder)
-
-        def write() -> None:
-            write_rest()
-            if self._rank == 0:
-                # Whoever uses the model has to know what it looks at.
-                save_tree(folder / "actor" / "env_spec", asdict(self._spec))
-
-        return write
 
 
 def observed_sizes(obs: Mapping[str, Tensor]) -> EnvSpec:
