@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from rlinf.config.acting import ACTS_IN_ENV, placed_alike
 from rlinf.config.arithmetic import embodied_batch, learns_from_replay
-from rlinf.config.builtin import WITHOUT_KEYS
 from rlinf.config.checks import (
     CheckContext,
     cross_check,
@@ -84,16 +83,6 @@ def values_go_with_rewards(context: CheckContext) -> Iterator[Problem]:
         message = f"must be that of algorithm.reward_type, {algorithm.reward_type}"
         hint = f"set it to {algorithm.reward_type}, or change algorithm.reward_type"
         yield Problem("actor.model.value_type", model.value_type, message, hint)
-
-
-@cross_check(EMBODIED)
-def flow_has_chance(context: CheckContext) -> Iterator[Problem]:
-    """A policy loss compares probabilities; a flow without noise has none."""
-    method = context.cfg.actor.model.get("noise_method")
-    by_probability = context.cfg.algorithm.loss_type.lower() in WITHOUT_KEYS["loss"]
-    if method == "flow_ode" and by_probability and not context.cfg.runner.only_eval:
-        message = "has no noise, so that there are no log-probabilities to learn from"
-        yield Problem("actor.model.noise_method", method, message, "use flow_sde")
 
 
 @cross_check(EMBODIED)

@@ -13,6 +13,7 @@ from rlinf.config import (  # noqa: F401 (they register)
     checks_dagger,
     checks_embodied,
     checks_engines,
+    checks_flow,
     checks_off_policy,
     checks_offline,
     checks_reasoning,

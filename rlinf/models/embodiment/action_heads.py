@@ -202,12 +202,12 @@ class GaussianHead(ActionHead):
         return actions.flatten(1)
 
     def from_scaled(self, scaled: Tensor) -> Tensor:
-        """Return actions of the env, `[n, C, A]`, for what `scaled` returned; see `to_env`.
+        """Return actions of the env, `[n, H, A]`, for what `scaled` returned; see `to_env`.
 
         Args:
-            scaled: From -1 to 1 where the range is known, `[n, C*A]`.
+            scaled: From -1 to 1 where the range is known, `[n, H*A]` for any number H of actions.
         """
-        actions = scaled.view(-1, self._chunks, self._action_dim)
+        actions = scaled.unflatten(-1, (-1, self._action_dim))
         if self._bounded:
             actions = torch.addcmul(self.low, actions + 1.0, self.radius)
         if self.action_range.clip:

@@ -125,6 +125,16 @@ class BasePolicy(nn.Module, ABC):
         return torch.float32 if self.action_range.choices is None else torch.int64
 
     @property
+    def action_horizon(self) -> int:
+        """H, actions that are planned at a time; the first C of them are carried out."""
+        return self.num_action_chunks
+
+    @property
+    def carries_plan(self) -> bool:
+        """Whether evaluations hand the last `plan` of an episode back to `predict_action_batch`."""
+        return False
+
+    @property
     def noise_width(self) -> int:
         """Standard normal numbers that `predict_action_batch` takes per env as its `noise`."""
         return self.num_action_chunks * self.action_dim

@@ -118,7 +118,7 @@ class PolicyExpert(Expert):
         actions = torch.zeros(shape, dtype=policy.action_dtype)
         further = {}
         if self._draws_noise:
-            further["noise"] = torch.zeros(self.num_envs, shape[1] * shape[2])
+            further["noise"] = torch.zeros(self.num_envs, policy.noise_width)
             for slot in slots:
                 further["noise"][slot] = self._noise[slot].at(self._chunks[slot])[0]
                 self._chunks[slot] += 1

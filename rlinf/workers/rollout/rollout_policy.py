@@ -19,9 +19,13 @@ from rlinf.models.embodiment.base_policy import BasePolicy
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.agreement import SeenInputs, sampled_steps
+from rlinf.workers.rollout.episode_plans import EpisodePlans
 from rlinf.workers.rollout.episode_server import act_in_blocks
 from rlinf.workers.rollout.observation_guard import ObservationGuard
 from rlinf.workers.rollout.trajectory_recorder import TrajectoryRecorder
+
+_PLAN = "plan"
+"""Under what name the last plans are among the observations that blocks are cut from."""
 
 
 class RolloutPolicy:
@@ -81,6 +85,9 @@ class RolloutPolicy:
         self._newer = newer
         self._recorders: list[TrajectoryRecorder] = []
         self._compared: Sequence[int] = ()
+        self._plans: EpisodePlans | None = None
+        if policy.carries_plan:
+            self._plans = EpisodePlans(policy.action_horizon, policy.action_dim)
 
     @property
     def draws_own_noise(self) -> bool:
@@ -186,6 +193,8 @@ class RolloutPolicy:
     def evaluating(self) -> Iterator[None]:
         """Evaluate the newest weights; noise drawn meanwhile changes nothing in training."""
         self._renew(wait=True)
+        if self._plans is not None:
+            self._plans.clear()
         noise = self.generator.get_state()
         try:
             yield
@@ -205,10 +214,21 @@ class RolloutPolicy:
         """
         episodes = message[EPISODES].tolist()
         obs, _ = self._guard.check(message["obs"], step, env_ids)
-        shape = len(episodes), self.policy.num_action_chunks, self.policy.action_dim
-        actions = torch.zeros(shape, dtype=self.policy.action_dtype)
-        act_in_blocks(self._act, obs, episodes, actions)
-        return actions
+        policy, plans = self.policy, self._plans
+        length = policy.num_action_chunks if plans is None else policy.action_horizon
+        actions = torch.zeros(len(episodes), length, policy.action_dim, dtype=policy.action_dtype)
+        if plans is None:
+            act_in_blocks(self._act, obs, episodes, actions)
+            return actions
+        act_in_blocks(self._go_on, {**obs, _PLAN: plans.of(episodes)}, episodes, actions)
+        plans.keep(episodes, actions)
+        return actions[:, : policy.num_action_chunks].contiguous()
 
     def _act(self, obs: Obs) -> Tensor:
         return self.policy.predict_action_batch(self._on_device(obs), mode="eval")[0].cpu()
+
+    def _go_on(self, obs: Obs) -> Tensor:
+        """Return whole plans, made with the last ones at hand."""
+        obs = self._on_device(obs)
+        plan = obs.pop(_PLAN)
+        return self.policy.predict_action_batch(obs, mode="eval", plan=plan)[1]["plan"].cpu()

@@ -55,6 +55,39 @@ def same_weights(one, other, step: int) -> bool:
     return all(ours[name].equal(theirs[name]) for name in ours)
 
 
+PLANS = [
+    "actor.model.num_action_chunks=4",
+    "actor.model.action_horizon=8",
+    "env.eval.max_episode_steps=24",
+]
+
+
+def test_evaluations_go_on_with_their_plans(runners, tmp_path) -> None:
+    """Two runs that differ in real-time chunking alone learn alike and act differently."""
+    demos = tmp_path / "demos"
+    words = ["collect.episodes=4", f"collect.save_dir={demos}", "runner.progress=off"]
+    assert main(["collect", "metaworld_sft_flow", *words]) == 0
+    sft = [
+        *SHORT,
+        *PLANS,
+        f"data.train_data_paths=[{demos}]",
+        "data.held_out_ratio=0.25",
+        "runner.max_steps=2",
+        "runner.local_update_steps=20",
+        "actor.global_batch_size=64",
+    ]
+    free = runners.runner(tmp_path / "free", "metaworld_sft_flow", sft)
+    guided = runners.runner(
+        tmp_path / "rtc", "metaworld_sft_flow", [*sft, "+actor.model.rtc={delay: 2}"]
+    )
+    returns = []
+    for run in (free, guided):
+        run.run()
+        returns.append([m["eval/return"] for m in metrics_of(run) if "eval/return" in m])
+    assert same_weights(free, guided, 2)
+    assert len(returns[0]) == len(returns[1]) == 1 and returns[0] != returns[1]
+
+
 @pytest.mark.timeout(300)
 def test_supervised_then_grpo(runners, tmp_path) -> None:
     demos = tmp_path / "demos"

@@ -69,6 +69,7 @@ FLOW_POLICIES = [
     {"model_type": "flow_policy", "noise_method": "reinflow", "joint_logprob": True},
     {"model_type": "flow_policy", "noise_method": "flow_cps", "noise_level": 0.4},
     {**FLOW_IMAGES, "random_shift": 2, "num_action_chunks": 2},
+    {"model_type": "flow_policy", "num_action_chunks": 2, "action_horizon": 5},
 ]
 VARIANTS = [*ACTOR_CRITICS, *FLOW_POLICIES]
 

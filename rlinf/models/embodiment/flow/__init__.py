@@ -5,6 +5,7 @@
 | `steps` | the time grid, and the Gaussian of one denoising step |
 | `chain` | sampling a chain of steps, and the log-probability of a stored one |
 | `matching` | the loss of flow matching |
+| `guidance` | plans that go on where the last one still counts |
 | `network` | small networks of velocity and of noise |
 
 Time runs from 1, where all is noise, to 0, where the action is. With noise `z` and action `a`, the

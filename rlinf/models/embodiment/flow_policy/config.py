@@ -12,6 +12,20 @@ from rlinf.models.embodiment.cnn_policy.config import ShiftedImageKeys
 from rlinf.models.embodiment.network_keys import StateNetworkKeys, Units
 
 
+class RealTimeChunkingKeys(Section):
+    """How plans of evaluations go on where the last one still counts."""
+
+    delay: Int = Field(
+        1,
+        ge=0,
+        description="Actions that are decided before a plan is made: they are those of the last "
+        "plan.",
+    )
+    max_guidance: Float = Field(
+        5.0, gt=0, description="Greatest weight of the guidance towards the last plan."
+    )
+
+
 class FlowKeys(Section):
     """Keys of every policy that denoises its actions."""
 
@@ -68,6 +82,17 @@ class FlowPolicyKeys(FlowKeys, StateNetworkKeys, ShiftedImageKeys):
     )
     activation: Literal["tanh", "relu", "elu", "silu"] = Field(
         "silu", description="Function between layers."
+    )
+    action_horizon: Int | None = Field(
+        None,
+        gt=0,
+        description="Actions that are planned at a time, of which the first num_action_chunks are "
+        "carried out; null is num_action_chunks.",
+    )
+    rtc: RealTimeChunkingKeys | None = Field(
+        None,
+        description="Real-time chunking in evaluations: plans agree with what the last one has "
+        "for the same times; null makes every plan anew.",
     )
     use_images: bool = Field(
         False, description="Look at images, encoded as in cnn_policy; false has the state alone."

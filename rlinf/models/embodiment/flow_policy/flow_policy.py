@@ -18,6 +18,7 @@ from rlinf.models.embodiment.flow.chain import (
     noisy_step_numbers,
     sample_chain,
 )
+from rlinf.models.embodiment.flow.guidance import RealTimeChunking, guided, prefix_weights
 from rlinf.models.embodiment.flow.matching import drawn_times, matching_losses
 from rlinf.models.embodiment.flow.network import NoiseNet, VelocityNet
 from rlinf.models.embodiment.flow.steps import LEARNED, REINFLOW, FlowSettings
@@ -49,16 +50,42 @@ class SmallFlowSettings(FlowSettings):
 
 @dataclass(frozen=True)
 class FlowHeadSettings(HeadSettings):
-    """How actions are denoised and values come from features."""
+    """How actions are denoised and values come from features.
+
+    Attributes:
+        flow: How plans are denoised.
+        action_horizon: H, actions of a plan; None is `num_action_chunks`.
+        rtc: How evaluations go on with plans; None makes each anew.
+    """
 
     flow: SmallFlowSettings = field(default_factory=SmallFlowSettings)
+    action_horizon: int | None = None
+    rtc: RealTimeChunking | None = None
+
+    def __post_init__(self) -> None:
+        """Check the settings against each other."""
+        super().__post_init__()
+        horizon, executed = self.horizon, self.num_action_chunks
+        if horizon < executed:
+            raise ValueError(
+                f"action_horizon {horizon} is below num_action_chunks {executed}: only what is "
+                "planned can be carried out"
+            )
+        if self.rtc is not None:
+            self.rtc.check(horizon, executed)
+
+    @property
+    def horizon(self) -> int:
+        """H, actions of a plan."""
+        return self.action_horizon or self.num_action_chunks
 
 
 class FlowActor(ActorCriticPolicy):
-    """Denoises chunks of actions; a subclass says what becomes of observations.
+    """Denoises plans of H actions; a subclass says what becomes of observations.
 
-    The flow is in actions that are scaled to [-1, 1] by the env's range. What it gives is clipped
-    to that range after its log-probability is taken.
+    The first C actions of a plan are carried out, and log-probabilities are those of their numbers
+    alone. The flow is in actions that are scaled to [-1, 1] by the env's range. What it gives is
+    clipped to that range after its log-probability is taken.
 
     Sampling takes noise `[B, noise_width]`: where the chain begins, what is added in its steps, and
     a number that chooses the step where only one has noise. So a chunk depends on the seed, the
@@ -99,7 +126,23 @@ class FlowActor(ActorCriticPolicy):
             self.value_head = MLP(feature_dim, hidden, self.value_dim, own.activation, VALUE_GAIN)
 
     @property
+    def action_horizon(self) -> int:
+        """See `BasePolicy.action_horizon`."""
+        return self.settings.horizon
+
+    @property
+    def carries_plan(self) -> bool:
+        """See `BasePolicy.carries_plan`: with real-time chunking."""
+        return self.settings.rtc is not None
+
+    @property
     def _width(self) -> int:
+        """Numbers of a plan, H*A."""
+        return self.action_horizon * self.action_dim
+
+    @property
+    def _executed(self) -> int:
+        """Numbers of a plan that are carried out, C*A."""
         return self.num_action_chunks * self.action_dim
 
     @property
@@ -133,8 +176,8 @@ class FlowActor(ActorCriticPolicy):
         if compute_values:
             values = self._values(features)
         return {
-            "logprobs": logprobs if compute_logprobs else None,
-            "entropy": entropy,
+            "logprobs": logprobs[:, : self._executed] if compute_logprobs else None,
+            "entropy": entropy[:, : self._executed] if compute_entropy else None,
             "values": values,
         }
 
@@ -149,12 +192,12 @@ class FlowActor(ActorCriticPolicy):
 
         Args:
             observations: As in `predict_action_batch`, any number n of samples.
-            actions: What was done, in the units of the env, [n, C, A].
+            actions: What was done, in the units of the env, [n, H, A].
             augment: Draw random augmentations, where the policy has them.
             noise: Standard normal, [n, sft_noise_width]; None draws it from the generator.
 
         Returns:
-            `losses` [n, C*A] float32; see `matching_losses`.
+            `losses` [n, H*A] float32; see `matching_losses`.
         """
         features = self._trunk(self.policy_inputs(observations, augment=augment))
         if noise is None:
@@ -169,6 +212,7 @@ class FlowActor(ActorCriticPolicy):
         env_obs: Mapping[str, Any],
         mode: Mode = "train",
         noise: Tensor | None = None,
+        plan: Tensor | None = None,
         **sampling: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """See `BasePolicy.predict_action_batch`.
@@ -177,11 +221,14 @@ class FlowActor(ActorCriticPolicy):
             env_obs: Observations.
             mode: `train` begins with noise and adds some; `eval` does neither.
             noise: Standard normal, [B, noise_width]; None draws it from the policy's generator.
+            plan: With `rtc` in evaluations, what the last call returned as `plan` for the same
+                episodes, [B, H, A]; NaN where there is none. None is none at all.
             **sampling: None are known.
 
         Returns:
-            Actions and what is needed to train on them: `chain` [B, N + 1, C*A] from noise to
-            action, and `denoise_step` [B], which of its steps has noise.
+            Actions and what is needed to train on them: `chain` [B, N + 1, H*A] from noise to
+            plan, and `denoise_step` [B], which of its steps has noise. `plan` [B, H, A] has the
+            actions, and those that were to follow.
         """
         self._check_call(mode, sampling)
         if mode == "random":
@@ -190,6 +237,8 @@ class FlowActor(ActorCriticPolicy):
         features = self._trunk(inputs)
         network, count, width = self._network(features), len(features), self._width
         if mode == "eval":
+            if plan is not None:
+                network = self._going_on(network, plan)
             chain = sample_chain(network, self.flow, torch.zeros(count, width, device=self.device))
         else:
             if noise is None:
@@ -198,14 +247,35 @@ class FlowActor(ActorCriticPolicy):
             step = noisy_step_numbers(self.flow, torch.special.ndtr(chance[:, 0]))
             added = added.reshape(count, self.flow.drawn_steps, width)
             chain = sample_chain(network, self.flow, start, added, step)
-        action = chain.states[:, -1].contiguous()
+        action = chain.states[:, -1, : self._executed].contiguous()
         inputs |= {"action": action, "chain": chain.states, "denoise_step": chain.noisy}
+        planned = self.action_head.from_scaled(chain.states[:, -1])
+        if plan is not None:
+            self._keep_decided(planned, plan)
         result = {
-            "prev_logprobs": chain.logprobs,
+            "prev_logprobs": chain.logprobs[:, : self._executed].contiguous(),
             "prev_values": self._values(features),
             "forward_inputs": inputs,
+            "plan": planned,
         }
-        return self.action_head.from_scaled(action), result
+        return planned[:, : self.num_action_chunks].contiguous(), result
+
+    def _going_on(self, network: FlowNetwork, plan: Tensor) -> FlowNetwork:
+        """Return a network that leads to plans which agree with the last ones."""
+        executed, rtc = self.num_action_chunks, self.settings.rtc
+        rest = self.action_head.scaled(plan.to(self.device)[:, executed:])
+        target = torch.zeros(len(plan), self._width, device=self.device)
+        target[:, : rest.shape[1]] = rest.nan_to_num()
+        weights = prefix_weights(self.action_horizon, executed, rtc.delay).to(self.device)
+        known = ~plan.to(self.device).isnan().any(-1).any(-1)
+        weights = known[:, None] * weights.repeat_interleave(self.action_dim)
+        return guided(network, target, weights, rtc.max_guidance)
+
+    def _keep_decided(self, planned: Tensor, plan: Tensor) -> None:
+        """Enter what the last plans had decided, bit for bit."""
+        executed, delay = self.num_action_chunks, self.settings.rtc.delay
+        decided = plan.to(planned)[:, executed : executed + delay]
+        planned[:, :delay] = torch.where(decided.isnan(), planned[:, :delay], decided)
 
     @staticmethod
     def is_noise_parameter(name: str) -> bool:
@@ -268,6 +338,8 @@ def build_flow_policy(
         add_value_head=cfg.add_value_head,
         value_type=cfg.value_type,
         flow=SmallFlowSettings.of(cfg),
+        action_horizon=cfg.action_horizon,
+        rtc=None if cfg.rtc is None else RealTimeChunking(**cfg.rtc),
     )
     obs_dim = needed(cfg, "obs_dim") if cfg.use_states else None
     action_dim = needed(cfg, "action_dim")

@@ -37,7 +37,7 @@ class BehaviourCloningLearner(DemonstrationLearner):
         shape = UpdateShape(global_batch=self.batch_size, shuffles=False)
         self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, place.seed, shape))
         demos = self.demos.to(engine.device)
-        self._samples = ChunkSamples(demos, cfg.actor.model.num_action_chunks)
+        self._samples = ChunkSamples(demos, model.action_horizon)
         self._loss, self._micro_batch = cfg.algorithm.bc_loss, cfg.actor.micro_batch_size
 
     def held_out_loss(self) -> dict[str, float]:

@@ -89,7 +89,7 @@ def used_observations(
     Args:
         model: the policy.
         folders: the data.
-        look: lets the policy look at observations `[n, ...]` and actions `[n, C, A]`.
+        look: lets the policy look at observations `[n, ...]` and actions `[n, H, A]`.
 
     Raises:
         ValueError: the actions of the data are not those of the policy.
@@ -110,7 +110,7 @@ def used_observations(
     if model.action_range.choices is not None:
         # Those of the data are looked at later.
         action = torch.tensor(model.action_range.low).long().expand_as(action)
-    chunks = action[:, None].expand(-1, model.num_action_chunks, -1)
+    chunks = action[:, None].expand(-1, model.action_horizon, -1)
     look(noted, chunks)
     return list(noted.read)
 

@@ -24,6 +24,7 @@ FLOW = {
 VARIANTS = [
     {},
     {"actor.model.joint_logprob": True},
+    {"actor.model.action_horizon": 5},
     {"actor.model.noise_method": "flow_noise"},
     {"actor.model.noise_method": "reinflow", "actor.model.joint_logprob": True},
 ]

@@ -138,3 +138,28 @@ def test_a_run_may_begin_with_actions_that_are_drawn_uniformly():
     earlier = acting(range(4))
     earlier.steps = 2
     assert torch.equal(roll(later, range(4))[0][0], roll(earlier, range(4))[0][0])
+
+
+def plans_ahead(*stages, delay=1):
+    torch.manual_seed(0)
+    keys = {"model_type": "flow_policy", "num_action_chunks": 2, "action_horizon": 5}
+    own = get_model({**keys, "rtc": {"delay": delay}}, SPEC, torch.float32).eval()
+    return RolloutPolicy(own, torch.device("cpu"), stages, seed=5)
+
+
+def test_episodes_go_on_with_their_own_plans_in_any_slot():
+    made = plans_ahead(range(2))
+    obs = states(0, range(2)), states(1, range(2))
+    with made.evaluating():
+        made.evaluate({"obs": obs[0], EPISODES: torch.tensor([4, 9])}, [0, 1], 0)
+        later = made.evaluate({"obs": obs[1], EPISODES: torch.tensor([9, 3])}, [0, 1], 1)
+    policy = made.policy
+    plans = policy.predict_action_batch(obs[0], mode="eval")[1]["plan"]
+    plan = torch.stack([plans[1], torch.full((5, 2), torch.nan)])
+    expected = policy.predict_action_batch(obs[1], mode="eval", plan=plan)[0]
+    torch.testing.assert_close(later, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(later[0, 0], plans[1, 2], rtol=0, atol=1e-6)
+    with made.evaluating():
+        anew = made.evaluate({"obs": obs[1], EPISODES: torch.tensor([9, 3])}, [0, 1], 0)
+    plain = policy.predict_action_batch(obs[1], mode="eval")[0]
+    torch.testing.assert_close(anew, plain, rtol=0, atol=1e-6)
