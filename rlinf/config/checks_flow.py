@@ -45,3 +45,30 @@ def plans_are_long_enough(context: CheckContext) -> Iterator[Problem]:
         )
         hint = "lower it, or raise actor.model.action_horizon and num_action_chunks"
         yield Problem("actor.model.rtc.delay", rtc.delay, message, hint)
+
+
+@cross_check(_EMBODIED)
+def velocities_have_no_likelihood(context: CheckContext) -> Iterator[Problem]:
+    """DiffusionNFT learns from velocities: keys that need log-probabilities have no effect."""
+    cfg = context.cfg
+    algorithm, loss = cfg.algorithm, "loss_type embodied_nft"
+    if algorithm.loss_type.lower() != "embodied_nft" or cfg.runner.only_eval:
+        return
+    if "noise_method" not in cfg.actor.model:
+        message = f"has no velocities, which algorithm.{loss} trains"
+        given = cfg.actor.model.model_type
+        yield Problem("actor.model.model_type", given, message, "set it to flow_policy")
+    if algorithm.adv_type.lower() == "gae":
+        message = f"needs values, and {loss} trains none"
+        yield Problem("algorithm.adv_type", algorithm.adv_type, message, "use grpo")
+    if cfg.actor.model.add_value_head:
+        message = f"must be false: {loss} trains no value function"
+        yield Problem("actor.model.add_value_head", True, message, "set it to false")
+    for key in ("kl_beta", "entropy_bonus", "target_kl"):
+        if algorithm[key]:
+            message = f"has no effect: {loss} computes no log-probabilities"
+            yield Problem(f"algorithm.{key}", algorithm[key], message, "leave it out")
+    if algorithm.max_policy_age:
+        message = f"must be 0: {loss} takes the policy before the update for the one that acted"
+        path = "algorithm.max_policy_age"
+        yield Problem(path, algorithm.max_policy_age, message, "set it to 0")

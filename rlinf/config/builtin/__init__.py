@@ -34,6 +34,7 @@ MODULES = {
         "rlinf.workers.actor.offline.config": ("offline_iql",),
         "rlinf.workers.actor.reward_model.config": ("reward_model",),
         "rlinf.config.schema.dagger": ("embodied_dagger",),
+        "rlinf.config.schema.nft": ("embodied_nft",),
         "rlinf.config.schema.off_policy": (
             "embodied_crossq",
             "embodied_sac",

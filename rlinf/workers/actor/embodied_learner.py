@@ -22,7 +22,7 @@ from rlinf.workers.actor.fingerprints import embodied_tensors
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
 from rlinf.workers.actor.policy_ages import PolicyAges
 from rlinf.workers.actor.rollout_learner import RolloutLearner
-from rlinf.workers.actor.update_loop import UpdateLoop
+from rlinf.workers.actor.update_loop import TrainingTask, UpdateLoop
 
 _NOTHING_COUNTS = (
     "nothing of this rollout counts, since all groups are outside of "
@@ -48,7 +48,7 @@ class EmbodiedLearner(RolloutLearner):
         shuffle = named_seed(place.seed, "actor", "shuffle", place.rank)
         self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, shuffle))
         self.credit = EmbodiedCredit(cfg, engine.all_reduce, place.device, place.warn)
-        self._loss = LossSettings.of(cfg)
+        self._loss = self._read_loss()
         self._prepared: tuple[EmbodiedBatch, Credit, Tensor | None] | None = None
 
     def prepare(self, batch: EmbodiedBatch, env_ids: Sequence[int]) -> dict[str, float]:
@@ -74,18 +74,9 @@ class EmbodiedLearner(RolloutLearner):
             raise RuntimeError("there are no advantages: call compute_advantages_and_returns first")
         batch, credit, reference = self._prepared
         self.engine.onload()
-        proximal = self._recompute(batch) if _needs_proximal(self.cfg.algorithm) else None
-        samples = EmbodiedSamples.of(
-            batch,
-            credit,
-            self.engine.device,
-            self._loss,
-            ref_logprobs=reference,
-            proximal_logprobs=proximal,
-        )
+        task = self._task(batch, credit, reference)
         if self.fingerprints is not None:
             self.fingerprints.batch(embodied_tensors(batch, credit))
-        task = EmbodiedTask(self._loss, self.engine, samples, self.version + 1)
         metrics = self.updates.run(task)
         self.tell_what_was_left_out(metrics, _NOTHING_COUNTS)
         self.engine.model.update_normalizer(
@@ -97,6 +88,29 @@ class EmbodiedLearner(RolloutLearner):
         self._prepared = None
         metrics["nan_skipped"] = float(self.credit.nan_skipped + self.engine.skipped)
         return metrics
+
+    def _read_loss(self) -> LossSettings | None:
+        """Return what the configuration says about the policy loss; None if there is none."""
+        return LossSettings.of(self.cfg)
+
+    def _task(self, batch: EmbodiedBatch, credit: Credit, reference: Tensor | None) -> TrainingTask:
+        """Return the loss on a rollout.
+
+        Args:
+            batch: this rank's share.
+            credit: its advantages.
+            reference: log-probabilities of the reference policy, `[T, B, C*A]`; None without one.
+        """
+        proximal = self._recompute(batch) if _needs_proximal(self.cfg.algorithm) else None
+        samples = EmbodiedSamples.of(
+            batch,
+            credit,
+            self.engine.device,
+            self._loss,
+            ref_logprobs=reference,
+            proximal_logprobs=proximal,
+        )
+        return EmbodiedTask(self._loss, self.engine, samples, self.version + 1)
 
     # -- checkpoints ------------------------------------------------------------------------------
 

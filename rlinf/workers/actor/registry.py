@@ -40,6 +40,7 @@ learner_registry: PluginTable[Any] = PluginTable(
         "embodied_dagger": "rlinf.workers.actor.imitation.dagger_learner",
         "offline_iql": "rlinf.workers.actor.offline.iql",
         "reward_model": "rlinf.workers.actor.reward_model.learner",
+        "embodied_nft": "rlinf.workers.actor.nft_learner",
         "embodied_crossq": "rlinf.workers.actor.off_policy.crossq",
         "embodied_sac": "rlinf.workers.actor.off_policy.sac",
         "embodied_td3": "rlinf.workers.actor.off_policy.td3",

@@ -76,15 +76,13 @@ def test_evaluations_go_on_with_their_plans(runners, tmp_path) -> None:
         "runner.local_update_steps=20",
         "actor.global_batch_size=64",
     ]
-    free = runners.runner(tmp_path / "free", "metaworld_sft_flow", sft)
-    guided = runners.runner(
-        tmp_path / "rtc", "metaworld_sft_flow", [*sft, "+actor.model.rtc={delay: 2}"]
-    )
-    returns = []
-    for run in (free, guided):
+    runs, returns = [], []
+    for name, further in (("free", []), ("rtc", ["+actor.model.rtc={delay: 2}"])):
+        run = runners.runner(tmp_path / name, "metaworld_sft_flow", [*sft, *further])
         run.run()
+        runs.append(run)
         returns.append([m["eval/return"] for m in metrics_of(run) if "eval/return" in m])
-    assert same_weights(free, guided, 2)
+    assert same_weights(*runs, 2)
     assert len(returns[0]) == len(returns[1]) == 1 and returns[0] != returns[1]
 
 

@@ -32,6 +32,31 @@ WRONG = {
         "must be at most 2: 4 actions of a plan are carried out, and 2 are part of the next one",
     ),
 }
+NFT = {"algorithm.loss_type": "embodied_nft"}
+WRONG_FOR_NFT = {
+    "no velocities": (
+        {"actor.model": {"model_type": "mlp_policy"}},
+        'actor.model.model_type = "mlp_policy"',
+        "set it to flow_policy",
+    ),
+    "values that nobody learns": (
+        {"actor.model.add_value_head": True},
+        "must be false: loss_type embodied_nft trains no value function",
+    ),
+    "advantages of values": (
+        {"algorithm.adv_type": "gae"},
+        "needs values, and loss_type embodied_nft trains none",
+    ),
+    "a divergence of probabilities": (
+        {"algorithm.kl_beta": 0.1},
+        "algorithm.kl_beta = 0.1",
+        "has no effect: loss_type embodied_nft computes no log-probabilities",
+    ),
+    "rollouts of older policies": (
+        {"algorithm.max_policy_age": 1},
+        "must be 0: loss_type embodied_nft takes the policy before the update",
+    ),
+}
 
 
 def test_half_of_a_plan_may_be_decided(embodied, change):
@@ -43,5 +68,18 @@ def test_half_of_a_plan_may_be_decided(embodied, change):
 def test_what_does_not_fit_is_named(embodied, change, complaint, name):
     changes, *expected = WRONG[name]
     said = complaint(change(change(embodied, copy.deepcopy(FLOW)), changes))
+    for text in expected:
+        assert text in said
+
+
+def test_nft_needs_no_noise_in_its_steps(embodied, change):
+    own = FLOW | NFT | {"actor.model.noise_method": "flow_ode"}
+    assert validate_cfg(change(embodied, own)).algorithm.nft.beta == 1.0
+
+
+@pytest.mark.parametrize("name", WRONG_FOR_NFT)
+def test_what_does_not_fit_nft_is_named(embodied, change, complaint, name):
+    changes, *expected = WRONG_FOR_NFT[name]
+    said = complaint(change(change(embodied, copy.deepcopy(FLOW | NFT)), changes))
     for text in expected:
         assert text in said

@@ -100,7 +100,11 @@ class FlowActor(ActorCriticPolicy):
         noise_net: Network of the deviation, where the method learns it; else None.
     """
 
-    forward_types: ClassVar[tuple[ForwardType, ...]] = (ForwardType.DEFAULT, ForwardType.SFT)
+    forward_types: ClassVar[tuple[ForwardType, ...]] = (
+        ForwardType.DEFAULT,
+        ForwardType.SFT,
+        ForwardType.NFT,
+    )
     keeps_first_statistics: ClassVar[bool] = True
     _no_split_modules: ClassVar[list[str]] = ["ConvEncoder", "MLP"]
 
@@ -205,6 +209,12 @@ class FlowActor(ActorCriticPolicy):
         time = drawn_times(torch.special.ndtr(noise[:, -1]), self.flow.time_alpha)
         scaled = self.action_head.scaled(actions.to(self.device).float())
         return {"losses": matching_losses(self._network(features), scaled, noise[:, :-1], time)}
+
+    def nft_forward(self, forward_inputs: Mapping[str, Tensor], x: Tensor, time: Tensor) -> Tensor:
+        """See `BasePolicy.nft_forward`."""
+        features = self._trunk(forward_inputs).repeat_interleave(x.shape[1], 0)
+        velocity = self.velocity(features, x.flatten(0, 1), time.flatten())
+        return velocity.float().unflatten(0, x.shape[:2])
 
     @torch.no_grad()
     def predict_action_batch(

@@ -1,0 +1,125 @@
+"""DiffusionNFT (Zheng et al., 2025): reinforcement learning of a flow without likelihoods.
+
+With the velocity `v_old` of the policy that acted and `v` of the one that is trained, there are two
+policies, on either side of the old one:
+
+    v+ = v_old + beta (v - v_old)        v- = v_old - beta (v - v_old)
+
+A sampled action `a` with noise `z` at time `t` is at `x_t = t z + (1 - t) a`, and its velocity is
+`z - a`. The errors of both policies are `E± = w(t) |x_t - t v± - a|^2 = w(t) t^2 |v± - (z - a)|^2`,
+means over the numbers of an action. An action of optimality `r` from 0 (bad) to 1 (good) has the
+loss
+
+    mse:  (r E+ + (1 - r) E-) / beta
+    dpo:  softplus(dpo_beta / 2 (2 r - 1) (E+ - E-))
+
+so that good actions draw the velocity towards themselves and bad ones push it away.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rlinf.algorithms.aggregation import Aggregator, LossNorm
+from rlinf.algorithms.metrics import Metric
+
+_SMALLEST_TIME = 1e-3
+_SMALLEST_ERROR = 1e-5
+
+
+def optimality(advantages: Tensor, clip_max: float) -> Tensor:
+    """Return how good actions were, from 0 to 1: `1/2 + clip(A / clip_max, -1, 1) / 2`.
+
+    Args:
+        advantages: A, of any shape.
+        clip_max: Advantage from which on an action counts as good without reserve.
+    """
+    return 0.5 + 0.5 * (advantages / clip_max).clamp(-1.0, 1.0)
+
+
+def nft_loss(
+    *,
+    velocity: Tensor,
+    old_velocity: Tensor,
+    noise: Tensor,
+    actions: Tensor,
+    time: Tensor,
+    goodness: Tensor,
+    loss_mask: Tensor,
+    beta: float,
+    form: str = "mse",
+    dpo_beta: float = 1.0,
+    weight: str = "inv_t2",
+    norm: LossNorm | None = None,
+) -> tuple[Tensor, dict[str, Metric]]:
+    """Return this micro-batch's share of the loss, and metrics.
+
+    It is the mean over valid actions and draws; n samples, K draws, C actions, A numbers each.
+
+    Args:
+        velocity: v, `[n, K, C, A]`, with gradients.
+        old_velocity: v_old, the same shape.
+        noise: z, the same shape.
+        actions: a, in the units of the flow, `[n, C, A]`.
+        time: t, `[n, K]`.
+        goodness: r, `[n, C]` or `[n, 1]`.
+        loss_mask: Which actions count, bool `[n, C]`.
+        beta: How far the two policies are from the old one.
+        form: `mse` or `dpo`.
+        dpo_beta: Steepness of `dpo`.
+        weight: w, see `time_weight`; `adaptive` divides by the mean absolute error of the action
+            that each policy expects from a draw.
+        norm: Counts of the global batch; None when this micro-batch is all of it.
+    """
+    step, target = beta * (velocity - old_velocity), noise - actions[:, None]
+    plus, minus = (
+        _energy(policy - target, time, weight)
+        for policy in (old_velocity + step, old_velocity - step)
+    )
+    r = goodness[:, None].expand_as(plus)
+    if form == "dpo":
+        losses = functional.softplus(0.5 * dpo_beta * (2.0 * r - 1.0) * (plus - minus))
+    else:
+        losses = (r * plus + (1.0 - r) * minus) / beta
+    parts = Aggregator(
+        loss_mask.to(losses.dtype),
+        ndim=2,
+        loss_mask=loss_mask,
+        loss_agg_func="token-mean",
+        norm=norm,
+    )
+    moved = (velocity - old_velocity).detach().square().mean(-1)
+    terms = {"loss": losses, "energy_plus": plus, "energy_minus": minus, "velocity_change": moved}
+    clean = {name: parts.clean(term.mean(1), name) for name, term in terms.items()}
+    metrics: dict[str, Metric] = {
+        f"actor/{name}": parts.mean_metric(term) for name, term in clean.items()
+    }
+    metrics["actor/goodness"] = parts.mean_metric(parts.clean(r.mean(1), "goodness"))
+    return parts.loss(clean["loss"]), metrics
+
+
+def time_weight(time: Tensor, kind: str) -> Tensor:
+    """Return w(t): 1 for `constant`, `t`, `1-t`, or `1 / t^2` for `inv_t2`.
+
+    Args:
+        time: t, of any shape.
+        kind: Which.
+    """
+    if kind == "t":
+        return time
+    if kind == "1-t":
+        return 1.0 - time
+    if kind == "inv_t2":
+        return time.clamp_min(_SMALLEST_TIME).square().reciprocal()
+    return torch.ones_like(time)
+
+
+def _energy(error: Tensor, time: Tensor, weight: str) -> Tensor:
+    """Return E of each action, `[n, K, C]`, for errors of velocities `[n, K, C, A]`."""
+    missed = time[:, :, None, None] * error
+    if weight == "adaptive":
+        typical = missed.detach().abs().mean((2, 3), keepdim=True).clamp_min(_SMALLEST_ERROR)
+        return (missed.square() / typical).mean(-1)
+    return time_weight(time, weight)[:, :, None] * missed.square().mean(-1)

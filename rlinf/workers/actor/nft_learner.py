@@ -1,0 +1,144 @@
+"""DiffusionNFT: a flow policy learns from good and bad plans, without log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlinf.algorithms.aggregation import LossNorm
+from rlinf.algorithms.metrics import Metric
+from rlinf.algorithms.nft import nft_loss, optimality
+from rlinf.data.embodied import EmbodiedBatch
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.models.embodiment.base_policy import ForwardType
+from rlinf.utils.determinism import named_seed
+from rlinf.workers.actor.embodied_credit import Credit
+from rlinf.workers.actor.embodied_learner import EmbodiedLearner
+from rlinf.workers.actor.learner import LearnerPlace
+from rlinf.workers.actor.registry import register_learner
+
+
+@register_learner("embodied_nft")
+class NFTLearner(EmbodiedLearner):
+    """Learns from rollouts of a flow policy, by the errors of its velocities.
+
+    The policy before the update is the old one, whose velocities are computed once for all draws
+    of an update.
+
+    Args:
+        cfg: the configuration.
+        model: the policy, on the CPU and equal on each rank, its weights in float32.
+        place: where it runs.
+
+    Raises:
+        ValueError: the policy has no velocities.
+    """
+
+    def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
+        if ForwardType.NFT not in getattr(model, "forward_types", ()):
+            raise ValueError(
+                "algorithm.loss_type embodied_nft trains the velocities of a flow, and "
+                f"{type(model).__name__} has no forward type 'nft'; use flow_policy"
+            )
+        super().__init__(cfg, model, place)
+        draws = named_seed(place.seed, "actor", "nft", place.rank)
+        self._draws = torch.Generator().manual_seed(draws)
+
+    def _read_loss(self) -> None:
+        """See `EmbodiedLearner`: there is no policy loss."""
+
+    def _task(self, batch: EmbodiedBatch, credit: Credit, reference: Tensor | None) -> NFTTask:
+        return NFTTask(self.cfg, self.engine, batch, credit, self._draws)
+
+    def own_state(self) -> dict[str, Any]:
+        """See `Learner.own_state`."""
+        return super().own_state() | {"draws": self._draws.get_state()}
+
+    def load_own_state(self, state: dict[str, Any], same_ranks: bool) -> None:
+        """See `Learner.load_own_state`."""
+        super().load_own_state(state, same_ranks)
+        if same_ranks:
+            self._draws.set_state(state["draws"])
+
+
+class NFTTask:
+    """The loss on samples of a rollout, for the update loop.
+
+    Args:
+        cfg: the configuration.
+        engine: the policy, as it was when it acted.
+        batch: the rollout.
+        credit: its advantages.
+        draws: where noise and times come from.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        engine: TrainEngine,
+        batch: EmbodiedBatch,
+        credit: Credit,
+        draws: torch.Generator,
+    ) -> None:
+        device, own = engine.device, cfg.algorithm.nft
+        self._engine, self._micro_batch = engine, cfg.actor.micro_batch_size
+        self._loss = {key: own[key] for key in ("beta", "form", "dpo_beta", "weight")}
+        self._inputs = {
+            name: value.flatten(0, 1).to(device) for name, value in batch.forward_inputs.items()
+        }
+        self._plans = self._inputs["chain"][:, -1]
+        self._mask = credit.mask.flatten(0, 1).to(device)
+        good = optimality(credit.advantages.flatten(0, 1), own.adv_clip_max)
+        self._good = good.to(device)
+        self.num_samples = len(self._plans)
+        shape = self.num_samples, own.draws
+        self._time = torch.rand(shape, generator=draws).to(device)
+        drawn = torch.randn(*shape, self._plans.shape[1], generator=draws)
+        self._noise = drawn.to(device)
+        self._old = self._old_velocities()
+
+    def norm(self, rows: Tensor, all_reduce: Callable[[Tensor], Tensor] | None) -> LossNorm:
+        """See `rlinf.workers.actor.update_loop.TrainingTask`."""
+        return LossNorm.count(self._mask[rows], all_reduce=all_reduce)
+
+    def split(self, rows: Tensor) -> Sequence[Tensor]:
+        """See `rlinf.workers.actor.update_loop.TrainingTask`."""
+        return rows.split(self._micro_batch or len(rows))
+
+    def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
+        """See `rlinf.workers.actor.update_loop.TrainingTask`."""
+        return nft_loss(
+            velocity=self._executed(self._engine.forward(**self._at(rows))),
+            old_velocity=self._executed(self._old[rows]),
+            noise=self._executed(self._noise[rows]),
+            actions=self._executed(self._plans[rows]),
+            time=self._time[rows],
+            goodness=self._good[rows],
+            loss_mask=self._mask[rows],
+            norm=norm,
+            **self._loss,
+        )
+
+    def _old_velocities(self) -> Tensor:
+        """Return the velocities of the policy that acted, `[n, K, H*A]`."""
+        rows = torch.arange(self.num_samples)
+        return torch.cat([self._engine.infer(**self._at(part)) for part in self.split(rows)])
+
+    def _at(self, rows: Tensor) -> dict[str, Any]:
+        """Return the arguments of the forward pass that says the velocities of some samples."""
+        time = self._time[rows]
+        t = time[..., None]
+        return {
+            "forward_type": ForwardType.NFT,
+            "forward_inputs": {name: value[rows] for name, value in self._inputs.items()},
+            "x": t * self._noise[rows] + (1.0 - t) * self._plans[rows, None],
+            "time": time,
+        }
+
+    def _executed(self, plans: Tensor) -> Tensor:
+        """Return what is carried out of plans `[..., H*A]`, `[..., C, A]`."""
+        chunks, width = self._mask.shape[1], self._engine.model.action_dim
+        return plans[..., : chunks * width].unflatten(-1, (chunks, width))
