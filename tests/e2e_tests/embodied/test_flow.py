@@ -86,6 +86,31 @@ def test_evaluations_go_on_with_their_plans(runners, tmp_path) -> None:
     assert len(returns[0]) == len(returns[1]) == 1 and returns[0] != returns[1]
 
 
+NFT = [
+    "env.train.total_num_envs=8",
+    "env.train.max_episode_steps=24",
+    "env.eval.max_episode_steps=24",
+    "env.train.reward=dense",
+    "algorithm.group_size=4",
+    "algorithm.filter_rewards=false",
+    "actor.global_batch_size=12",
+    "actor.model.noise_method=flow_ode",
+    "actor.model.joint_logprob=false",
+    "runner.ckpt_path=null",
+    "runner.max_epochs=3",
+]
+
+
+def test_nft_learns_from_plans_without_likelihood(runners, tmp_path) -> None:
+    whole = runners.runner(tmp_path / "whole", "metaworld_nft_flow", [*SHORT, *NFT])
+    assert whole.run()["status"] == "finished"
+    changes = [m for m in metrics_of(whole) if "train/actor/velocity_change" in m]
+    assert len(changes) == 3 and all(m["train/actor/velocity_change"] > 0 for m in changes)
+    assert all(0.2 < m["train/actor/goodness"] < 0.8 for m in changes)
+    other = resumed(runners, tmp_path / "half", "metaworld_nft_flow", [*SHORT, *NFT], stop=1)
+    assert same_weights(whole, other, 3)
+
+
 @pytest.mark.timeout(300)
 def test_supervised_then_grpo(runners, tmp_path) -> None:
     demos = tmp_path / "demos"
