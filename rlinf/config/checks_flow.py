@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlinf.config.arithmetic import learns_from_replay
 from rlinf.config.builtin import WITHOUT_KEYS
 from rlinf.config.checks import CheckContext, cross_check
 from rlinf.config.errors import Problem
@@ -72,3 +73,43 @@ def velocities_have_no_likelihood(context: CheckContext) -> Iterator[Problem]:
         message = f"must be 0: {loss} takes the policy before the update for the one that acted"
         path = "algorithm.max_policy_age"
         yield Problem(path, algorithm.max_policy_age, message, "set it to 0")
+
+
+@cross_check(_EMBODIED)
+def noise_is_chosen_by_sac(context: CheckContext) -> Iterator[Problem]:
+    """DSRL is soft actor-critic of the noise of a frozen flow, and the only one that flows have."""
+    cfg = context.cfg
+    model, loss = cfg.actor.model, cfg.algorithm.loss_type
+    steered = model.get("use_dsrl")
+    if steered is None or cfg.runner.only_eval:
+        return
+    if steered and loss.lower() != "embodied_sac":
+        message = f"freezes the flow, which algorithm.loss_type {loss} would train"
+        hint = "use loss_type embodied_sac, or set it to false"
+        yield Problem("actor.model.use_dsrl", True, message, hint)
+    elif not steered and learns_from_replay(cfg) and "dagger" not in cfg.algorithm:
+        message = f"must be true: a flow has no densities of actions for loss_type {loss}"
+        yield Problem("actor.model.use_dsrl", False, message, "set it to true, with embodied_sac")
+    if not steered:
+        return
+    if model.add_value_head:
+        message = "must be false: use_dsrl learns from Q-functions"
+        yield Problem("actor.model.add_value_head", True, message, "set it to false")
+    if model.rtc is not None:
+        message = "does not go with use_dsrl, which makes each plan anew"
+        yield Problem("actor.model.rtc.delay", model.rtc.delay, message, "leave out rtc")
+    if cfg.algorithm.get("demo_buffer") is not None:
+        message = "has actions, and use_dsrl learns from noises, which nobody knows of these"
+        given = cfg.algorithm.demo_buffer.load_path
+        yield Problem("algorithm.demo_buffer.load_path", given, message, "leave out demo_buffer")
+    if cfg.actor.enable_drq:
+        message = "has no effect: use_dsrl trains no encoder"
+        yield Problem("actor.enable_drq", True, message, "leave it out")
+
+
+@cross_check(OFFLINE)
+def data_have_no_noise(context: CheckContext) -> Iterator[Problem]:
+    """Learning from data trains the flow, which DSRL freezes."""
+    if context.cfg.actor.model.get("use_dsrl") and not context.cfg.runner.only_eval:
+        message = "freezes the flow, and data do not say with which noise actions were made"
+        yield Problem("actor.model.use_dsrl", True, message, "leave it out")

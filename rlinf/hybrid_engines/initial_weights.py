@@ -93,7 +93,8 @@ def _without_heads(model: nn.Module, found: TensorSource, own: dict[str, Tensor]
 
 def _heads(model: nn.Module) -> list[Callable[[str], bool]]:
     """Return what tells whether a weight is one of a value, of a Q-function, or of noise."""
-    names = ("is_value_parameter", "is_q_parameter", "is_noise_parameter")
+    kinds = ("value", "q", "noise", "steering")
+    names = [f"is_{kind}_parameter" for kind in kinds]
     return [getattr(model, name) for name in names if hasattr(model, name)]
 
 

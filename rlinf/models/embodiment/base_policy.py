@@ -140,6 +140,16 @@ class BasePolicy(nn.Module, ABC):
         return self.num_action_chunks * self.action_dim
 
     @property
+    def sac_width(self) -> int:
+        """Numbers that the actor draws for a chunk, as `sac_forward` takes noise for them."""
+        return self.num_action_chunks * self.action_dim
+
+    @property
+    def draws_within_bounds(self) -> bool:
+        """Whether tanh bounds what the actor draws, inside of its log-probability."""
+        return self.action_range.squash
+
+    @property
     def sft_noise_width(self) -> int:
         """Standard normal numbers that `sft_forward` takes per sample as its `noise`; 0 is none."""
         return 0
@@ -231,6 +241,15 @@ class BasePolicy(nn.Module, ABC):
             env_obs: As in `predict_action_batch`.
         """
         raise NotImplementedError(f"{type(self).__name__} does not learn from a replay buffer")
+
+    def replay_actions(self, actions: Tensor, forward_inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return what a replay buffer keeps as the actions of a rollout.
+
+        Args:
+            actions: What the env got, `[T, B, C, A]`.
+            forward_inputs: Of the rollout, `[T, B, ...]` each.
+        """
+        return actions
 
     def shift_pictures(
         self, forward_inputs: Mapping[str, Tensor], most: int, generator: torch.Generator

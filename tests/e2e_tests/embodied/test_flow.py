@@ -111,6 +111,31 @@ def test_nft_learns_from_plans_without_likelihood(runners, tmp_path) -> None:
     assert same_weights(whole, other, 3)
 
 
+DSRL = [
+    "env.train.total_num_envs=4",
+    "env.train.max_episode_steps=24",
+    "env.train.max_steps_per_rollout_epoch=24",
+    "env.train.reward=dense",
+    "env.eval.max_episode_steps=24",
+    "algorithm.update_epoch=8",
+    "algorithm.replay_buffer.min_buffer_size=12",
+    "actor.global_batch_size=32",
+    "actor.model.steering_hidden_sizes=[32]",
+    "runner.ckpt_path=null",
+    "runner.max_epochs=4",
+]
+
+
+def test_dsrl_steers_a_flow_that_stays(runners, tmp_path) -> None:
+    whole = runners.runner(tmp_path / "whole", "metaworld_dsrl_flow", [*SHORT, *DSRL])
+    assert whole.run()["status"] == "finished"
+    first, last = tensors(whole.folder, 1), tensors(whole.folder, 4)
+    changed = {name.partition(".")[0] for name in first if not first[name].equal(last[name])}
+    assert changed == {"steering", "q_head"}
+    other = resumed(runners, tmp_path / "half", "metaworld_dsrl_flow", [*SHORT, *DSRL], stop=2)
+    assert same_weights(whole, other, 4)
+
+
 @pytest.mark.timeout(300)
 def test_supervised_then_grpo(runners, tmp_path) -> None:
     demos = tmp_path / "demos"

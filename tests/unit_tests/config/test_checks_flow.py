@@ -57,6 +57,43 @@ WRONG_FOR_NFT = {
         "must be 0: loss_type embodied_nft takes the policy before the update",
     ),
 }
+DSRL = {
+    "algorithm": {"adv_type": "embodied_sac", "loss_type": "embodied_sac"},
+    "actor.global_batch_size": 256,
+    "actor.micro_batch_size": ...,
+    "actor.model": {"model_type": "flow_policy", "use_dsrl": True, "add_q_head": True},
+}
+WRONG_FOR_DSRL = {
+    "a flow that would be trained": (
+        {"algorithm": {"adv_type": "grpo", "loss_type": "embodied_nft"}},
+        "actor.model.use_dsrl = true",
+        "freezes the flow, which algorithm.loss_type embodied_nft would train",
+    ),
+    "densities of a flow": (
+        {"actor.model.use_dsrl": False},
+        "must be true: a flow has no densities of actions for loss_type embodied_sac",
+    ),
+    "no critics": (
+        {"actor.model.add_q_head": False},
+        "must be true: algorithm.loss_type embodied_sac trains Q-functions",
+    ),
+    "values": (
+        {"actor.model.add_value_head": True},
+        "must be false: use_dsrl learns from Q-functions",
+    ),
+    "plans that go on": (
+        {"actor.model.action_horizon": 2, "actor.model.rtc": {"delay": 0}},
+        "does not go with use_dsrl, which makes each plan anew",
+    ),
+    "demonstrations": (
+        {"algorithm.demo_buffer": {"load_path": "demos"}},
+        "has actions, and use_dsrl learns from noises",
+    ),
+    "more heads than there are": (
+        {"algorithm.critic_subsample_size": 11},
+        "must not exceed actor.model.num_q_heads, 10",
+    ),
+}
 
 
 def test_half_of_a_plan_may_be_decided(embodied, change):
@@ -81,5 +118,17 @@ def test_nft_needs_no_noise_in_its_steps(embodied, change):
 def test_what_does_not_fit_nft_is_named(embodied, change, complaint, name):
     changes, *expected = WRONG_FOR_NFT[name]
     said = complaint(change(change(embodied, copy.deepcopy(FLOW | NFT)), changes))
+    for text in expected:
+        assert text in said
+
+
+def test_dsrl_has_ten_critics(embodied, change):
+    assert validate_cfg(change(embodied, DSRL)).actor.model.num_q_heads == 10
+
+
+@pytest.mark.parametrize("name", WRONG_FOR_DSRL)
+def test_what_does_not_fit_dsrl_is_named(embodied, change, complaint, name):
+    changes, *expected = WRONG_FOR_DSRL[name]
+    said = complaint(change(change(embodied, copy.deepcopy(DSRL)), changes))
     for text in expected:
         assert text in said

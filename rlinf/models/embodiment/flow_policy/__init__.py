@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["ImageFlowPolicy", "StateFlowPolicy", "build_flow_policy"]
+__all__ = ["ImageFlowPolicy", "StateFlowPolicy"]
 
 
 def __getattr__(name: str) -> Any:

@@ -94,6 +94,19 @@ class FlowPolicyKeys(FlowKeys, StateNetworkKeys, ShiftedImageKeys):
         description="Real-time chunking in evaluations: plans agree with what the last one has "
         "for the same times; null makes every plan anew.",
     )
+    use_dsrl: bool = Field(
+        False,
+        description="Freeze the flow, and train an actor that chooses the noise which it begins "
+        "with (algorithm.loss_type embodied_sac).",
+    )
+    noise_bound: Float = Field(
+        1.5, gt=0, description="Greatest absolute noise that this actor chooses."
+    )
+    steering_hidden_sizes: list[Units] = Field(
+        default_factory=lambda: [128, 128, 128],
+        description="Units of each hidden layer of this actor, and of its Q-functions.",
+    )
+    num_q_heads: Int = Field(10, gt=0, description="Q-functions of this actor.")
     use_images: bool = Field(
         False, description="Look at images, encoded as in cnn_policy; false has the state alone."
     )

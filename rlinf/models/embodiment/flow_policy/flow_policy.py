@@ -3,81 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from rlinf.models.embodiment.actor_critic_policy import ActorCriticPolicy
 from rlinf.models.embodiment.base_policy import ForwardType, Mode
-from rlinf.models.embodiment.cnn_policy.cnn_policy import CNNPolicy, ImageSettings
+from rlinf.models.embodiment.cnn_policy.cnn_policy import CNNPolicy
 from rlinf.models.embodiment.flow.chain import (
     FlowNetwork,
     chain_log_probs,
     noisy_step_numbers,
     sample_chain,
 )
-from rlinf.models.embodiment.flow.guidance import RealTimeChunking, guided, prefix_weights
+from rlinf.models.embodiment.flow.guidance import guided, prefix_weights
 from rlinf.models.embodiment.flow.matching import drawn_times, matching_losses
 from rlinf.models.embodiment.flow.network import NoiseNet, VelocityNet
-from rlinf.models.embodiment.flow.steps import LEARNED, REINFLOW, FlowSettings
-from rlinf.models.embodiment.head_settings import HeadSettings
+from rlinf.models.embodiment.flow.steps import LEARNED, REINFLOW
+from rlinf.models.embodiment.flow_policy.settings import FlowHeadSettings
 from rlinf.models.embodiment.layers import MLP, VALUE_GAIN
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
-from rlinf.models.settings import needed
-from rlinf.models.weights import load_weights
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from rlinf.utils.env_spec import EnvSpec
-
-
-@dataclass(frozen=True)
-class SmallFlowSettings(FlowSettings):
-    """How a small policy denoises; the config keys of the same names."""
-
-    noise_std_min: float = 0.08
-    noise_std_max: float = 0.16
-    time_alpha: float = 1.5
-
-    @classmethod
-    def of(cls, cfg: DictConfig) -> SmallFlowSettings:
-        """Read the settings from a model section."""
-        return cls(**{own.name: cfg[own.name] for own in fields(cls)})
-
-
-@dataclass(frozen=True)
-class FlowHeadSettings(HeadSettings):
-    """How actions are denoised and values come from features.
-
-    Attributes:
-        flow: How plans are denoised.
-        action_horizon: H, actions of a plan; None is `num_action_chunks`.
-        rtc: How evaluations go on with plans; None makes each anew.
-    """
-
-    flow: SmallFlowSettings = field(default_factory=SmallFlowSettings)
-    action_horizon: int | None = None
-    rtc: RealTimeChunking | None = None
-
-    def __post_init__(self) -> None:
-        """Check the settings against each other."""
-        super().__post_init__()
-        horizon, executed = self.horizon, self.num_action_chunks
-        if horizon < executed:
-            raise ValueError(
-                f"action_horizon {horizon} is below num_action_chunks {executed}: only what is "
-                "planned can be carried out"
-            )
-        if self.rtc is not None:
-            self.rtc.check(horizon, executed)
-
-    @property
-    def horizon(self) -> int:
-        """H, actions of a plan."""
-        return self.action_horizon or self.num_action_chunks
 
 
 class FlowActor(ActorCriticPolicy):
@@ -313,52 +259,3 @@ class StateFlowPolicy(FlowActor, MLPPolicy):
 
 class ImageFlowPolicy(FlowActor, CNNPolicy):
     """Acts on images [B, H, W, C] uint8 and, if there are any, `states` [B, S]."""
-
-
-def build_flow_policy(
-    cfg: DictConfig, torch_dtype: torch.dtype, env_spec: EnvSpec | None = None
-) -> FlowActor:
-    """Build the policy from its model section.
-
-    Args:
-        cfg: The section, with sizes filled in.
-        torch_dtype: Number format of the weights.
-        env_spec: Says what actions are valid, and the channels of images.
-
-    Returns:
-        The policy, with the weights at `model_path` if that is set.
-
-    Raises:
-        ValueError: The actions of the env are choices, or Q-functions are asked for.
-    """
-    if cfg.action_choices is not None or getattr(env_spec, "action_choices", None) is not None:
-        raise ValueError(
-            "flow_policy denoises real numbers, and the actions of the env are choices: use "
-            "mlp_policy or cnn_policy"
-        )
-    if cfg.add_q_head:
-        raise ValueError("flow_policy has no Q-functions: set actor.model.add_q_head to false")
-    settings = FlowHeadSettings(
-        hidden_sizes=tuple(cfg.hidden_sizes),
-        activation=cfg.activation,
-        distribution="gaussian",
-        normalize_obs=cfg.normalize_obs,
-        obs_clip=cfg.obs_clip,
-        num_action_chunks=cfg.num_action_chunks,
-        add_value_head=cfg.add_value_head,
-        value_type=cfg.value_type,
-        flow=SmallFlowSettings.of(cfg),
-        action_horizon=cfg.action_horizon,
-        rtc=None if cfg.rtc is None else RealTimeChunking(**cfg.rtc),
-    )
-    obs_dim = needed(cfg, "obs_dim") if cfg.use_states else None
-    action_dim = needed(cfg, "action_dim")
-    policy: FlowActor
-    if cfg.use_images:
-        policy = ImageFlowPolicy(obs_dim, action_dim, settings, ImageSettings.of(cfg), env_spec)
-    else:
-        policy = StateFlowPolicy(obs_dim, action_dim, settings, env_spec)
-    policy.to(torch_dtype)
-    if cfg.model_path is not None:
-        load_weights(policy, cfg.model_path)
-    return policy

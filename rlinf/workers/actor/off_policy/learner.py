@@ -281,9 +281,8 @@ class OffPolicyLearner(RolloutLearner):
         return batch.discounts if self.settings.always_bootstrap else batch.bootstrap
 
     def _draw_noise(self, count: int) -> Tensor:
-        """Return standard normal noise for so many chunks of actions, `[n, C*A]`."""
-        model = self.engine.model
-        shape = count, model.num_action_chunks * model.action_dim
+        """Return standard normal noise for so many chunks of actions, `[n, sac_width]`."""
+        shape = count, self.engine.model.sac_width
         return torch.randn(shape, generator=self._noise, device=self.engine.device)
 
     # -- metrics --------------------------------------------------------------------------------

@@ -60,8 +60,14 @@ class RolloutRows:
                 {name: v for name, v in part.forward_inputs.items() if name != "action"},
                 streams=list(env_ids[columns]),
             )
+            actions = self._engine.model.replay_actions(part.actions, part.forward_inputs)
             trajectories.append(
-                replace(whole, usable=usable[:, columns], final=self._final(part.final))
+                replace(
+                    whole,
+                    actions=actions,
+                    usable=usable[:, columns],
+                    final=self._final(part.final),
+                )
             )
         return trajectories, metrics
 

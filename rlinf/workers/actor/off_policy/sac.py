@@ -45,13 +45,13 @@ class SACLearner(CriticLearner):
     """
 
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
-        choices, width = model.action_range.choices, model.num_action_chunks
+        choices, chunks = model.action_range.choices, model.num_action_chunks
         self._choices = choices is not None
         super().__init__(cfg, model, place)
         if self._choices:
-            target = _OF_CHOICES * width * sum(math.log(count) for count in choices)
+            target = _OF_CHOICES * chunks * sum(math.log(count) for count in choices)
         else:
-            target = -float(width * model.action_dim)
+            target = -float(model.sac_width)
         tuning = cfg.algorithm.entropy_tuning
         self.temperature = Temperature(tuning, target, place.device, place.total_steps)
         self._backup_entropy = cfg.algorithm.backup_entropy
@@ -59,7 +59,7 @@ class SACLearner(CriticLearner):
 
     def _check_policy(self, model: nn.Module) -> None:
         super()._check_policy(model)
-        if not (self._choices or model.action_range.squash):
+        if not (self._choices or model.draws_within_bounds):
             raise ValueError(
                 "algorithm.loss_type embodied_sac needs actions whose log-probability is that of "
                 "what is carried out, and this policy clips them; set actor.model.distribution to "

@@ -1,0 +1,79 @@
+"""Soft actor-critic of a flow's noise: what the buffer keeps, what is trained, what it comes to."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.unit_tests.workers.actor.off_policy.replaying import (
+    SAC,
+    feed,
+    make_off_policy,
+    make_sac_cfg,
+    replay_rollout,
+    weights_of,
+)
+
+BOUND = 1.5
+DSRL = {
+    **SAC,
+    "actor.model": {
+        "model_type": "flow_policy",
+        "hidden_sizes": [16],
+        "num_action_chunks": 3,
+        "action_horizon": 4,
+        "use_dsrl": True,
+        "add_q_head": True,
+        "num_q_heads": 3,
+        "noise_bound": BOUND,
+        "steering_hidden_sizes": [32],
+    },
+    "env.train.max_episode_steps": 36,
+}
+
+
+def make_dsrl(**changes):
+    return make_off_policy(make_sac_cfg(changes, base=DSRL))
+
+
+def steered_rollout(policy, seed=0):
+    """A rollout in which a chunk pays off the nearer its noise is to a point of its own."""
+    batch = replay_rollout(policy, seed=seed)
+    u = torch.randn(12, 8, 2, generator=torch.Generator().manual_seed(seed + 100))
+    batch.forward_inputs["action"] = u.repeat(1, 1, 3)
+    w = BOUND * u.tanh()
+    batch.rewards.zero_()
+    batch.rewards[..., 0] = -(w - torch.tensor([0.8, -0.8])).square().sum(-1)
+    return batch
+
+
+def test_the_buffer_keeps_noise_and_not_actions():
+    learner = make_dsrl()
+    batch = steered_rollout(learner.engine.model)
+    learner.prepare(batch, range(8))
+    kept = next(iter(learner.replay.sample_batches(1, 16))).actions
+    known = (BOUND * batch.forward_inputs["action"].tanh()).view(-1, 3, 2)
+    assert kept.shape == (16, 3, 2)
+    assert all(any(torch.equal(row, other) for other in known) for row in kept)
+
+
+def test_the_flow_stays_and_actor_and_critics_learn():
+    learner = make_dsrl()
+    before = weights_of(learner)
+    metrics = feed(learner, steered_rollout(learner.engine.model))
+    after = weights_of(learner)
+    changed = {name.partition(".")[0] for name in before if not before[name].equal(after[name])}
+    assert changed == {"steering", "q_head", "target", "alpha"}
+    assert metrics["sac/updates"] == 2.0
+    assert learner.temperature.target_entropy == -2.0
+
+
+def test_the_noise_comes_to_be_what_pays_off():
+    learner = make_dsrl(
+        **{"algorithm.update_epoch": 150, "actor.optim.lr": 1e-2, "algorithm.gamma": 0.0}
+    )
+    policy = learner.engine.model
+    for seed in range(4):
+        feed(learner, steered_rollout(policy, seed))
+    states = {"states": torch.randn(32, 5)}
+    chosen = policy(forward_type="sac", forward_inputs=states)["actions"][:, 0].mean(0)
+    assert float((chosen.detach() - torch.tensor([0.8, -0.8])).abs().max()) < 0.3
