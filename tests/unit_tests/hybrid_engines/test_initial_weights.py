@@ -105,3 +105,21 @@ def test_learned_noise_that_was_not_trained_begins_afresh(tmp_path):
     cfg = make_cfg({"runner.ckpt_path": str(tmp_path / "w.safetensors")})
     assert load_initial_weights(policy, cfg).endswith("has no noise_net: begun afresh")
     assert same(policy.state_dict(), supervised)
+
+
+def test_an_actor_that_steers_a_trained_flow_begins_afresh(tmp_path):
+    supervised = make_policy(
+        make_cfg({"actor.model": {"model_type": "flow_policy"}, "algorithm.loss_type": "actor"}),
+        seed=5,
+    ).state_dict()
+    save_file(supervised, tmp_path / "w.safetensors")
+    steered = {
+        "algorithm": {"adv_type": "embodied_sac", "loss_type": "embodied_sac"},
+        "actor.global_batch_size": 16,
+        "actor.model": {"model_type": "flow_policy", "use_dsrl": True, "add_q_head": True},
+    }
+    policy = make_policy(make_cfg(steered))
+    cfg = make_cfg({"runner.ckpt_path": str(tmp_path / "w.safetensors")})
+    said = load_initial_weights(policy, cfg)
+    assert said.endswith("has no q_head, steering: begun afresh")
+    assert same(policy.state_dict(), supervised)
