@@ -41,7 +41,10 @@ def test_a_part_that_does_not_exist(override):
 def test_a_group_that_does_not_exist(override):
     text = said(override)
     assert "there is no group of parts" in text
-    parts = "bc, crossq, dagger, grpo, grpo_tokens, iql, ppo, reward_model, rlpd, sac, sft, td3"
+    parts = (
+        "bc, crossq, dagger, dsrl, grpo, grpo_tokens, iql, nft, ppo, reward_model, rlpd, sac, "
+        "sft, td3"
+    )
     assert f"groups and their parts: algo: {parts}; base: embodied; env: " in text
     assert "a key is written with dots: runner.max_steps=10" in text
 
