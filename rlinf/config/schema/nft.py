@@ -35,10 +35,10 @@ class NFTConfig(Section):
         4, gt=0, description="Times and noises that each sample is learned with, in each pass."
     )
     adv_clip_max: Float = Field(
-        1.0,
+        5.0,
         gt=0,
         description="Advantage from which on an action is good without reserve, or bad below its "
-        "negative.",
+        "negative. The smaller, the further an update goes, and the sooner it goes too far.",
     )
 
 
