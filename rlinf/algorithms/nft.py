@@ -29,7 +29,7 @@ _SMALLEST_TIME = 1e-3
 _SMALLEST_ERROR = 1e-5
 
 
-def optimality(advantages: Tensor, clip_max: float) -> Tensor:
+def optimality_of(advantages: Tensor, clip_max: float) -> Tensor:
     """Return how good actions were, from 0 to 1: `1/2 + clip(A / clip_max, -1, 1) / 2`.
 
     Args:
@@ -46,7 +46,7 @@ def nft_loss(
     noise: Tensor,
     actions: Tensor,
     time: Tensor,
-    goodness: Tensor,
+    optimality: Tensor,
     loss_mask: Tensor,
     beta: float,
     form: str = "mse",
@@ -64,7 +64,7 @@ def nft_loss(
         noise: z, the same shape.
         actions: a, in the units of the flow, `[n, C, A]`.
         time: t, `[n, K]`.
-        goodness: r, `[n, C]` or `[n, 1]`.
+        optimality: r, `[n, C]` or `[n, 1]`.
         loss_mask: Which actions count, bool `[n, C]`.
         beta: How far the two policies are from the old one.
         form: `mse` or `dpo`.
@@ -78,7 +78,7 @@ def nft_loss(
         _energy(policy - target, time, weight)
         for policy in (old_velocity + step, old_velocity - step)
     )
-    r = goodness[:, None].expand_as(plus)
+    r = optimality[:, None].expand_as(plus)
     if form == "dpo":
         losses = functional.softplus(0.5 * dpo_beta * (2.0 * r - 1.0) * (plus - minus))
     else:
@@ -96,7 +96,7 @@ def nft_loss(
     metrics: dict[str, Metric] = {
         f"actor/{name}": parts.mean_metric(term) for name, term in clean.items()
     }
-    metrics["actor/goodness"] = parts.mean_metric(parts.clean(r.mean(1), "goodness"))
+    metrics["actor/optimality"] = parts.mean_metric(parts.clean(r.mean(1), "optimality"))
     return parts.loss(clean["loss"]), metrics
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlinf.algorithms.aggregation import LossNorm
 from rlinf.algorithms.metrics import Metric
-from rlinf.algorithms.nft import nft_loss, optimality
+from rlinf.algorithms.nft import nft_loss, optimality_of
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.models.embodiment.base_policy import ForwardType
@@ -91,8 +91,8 @@ class NFTTask:
         }
         self._plans = self._inputs["chain"][:, -1]
         self._mask = credit.mask.flatten(0, 1).to(device)
-        good = optimality(credit.advantages.flatten(0, 1), own.adv_clip_max)
-        self._good = good.to(device)
+        found = optimality_of(credit.advantages.flatten(0, 1), own.adv_clip_max)
+        self._optimality = found.to(device)
         self.num_samples = len(self._plans)
         shape = self.num_samples, own.draws
         self._time = torch.rand(shape, generator=draws).to(device)
@@ -116,7 +116,7 @@ class NFTTask:
             noise=self._executed(self._noise[rows]),
             actions=self._executed(self._plans[rows]),
             time=self._time[rows],
-            goodness=self._good[rows],
+            optimality=self._optimality[rows],
             loss_mask=self._mask[rows],
             norm=norm,
             **self._loss,

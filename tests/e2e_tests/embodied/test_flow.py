@@ -106,7 +106,7 @@ def test_nft_learns_from_plans_without_likelihood(runners, tmp_path) -> None:
     assert whole.run()["status"] == "finished"
     changes = [m for m in metrics_of(whole) if "train/actor/velocity_change" in m]
     assert len(changes) == 3 and all(m["train/actor/velocity_change"] > 0 for m in changes)
-    assert all(0.2 < m["train/actor/goodness"] < 0.8 for m in changes)
+    assert all(0.2 < m["train/actor/optimality"] < 0.8 for m in changes)
     other = resumed(runners, tmp_path / "half", "metaworld_nft_flow", [*SHORT, *NFT], stop=1)
     assert same_weights(whole, other, 3)
 

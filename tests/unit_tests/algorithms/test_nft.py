@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlinf.algorithms.aggregation import LossNorm
-from rlinf.algorithms.nft import nft_loss, optimality
+from rlinf.algorithms.nft import nft_loss, optimality_of
 
 N, DRAWS, CHUNKS, WIDTH = 5, 3, 4, 2
 
@@ -24,7 +24,7 @@ def example(seed=0):
         "noise": torch.randn(shape, dtype=torch.float64),
         "actions": torch.randn(N, CHUNKS, WIDTH, dtype=torch.float64),
         "time": torch.rand(N, DRAWS, dtype=torch.float64) * 0.9 + 0.05,
-        "goodness": torch.rand(N, 1, dtype=torch.float64),
+        "optimality": torch.rand(N, 1, dtype=torch.float64),
         "loss_mask": mask,
     }
 
@@ -41,7 +41,7 @@ def slow(given, beta, form, dpo_beta, kind):
     gradient = torch.zeros(N, DRAWS, CHUNKS, WIDTH, dtype=torch.float64)
     total, count = 0.0, int(given["loss_mask"].sum()) * DRAWS
     for n in range(N):
-        r = float(given["goodness"][n])
+        r = float(given["optimality"][n])
         for k in range(DRAWS):
             t = float(given["time"][n, k])
             every = {1: [], -1: []}
@@ -86,11 +86,11 @@ def test_loss_and_gradients_are_those_of_the_loop(kind, form, beta):
     assert metrics["actor/loss"].value() == pytest.approx(expected, rel=1e-9)
 
 
-def gradient_of(beta, goodness, start_at_old=False):
+def gradient_of(beta, optimality, start_at_old=False):
     given = example()
     if start_at_old:
         given["velocity"] = given["old_velocity"].clone().requires_grad_()
-    given["goodness"] = torch.full((N, 1), goodness, dtype=torch.float64)
+    given["optimality"] = torch.full((N, 1), optimality, dtype=torch.float64)
     nft_loss(**given, beta=beta)[0].backward()
     return given["velocity"].grad, given
 
@@ -140,4 +140,4 @@ def test_micro_batches_add_up():
 def test_advantages_become_optimality():
     advantages = torch.tensor([-9.0, -2.0, -1.0, 0.0, 0.5, 2.0, 7.0])
     expected = torch.tensor([0.0, 0.0, 0.25, 0.5, 0.625, 1.0, 1.0])
-    torch.testing.assert_close(optimality(advantages, 2.0), expected)
+    torch.testing.assert_close(optimality_of(advantages, 2.0), expected)
