@@ -16,6 +16,7 @@ from rlinf.scheduler.net import auth, newcomers, sockets
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.newcomers import origin_of
 from rlinf.scheduler.net.sockets import Listener, connect
+from rlinf.scheduler.worker.ports import free_port
 from tests.unit_tests.scheduler.waits import wait_until
 
 SECRET = b"s" * 32
@@ -218,3 +219,34 @@ def test_other_users_get_no_place_at_a_socket_of_this_machine(listen, nobody_is_
     finally:
         flood.kill()
         flood.communicate()
+
+
+STORE = """
+import os, sys
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1]}
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1"}
+from rlinf.scheduler.collective import group_store
+store = group_store.of_workers()
+print("ready", flush=True)
+input()
+"""
+
+
+def test_the_store_of_a_group_listens_at_its_address_only():
+    """It obeys whoever reaches it: torch's own would be open to the network."""
+    port = free_port()
+    store = subprocess.Popen(
+        [sys.executable, "-c", STORE, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert store.stdout.readline() == "ready\n"
+        socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+        # Another address of this machine, as all of its network's are.
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((STRANGER, port), PATIENCE)
+    finally:
+        store.kill()
+        store.communicate()
