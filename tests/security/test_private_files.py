@@ -93,6 +93,8 @@ def test_ray_uses_the_token_that_was_made(home):
 def test_run_folders_are_for_their_owner_alone(home):
     folder = new_run_folder(home / "logs" / "experiment")
     assert mode(folder) == 0o700
+    # Whoever can write above it could put another one in its place.
+    assert not any(mode(above) & 0o002 for above in (folder.parent, folder.parents[1]))
 
 
 @pytest.fixture
@@ -182,10 +184,14 @@ def test_doctor_sees_what_is_open_and_says_how_to_close_it(home):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-def test_doctor_refuses_a_token_of_another_user(home):
+@pytest.mark.parametrize("whose", [default_place, lambda: default_place().parent])
+def test_a_token_of_another_user_is_not_used(home, whose):
+    """As where a home folder is open to all: who made the token can join, and run code."""
     make_token({})
-    os.chown(default_place(), STRANGER, STRANGER)
+    os.chown(whose(), STRANGER, STRANGER)
     assert check_private_files(home, {}, home)[0].status == "fail"
+    with pytest.raises(ValueError, match=f"belongs to user {STRANGER}, who can let anybody"):
+        make_token({})
 
 
 def make_environment():
