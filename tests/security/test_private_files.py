@@ -115,10 +115,12 @@ def take(folder):
     [
         pytest.param(take, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
         lambda folder: folder.symlink_to("/var/tmp"),
+        lambda folder: folder.symlink_to("/nowhere"),
+        lambda folder: folder.touch(),
         lambda folder: None,
         lambda folder: folder.mkdir(mode=0o777),
     ],
-    ids=["a stranger's", "a link", "free", "open"],
+    ids=["a stranger's", "a link", "a loose link", "a file", "free", "open"],
 )
 def test_sessions_of_ray_are_where_no_other_user_can_rename_them(temporary, taken):
     """Nor can anybody who has taken the name of the folder before keep a run from starting."""
@@ -149,6 +151,19 @@ def test_tables_that_others_have_made_are_not_used(home):
     descriptor, path = shm_budget._open_first(places)
     os.close(descriptor)
     assert path not in places and mode(Path(path)) == 0o600
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [lambda path: path.symlink_to("/nowhere"), lambda path: path.mkdir(), os.mkfifo],
+    ids=["a link", "a folder", "a pipe"],
+)
+def test_tables_whose_names_are_taken_do_not_stop_a_run(home, taken):
+    place = home / "memory"
+    taken(place)
+    descriptor, path = shm_budget._open_first([str(place)])
+    os.close(descriptor)
+    assert path != str(place) and Path(path).is_file()
 
 
 def test_a_table_that_is_a_second_name_of_a_file_is_not_written_to(home):

@@ -219,7 +219,7 @@ def _session_root() -> Path:
     try:
         make_own_folder()
         above = own_folder()
-    except ClusterError:
+    except (ClusterError, OSError):
         above = None
     if above is None or len(os.fsencode(above)) > _LONGEST_ROOT:
         # Somebody has taken that name, or paths of sockets would be too long.

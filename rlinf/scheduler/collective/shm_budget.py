@@ -41,9 +41,9 @@ _RETRY_SECONDS = 0.0002
 _CLEAN_SECONDS = 0.2
 _WANTED_NANOSECONDS = 500_000_000
 _FOLDERS = ("/dev/shm", "/tmp")
-_UNUSABLE = (errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
-
-_TAKEN = (errno.EACCES, errno.EPERM)
+_TAKEN = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""Something else has the name of the table: a file of another user, a link, a folder, a socket."""
+_UNUSABLE = (errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EROFS, *_TAKEN)
 
 
 class NodeBudget:
