@@ -1,0 +1,219 @@
+"""Builds a policy from its model section: fresh, or from a folder in a public layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlinf.config.suggest import listed
+from rlinf.models.embodiment.base_policy import ActionRange
+from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
+from rlinf.models.embodiment.flow_vla.folder import (
+    SIZES_KEY,
+    load_folder,
+    read_config,
+    vocabulary_in,
+    weights_in,
+)
+from rlinf.models.embodiment.flow_vla.layouts import SMOLVLA, Layout
+from rlinf.models.embodiment.flow_vla.policy import FlowVLAPolicy, FlowVLASettings
+from rlinf.models.embodiment.flow_vla.prompts import Prompts
+from rlinf.models.embodiment.flow_vla.scaling import ActionScale, Affine, affine, of_range
+from rlinf.models.embodiment.flow_vla.sizes import changed
+from rlinf.models.embodiment.flow_vla.statistics import Statistics, statistics_at, statistics_in
+from rlinf.models.embodiment.openvla.prompts import folder_tokenizer, word_tokenizer
+from rlinf.models.settings import needed
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from rlinf.models.deferred import DeferredWeights
+    from rlinf.models.tensor_files import TensorSource
+    from rlinf.utils.env_spec import EnvSpec
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a policy is made of.
+
+    Attributes:
+        sizes: Of the network.
+        tokenizer: Of instructions.
+        horizon: Actions that are denoised together.
+        statistics: Of states and actions; None if the env says the range of actions.
+        modes: How `state` and `action` are normalised by them.
+        source: The weights; None begins with fresh ones.
+    """
+
+    sizes: Any
+    tokenizer: Any
+    horizon: int
+    statistics: Statistics | None
+    modes: dict[str, str]
+    source: TensorSource | None = None
+
+
+def build_smolvla(
+    cfg: DictConfig,
+    torch_dtype: torch.dtype,
+    env_spec: EnvSpec | None = None,
+    deferral: DeferredWeights | None = None,
+) -> FlowVLAPolicy:
+    """Build SmolVLA from its model section; see `build_flow_vla`."""
+    return build_flow_vla(SMOLVLA, cfg, torch_dtype, env_spec, deferral)
+
+
+def build_flow_vla(
+    layout: Layout,
+    cfg: DictConfig,
+    torch_dtype: torch.dtype,
+    env_spec: EnvSpec | None,
+    deferral: DeferredWeights | None = None,
+) -> FlowVLAPolicy:
+    """Build a policy.
+
+    Args:
+        layout: Which model it is.
+        cfg: Its model section, with sizes filled in.
+        torch_dtype: Number format of the weights.
+        env_spec: Says the range of actions.
+        deferral: What is told where weights come from, instead of loading them; None loads them.
+
+    Returns:
+        The policy, with the weights at `model_path` if that is set.
+
+    Raises:
+        ValueError: Something is missing, or does not fit.
+    """
+    if cfg.action_choices is not None or getattr(env_spec, "action_choices", None) is not None:
+        raise ValueError(
+            f"{cfg.model_type} denoises real numbers, and the actions of the env are choices: use "
+            "mlp_policy or cnn_policy"
+        )
+    folder = None if cfg.model_path is None else Path(cfg.model_path).expanduser()
+    plan = _fresh(cfg, layout) if folder is None else _of_folder(cfg, layout, folder)
+    prompts = Prompts(plan.tokenizer, layout.style, cfg.max_prompt_length, layout.begins)
+    # A word that is not known is told now, and not in the first rollout.
+    prompts(getattr(env_spec, "instructions", ()))
+    own = {field.name: cfg[field.name] for field in fields(FlowVLASettings) if field.name in cfg}
+    settings = FlowVLASettings(
+        **{**own, "action_horizon": plan.horizon, "flow": PolicyFlowSettings.of(cfg)}
+    )
+    low, high = (getattr(env_spec, name, None) for name in ("action_low", "action_high"))
+    policy = FlowVLAPolicy(
+        layout,
+        layout.network(plan.sizes),
+        ActionScale(_action_map(cfg, plan, low, high)),
+        prompts,
+        needed(cfg, "obs_dim"),
+        settings,
+        ActionRange() if low is None else ActionRange(low, high, clip=True),
+    )
+    if torch_dtype != torch.float32:
+        policy.to(torch_dtype)
+    _freeze(policy, cfg)
+    if plan.statistics is not None and policy.normalizer is not None:
+        found = affine(plan.statistics["state"], plan.modes["state"], "statistics of states")
+        shift, spread = _first(found, policy.obs_dim, "states")
+        policy.normalizer.shift.copy_(shift)
+        policy.normalizer.scale.copy_(1.0 / spread)
+        # They were counted already: what is learned from next does not change them.
+        policy.normalizer.count.fill_(1)
+    if plan.source is not None:
+        load_folder(policy, folder, plan.source, deferral)
+    return policy
+
+
+def _fresh(cfg: DictConfig, layout: Layout) -> _Plan:
+    if not cfg.hf_config:
+        raise ValueError(
+            f"{cfg.model_type} has neither model_path nor hf_config: name a folder with weights, "
+            "or give sizes of a fresh network in hf_config"
+        )
+    tokenizer = (
+        word_tokenizer(cfg.words)
+        if cfg.tokenizer_path is None
+        else folder_tokenizer(cfg.tokenizer_path)
+    )
+    sizes = changed(layout.sizes(vocab_size=len(tokenizer)), cfg.hf_config, "model.hf_config")
+    statistics = None
+    if cfg.statistics_path is not None:
+        statistics = statistics_at(Path(cfg.statistics_path), cfg.unnorm_key)
+    modes = {"state": layout.mode, "action": layout.mode}
+    horizon = cfg.action_horizon or cfg.num_action_chunks
+    return _Plan(sizes, tokenizer, horizon, statistics, modes)
+
+
+def _of_folder(cfg: DictConfig, layout: Layout, folder: Path) -> _Plan:
+    config, source = read_config(folder, layout), weights_in(folder)
+    given = [key for key in ("hf_config", "words") if cfg[key]]
+    if given:
+        raise ValueError(
+            f"{listed([f'model.{key}' for key in given])} describes a fresh model, but model_path "
+            "names a folder that has its own; keep one of the two"
+        )
+    path = Path(cfg.tokenizer_path or folder).expanduser()
+    if not (path / "tokenizer_config.json").is_file() and not (path / "tokenizer.json").is_file():
+        raise ValueError(
+            f"{path} has no tokenizer; published models do not bring theirs: name a folder with it "
+            "in model.tokenizer_path"
+        )
+    if SIZES_KEY in config:
+        sizes = changed(layout.sizes(), config[SIZES_KEY], f"{folder}/config.json")
+    else:
+        sizes = layout.sizes.of_config(config)
+    modes = {"state": layout.mode, "action": layout.mode}
+    if cfg.statistics_path is not None:
+        statistics = statistics_at(Path(cfg.statistics_path), cfg.unnorm_key)
+    else:
+        statistics = statistics_in(folder, cfg.unnorm_key)
+        for which in modes:
+            mapping = config.get("normalization_mapping", {})
+            modes[which] = mapping.get(which.upper(), modes[which])
+    if statistics is None:
+        raise ValueError(
+            f"{folder} has no statistics of states and actions: name a file of them in "
+            "model.statistics_path"
+        )
+    horizon = cfg.action_horizon or config.get("chunk_size") or config.get("action_horizon")
+    return _Plan(
+        replace(sizes, vocab_size=vocabulary_in(source, layout)),
+        folder_tokenizer(path),
+        horizon or cfg.num_action_chunks,
+        statistics,
+        modes,
+        source,
+    )
+
+
+def _action_map(cfg: DictConfig, plan: _Plan, low: Any, high: Any) -> Affine:
+    if plan.statistics is not None:
+        found = affine(plan.statistics["action"], plan.modes["action"], "statistics of actions")
+        return _first(found, needed(cfg, "action_dim"), "actions")
+    if low is None or not all(abs(bound) < float("inf") for bound in (*low, *high)):
+        raise ValueError(
+            "nobody says the range of actions: the env has none that is finite; name statistics "
+            "of a dataset in model.statistics_path"
+        )
+    return of_range(low, high)
+
+
+def _first(found: Affine, count: int, what: str) -> Affine:
+    """Return the map of the first numbers; statistics may be padded as the model's are."""
+    if len(found.shift) < count:
+        raise ValueError(
+            f"there are statistics of {len(found.shift)} numbers of {what}, and the policy has "
+            f"{count}"
+        )
+    return Affine(found.shift[:count], found.spread[:count])
+
+
+def _freeze(policy: FlowVLAPolicy, cfg: DictConfig) -> None:
+    network = policy.network
+    frozen = network.prefix_parts if cfg.train_expert_only else ()
+    frozen += network.vision_parts if cfg.freeze_vision_encoder else ()
+    for path in frozen:
+        network.get_submodule(path).requires_grad_(False)
