@@ -65,6 +65,7 @@ for _name, _category in (
     ("openvla", "embodied"),
     ("openvla_oft", "embodied"),
     ("smolvla", "embodied"),
+    ("openpi", "embodied"),
     ("mlp_reward_model", "reward"),
     ("cnn_reward_model", "reward"),
     ("qwen2.5", "reasoning"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 VLA_FOLDERS = {
     **dict.fromkeys(("openvla", "openvla_oft"), "rlinf.models.embodiment.openvla.folder"),
-    "smolvla": "rlinf.models.embodiment.flow_vla.folder",
+    **dict.fromkeys(("smolvla", "openpi"), "rlinf.models.embodiment.flow_vla.folder"),
 }
 """Modules whose `save_folder` writes the public layout, by model type."""
 NETWORK, MODELING = "rlinf_policy.py", "modeling_rlinf_policy.py"

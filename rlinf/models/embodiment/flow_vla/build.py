@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,9 @@ from rlinf.models.embodiment.flow_vla.folder import (
     vocabulary_in,
     weights_in,
 )
-from rlinf.models.embodiment.flow_vla.layouts import SMOLVLA, Layout
+from rlinf.models.embodiment.flow_vla.layouts import LAYOUTS, PI05, SMOLVLA, Layout
 from rlinf.models.embodiment.flow_vla.policy import FlowVLAPolicy, FlowVLASettings
-from rlinf.models.embodiment.flow_vla.prompts import Prompts
+from rlinf.models.embodiment.flow_vla.prompts import PI05_WORDS, Prompts
 from rlinf.models.embodiment.flow_vla.scaling import ActionScale, Affine, affine, of_range
 from rlinf.models.embodiment.flow_vla.sizes import changed
 from rlinf.models.embodiment.flow_vla.statistics import Statistics, statistics_at, statistics_in
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from rlinf.models.deferred import DeferredWeights
     from rlinf.models.tensor_files import TensorSource
     from rlinf.utils.env_spec import EnvSpec
+
+
+_SHORT_PROMPT, _LONG_PROMPT = 48, 200
+"""Tokens of a prompt, as the published models have them: without the state, and with it."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,25 @@ def build_smolvla(
     return build_flow_vla(SMOLVLA, cfg, torch_dtype, env_spec, deferral)
 
 
+def build_openpi(
+    cfg: DictConfig,
+    torch_dtype: torch.dtype,
+    env_spec: EnvSpec | None = None,
+    deferral: DeferredWeights | None = None,
+) -> FlowVLAPolicy:
+    """Build pi0 or pi0.5 from their model section; see `build_flow_vla`."""
+    layout = LAYOUTS[cfg.variant]
+    reads_state = layout is PI05 and cfg.discrete_state_input
+    return build_flow_vla(layout, cfg, torch_dtype, env_spec, deferral, reads_state)
+
+
 def build_flow_vla(
     layout: Layout,
     cfg: DictConfig,
     torch_dtype: torch.dtype,
     env_spec: EnvSpec | None,
     deferral: DeferredWeights | None = None,
+    reads_state: bool = False,
 ) -> FlowVLAPolicy:
     """Build a policy.
 
@@ -81,6 +99,7 @@ def build_flow_vla(
         torch_dtype: Number format of the weights.
         env_spec: Says the range of actions.
         deferral: What is told where weights come from, instead of loading them; None loads them.
+        reads_state: The prompt holds the state.
 
     Returns:
         The policy, with the weights at `model_path` if that is set.
@@ -94,10 +113,14 @@ def build_flow_vla(
             "mlp_policy or cnn_policy"
         )
     folder = None if cfg.model_path is None else Path(cfg.model_path).expanduser()
-    plan = _fresh(cfg, layout) if folder is None else _of_folder(cfg, layout, folder)
-    prompts = Prompts(plan.tokenizer, layout.style, cfg.max_prompt_length, layout.begins)
+    own_words = PI05_WORDS if reads_state else ()
+    plan = _fresh(cfg, layout, own_words) if folder is None else _of_folder(cfg, layout, folder)
+    length = cfg.max_prompt_length or (_LONG_PROMPT if reads_state else _SHORT_PROMPT)
+    prompts = Prompts(plan.tokenizer, layout.style, length, layout.begins)
+    obs_dim = needed(cfg, "obs_dim")
     # A word that is not known is told now, and not in the first rollout.
-    prompts(getattr(env_spec, "instructions", ()))
+    texts = getattr(env_spec, "instructions", ())
+    prompts(texts, torch.zeros(len(texts), obs_dim) if reads_state else None)
     own = {field.name: cfg[field.name] for field in fields(FlowVLASettings) if field.name in cfg}
     settings = FlowVLASettings(
         **{**own, "action_horizon": plan.horizon, "flow": PolicyFlowSettings.of(cfg)}
@@ -108,8 +131,9 @@ def build_flow_vla(
         layout.network(plan.sizes),
         ActionScale(_action_map(cfg, plan, low, high)),
         prompts,
-        needed(cfg, "obs_dim"),
+        obs_dim,
         settings,
+        reads_state,
         ActionRange() if low is None else ActionRange(low, high, clip=True),
     )
     if torch_dtype != torch.float32:
@@ -127,14 +151,14 @@ def build_flow_vla(
     return policy
 
 
-def _fresh(cfg: DictConfig, layout: Layout) -> _Plan:
+def _fresh(cfg: DictConfig, layout: Layout, own_words: Sequence[str]) -> _Plan:
     if not cfg.hf_config:
         raise ValueError(
             f"{cfg.model_type} has neither model_path nor hf_config: name a folder with weights, "
             "or give sizes of a fresh network in hf_config"
         )
     tokenizer = (
-        word_tokenizer(cfg.words)
+        word_tokenizer(list(dict.fromkeys([*cfg.words, *own_words])) if cfg.words else [])
         if cfg.tokenizer_path is None
         else folder_tokenizer(cfg.tokenizer_path)
     )

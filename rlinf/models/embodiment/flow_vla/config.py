@@ -90,4 +90,21 @@ class SmolVLAKeys(FlowVLAKeys):
     )
 
 
+class OpenPIKeys(FlowVLAKeys):
+    """Keys of pi0 and pi0.5."""
+
+    variant: Literal["pi0", "pi05"] = Field("pi0", description="Which of the two models it is.")
+    max_prompt_length: Int | None = Field(
+        None,
+        gt=0,
+        description="Tokens that a prompt is padded to; a longer one is an error. null is 48, or "
+        "200 where the prompt holds the state.",
+    )
+    discrete_state_input: bool = Field(
+        True,
+        description="Write the state into the prompt, in 256 bins (pi05); false leaves it out.",
+    )
+
+
 register_schema("model", "smolvla", SmolVLAKeys)
+register_schema("model", "openpi", OpenPIKeys)

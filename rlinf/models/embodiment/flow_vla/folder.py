@@ -74,10 +74,11 @@ def vocabulary_in(source: TensorSource, layout: Layout) -> int:
     Raises:
         ValueError: There is no such tensor.
     """
-    name = layout.network.token_embedding
-    for known in (name, PREFIX + name):
-        if known in source.names():
-            return source.shape(known)[0]
+    name, there = layout.network.token_embedding, source.names()
+    for known in (name, layout.network.renamed.get(name, name)):
+        for full in (known, PREFIX + known):
+            if full in there:
+                return source.shape(full)[0]
     raise ValueError(f"the weights are not those of {layout.name}: missing {name}")
 
 
@@ -147,7 +148,7 @@ def _public(network: ExpertNetwork) -> dict[str, Tensor]:
     """Return tensors under the names of the public layout; unused ones are zero."""
     state = network.state_dict()
     found = {network.renamed.get(name, name): tensor for name, tensor in state.items()}
-    kind = found[network.token_embedding].dtype
+    kind = network.action_in_proj.weight.dtype
     return found | {name: torch.zeros(s, dtype=kind) for name, s in network.unused.items()}
 
 

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf.models.embodiment.flow_vla.network import ExpertNetwork
-from rlinf.models.embodiment.flow_vla.prompts import Style, smolvla_prompt
-from rlinf.models.embodiment.flow_vla.scaling import MEAN_STD
+from rlinf.models.embodiment.flow_vla.openpi import OpenPISizes, Pi0Network, Pi05Network
+from rlinf.models.embodiment.flow_vla.prompts import (
+    Style,
+    pi0_prompt,
+    pi05_prompt,
+    smolvla_prompt,
+)
+from rlinf.models.embodiment.flow_vla.scaling import MEAN_STD, QUANTILES
 from rlinf.models.embodiment.flow_vla.smolvla import SmolVLANetwork, SmolVLASizes
 
 
@@ -34,5 +40,7 @@ class Layout:
 
 
 SMOLVLA = Layout("smolvla", SmolVLANetwork, SmolVLASizes, smolvla_prompt, False, MEAN_STD)
-LAYOUTS = {layout.name: layout for layout in (SMOLVLA,)}
+PI0 = Layout("pi0", Pi0Network, OpenPISizes, pi0_prompt, True, MEAN_STD)
+PI05 = Layout("pi05", Pi05Network, OpenPISizes, pi05_prompt, True, QUANTILES)
+LAYOUTS = {layout.name: layout for layout in (SMOLVLA, PI0, PI05)}
 """By the `type` in their `config.json`."""

@@ -52,7 +52,7 @@ class ExpertNetwork(nn.Module):
         prefix_parts: Paths of the modules of the pretrained prefix.
         unused: Tensors of the public layout that nothing runs, and their shapes.
         renamed: Names of tensors in files, by names here, where they differ.
-        token_embedding: Name of the embedding of tokens, as files have it.
+        token_embedding: Name of the embedding of tokens.
         sizes: What it was made with.
     """
 

@@ -19,6 +19,22 @@ def smolvla_prompt(task: str, state: Sequence[int] | None = None) -> str:
     return task if task.endswith("\n") else f"{task}\n"
 
 
+def pi0_prompt(task: str, state: Sequence[int] | None = None) -> str:
+    """Return the prompt of pi0."""
+    return f"{_one_line(task)}\n"
+
+
+def pi05_prompt(task: str, state: Sequence[int] | None = None) -> str:
+    """Return the prompt of pi0.5; without a state it is that of pi0."""
+    if state is None:
+        return pi0_prompt(task)
+    return f"Task: {_one_line(task)}, State: {' '.join(map(str, state))};\nAction: "
+
+
+PI05_WORDS = ("task", ":", ",", "state", ";", "action", "-", *map(str, range(STATE_BINS)))
+"""Words of the prompt of pi0.5 besides those of the instruction."""
+
+
 class Prompts:
     """Makes token ids of instructions.
 
@@ -85,3 +101,7 @@ def state_bins(states: Tensor) -> Tensor:
     """Return which of 256 bins of [-1, 1] each number is in, int64; -1 if it is below all."""
     edges = torch.linspace(-1.0, 1.0, STATE_BINS + 1, dtype=torch.float64)[:-1]
     return torch.bucketize(states.detach().cpu().double(), edges, right=True) - 1
+
+
+def _one_line(task: str) -> str:
+    return task.strip().replace("_", " ").replace("\n", " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -121,7 +121,7 @@ class SmolVLANetwork(ExpertNetwork):
         "vlm_with_expert.vlm.model.connector",
     )
     prefix_parts = ("vlm_with_expert.vlm",)
-    renamed: dict[str, str] = {}  # noqa: RUF012
+    renamed: ClassVar[dict[str, str]] = {}
 
     def __init__(self, sizes: SmolVLASizes) -> None:
         """Make the parts, with random weights."""

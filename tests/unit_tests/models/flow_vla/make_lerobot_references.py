@@ -70,12 +70,11 @@ def features():
 
 
 def fill(model: nn.Module) -> dict[str, list[int]]:
-    """Give a model weights drawn by name; return names and shapes."""
-    state = model.state_dict()
+    """Give a model weights drawn by name, tied ones by their first; return names and shapes."""
     with torch.no_grad():
-        for name, tensor in state.items():
+        for name, tensor in model.named_parameters():
             tensor.copy_(drawn(name, tuple(tensor.shape)))
-    return {name: list(tensor.shape) for name, tensor in state.items()}
+    return {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def smolvla():
@@ -109,6 +108,64 @@ def smolvla():
         ),
     ):
         return modeling_smolvla.SmolVLAPolicy(config)
+
+
+def tiny_paligemma():
+    """Return a config of PaliGemma with a small vision tower."""
+    from transformers import PaliGemmaConfig
+
+    vision = SMOLVLM["vision_config"] | {"patch_size": 8, "vision_use_head": False}
+    return PaliGemmaConfig(vision_config={"model_type": "siglip_vision_model"} | vision)
+
+
+def openpi(modeling, policy, config):
+    """Return a small pi0 or pi0.5; sizes that lerobot fixes are changed before or after."""
+    from transformers import GemmaConfig
+
+    configs = {"paligemma": tiny_paligemma, "gemma": GemmaConfig}
+    sizes = {name: modeling.GemmaConfig(**own, **HEADS) for name, own in GEMMAS.items()}
+    with (
+        mock.patch.object(modeling, "CONFIG_MAPPING", configs),
+        mock.patch.object(modeling, "get_gemma_config", sizes.get),
+    ):
+        made = policy(
+            config(
+                **features(),
+                chunk_size=CHUNK,
+                n_action_steps=CHUNK,
+                max_state_dim=PADDED,
+                max_action_dim=PADDED,
+                image_resolution=(16, 16),
+                num_inference_steps=4,
+            )
+        )
+    both = made.model.paligemma_with_expert
+    # The layers of SigLIP's MLPs have fixed sizes there, and so have projector and vocabulary.
+    vision = both.paligemma.model.vision_tower
+    for layer in getattr(vision, "vision_model", vision).encoder.layers:
+        layer.mlp.fc1, layer.mlp.fc2 = nn.Linear(16, 24), nn.Linear(24, 16)
+    width = GEMMAS["gemma_2b"]["width"]
+    both.paligemma.model.multi_modal_projector.linear = nn.Linear(16, width)
+    embedding = both.paligemma.model.language_model.embed_tokens
+    embedding.weight = nn.Parameter(embedding.weight[:VOCABULARY].detach().clone())
+    both.paligemma.lm_head.weight = embedding.weight
+    unused = both.gemma_expert.lm_head
+    unused.weight = nn.Parameter(unused.weight[:VOCABULARY].detach().clone())
+    return made
+
+
+def pi0():
+    """Return a small pi0."""
+    from lerobot.policies.pi0 import configuration_pi0, modeling_pi0
+
+    return openpi(modeling_pi0, modeling_pi0.PI0Policy, configuration_pi0.PI0Config)
+
+
+def pi05():
+    """Return a small pi0.5."""
+    from lerobot.policies.pi05 import configuration_pi05, modeling_pi05
+
+    return openpi(modeling_pi05, modeling_pi05.PI05Policy, configuration_pi05.PI05Config)
 
 
 def inputs() -> dict[str, torch.Tensor]:
@@ -152,7 +209,7 @@ def outputs(policy: nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torc
 def main() -> None:
     """Write one file per model."""
     FOLDER.mkdir(exist_ok=True)
-    for make in (smolvla,):
+    for make in (smolvla, pi0, pi05):
         policy = make().eval()
         shapes, given = fill(policy.model), inputs()
         arrays = given | outputs(policy, given)

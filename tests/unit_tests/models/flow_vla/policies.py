@@ -31,7 +31,26 @@ SMOLVLA_SIZES = {
     "max_state_dim": 8,
     "max_action_dim": 8,
 }
-SECTIONS = {"smolvla": {"model_type": "smolvla", "hf_config": SMOLVLA_SIZES}}
+OPENPI_SIZES = {
+    "vision": SMOLVLA_SIZES["vision"] | {"patch_size": 8},
+    "text": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+    },
+    "expert_hidden_size": 24,
+    "expert_intermediate_size": 40,
+    "max_state_dim": 8,
+    "max_action_dim": 8,
+}
+SECTIONS = {
+    "smolvla": {"model_type": "smolvla", "hf_config": SMOLVLA_SIZES},
+    "pi0": {"model_type": "openpi", "variant": "pi0", "hf_config": OPENPI_SIZES},
+    "pi05": {"model_type": "openpi", "variant": "pi05", "hf_config": OPENPI_SIZES},
+}
 KINDS = list(SECTIONS)
 
 
@@ -57,6 +76,7 @@ def make(kind, seed=0, spec=SPEC, **keys):
 
 
 def fill(network):
-    """Give a network the weights of the references."""
-    state = network.state_dict()
-    network.load_state_dict({name: drawn(name, tuple(t.shape)) for name, t in state.items()})
+    """Give a network the weights of the references, drawn by the names that files have."""
+    public, state = network.renamed, network.state_dict()
+    drawings = {name: drawn(public.get(name, name), tuple(t.shape)) for name, t in state.items()}
+    network.load_state_dict(drawings)
