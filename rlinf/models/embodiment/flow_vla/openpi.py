@@ -117,7 +117,6 @@ class OpenPINetwork(ExpertNetwork):
     def __init__(self, sizes: OpenPISizes) -> None:
         """Make the parts, with random weights."""
         super().__init__()
-        transformers = transformers_module()
         self.sizes, text = sizes, sizes.text
         self.action_dim, self.state_dim = sizes.max_action_dim, sizes.max_state_dim
         self.image_size = sizes.vision["image_size"]
@@ -126,13 +125,10 @@ class OpenPINetwork(ExpertNetwork):
         self.unused = {
             "paligemma_with_expert.gemma_expert.lm_head.weight": (sizes.vocab_size, width)
         }
-        vision = transformers.SiglipVisionConfig(
-            attn_implementation="sdpa", vision_use_head=False, **sizes.vision
-        )
         expert = replace(text, hidden_size=width, intermediate_size=sizes.expert_intermediate_size)
-        projector = nn.Linear(vision.hidden_size, text.hidden_size)
+        projector = nn.Linear(sizes.vision["hidden_size"], text.hidden_size)
         inner = {
-            "vision_tower": nn.ModuleDict({"vision_model": transformers.SiglipVisionModel(vision)}),
+            "vision_tower": nn.ModuleDict({"vision_model": _vision_tower(sizes.vision)}),
             "multi_modal_projector": nn.ModuleDict({"linear": projector}),
             "language_model": Decoder(text, sizes.vocab_size),
         }
@@ -219,3 +215,25 @@ class Pi05Network(OpenPINetwork):
         embeds = linear(self.action_in_proj, x)
         hidden, _ = suffix_of(self.expert, prefix, embeds, causal=False, cond=cond)
         return self.action_out_proj(hidden), hidden
+
+
+def _vision_tower(sizes: Mapping[str, Any]) -> nn.Module:
+    """Return a SigLIP of transformers with random weights."""
+    transformers = transformers_module()
+
+    class SiglipTower(transformers.SiglipVisionModel):
+        """SigLIP with weights that need not be there while it is made."""
+
+        def init_weights(self) -> None:
+            """Draw weights; truncated normals, as SigLIP has them, cannot be deferred."""
+            for module in self.modules():
+                if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding):
+                    nn.init.normal_(module.weight, std=0.02)
+                if isinstance(module, nn.Linear | nn.Conv2d):
+                    nn.init.zeros_(module.bias)
+
+    config = {"attn_implementation": "sdpa", "vision_use_head": False, **sizes}
+    tower = SiglipTower(transformers.SiglipVisionConfig(**config))
+    # A class that is made here could not be pickled.
+    tower.__class__ = transformers.SiglipVisionModel
+    return tower
