@@ -97,12 +97,14 @@ class Attention(nn.Module):
 
     def keys_values(self, x: Tensor, positions: Tensor) -> KeysValues:
         """Return keys, at their positions, and values of hidden states `[n, T, H]`."""
-        return rotate(self._heads(self.k_proj(x)), positions), self._heads(self.v_proj(x))
+        keys, values = self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
+        # A layer must not return views: FSDP's hooks are lost on them.
+        return rotate(keys, positions), values.clone()
 
     def projected(self, memory: KeysValues) -> KeysValues:
         """Return keys and values made of keys and values of another stack."""
         keys, values = (part.transpose(1, 2).flatten(2) for part in memory)
-        return self._heads(self.k_proj(keys)), self._heads(self.v_proj(values))
+        return self._heads(self.k_proj(keys)).clone(), self._heads(self.v_proj(values)).clone()
 
     def attend(self, queries: Tensor, memory: KeysValues, mask: Tensor) -> Tensor:
         """Return what queries find, `[n, T, H]`.

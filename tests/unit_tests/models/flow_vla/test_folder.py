@@ -148,3 +148,34 @@ def test_what_does_not_go_with_a_folder_is_refused(kind, saved, tmp_path):
     (folder / "config.json").write_text('{"type": "act"}')
     with pytest.raises(ValueError, match="of a model of type 'act', not"):
         load(kind, folder)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_folders_of_openpi_are_read(kind, tmp_path):
+    """They have names without a prefix, another config, and statistics as an asset."""
+    policy = make(kind)
+    save_folder(policy, tmp_path)
+    file, config = tmp_path / WEIGHTS, json.loads((tmp_path / "config.json").read_text())
+    plain = {name.removeprefix("model."): t for name, t in load_file(file).items()}
+    save_file(plain, file)
+    own = {"action_dim": 8, "action_horizon": 4, "network_sizes": config["network_sizes"]}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    (tmp_path / PREPROCESSOR).unlink()
+    numbers = {"mean": [1.0] * 8, "std": [2.0] * 8, "q01": [0.0] * 8, "q99": [8.0] * 8}
+    for asset in ("droid", "libero"):
+        (tmp_path / "assets" / asset).mkdir(parents=True)
+        asset_file = tmp_path / "assets" / asset / "norm_stats.json"
+        asset_file.write_text(json.dumps({"norm_stats": {"state": numbers, "actions": numbers}}))
+    with pytest.raises(ValueError, match="choose one of them with model.unnorm_key"):
+        load(kind, tmp_path)
+    again = load(kind, tmp_path, unnorm_key="libero")
+    assert again.settings.action_horizon == 4
+    shift, spread = (1.0, 2.0) if kind == "pi0" else (4.0, 4.0)
+    torch.testing.assert_close(again.scale.shift, torch.full((3,), shift))
+    torch.testing.assert_close(again.scale.spread, torch.full((3,), spread))
+    torch.testing.assert_close(again.normalizer.scale, torch.full((5,), 1 / spread))
+    name = policy.network.token_embedding
+    assert torch.equal(again.network.state_dict()[name], policy.network.state_dict()[name])
+    other = {"pi0": "pi05", "pi05": "pi0"}[kind]
+    with pytest.raises(ValueError, match="missing .*gemma_expert.*input_layernorm"):
+        load(kind, tmp_path, unnorm_key="libero", variant=other)
