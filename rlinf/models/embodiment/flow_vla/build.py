@@ -140,8 +140,7 @@ def build_flow_vla(
         policy.to(torch_dtype)
     _freeze(policy, cfg)
     if plan.statistics is not None and policy.normalizer is not None:
-        found = affine(plan.statistics["state"], plan.modes["state"], "statistics of states")
-        shift, spread = _first(found, policy.obs_dim, "states")
+        shift, spread = _map(plan, "state", obs_dim)
         policy.normalizer.shift.copy_(shift)
         policy.normalizer.scale.copy_(1.0 / spread)
         # They were counted already: what is learned from next does not change them.
@@ -215,8 +214,7 @@ def _of_folder(cfg: DictConfig, layout: Layout, folder: Path) -> _Plan:
 
 def _action_map(cfg: DictConfig, plan: _Plan, low: Any, high: Any) -> Affine:
     if plan.statistics is not None:
-        found = affine(plan.statistics["action"], plan.modes["action"], "statistics of actions")
-        return _first(found, needed(cfg, "action_dim"), "actions")
+        return _map(plan, "action", needed(cfg, "action_dim"))
     if low is None or not all(abs(bound) < float("inf") for bound in (*low, *high)):
         raise ValueError(
             "nobody says the range of actions: the env has none that is finite; name statistics "
@@ -225,14 +223,8 @@ def _action_map(cfg: DictConfig, plan: _Plan, low: Any, high: Any) -> Affine:
     return of_range(low, high)
 
 
-def _first(found: Affine, count: int, what: str) -> Affine:
-    """Return the map of the first numbers; statistics may be padded as the model's are."""
-    if len(found.shift) < count:
-        raise ValueError(
-            f"there are statistics of {len(found.shift)} numbers of {what}, and the policy has "
-            f"{count}"
-        )
-    return Affine(found.shift[:count], found.spread[:count])
+def _map(plan: _Plan, which: str, count: int) -> Affine:
+    return affine(plan.statistics[which], plan.modes[which], count, f"statistics of {which}s")
 
 
 def _freeze(policy: FlowVLAPolicy, cfg: DictConfig) -> None:

@@ -22,22 +22,22 @@ class Affine(NamedTuple):
     spread: Tensor
 
 
-def affine(statistics: Mapping[str, Any], mode: str, where: str) -> Affine:
+def affine(statistics: Mapping[str, Any], mode: str, count: int, where: str) -> Affine:
     """Return the map that brings numbers to mean 0 and deviation 1, or to [-1, 1].
 
     Args:
         statistics: `mean` and `std`, `q01` and `q99`, or `min` and `max`; `mask` says which
-            numbers are mapped at all.
+            numbers are mapped at all. They may be padded.
         mode: How to use them.
+        count: A, how many numbers are mapped: the first ones.
         where: Their source, for errors.
 
     Raises:
-        ValueError: The mode is not known, or its statistics are not there.
+        ValueError: The mode is not known, or its statistics are not there or of fewer numbers.
     """
     needed = {MEAN_STD: ("mean", "std"), QUANTILES: ("q01", "q99"), MIN_MAX: ("min", "max")}
     if mode == IDENTITY:
-        zeros = torch.zeros(len(next(iter(statistics.values()))))
-        return Affine(zeros, zeros + 1.0)
+        return Affine(torch.zeros(count), torch.ones(count))
     if mode not in needed:
         raise ValueError(
             f"{where} is normalised by {mode}; known: {', '.join([*needed, IDENTITY])}"
@@ -59,12 +59,14 @@ def affine(statistics: Mapping[str, Any], mode: str, where: str) -> Affine:
     if "mask" in statistics:
         mask = torch.as_tensor(statistics["mask"], dtype=torch.bool)
         shift, spread = torch.where(mask, shift, 0.0), torch.where(mask, spread, 1.0)
-    return Affine(shift.float(), spread.float())
+    if len(shift) < count:
+        raise ValueError(f"{where} are of {len(shift)} numbers, and the policy has {count}")
+    return Affine(shift[:count].float(), spread[:count].float())
 
 
 def of_range(low: Sequence[float], high: Sequence[float]) -> Affine:
     """Return the map that brings a range to [-1, 1]."""
-    return affine({"min": low, "max": high}, MIN_MAX, "the range of actions")
+    return affine({"min": low, "max": high}, MIN_MAX, len(low), "the range of actions")
 
 
 class ActionScale(PreciseBuffers):

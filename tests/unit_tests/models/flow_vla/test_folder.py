@@ -135,6 +135,22 @@ def test_statistics_are_used_as_the_folder_says(kind, saved):
     assert policy.scale.shift.tolist() == [0, 0, 0] and policy.scale.spread.tolist() == [1, 1, 1]
 
 
+def test_a_policy_without_statistics_of_states_comes_back(kind, tmp_path):
+    policy = make(kind, normalize_obs=False)
+    save_folder(policy, tmp_path)
+    obs = observe(cameras=2)
+    one, two = (p.predict_action_batch(obs, mode="eval")[0] for p in (policy, load(kind, tmp_path)))
+    torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
+
+
+def test_too_few_statistics_are_told(kind, saved):
+    _, folder = saved
+    file = folder / PREPROCESSOR
+    save_file({name: t[:2].clone() for name, t in load_file(file).items()}, file)
+    with pytest.raises(ValueError, match="statistics of actions are of 2 numbers, and .* has 3"):
+        load(kind, folder)
+
+
 def test_what_does_not_go_with_a_folder_is_refused(kind, saved, tmp_path):
     _, folder = saved
     with pytest.raises(ValueError, match=r"model.hf_config describes a fresh model"):
