@@ -26,6 +26,11 @@ def test_rollout_and_learner_agree_and_an_update_changes_the_policy(kind, method
     batch = rollout(policy, mid_chunk=True)
     gaps, _ = learner.agreement(batch)
     assert gaps["compared"] == 1.0 and gaps["logprob_max"] < 1e-4
+    # A chain that is not the one that was stored would not agree.
+    chain = batch.forward_inputs["chain"]
+    batch.forward_inputs["chain"] = chain.roll(1, 1)
+    assert learner.agreement(batch)[0]["logprob_max"] > 0.1
+    batch.forward_inputs["chain"] = chain
     # Of each group of four, half did well.
     batch.rewards.zero_()
     batch.terminations.zero_()
