@@ -14,6 +14,8 @@ def test_the_built_in_types():
         "flow_policy",
         "openvla",
         "openvla_oft",
+        "smolvla",
+        "openpi",
         "mlp_reward_model",
         "cnn_reward_model",
         "qwen2.5",
@@ -21,7 +23,15 @@ def test_the_built_in_types():
         "llama",
         "hf_causal_lm",
     ]
-    policies = ["mlp_policy", "cnn_policy", "flow_policy", "openvla", "openvla_oft"]
+    policies = [
+        "mlp_policy",
+        "cnn_policy",
+        "flow_policy",
+        "openvla",
+        "openvla_oft",
+        "smolvla",
+        "openpi",
+    ]
     assert SupportedModel.names("embodied") == policies
     assert SupportedModel.names("reward") == ["mlp_reward_model", "cnn_reward_model"]
     assert get_supported_model("Qwen3").category == "reasoning"

@@ -8,12 +8,13 @@ import torch
 
 from rlinf.models.embodiment.cnn_policy.cnn_policy import ImageSettings
 from rlinf.models.embodiment.flow.guidance import RealTimeChunking
+from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
 from rlinf.models.embodiment.flow_policy.flow_policy import (
     FlowActor,
     ImageFlowPolicy,
     StateFlowPolicy,
 )
-from rlinf.models.embodiment.flow_policy.settings import FlowHeadSettings, SmallFlowSettings
+from rlinf.models.embodiment.flow_policy.settings import FlowHeadSettings
 from rlinf.models.embodiment.flow_policy.steering import (
     SteeredFlow,
     SteeredImageFlowPolicy,
@@ -59,7 +60,7 @@ def build_flow_policy(
         num_action_chunks=cfg.num_action_chunks,
         add_value_head=cfg.add_value_head,
         value_type=cfg.value_type,
-        flow=SmallFlowSettings.of(cfg),
+        flow=PolicyFlowSettings.of(cfg),
         action_horizon=cfg.action_horizon,
         rtc=None if cfg.rtc is None else RealTimeChunking(**cfg.rtc),
         add_q_head=cfg.add_q_head,

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from rlinf.models.embodiment.flow.guidance import RealTimeChunking
-from rlinf.models.embodiment.flow.steps import FlowSettings
+from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
 from rlinf.models.embodiment.head_settings import HeadSettings
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-
-@dataclass(frozen=True)
-class SmallFlowSettings(FlowSettings):
-    """How a small policy denoises; the config keys of the same names."""
-
-    noise_std_min: float = 0.08
-    noise_std_max: float = 0.16
-    time_alpha: float = 1.5
-
-    @classmethod
-    def of(cls, cfg: DictConfig) -> SmallFlowSettings:
-        """Read the settings from a model section."""
-        return cls(**{own.name: cfg[own.name] for own in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -39,7 +21,7 @@ class FlowHeadSettings(HeadSettings):
         steering_hidden_sizes: Units of each hidden layer of that actor, and of its Q-functions.
     """
 
-    flow: SmallFlowSettings = field(default_factory=SmallFlowSettings)
+    flow: PolicyFlowSettings = field(default_factory=PolicyFlowSettings)
     action_horizon: int | None = None
     rtc: RealTimeChunking | None = None
     noise_bound: float = 1.5
