@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from rlinf.data.embodied import PolicyTrajectory
-from rlinf.data.embodied_messages import EPISODES, Obs, tensors_of
+from rlinf.data.embodied_messages import BEGINS, EPISODES, Obs, tensors_of
 from rlinf.models.embodiment.base_policy import BasePolicy
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.agreement import SeenInputs, sampled_steps
 from rlinf.workers.rollout.episode_server import act_in_blocks
 from rlinf.workers.rollout.observation_guard import ObservationGuard
+from rlinf.workers.rollout.policy_memory import PolicyMemory
 from rlinf.workers.rollout.trajectory_recorder import TrajectoryRecorder
 
 
@@ -48,6 +49,7 @@ class RolloutPolicy:
         steps: chunk steps of all rollouts so far, which choose the noise.
         seen: checksums of what it acted on in the last rollout.
         generator: of noise that the policy draws itself.
+        memory: what the policy remembers of running episodes.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class RolloutPolicy:
         self._noise: list[EnvNoise] = []
         if "noise" in inspect.signature(policy.predict_action_batch).parameters:
             self._noise = [EnvNoise(seed, ids, policy.noise_width) for ids in env_ids]
+        self.memory = PolicyMemory(policy, [len(ids) for ids in env_ids], device)
         self._guard = ObservationGuard(on_nan, warn)
         self._compares, self._keep_final = compares, keep_final
         self._random_chunks, self._samples = random_chunks, samples
@@ -128,7 +131,10 @@ class RolloutPolicy:
             noise["mode"] = "random"
         elif not self._samples:
             noise["mode"] = "eval"
-        actions, result = self.policy.predict_action_batch(obs, **noise)
+        actions, result = self.policy.predict_action_batch(
+            obs, **noise, **self.memory.arguments(stage)
+        )
+        self.memory.keep(stage, result)
         if chunk in self._compared:
             self.seen.note(epoch, chunk, self._env_ids[stage], result["forward_inputs"])
         self._recorders[stage].add_step(result, self.version)
@@ -149,13 +155,16 @@ class RolloutPolicy:
             chunk: chunk steps of the epoch.
         """
         obs = self._observe(stage, message, chunk)
-        return self._recorders[stage].finish(self.policy.predict_values(obs))
+        values = self.policy.predict_values(obs, **self.memory.arguments(stage))
+        return self._recorders[stage].finish(values)
 
     def _observe(self, stage: int, message: Obs, chunk: int) -> Obs:
         """Check observations and record which episodes ended in them."""
         ids = self._env_ids[stage]
         obs, bad = self._guard.check(message["obs"], chunk, ids)
         values = ended = None
+        if BEGINS in message:
+            self.memory.begin(stage, message[BEGINS])
         if "done" in message:
             rows = message["done"].nonzero().squeeze(1)
             ended_ids = [ids[row] for row in rows.tolist()]
@@ -163,7 +172,10 @@ class RolloutPolicy:
             if bad_ends is not None:
                 bad = torch.zeros_like(message["done"]) if bad is None else bad.clone()
                 bad[rows[bad_ends]] = True
-            of_rows = self.policy.predict_values(self._on_device(final)).cpu()
+            of_rows = self.policy.predict_values(
+                self._on_device(final), **self.memory.at_ends(stage, rows)
+            ).cpu()
+            self.memory.begin(stage, message["done"])
             values = torch.zeros(len(message["done"]), of_rows.shape[1])
             values[rows] = of_rows
             if self._keep_final:
@@ -186,6 +198,7 @@ class RolloutPolicy:
     def evaluating(self) -> Iterator[None]:
         """Evaluate the newest weights; noise drawn meanwhile changes nothing in training."""
         self._renew(wait=True)
+        self.memory.forget_episodes()
         noise = self.generator.get_state()
         try:
             yield
@@ -196,7 +209,8 @@ class RolloutPolicy:
         """Choose actions without noise; the same for an episode whoever plays it.
 
         Args:
-            message: observations, and under `EPISODES` whose they are.
+            message: observations, under `EPISODES` whose they are, and under `BEGINS` which of them
+                are the first of an episode.
             env_ids: numbers, in the whole run, of the envs.
             step: of the evaluation, for messages.
 
@@ -207,8 +221,14 @@ class RolloutPolicy:
         obs, _ = self._guard.check(message["obs"], step, env_ids)
         shape = len(episodes), self.policy.num_action_chunks, self.policy.action_dim
         actions = torch.zeros(shape, dtype=self.policy.action_dtype)
-        act_in_blocks(self._act, obs, episodes, actions)
+        memory = self.memory.recall(episodes, message.get(BEGINS))
+        after = [torch.zeros_like(memory["memory"])] if memory else []
+        act_in_blocks(self._act, {**obs, **memory}, episodes, actions, *after)
+        self.memory.note(episodes, *after)
         return actions
 
-    def _act(self, obs: Obs) -> Tensor:
-        return self.policy.predict_action_batch(self._on_device(obs), mode="eval")[0].cpu()
+    def _act(self, obs: Obs) -> tuple[Tensor, ...]:
+        obs = self._on_device(obs)
+        memory = {key: obs.pop(key) for key in ("memory", "begins") if key in obs}
+        actions, result = self.policy.predict_action_batch(obs, mode="eval", **memory)
+        return (actions.cpu(), result["memory"].cpu()) if memory else (actions.cpu(),)
