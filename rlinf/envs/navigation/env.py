@@ -38,7 +38,12 @@ class NavigationEnv(SlotVectorEnv):
         if self._swaps and self._sizes["landmarks"] < 2:
             raise ValueError("swap_instructions needs another landmark to name: set landmarks to 2")
         self._worlds: list[World | None] = [None] * self.num_envs
+        self._world(Start(0, 0))  # Says so if there is no room for the landmarks.
         super()._open()
+
+    def _world(self, start: Start) -> World:
+        goal = start.reset_id % len(self._names)
+        return World(start.seed, goal, kinds=len(self._names), **self._sizes)
 
     @cached_property
     def obs_spec(self) -> dict[str, ObsSpec]:
@@ -76,10 +81,8 @@ class NavigationEnv(SlotVectorEnv):
 
     def reset_slot(self, slot: int, start: Start) -> SlotObs:
         """Draw the world of an episode."""
-        goal = start.reset_id % len(self._names)
-        world = World(start.seed, goal, kinds=len(self._names), **self._sizes)
-        self._worlds[slot] = world
-        return {"main_images": world.look()}
+        self._worlds[slot] = self._world(start)
+        return {"main_images": self._worlds[slot].look()}
 
     def step_slot(self, slot: int, action: np.ndarray) -> tuple[SlotObs, float, bool, bool, bool]:
         """Move the agent."""
