@@ -12,6 +12,7 @@ def test_the_built_in_types():
         "mlp_policy",
         "cnn_policy",
         "flow_policy",
+        "cma",
         "openvla",
         "openvla_oft",
         "mlp_reward_model",
@@ -21,7 +22,7 @@ def test_the_built_in_types():
         "llama",
         "hf_causal_lm",
     ]
-    policies = ["mlp_policy", "cnn_policy", "flow_policy", "openvla", "openvla_oft"]
+    policies = ["mlp_policy", "cnn_policy", "flow_policy", "cma", "openvla", "openvla_oft"]
     assert SupportedModel.names("embodied") == policies
     assert SupportedModel.names("reward") == ["mlp_reward_model", "cnn_reward_model"]
     assert get_supported_model("Qwen3").category == "reasoning"
