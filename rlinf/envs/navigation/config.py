@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
 from rlinf.envs.config import VectorEnvKeys
-from rlinf.envs.navigation.pictures import landmark_names
+from rlinf.envs.navigation.pictures import COLOURS, SHAPES
 
 
 class NavigationKeys(VectorEnvKeys):
@@ -20,8 +20,13 @@ class NavigationKeys(VectorEnvKeys):
     landmarks: Int = Field(
         3,
         ge=1,
-        le=len(landmark_names()),
         description="Landmarks in a world, all different; the instruction names one of them.",
+    )
+    colours: list[Literal["red", "green", "blue", "yellow"]] = Field(
+        default_factory=lambda: list(COLOURS), min_length=1, description="Colours of landmarks."
+    )
+    shapes: list[Literal["ball", "box", "cone", "cross"]] = Field(
+        default_factory=lambda: list(SHAPES), min_length=1, description="Shapes of landmarks."
     )
     view: Int = Field(
         5, ge=3, description="Cells that the agent sees ahead, and across; an odd number."

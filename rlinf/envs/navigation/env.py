@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from rlinf.envs.action_utils import ActionSpec
-from rlinf.envs.navigation.pictures import TILE, landmark_names
+from rlinf.envs.navigation.pictures import COLOURS, SHAPES, TILE, landmark_names
 from rlinf.envs.navigation.world import Move, World
 from rlinf.envs.options import option
 from rlinf.envs.slots import SlotObs, SlotVectorEnv
@@ -30,9 +30,18 @@ class NavigationEnv(SlotVectorEnv):
     opens_quickly = True
 
     def _open(self) -> None:
-        self._names = landmark_names()
+        colours = list(option(self.cfg, "colours", list(COLOURS)))
+        shapes = list(option(self.cfg, "shapes", list(SHAPES)))
+        self._landmarks = landmark_names()
+        self._names = [f"{colour} {shape}" for colour in colours for shape in shapes]
+        self._kinds = [self._landmarks.index(name) for name in self._names]
         sizes = {"size": 7, "rooms": 1, "landmarks": 3, "view": 5}
         self._sizes = {key: int(option(self.cfg, key, size)) for key, size in sizes.items()}
+        if self._sizes["landmarks"] > len(self._kinds):
+            raise ValueError(
+                f"there are {len(self._kinds)} kinds of landmarks, {', '.join(self._names)}, which "
+                f"is less than landmarks {self._sizes['landmarks']}: add colours or shapes"
+            )
         self._dense = option(self.cfg, "reward", "dense") == "dense"
         self._swaps = bool(option(self.cfg, "swap_instructions", False))
         if self._swaps and self._sizes["landmarks"] < 2:
@@ -42,8 +51,8 @@ class NavigationEnv(SlotVectorEnv):
         super()._open()
 
     def _world(self, start: Start) -> World:
-        goal = start.reset_id % len(self._names)
-        return World(start.seed, goal, kinds=len(self._names), **self._sizes)
+        goal = self._kinds[start.reset_id % len(self._kinds)]
+        return World(start.seed, goal, kinds=self._kinds, **self._sizes)
 
     @cached_property
     def obs_spec(self) -> dict[str, ObsSpec]:
@@ -101,4 +110,5 @@ class NavigationEnv(SlotVectorEnv):
         return self._worlds[slot].look_down().repeat(4, 0).repeat(4, 1)
 
     def _describe(self, slot: int) -> str:
-        return self.instructions[self._worlds[slot].landmarks[1 if self._swaps else 0]]
+        named = self._worlds[slot].landmarks[1 if self._swaps else 0]
+        return f"go to the {self._landmarks[named]}"

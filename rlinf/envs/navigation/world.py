@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -45,7 +46,15 @@ class World:
     """
 
     def __init__(
-        self, seed: int, goal: int, *, size: int, rooms: int, landmarks: int, kinds: int, view: int
+        self,
+        seed: int,
+        goal: int,
+        *,
+        size: int,
+        rooms: int,
+        landmarks: int,
+        kinds: Sequence[int],
+        view: int,
     ) -> None:
         """Draw a world.
 
@@ -55,11 +64,11 @@ class World:
             size: Cells along each side, without the outer wall.
             rooms: 1, 2 or 4.
             landmarks: How many there are.
-            kinds: Of how many kinds they may be; no two are of the same.
+            kinds: Numbers of those that there may be; no two are the same.
             view: Cells that the agent sees ahead, and across.
         """
         rng = np.random.default_rng(seed)
-        others = rng.permutation([kind for kind in range(kinds) if kind != goal])
+        others = rng.permutation([kind for kind in kinds if kind != goal])
         self.landmarks = [goal, *others[: landmarks - 1].tolist()]
         self._view = view
         while not self._draw(rng, size, rooms):

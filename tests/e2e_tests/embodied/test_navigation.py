@@ -1,4 +1,4 @@
-"""Whole jobs of a policy that remembers: wherever it acts, and resumed in the middle of episodes."""
+"""Whole jobs of a policy that remembers: wherever it acts, and resumed amid episodes."""
 
 from __future__ import annotations
 

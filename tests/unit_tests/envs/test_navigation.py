@@ -19,7 +19,7 @@ from rlinf.envs.navigation.pictures import (
 from rlinf.envs.navigation.world import Move, World
 from tests.unit_tests.workers.actor.learning import BASE
 
-SIZES = {"size": 7, "rooms": 1, "landmarks": 3, "kinds": 16, "view": 5}
+SIZES = {"size": 7, "rooms": 1, "landmarks": 3, "kinds": range(16), "view": 5}
 STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
 
@@ -135,6 +135,16 @@ def test_swapped_instructions_name_another_landmark_of_the_same_world():
         assert told == f"go to the {landmark_names()[world.landmarks[1]]}"
 
 
+def test_kinds_of_landmarks_may_be_chosen():
+    env = make_env(colours=["blue", "red"], shapes=["box"], landmarks=2)
+    assert env.task_names == ["blue box", "red box"]
+    assert env.instructions == ["go to the blue box", "go to the red box"]
+    told = env.reset()[0]["task_descriptions"]
+    for text, world in zip(told, env._worlds, strict=True):
+        names = [landmark_names()[number] for number in world.landmarks]
+        assert sorted(names) == ["blue box", "red box"] and text == f"go to the {names[0]}"
+
+
 def test_which_observations_begin_an_episode():
     env = make_env(max_episode_steps=3)
     env.reset()
@@ -150,6 +160,7 @@ def test_which_observations_begin_an_episode():
     ("keys", "said"),
     [
         ({"size": 3, "landmarks": 16}, "has no place for 16 landmarks"),
+        ({"landmarks": 3, "colours": ["red"], "shapes": ["box", "ball"]}, "there are 2 kinds of"),
         ({"landmarks": 1, "swap_instructions": True}, "needs another landmark to name"),
     ],
 )
