@@ -36,12 +36,12 @@ from benchmarks.learning import write_curves
 from rlinf.cli.curves import Curve
 
 CHEETAH, BUTTON = "HalfCheetah-v5", "button-press-v3"
-REACH, PLATE = "reach-v3", "plate-slide-v3"
+REACH, FAUCET = "reach-v3", "faucet-open-v3"
 OURS, SB3, ONE_THREAD = "ours", "SB3", "SB3, 1 thread"
 SAC, RLPD, SPARSE = "SAC", "RLPD", "RLPD, success only"
 PARTS = {
     "sac": {"tasks": (CHEETAH, BUTTON), "contestants": (OURS, SB3, ONE_THREAD)},
-    "rlpd": {"tasks": (REACH, PLATE, BUTTON), "contestants": (SAC, RLPD, SPARSE)},
+    "rlpd": {"tasks": (FAUCET, REACH, BUTTON), "contestants": (SAC, RLPD, SPARSE)},
 }
 RECIPES = {
     ("sac", CHEETAH, OURS): "gymnasium_sac_mlp",
