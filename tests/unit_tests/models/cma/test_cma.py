@@ -4,6 +4,9 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from rlinf.models import get_model
 from rlinf.models.embodiment.check_policy import check_policy
@@ -105,6 +108,26 @@ def test_a_gradient_goes_back_through_steps_but_not_into_another_episode(policy)
     values = policy(forward_inputs=inputs, compute_values=True, steps=3)["values"]
     (gradient,) = torch.autograd.grad(values.view(3, 2)[2].sum(), inputs["memory"])
     assert gradient[0].abs().max() > 0 and not gradient[1:].any()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-6), (torch.bfloat16, 3e-2)])
+def test_a_sharded_policy_recomputes_the_same(policy, dtype, tolerance):
+    results = play(policy, torch.zeros(STEPS, ENVS, dtype=torch.bool), torch.zeros(ENVS, 24))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        precision = MixedPrecisionPolicy(param_dtype=dtype, cast_forward_inputs=False)
+        for module in policy.modules():
+            if type(module).__name__ in policy._no_split_modules:
+                fully_shard(module, mesh=mesh, mp_policy=precision)
+        fully_shard(policy, mesh=mesh, mp_policy=precision)
+        out = policy(forward_inputs=joined(results), compute_values=True, steps=STEPS)
+        expected = torch.cat([r["prev_values"] for r in results])
+        torch.testing.assert_close(out["values"], expected, atol=tolerance, rtol=0)
+        (out["logprobs"].sum() + out["values"].sum()).backward()
+        assert all(parameter.grad is not None for parameter in policy.parameters())
+    finally:
+        dist.destroy_process_group()
 
 
 def test_the_instruction_decides(policy):
