@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlinf.config.acting import ACTS_IN_ENV, placed_alike
+from rlinf.config.acting import ACTS_IN_ENV, placed_alike, policy_age
 from rlinf.config.arithmetic import embodied_batch, learns_from_replay
 from rlinf.config.builtin import WITHOUT_KEYS
 from rlinf.config.checks import (
@@ -297,8 +297,7 @@ def sequences_are_whole(context: CheckContext) -> Iterator[Problem]:
     if length is None or not _trains(context):
         return
     batch, by = embodied_batch(cfg), f"{path} {length}"
-    age = cfg.algorithm.get("max_policy_age", 0)
-    if age:
+    if age := policy_age(cfg):
         message = "must be 0: what a policy remembers cannot be computed again with other weights"
         yield Problem("algorithm.max_policy_age", age, message, "set it to 0, or leave it out")
     if batch.steps is not None and not batch.steps % batch.chunk:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rlinf.models.embodiment.cma.words import PADDING
 from rlinf.models.embodiment.cnn_policy.encoder import strided_convolutions
@@ -67,13 +68,12 @@ class InstructionEncoder(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         """Return `[n, W, D]` for words `[n, W]`; what is at places of padding means nothing."""
-        embedded = self.embedding(words)
-        state = embedded.new_zeros(len(words), self.cell.hidden_size)
-        states = []
-        for word in embedded.unbind(1):
-            state = self.cell(word, state)
-            states.append(state)
-        return torch.stack(states, 1)
+        embedded = self.embedding(words.t())
+        length, count = embedded.shape[:2]
+        nothing = embedded.new_zeros(count, self.cell.hidden_size)
+        goes_on = torch.zeros(length, count, 1, dtype=torch.bool, device=words.device)
+        states = unroll(self.cell, embedded.flatten(0, 1), nothing, goes_on)
+        return states.unflatten(0, (length, count)).transpose(0, 1)
 
 
 class PictureEncoder(nn.Module):
@@ -151,17 +151,19 @@ class CrossModalNetwork(nn.Module):
         places = self.pictures(images)
         before = memory.to(places.dtype).chunk(2, 1)
         told = self.instructions(words)
-        overview = _unroll(self.first, places.mean(1), before[0], begins)
+        overview = unroll(self.first, places.mean(1), before[0], begins)
         matters = self.to_words(overview, told, words != PADDING)
         found = self.to_places(matters, places)
         whole = torch.cat([overview, matters, found], 1)
-        features = _unroll(self.second, whole, before[1], begins)
+        features = unroll(self.second, whole, before[1], begins)
         last = [state.unflatten(0, (steps, -1))[-1] for state in (overview, features)]
         return Remembered(features, torch.cat(last, 1).float())
 
 
-def _unroll(cell: nn.GRUCell, inputs: Tensor, state: Tensor, begins: Tensor) -> Tensor:
+def unroll(cell: nn.GRUCell, inputs: Tensor, state: Tensor, begins: Tensor) -> Tensor:
     """Return the states of a GRU after each step of sequences, `[n, H]`.
+
+    What does not depend on the state is computed for all steps at once.
 
     Args:
         cell: The GRU.
@@ -169,8 +171,14 @@ def _unroll(cell: nn.GRUCell, inputs: Tensor, state: Tensor, begins: Tensor) -> 
         state: Before the first step, `[sequences, H]`.
         begins: Where it starts from zero, bool `[steps, sequences, 1]`.
     """
+    given = functional.linear(inputs, cell.weight_ih, cell.bias_ih)
     states = []
-    for step, begin in zip(inputs.unflatten(0, begins.shape[:2]), begins, strict=True):
-        state = cell(step, state.masked_fill(begin, 0))
+    for step, begin in zip(given.unflatten(0, begins.shape[:2]), begins, strict=True):
+        state = state.masked_fill(begin, 0)
+        own = functional.linear(state, cell.weight_hh, cell.bias_hh)
+        reset, update, new = step.chunk(3, 1)
+        own_reset, own_update, own_new = own.chunk(3, 1)
+        new = (new + (reset + own_reset).sigmoid() * own_new).tanh()
+        state = torch.lerp(new, state, (update + own_update).sigmoid())
         states.append(state)
     return torch.cat(states)

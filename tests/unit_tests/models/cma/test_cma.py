@@ -5,12 +5,13 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from rlinf.models import get_model
 from rlinf.models.embodiment.check_policy import check_policy
-from rlinf.models.embodiment.cma.network import Attention
+from rlinf.models.embodiment.cma.network import Attention, unroll
 from rlinf.models.embodiment.cma.words import WordEncoder
 from rlinf.utils.env_spec import EnvSpec
 
@@ -37,7 +38,7 @@ def policy():
     torch.manual_seed(0)
     policy = get_model(KEYS, SPEC)
     # Larger than at the start, so that what is remembered makes a difference.
-    torch.nn.init.normal_(policy.policy_head.head.weight, std=1.0)
+    nn.init.normal_(policy.policy_head.head.weight, std=1.0)
     return policy
 
 
@@ -161,6 +162,19 @@ def test_attention_is_a_weighted_mean():
             if mask[row, k]
         )
         torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_sequences_go_through_a_gru_as_single_steps_do():
+    torch.manual_seed(0)
+    cell, inputs, first = nn.GRUCell(3, 4), torch.randn(5 * 2, 3), torch.randn(2, 4)
+    begins = torch.rand(5, 2, 1) < 0.4
+    found = unroll(cell, inputs, first, begins).view(5, 2, 4)
+    for env in range(2):
+        state = first[env]
+        for step in range(5):
+            state = torch.zeros(4) if begins[step, env] else state
+            state = cell(inputs.view(5, 2, 3)[step, env], state)
+            torch.testing.assert_close(found[step, env], state)
 
 
 def test_words_are_numbered_and_padded():
