@@ -26,10 +26,14 @@ def test_what_a_cell_asks_for_can_be_done(cell) -> None:
     assert cfg.runner.seed == 2 and cfg.runner.eval_episodes == 100
     assert cfg.env.eval.task == cell.task and cfg.env.eval.goals == "random"
     updates = from_data.UPDATES[cell.part]
-    if cell.contestant == from_data.DAGGER:
-        # As many labels as demonstrations have frames.
-        labels = cfg.runner.max_epochs * cfg.env.train.total_num_envs * from_data.HORIZON
-        assert labels == from_data.EPISODES["dagger"] * from_data.HORIZON
+    if cell.contestant in from_data.ROUNDS:
+        # DAgger has as many labels as demonstrations have frames; HG-DAgger's are known afterwards.
+        train = cfg.env.train
+        steps = cfg.runner.max_epochs * train.total_num_envs * train.max_steps_per_rollout_epoch
+        if cell.contestant == from_data.DAGGER:
+            assert steps == from_data.EPISODES["dagger"] * from_data.HORIZON
+        only = cell.contestant == from_data.HG_DAGGER
+        assert cfg.algorithm.dagger.only_save_expert is only
         assert cfg.algorithm.update_epoch * cfg.runner.max_epochs == updates
         return
     assert cfg.runner.max_steps * cfg.runner.local_update_steps == updates
@@ -43,14 +47,16 @@ def test_what_a_cell_asks_for_can_be_done(cell) -> None:
 
 def test_the_table_says_which_aims_are_met() -> None:
     lines = [line("bc", "BC", seed, share) for seed, share in ((2, 0.7), (1, 0.9), (3, 0.8))]
-    lines += [line("dagger", "BC", 1, 0.6), line("dagger", "DAgger", 1, 0.7)]
+    lines += [line("dagger", "BC", 1, 0.6), line("dagger", "DAgger", 1, 0.5)]
+    lines += [line("dagger", "HG-DAgger", s, 0.7, labels=s * 500) for s in (1, 2, 3)]
     lines += [line("iql", "IQL", 1, 0.7)]
     told = from_data.table(lines)
     assert "| 2,000 | 4,000 | 90%, 70%, 80% | 80% | ≥ 80%: met |" in told
     assert "| BC | 2,000 | 4,000 | 60% | 60% |  |" in told
-    assert "| 70% | 70% | BC + 10 points: met |" in told
+    assert "| DAgger | 2,000 | 4,000 | 50% | 50% |  |" in told
+    assert "| 500–1,500 | 4,000 | 70%, 70%, 70% | 70% | BC + 10 points: met |" in told
     assert "BC is missing" in told
-    assert "missed" in from_data.verdict("dagger", "DAgger", 0.69, 0.6)
+    assert "missed" in from_data.verdict("dagger", "HG-DAgger", 0.69, 0.6)
     assert "missed" in from_data.verdict("iql", "IQL", 0.5, 0.5)
     assert "missed" in from_data.verdict("bc", "BC", 0.79, None)
 
