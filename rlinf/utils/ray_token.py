@@ -32,6 +32,9 @@ def make_token(environ: Mapping[str, str] = os.environ) -> None:
 
     Ray would make one that all users of this machine can read, and such a one, if it is this
     user's, is closed to them. A token that is named by the environment is left alone.
+
+    Raises:
+        ValueError: the token or its folder is another user's, who could let anybody in.
     """
     if environ.get(MODE, "token").lower() != "token":
         return
@@ -48,8 +51,14 @@ def make_token(environ: Mapping[str, str] = os.environ) -> None:
         with contextlib.suppress(FileExistsError):
             os.link(part, place)
         os.unlink(part)
-    close_to_others(place)
-    close_to_others(place.parent)
+    for path in (place.parent, place):
+        if path.stat().st_uid not in (os.geteuid(), 0):
+            raise ValueError(
+                f"{path}, where Ray's token is, belongs to user {path.stat().st_uid}, who can let "
+                "anybody into a Ray that uses it: remove it, or name another token in "
+                "RAY_AUTH_TOKEN_PATH"
+            )
+        close_to_others(path)
 
 
 def close_to_others(path: Path) -> None:

@@ -6,16 +6,22 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rlinf.cli.health.private_files import check_private_files
+from rlinf.scheduler.cluster import ray_session
+from rlinf.scheduler.collective import shm_budget
 from rlinf.utils.logger_keys import LOGGER_KEYS, hidden_logger_keys
 from rlinf.utils.processes.pool import ProcessPool, ProcessSpec
 from rlinf.utils.ray_token import default_place, make_token
 from rlinf.utils.runs.folders import new_run_folder
+
+STRANGER = 65534
+"""Another user."""
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +93,86 @@ def test_ray_uses_the_token_that_was_made(home):
 def test_run_folders_are_for_their_owner_alone(home):
     folder = new_run_folder(home / "logs" / "experiment")
     assert mode(folder) == 0o700
+    # Whoever can write above it could put another one in its place.
+    assert not any(mode(above) & 0o002 for above in (folder.parent, folder.parents[1]))
+
+
+@pytest.fixture
+def temporary(home, monkeypatch):
+    """An empty folder of temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
+    monkeypatch.setattr(ray_session, "_LONGEST_ROOT", 1000)
+    return home
+
+
+def take(folder):
+    folder.mkdir()
+    os.chown(folder, STRANGER, STRANGER)
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        pytest.param(take, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
+        lambda folder: folder.symlink_to("/var/tmp"),
+        lambda folder: folder.symlink_to("/nowhere"),
+        lambda folder: folder.touch(),
+        lambda folder: None,
+        lambda folder: folder.mkdir(mode=0o777),
+    ],
+    ids=["a stranger's", "a link", "a loose link", "a file", "free", "open"],
+)
+def test_sessions_of_ray_are_where_no_other_user_can_rename_them(temporary, taken):
+    """Nor can anybody who has taken the name of the folder before keep a run from starting."""
+    folder = temporary / f"rlinf-{os.getuid()}"
+    taken(folder)
+    above = ray_session._session_root().parent
+    try:
+        assert not above.is_symlink() and above.stat().st_uid == os.geteuid()
+        assert mode(above) == 0o700
+    finally:
+        above.rmdir()
+
+
+def test_a_long_name_of_the_temporary_folder_leaves_room_for_sockets(temporary, monkeypatch):
+    monkeypatch.setattr(ray_session, "_LONGEST_ROOT", len(str(temporary)))
+    above = ray_session._session_root().parent
+    assert above.parent == Path("/tmp") and mode(above) == 0o700
+    above.rmdir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_tables_that_others_have_made_are_not_used(home):
+    """A stranger could keep the lock of such a one, and with it the run."""
+    places = [str(home / "memory"), str(home / "tmp")]
+    for place in places:
+        Path(place).touch(mode=0o666)
+        os.chown(place, STRANGER, STRANGER)
+    descriptor, path = shm_budget._open_first(places)
+    os.close(descriptor)
+    assert path not in places and mode(Path(path)) == 0o600
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [lambda path: path.symlink_to("/nowhere"), lambda path: path.mkdir(), os.mkfifo],
+    ids=["a link", "a folder", "a pipe"],
+)
+def test_tables_whose_names_are_taken_do_not_stop_a_run(home, taken):
+    place = home / "memory"
+    taken(place)
+    descriptor, path = shm_budget._open_first([str(place)])
+    os.close(descriptor)
+    assert path != str(place) and Path(path).is_file()
+
+
+def test_a_table_that_is_a_second_name_of_a_file_is_not_written_to(home):
+    mine, place = home / "mine", home / "memory"
+    mine.write_text("mine")
+    os.link(mine, place)
+    descriptor, path = shm_budget._open_first([str(place)])
+    os.close(descriptor)
+    assert path != str(place) and mine.read_text() == "mine"
 
 
 def test_doctor_sees_what_is_open_and_says_how_to_close_it(home):
@@ -113,10 +199,14 @@ def test_doctor_sees_what_is_open_and_says_how_to_close_it(home):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-def test_doctor_refuses_a_token_of_another_user(home):
+@pytest.mark.parametrize("whose", [default_place, lambda: default_place().parent])
+def test_a_token_of_another_user_is_not_used(home, whose):
+    """As where a home folder is open to all: who made the token can join, and run code."""
     make_token({})
-    os.chown(default_place(), 65534, 65534)
+    os.chown(whose(), STRANGER, STRANGER)
     assert check_private_files(home, {}, home)[0].status == "fail"
+    with pytest.raises(ValueError, match=f"belongs to user {STRANGER}, who can let anybody"):
+        make_token({})
 
 
 def make_environment():
@@ -144,7 +234,7 @@ session = RaySession(None, dashboard=False, num_cpus=1, namespace="x")
 folder = Path(ray._private.worker._global_node.get_session_dir_path())
 see = ray.remote(lambda: [os.environ.get("WANDB_API_KEY"), os.environ.get("SWANLAB_API_KEY")])
 token = Path.home() / ".ray" / "auth_token"
-modes = [oct(path.stat().st_mode & 0o777) for path in (folder, token)]
+modes = [oct(path.stat().st_mode & 0o777) for path in (folder, folder.parents[1], token)]
 print("RESULT", *modes, ray.get(see.remote()), os.environ["WANDB_API_KEY"])
 session.close()
 """
@@ -158,4 +248,4 @@ def test_a_ray_that_is_started_is_closed_to_others_and_has_no_keys(home):
     done = subprocess.run(
         [sys.executable, "-c", STARTED], env=environ, capture_output=True, text=True, timeout=110
     )
-    assert "RESULT 0o700 0o600 [None, None] k" in done.stdout, done.stdout + done.stderr
+    assert "RESULT 0o700 0o700 0o600 [None, None] k" in done.stdout, done.stdout + done.stderr

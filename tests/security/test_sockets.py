@@ -12,9 +12,11 @@ import time
 
 import pytest
 
-from rlinf.scheduler.net import newcomers
+from rlinf.scheduler.net import auth, newcomers, sockets
 from rlinf.scheduler.net.loop import IOLoop
+from rlinf.scheduler.net.newcomers import origin_of
 from rlinf.scheduler.net.sockets import Listener, connect
+from rlinf.scheduler.worker.ports import free_port
 from tests.unit_tests.scheduler.waits import wait_until
 
 SECRET = b"s" * 32
@@ -49,7 +51,7 @@ def listen():
 
 @pytest.fixture
 def nobody_is_sent_away(monkeypatch):
-    for name in ("FIRST_BYTE_SECONDS", "PROOF_SECONDS", "SILENT_SECONDS", "BEGUN_SECONDS"):
+    for name in ("FIRST_PROOF_SECONDS", "PROOF_SECONDS", "STRANGER_SECONDS"):
         monkeypatch.setattr(newcomers, name, FOR_EVER)
 
 
@@ -59,9 +61,15 @@ def join(listener):
     return connection
 
 
-def begin(address, at_end, says=b"\x16"):
+@pytest.fixture
+def by_address(monkeypatch):
+    """Lets addresses of the loopback device stand for hosts."""
+    monkeypatch.setattr(sockets, "origin_of", lambda host: host)
+
+
+def begin(address, at_end, says=b"\x16", source=STRANGER):
     """Connects from a stranger's address, and begins a proof that it never ends."""
-    sock = socket.create_connection(address[1:], source_address=(STRANGER, 0))
+    sock = socket.create_connection(address[1:], source_address=(source, 0))
     at_end.enter_context(sock)
     sock.settimeout(PATIENCE)
     with contextlib.suppress(ConnectionError):
@@ -82,25 +90,24 @@ def hung_up(sock) -> bool:
     return True
 
 
-@pytest.mark.parametrize("says", [b"\x16", b""], ids=["begun", "silent"])
+@pytest.mark.parametrize("source", [STRANGER, "127.0.0.1"], ids=["elsewhere", "a member's host"])
+@pytest.mark.parametrize("says", [b"\x16", b"", b"\x16" * 31], ids=["begun", "silent", "nearly"])
 def test_a_member_joins_while_a_stranger_holds_all_places(
-    listen, nobody_is_sent_away, monkeypatch, says
+    listen, nobody_is_sent_away, by_address, monkeypatch, says, source
 ):
     """Also while it comes back as often as it likes: there are many more than places."""
-    monkeypatch.setattr(newcomers, "CROWD_SECONDS", 0.05)
-    monkeypatch.setattr(newcomers, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(newcomers, "STRANGER_SECONDS", 0.05)
     listener = listen(("tcp", "127.0.0.1", 0))
     with contextlib.ExitStack() as at_end:
         for _ in range(3 * newcomers.MOST):
-            begin(listener.address, at_end, says)
+            begin(listener.address, at_end, says, source)
         for _ in range(3):
             join(listener).close()
 
 
 def test_places_are_kept_for_peers_that_have_proved_themselves(
-    listen, nobody_is_sent_away, monkeypatch
+    listen, nobody_is_sent_away, by_address
 ):
-    monkeypatch.setattr(newcomers, "CROWD_SECONDS", FOR_EVER)
     listener = listen(("tcp", "127.0.0.1", 0))
     join(listener).close()
     with contextlib.ExitStack() as at_end:
@@ -109,11 +116,54 @@ def test_places_are_kept_for_peers_that_have_proved_themselves(
         join(listener).close()
 
 
+def test_one_host_with_many_addresses_is_one_origin():
+    """Every local user has all of 127.0.0.0/8, and most hosts have 2^64 addresses of IPv6."""
+    assert len(set(map(origin_of, ["127.0.0.1", "127.9.8.7", "::1"]))) == 1
+    assert len(set(map(origin_of, ["2001:db8::1", "2001:db8::ffff:1", "2001:db8::2%eth0"]))) == 1
+    assert len(set(map(origin_of, ["10.0.0.1", "10.0.0.2", "2001:db8::1", "2001:db8:1::1"]))) == 4
+
+
+@pytest.mark.parametrize(
+    "says", [b"\x16" * 32, b"\xff" * 200, b"GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n"]
+)
+def test_a_wrong_first_proof_costs_no_thread_and_ends_the_connection(
+    listen, nobody_is_sent_away, monkeypatch, says
+):
+    listener = listen(("tcp", "127.0.0.1", 0))
+    monkeypatch.setattr(newcomers.threading, "Thread", None)
+    with contextlib.ExitStack() as at_end:
+        sock = begin(listener.address, at_end, says)
+        wait_until(lambda: hung_up(sock))
+    assert listener.refused == 1
+
+
+def test_a_recorded_handshake_is_of_no_use(listen, nobody_is_sent_away):
+    """Neither at the listener that it was meant for, nor at another one of the run."""
+    said, listeners = [], [listen(("tcp", "127.0.0.1", 0)) for _ in range(2)]
+
+    class Recorded(socket.socket):
+        def sendall(self, data, *args):
+            said.append(bytes(data))
+            super().sendall(data, *args)
+
+    with Recorded(socket.AF_INET) as sock:
+        sock.connect(listeners[0].address[1:])
+        hello = auth.read_hello(sock, False, "")
+        sock.sendall(auth.first_proof(SECRET, hello.nonce))
+        auth.greet(sock, SECRET, {"name": "a"}, hello)
+        assert listeners[0].admitted.acquire(timeout=PATIENCE)
+    with contextlib.ExitStack() as at_end:
+        for listener in listeners:
+            sock = begin(listener.address, at_end, b"".join(said))
+            wait_until(lambda sock=sock: hung_up(sock))
+            assert listener.refused == 1 and not listener.admitted.acquire(blocking=False)
+
+
 def test_whoever_sends_byte_by_byte_has_one_deadline(listen, monkeypatch):
-    monkeypatch.setattr(newcomers, "PROOF_SECONDS", 0.5)
+    monkeypatch.setattr(newcomers, "FIRST_PROOF_SECONDS", 0.5)
     listener = listen(("tcp", "127.0.0.1", 0))
     with contextlib.ExitStack() as at_end:
-        sock = begin(listener.address, at_end)
+        sock = begin(listener.address, at_end, b"")
         assert len(sock.recv(GREETING, socket.MSG_WAITALL)) == GREETING
         deadline = time.monotonic() + PATIENCE
         with pytest.raises(ConnectionError):
@@ -123,7 +173,6 @@ def test_whoever_sends_byte_by_byte_has_one_deadline(listen, monkeypatch):
 
 
 def test_waiting_strangers_are_bounded(listen, nobody_is_sent_away, monkeypatch):
-    monkeypatch.setattr(newcomers, "CROWD_SECONDS", FOR_EVER)
     monkeypatch.setattr(newcomers, "MOST", 8)
     monkeypatch.setattr(newcomers, "_MOST_WAITING", 16)
     listener = listen(("tcp", "127.0.0.1", 0))
@@ -170,3 +219,34 @@ def test_other_users_get_no_place_at_a_socket_of_this_machine(listen, nobody_is_
     finally:
         flood.kill()
         flood.communicate()
+
+
+STORE = """
+import os, sys
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1]}
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1"}
+from rlinf.scheduler.collective import group_store
+store = group_store.of_workers()
+print("ready", flush=True)
+input()
+"""
+
+
+def test_the_store_of_a_group_listens_at_its_address_only():
+    """It obeys whoever reaches it: torch's own would be open to the network."""
+    port = free_port()
+    store = subprocess.Popen(
+        [sys.executable, "-c", STORE, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert store.stdout.readline() == "ready\n"
+        socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+        # Another address of this machine, as all of its network's are.
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((STRANGER, port), PATIENCE)
+    finally:
+        store.kill()
+        store.communicate()

@@ -43,9 +43,10 @@ def _token(environ: Mapping[str, str]) -> Finding:
     place = Path(named) if named else default_place()
     if not place.is_file():
         return Finding(name, "ok", f"none yet; a run makes {place} for this user alone")
-    if place.stat().st_uid not in (os.geteuid(), 0):
-        found = f"{place} belongs to user {place.stat().st_uid}, who can let anybody into a Ray"
-        return Finding(name, "fail", found, f"remove {place}, and restart Ray")
+    for path in (place, place.parent):
+        if path.stat().st_uid not in (os.geteuid(), 0):
+            found = f"{path} belongs to user {path.stat().st_uid}, who can let anybody into a Ray"
+            return Finding(name, "fail", found, f"remove {path}, and restart Ray")
     open_ones = [path for path in (place, place.parent) if _is_open(path)]
     if _is_open(place):
         found = f"{place} can be read by other users, who can then run code as you"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from rlinf.hybrid_engines.fsdp.optimizer import ACTOR, OptimizerSpec, make_optim
 from rlinf.hybrid_engines.fsdp.precision import training_precision
 from rlinf.hybrid_engines.fsdp.sharding import shard, whole
 from rlinf.models.deferred import take_deferred
+from rlinf.scheduler.collective import group_store
 
 _COMPILER = "inductor"
 
@@ -76,8 +78,13 @@ class TrainEngine:
         self.sharded = world_size > 1 or self.precision.params is not None
         if self.sharded and not dist.is_initialized():
             backend = "nccl" if device.type == "cuda" else "gloo"
-            alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-            dist.init_process_group(backend, **(alone if world_size == 1 else {}))
+            alone = world_size == 1
+            dist.init_process_group(
+                backend,
+                store=dist.HashStore() if alone else group_store.of_workers(),
+                rank=0 if alone else int(os.environ["RANK"]),
+                world_size=world_size,
+            )
         deferred = take_deferred(model)
         if deferred is None:
             model = model.to(device)

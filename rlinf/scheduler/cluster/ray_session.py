@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import stat
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,12 +16,15 @@ from typing import Any
 from rlinf.scheduler.cluster import ray_messages
 from rlinf.scheduler.cluster.lost_nodes import lost_nodes
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.places import make_own_folder, own_folder
 from rlinf.scheduler.topology.node import AliveNode
 from rlinf.scheduler.worker.backend import RayBackend
 from rlinf.utils.logger_keys import hidden_logger_keys
 from rlinf.utils.ray_token import WHERE, close_to_others, make_token, use_token
 
 _STARTS = 4
+_LONGEST_ROOT = 36
+"""Bytes of a folder that leave room for Ray's sockets below it, whose paths may have 107."""
 _TOO_SLOW = "timed out during startup"
 _WRONG_TOKEN = "InvalidAuthToken"
 
@@ -62,6 +65,8 @@ class RaySession:
         if address is None or address == "local":
             self.local = True
             options |= {"address": "local", "include_dashboard": dashboard}
+            if "RAY_TMPDIR" not in os.environ:
+                options |= {"_temp_dir": str(_session_root())}
             if num_cpus is not None:
                 options["num_cpus"] = num_cpus
         else:
@@ -194,7 +199,8 @@ def _start(options: dict[str, Any]) -> None:
             if attempt == _STARTS:
                 raise ClusterError(
                     f"Ray did not start on this machine in {_STARTS} attempts: {error} Look at the "
-                    "load of the machine, and for what its processes say in /tmp/ray."
+                    "load of the machine, and for what its processes say in "
+                    f"{options.get('_temp_dir', '/tmp/ray')}."
                 ) from error
             print(
                 f"Ray did not start in time; the machine may be busy. Attempt {attempt + 1} of "
@@ -204,6 +210,23 @@ def _start(options: dict[str, Any]) -> None:
             )
 
 
+def _session_root() -> Path:
+    """Return a folder for the sessions of a Ray, in one that is this user's alone.
+
+    Ray lets everybody write into the folders that it makes, and its sockets are there: whoever can
+    rename one of those above can put others in their place.
+    """
+    try:
+        make_own_folder()
+        above = own_folder()
+    except (ClusterError, OSError):
+        above = None
+    if above is None or len(os.fsencode(above)) > _LONGEST_ROOT:
+        # Somebody has taken that name, or paths of sockets would be too long.
+        above = Path(tempfile.mkdtemp(prefix="rlinf-", dir="/tmp"))
+    return above / "ray"
+
+
 def _close_session() -> None:
     """Take the rights of others to the folder of a Ray that was started here.
 
@@ -211,12 +234,7 @@ def _close_session() -> None:
     """
     from ray._private.worker import _global_node
 
-    folder = Path(_global_node.get_session_dir_path())
-    close_to_others(folder)
-    above = folder.parent.stat()
-    if above.st_uid == os.geteuid() and above.st_mode & 0o002:
-        # Other users' sessions are in it, too: each removes and renames its own only.
-        folder.parent.chmod(above.st_mode | stat.S_ISVTX)
+    close_to_others(Path(_global_node.get_session_dir_path()))
 
 
 def _check_reachable(address: str) -> None:

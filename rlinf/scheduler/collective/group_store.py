@@ -1,7 +1,8 @@
-"""The store through which the members of a device group find each other."""
+"""The stores through which the members of a group of processes find each other."""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from datetime import timedelta
@@ -29,6 +30,33 @@ def listen(host: str, ports: tuple[int, int] | None = None) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def of_workers() -> Any:
+    """Return the store of this worker's group, for `torch.distributed.init_process_group`.
+
+    The one that torch makes by itself listens at all addresses of its machine, and does whatever
+    anybody asks for. This one listens at MASTER_ADDR only, which is loopback if there is one node.
+    """
+    import torch.distributed as dist
+    from torch.distributed.constants import default_pg_timeout
+
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if rank:
+        return dist.TCPStore(host, port, size, is_master=False, timeout=default_pg_timeout)
+    with socket.socket(family(host), socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+        return dist.TCPStore(
+            host,
+            port,
+            size,
+            is_master=True,
+            timeout=default_pg_timeout,
+            master_listen_fd=listener.detach(),
+        )
 
 
 class Server:

@@ -18,6 +18,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
+import stat
 import time
 from pathlib import Path
 
@@ -39,7 +41,9 @@ _RETRY_SECONDS = 0.0002
 _CLEAN_SECONDS = 0.2
 _WANTED_NANOSECONDS = 500_000_000
 _FOLDERS = ("/dev/shm", "/tmp")
-_UNUSABLE = (errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
+_TAKEN = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""Something else has the name of the table: a file of another user, a link, a folder, a socket."""
+_UNUSABLE = (errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EROFS, *_TAKEN)
 
 
 class NodeBudget:
@@ -268,15 +272,21 @@ def _paths_of_node() -> list[str]:
 
 
 def _open_first(paths: list[str]) -> tuple[int, str]:
-    """Open the table at the first place that has room; return it locked, and where it is."""
-    *others, last = paths
-    for path in others:
+    """Open the table at the first place that has room; return it locked, and where it is.
+
+    If others have taken all places, this process shares its table with nobody.
+    """
+    for path in paths:
         try:
             return _open_table(path), path
         except OSError as error:
             if error.errno not in _UNUSABLE:
                 raise
-    return _open_table(last), last
+            failure = error
+    if failure.errno not in _TAKEN:
+        raise failure
+    alone = f"{paths[0]}-{secrets.token_hex(8)}"
+    return _open_table(alone), alone
 
 
 def _open_table(path: str) -> int:
@@ -285,6 +295,7 @@ def _open_table(path: str) -> int:
         # Nobody else's file, wherever a link of that name may lead.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
+            _check_owner(fd, path)
             _Lock(fd, path).__enter__()
             if os.fstat(fd).st_nlink:
                 _allocate(fd, path)
@@ -294,6 +305,19 @@ def _open_table(path: str) -> int:
             raise
         # Its last user has just removed it.
         os.close(fd)
+
+
+def _check_owner(fd: int, path: str) -> None:
+    """Check that an open file is one that this user has made here.
+
+    Whoever else owned it could keep its lock, and a file with a second name is something else.
+
+    Raises:
+        PermissionError: it is not.
+    """
+    found = os.fstat(fd)
+    if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        raise PermissionError(errno.EACCES, "another user has made this file", path)
 
 
 def _allocate(fd: int, path: str) -> None:

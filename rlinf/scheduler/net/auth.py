@@ -1,7 +1,9 @@
 """Mutual proof of the run's secret, before a peer's first byte is interpreted.
 
 The listening side speaks first: it says whether the run is encrypted, so that both notice if they
-do not agree, and sends its nonce. In an encrypted run all that follows is under TLS.
+do not agree, and sends its nonce. The other side answers with a short proof of fixed size, which
+costs next to nothing to check: only whoever has it right gets a thread, and time. In an encrypted
+run all that follows is under TLS.
 
 The secret never travels. Both sides show that they know it by an HMAC over the two nonces of this
 connection, so a recorded handshake is of no use for another one. Everything read before the proof
@@ -19,11 +21,14 @@ from typing import Any, NamedTuple, Protocol
 
 from rlinf.scheduler.net.seals import SealKeys
 
-MAGIC = b"RLINF3"
+MAGIC = b"RLINF4"
 _PLAIN, _ENCRYPTED = b"P", b"T"
 NONCE = 32
 MAC = 32
+FIRST_PROOF = MAC
+"""Bytes of the answer to a hello."""
 MAX_IDENTITY = 4096
+HUNG_UP = "the peer closed the connection during the handshake"
 _LEN = struct.Struct("<H")
 
 
@@ -107,9 +112,19 @@ def read_exactly(sock: Stream, size: int) -> bytes:
     while len(chunks) < size:
         chunk = sock.recv(size - len(chunks))
         if not chunk:
-            raise AuthError("the peer closed the connection during the handshake")
+            raise AuthError(HUNG_UP)
         chunks += chunk
     return bytes(chunks)
+
+
+def first_proof(secret: bytes, nonce: bytes) -> bytes:
+    """Return the answer to a hello; it comes before everything else."""
+    return _mac(secret, b"first", nonce)
+
+
+def is_first_proof(said: bytes, secret: bytes, nonce: bytes) -> bool:
+    """Return whether a peer has given the right answer to a hello."""
+    return hmac.compare_digest(said, first_proof(secret, nonce))
 
 
 def greet(sock: Stream, secret: bytes, identity: dict[str, Any], hello: Hello) -> SealKeys:
@@ -120,10 +135,7 @@ def greet(sock: Stream, secret: bytes, identity: dict[str, Any], hello: Hello) -
     if len(who) > MAX_IDENTITY:
         raise ValueError(f"identity of {len(who)} bytes is over {MAX_IDENTITY}")
     proof = _mac(secret, b"client", theirs, mine, who)
-    try:
-        sock.sendall(mine + proof + _LEN.pack(len(who)) + who)
-    except BrokenPipeError as error:
-        raise AuthError("the peer closed the connection during the handshake") from error
+    sock.sendall(mine + proof + _LEN.pack(len(who)) + who)
     if not hmac.compare_digest(read_exactly(sock, MAC), _mac(secret, b"server", mine, theirs)):
         raise AuthError("the listening side does not know the secret of this run")
     to_server, to_client = _keys(secret, theirs, mine)

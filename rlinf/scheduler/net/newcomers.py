@@ -1,11 +1,12 @@
 """Peers that have connected and have not proved yet that they belong to the run.
 
-Anybody can connect and say nothing. So nobody waits for a newcomer: it has a thread from its first
-byte on, a short time until then, and one deadline for the whole proof. There is room for a bounded
-number; when it is full, the one that has said nothing for the longest time makes room for the next.
-Whoever has just come is let be: of many members that join at once, none is in the way of another.
+Anybody can connect, and say nothing or something wrong. So nobody waits for a newcomer: it has a
+thread once its first proof is right, a short time until then, and one deadline for the whole proof.
+There is room for a bounded number; when it is full, the oldest without a first proof makes room for
+the next. Whoever has just come is let be: of many members that join at once, none is in the way of
+another.
 
-Who finds no room waits, not greeted yet. Places are shared by origin, the address or the user that
+Who finds no room waits, not greeted yet. Places are shared by origin, the network or the user that
 peers come from: the origin with the fewest places is next, and one that has more than others gives
 them up sooner. Some places are kept for origins that have proved themselves before. So whoever
 fills all places from one origin keeps out nobody but itself.
@@ -14,6 +15,7 @@ fills all places from one origin keeps out nobody but itself.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import resource
 import socket
 import threading
@@ -22,24 +24,35 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from rlinf.scheduler.net.auth import FIRST_PROOF
 from rlinf.scheduler.net.loop import IOLoop
 
 if TYPE_CHECKING:
     from rlinf.scheduler.net.tls import TlsSocket
 
-FIRST_BYTE_SECONDS = 10.0
+FIRST_PROOF_SECONDS = 10.0
 PROOF_SECONDS = 60.0
 MOST = 256
-SILENT_SECONDS = 0.2
-BEGUN_SECONDS = 5.0
-"""How long one that has said nothing, or has begun its proof, is let be when there is no room."""
-CROWD_SECONDS = 1.0
-"""How long the second one is, if others of its origin have more places than who comes."""
+STRANGER_SECONDS = 0.2
+"""How long one without a first proof is let be when there is no room."""
 KEPT = 0.25
 """Share of the places that only origins which have proved themselves can have."""
 _MOST_WAITING = 1024
 _LOOK_SECONDS = 1.0
 _WAIT_SECONDS = 0.05
+
+
+def origin_of(host: str) -> str:
+    """Return the origin of an address: all that anybody can have at once are one.
+
+    These are the addresses of the loopback device, and the last 64 bits of IPv6.
+    """
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.is_loopback:
+        return "loopback"
+    if address.version == 6:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host
 
 
 class Newcomer:
@@ -50,7 +63,8 @@ class Newcomer:
         nonce: what it was sent, and has to answer.
         origin: where it comes from.
         since: when it was greeted.
-        speaks: whether it has said anything.
+        said: what it has answered so far, up to the size of a first proof.
+        proved: whether its first proof was right.
     """
 
     def __init__(
@@ -58,14 +72,15 @@ class Newcomer:
         sock: socket.socket,
         nonce: bytes,
         origin: Hashable,
-        on_first_byte: Callable[[], None],
+        on_readable: Callable[[], None],
     ):
         self.sock: socket.socket | TlsSocket = sock
         self.nonce = nonce
         self.origin = origin
         self.since = time.monotonic()
-        self.speaks = False
-        self._on_first_byte = on_first_byte
+        self.said = b""
+        self.proved = False
+        self._on_readable = on_readable
 
     def fileno(self) -> int:
         """File descriptor of the socket."""
@@ -73,7 +88,7 @@ class Newcomer:
 
     def on_readable(self) -> None:
         """It has said something, or has gone (I/O thread)."""
-        self._on_first_byte()
+        self._on_readable()
 
     def on_writable(self) -> None:
         """Nothing is written here."""
@@ -90,20 +105,23 @@ class Newcomers:
     """Those of one listener.
 
     Args:
-        loop: waits for their first bytes.
+        loop: waits for their first proofs.
         greet: sends the first words to one, and returns the nonce in them; None if it has gone.
-        admit: takes one that speaks, in a thread of its own, and calls `keep` once it has proved
-            itself; one that takes too long finds its socket shut down.
+        recognise: returns whether the first proof of one is right.
+        admit: takes one whose first proof was right, in a thread of its own, and calls `keep` once
+            it has proved itself; one that takes too long finds its socket shut down.
     """
 
     def __init__(
         self,
         loop: IOLoop,
         greet: Callable[[socket.socket], bytes | None],
+        recognise: Callable[[Newcomer], bool],
         admit: Callable[[Newcomer], None],
     ):
         self._loop = loop
         self._greet = greet
+        self._recognise = recognise
         self._admit = admit
         self._lock = threading.Lock()
         # In the order of their arrival.
@@ -168,24 +186,32 @@ class Newcomers:
 
     def _next_to_go(self, held: Counter[Hashable], origin: Hashable) -> Newcomer | None:
         """Return who makes room for one from an origin; with the lock held."""
-        now = time.monotonic()
         crowd, most = held.most_common(1)[0]
-        if most > held[origin] + 1:
-            mine = [newcomer for newcomer in self._all if newcomer.origin == crowd]
-            begun = CROWD_SECONDS
-        else:
-            mine, begun = list(self._all), BEGUN_SECONDS
-        for speaks, allowed in ((False, SILENT_SECONDS), (True, begun)):
-            oldest = next((n for n in mine if n.speaks == speaks), None)
-            if oldest is not None and now - oldest.since >= allowed:
-                return oldest
-        return None
+        # Of all, unless one origin has more places than who comes.
+        of = {crowd} if most > held[origin] + 1 else set(held)
+        oldest = next((n for n in self._all if not n.proved and n.origin in of), None)
+        if oldest is None or time.monotonic() - oldest.since < STRANGER_SECONDS:
+            return None
+        return oldest
 
     def _listen_to(self, newcomer: Newcomer) -> None:
+        """Read some of a first proof (I/O thread)."""
+        try:
+            part = newcomer.sock.recv(FIRST_PROOF - len(newcomer.said))
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        newcomer.said += part
+        if part and len(newcomer.said) < FIRST_PROOF:
+            return
         with self._lock:
             if newcomer not in self._all:
                 return
-            newcomer.speaks = True
+            if not self._recognise(newcomer):
+                self._send_away(newcomer)
+                return
+            newcomer.proved = True
         self._loop.remove(newcomer)
         threading.Thread(target=self._run, args=(newcomer,), daemon=True).start()
 
@@ -213,7 +239,7 @@ class Newcomers:
         now = time.monotonic()
         with self._lock:
             for newcomer in list(self._all):
-                allowed = PROOF_SECONDS if newcomer.speaks else FIRST_BYTE_SECONDS
+                allowed = PROOF_SECONDS if newcomer.proved else FIRST_PROOF_SECONDS
                 if now - newcomer.since > allowed:
                     self._send_away(newcomer)
             self._looking = bool(self._all)
@@ -226,7 +252,7 @@ class Newcomers:
     def _send_away(self, newcomer: Newcomer) -> None:
         """Make room; with the lock held."""
         del self._all[newcomer]
-        if newcomer.speaks:
+        if newcomer.proved:
             # Its thread notices, and closes it.
             with contextlib.suppress(OSError):
                 newcomer.sock.shutdown(socket.SHUT_RDWR)

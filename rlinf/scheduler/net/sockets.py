@@ -16,7 +16,7 @@ from rlinf.scheduler.net.connection import Connection, OnClose, OnMessage
 from rlinf.scheduler.net.interrupts import interruptible
 from rlinf.scheduler.net.link_watch import watch_for_silence
 from rlinf.scheduler.net.loop import READ, IOLoop
-from rlinf.scheduler.net.newcomers import PROOF_SECONDS, Newcomer, Newcomers
+from rlinf.scheduler.net.newcomers import PROOF_SECONDS, Newcomer, Newcomers, origin_of
 from rlinf.scheduler.net.seals import SealKeys
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ Address = tuple[Any, ...]
 class Listener:
     """Accepts peers that know the secret and hands each to `on_connect` as a connection.
 
-    The handshake blocks, so each runs in a short thread of its own; a stranger is closed after its
-    first wrong proof, or after a deadline if it says nothing.
+    The handshake blocks, so each runs in a short thread of its own, once the peer's first proof is
+    right; a stranger is closed after its first wrong proof, or after a deadline if it has none.
 
     Args:
         loop: I/O thread that serves listener and connections.
@@ -80,7 +80,7 @@ class Listener:
         self._on_close = on_close
         self._on_connect = on_connect
         self._tls = tls if address[0] == "tcp" else None
-        self._newcomers = Newcomers(loop, self._greet, self._admit)
+        self._newcomers = Newcomers(loop, self._greet, self._recognise, self._admit)
         self.refused = 0
         self._told = False
         if address[0] == "unix":
@@ -122,7 +122,7 @@ class Listener:
                     sock.close()
                     continue
             else:
-                origin = address[0]
+                origin = origin_of(address[0])
             self._newcomers.add(sock, origin)
 
     def _greet(self, sock: socket.socket) -> bytes | None:
@@ -138,6 +138,12 @@ class Listener:
             sock.close()
             return None
         return hello.nonce
+
+    def _recognise(self, newcomer: Newcomer) -> bool:
+        """Return whether the first proof of a peer is right (I/O thread)."""
+        right = auth.is_first_proof(newcomer.said, self._secret, newcomer.nonce)
+        self.refused += not right
+        return right
 
     def _pause(self, seconds: float) -> None:
         """Accept nobody for a while; they wait in the kernel."""
@@ -288,12 +294,16 @@ def _greeted(
         _tune(plain)
         plain.settimeout(_left(end, target))
         hello = interruptible(auth.read_hello, plain, tls is not None, _words(target))
+        interruptible(plain.sendall, auth.first_proof(secret, hello.nonce))
         if tls is not None:
             sock = encrypted = _encrypted(plain, tls.client, server_side=False)
             sock.settimeout(_left(end, target))
             interruptible(encrypted.handshake)
         sock.settimeout(_left(end, target))
         keys = interruptible(auth.greet, sock, secret, identity, hello)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        sock.close()
+        raise auth.AuthError(auth.HUNG_UP) from error
     except BaseException:
         sock.close()
         raise

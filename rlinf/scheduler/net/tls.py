@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlinf.scheduler.net import forks
-from rlinf.scheduler.net.auth import AuthError
+from rlinf.scheduler.net.auth import HUNG_UP, AuthError
 
 _RECORD = 1 << 14
 """Bytes of the largest record of TLS; smaller parts are put together to fill one."""
@@ -57,7 +57,7 @@ class TlsSocket:
         try:
             self._inner.do_handshake()
         except ssl.SSLEOFError as error:
-            raise AuthError("the peer closed the connection during the handshake") from error
+            raise AuthError(HUNG_UP) from error
         except ssl.SSLCertVerificationError as error:
             raise AuthError(
                 f"the {side} side, {self.peer}, has a certificate that is not of this run: it "

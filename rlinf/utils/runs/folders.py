@@ -19,12 +19,15 @@ _DIGITS = string.digits + string.ascii_lowercase
 def new_run_folder(experiment: Path) -> Path:
     """Make a folder that no other run has, below the folder of an experiment, for this user alone.
 
-    Its configuration and logs may hold what other users of the machine should not read.
+    Its configuration and logs may hold what other users of the machine should not read. Nor may
+    they rename it, so what is made above it is not for all to write to.
     """
+    for above in (*reversed(experiment.parents), experiment):
+        above.mkdir(mode=0o775, exist_ok=True)
     while True:
         folder = experiment / _name(time.time())
         try:
-            folder.mkdir(mode=0o700, parents=True)
+            folder.mkdir(mode=0o700)
         except FileExistsError:
             continue
         return folder

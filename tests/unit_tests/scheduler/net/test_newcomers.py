@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.net import newcomers, sockets
+from rlinf.scheduler.net import auth, newcomers, sockets
 from rlinf.scheduler.net.certificate import RunTls
 from rlinf.scheduler.net.loop import IOLoop
 from rlinf.scheduler.net.sockets import Listener, connect
@@ -28,9 +28,8 @@ PLACES = newcomers.MOST - int(newcomers.KEPT * newcomers.MOST)
 @pytest.fixture
 def patient(monkeypatch):
     """Nobody is sent away for saying nothing: room is made by those who come, or not at all."""
-    monkeypatch.setattr(newcomers, "FIRST_BYTE_SECONDS", 3600.0)
+    monkeypatch.setattr(newcomers, "FIRST_PROOF_SECONDS", 3600.0)
     monkeypatch.setattr(newcomers, "PROOF_SECONDS", 3600.0)
-    monkeypatch.setattr(newcomers, "BEGUN_SECONDS", 0.5)
 
 
 @pytest.fixture(params=[None, TLS], ids=["plain", "tls"])
@@ -102,38 +101,54 @@ def test_a_flood_of_silent_strangers_keeps_nobody_out(listener, patient):
         connection.close()
 
 
-def test_strangers_who_stop_in_the_middle_keep_nobody_out(listener, patient):
+@pytest.mark.parametrize("says", [b"\x16", b"\x16" * 31], ids=["one byte", "all but one"])
+def test_strangers_who_stop_in_the_middle_keep_nobody_out(listener, patient, says):
     with contextlib.ExitStack() as at_end:
-        talkers = strangers(listener.address, PLACES, at_end, says=b"\x16")
-        wait_until(lambda: all(n.speaks for n in list(listener._newcomers._all)))
+        talkers = strangers(listener.address, PLACES, at_end, says=says)
+        wait_until(lambda: all(n.said for n in list(listener._newcomers._all)))
         connection = join(listener)
         assert hung_up(talkers[0]) and is_open(talkers[-1])
         connection.close()
 
 
-def test_the_silent_go_before_those_who_have_begun(listener, patient):
+def begin(listener, at_end):
+    """Connects, gives the first proof, and stops."""
+    sock = at_end.enter_context(socket.create_connection(listener.address[1:]))
+    sock.settimeout(PROMPTLY)
+    hello = auth.read_hello(sock, listener.tls is not None, "")
+    sock.sendall(auth.first_proof(SECRET, hello.nonce))
+    wait_until(lambda: any(n.proved for n in list(listener._newcomers._all)))
+    return sock
+
+
+def test_whoever_has_given_the_first_proof_does_not_make_room(listener, patient):
     with contextlib.ExitStack() as at_end:
-        (begun,) = strangers(listener.address, 1, at_end, says=b"\x16")
-        wait_until(lambda: all(n.speaks for n in list(listener._newcomers._all)))
+        begun = begin(listener, at_end)
         silent = strangers(listener.address, PLACES + 20, at_end)
         assert all(hung_up(sock) for sock in silent[:21])
         assert is_open(begun)
 
 
 @pytest.mark.parametrize("says", [b"", b"\x16"])
-def test_whoever_takes_too_long_is_sent_away(listener, monkeypatch, says):
-    monkeypatch.setattr(newcomers, "FIRST_BYTE_SECONDS", 0.0 if not says else 3600.0)
-    monkeypatch.setattr(newcomers, "PROOF_SECONDS", 0.0 if says else 3600.0)
+def test_whoever_has_no_first_proof_in_time_is_sent_away(listener, monkeypatch, says):
+    monkeypatch.setattr(newcomers, "FIRST_PROOF_SECONDS", 0.0)
     with contextlib.ExitStack() as at_end:
         (sock,) = strangers(listener.address, 1, at_end, says=says)
         assert hung_up(sock)
     wait_until(lambda: not listener._newcomers._all)
 
 
+def test_whoever_does_not_finish_in_time_is_sent_away(listener, patient, monkeypatch):
+    with contextlib.ExitStack() as at_end:
+        begun = begin(listener, at_end)
+        monkeypatch.setattr(newcomers, "PROOF_SECONDS", 0.0)
+        assert hung_up(begun)
+    wait_until(lambda: not listener._newcomers._all)
+
+
 def test_members_that_join_at_once_are_not_in_each_others_way(listener, patient, monkeypatch):
     monkeypatch.setattr(newcomers, "MOST", 4)
-    monkeypatch.setattr(newcomers, "BEGUN_SECONDS", 3600.0)
-    monkeypatch.setattr(newcomers, "SILENT_SECONDS", 3600.0)
+    monkeypatch.setattr(newcomers, "STRANGER_SECONDS", 3600.0)
     with concurrent.futures.ThreadPoolExecutor(40) as pool:
         # Each fails if it is sent away: nobody tries again here.
         for joined in [pool.submit(join, listener) for _ in range(40)]:

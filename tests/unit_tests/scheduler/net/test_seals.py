@@ -36,7 +36,8 @@ class Stranger:
         far = socket.create_connection(self._target[1:])
         threading.Thread(target=self._back, args=(far, near), daemon=True).start()
         with contextlib.suppress(OSError):
-            # Nonce, proof, length and identity of the client.
+            # The first proof; then nonce, proof, length and identity of the client.
+            far.sendall(near.recv(32, socket.MSG_WAITALL))
             hello = near.recv(32 + 32 + 2 + 4096)
             far.sendall(hello)
             while frame := near.recv(1 << 16):

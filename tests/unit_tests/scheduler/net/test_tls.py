@@ -313,9 +313,8 @@ def ask(listener, tls, secret=SECRET):
 
 
 def test_a_peer_with_the_certificate_of_another_run_is_refused(ends):
-    other = new_secret()
     with pytest.raises(AuthError, match="has a certificate that is not of this run"):
-        ask(ends.listener, RunTls(other), other)
+        ask(ends.listener, RunTls(new_secret()))
     wait_until(lambda: ends.listener.refused == 1)
 
 
@@ -341,7 +340,7 @@ def test_an_older_version_of_tls_is_refused(ends):
 
 
 def test_the_certificate_alone_does_not_admit(ends):
-    # The proof of the secret goes on inside of TLS.
+    # The secret is proved before TLS, and inside of it.
     with pytest.raises(AuthError):
         ask(ends.listener, TLS, new_secret())
     wait_until(lambda: ends.listener.refused == 1)
