@@ -19,11 +19,12 @@ back to the system: malloc of glibc otherwise keeps blocks of up to 32 MiB for l
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,6 +35,8 @@ from benchmarks.harness import describe_machine
 
 FACTOR = 1.2
 """Most memory at the peak, as a multiple of what is kept."""
+MALLOC = "MALLOC_MMAP_THRESHOLD_"
+"""Blocks of more bytes than this variable says are returned when they are freed."""
 
 
 @dataclass(frozen=True)
@@ -142,19 +145,32 @@ def measure(folder: Path, ranks: int, trains: bool) -> list[Usage]:
         port = server.getsockname()[1]
         server.close()
         write_folder(SHAPES["tiny"], Path(tiny))
-        os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)
         context = get_context("spawn")
         results = context.Queue()
         arguments = (ranks, port, Path(tiny), folder, trains, results)
         processes = [context.Process(target=_rank, args=(r, *arguments)) for r in range(ranks)]
-        for process in processes:
-            process.start()
+        with _memory_goes_back():
+            for process in processes:
+                process.start()
         for process in processes:
             process.join()
         if any(process.exitcode for process in processes):
             raise RuntimeError("a rank failed; its error is above")
         found = dict(results.get() for _ in processes)
     return [found[rank] for rank in range(ranks)]
+
+
+@contextlib.contextmanager
+def _memory_goes_back() -> Iterator[None]:
+    """Let processes that are started within this give freed memory back to the system."""
+    before = os.environ.get(MALLOC)
+    os.environ[MALLOC] = str(1 << 20)
+    try:
+        yield
+    finally:
+        del os.environ[MALLOC]
+        if before is not None:
+            os.environ[MALLOC] = before
 
 
 def _rank(

@@ -43,7 +43,7 @@ class Need:
 _ENV, _VIDEO, _MODEL = "env.*.env_type", "env.*.video_cfg.save_video", "*.model.model_type"
 _LOGGER, _ENGINE = "runner.logger.logger_backends", "rollout.rollout_backend"
 _LANGUAGE_MODELS = ("qwen2.5", "qwen3", "llama", "hf_causal_lm")
-_TOKEN_POLICIES = ("openvla", "openvla_oft")
+_VLA_POLICIES = ("openvla", "openvla_oft", "smolvla", "openpi")
 
 _needs = [
     Need(_ENV, ("metaworld",), ("gymnasium", "metaworld", "mujoco"), "embodied"),
@@ -52,7 +52,7 @@ _needs = [
     Need(_ENV, ("maniskill",), ("mani_skill",), packages=("mani-skill",)),
     Need(_ENV, ("libero",), ("libero",), packages=("rlinf-libero",)),
     Need(_VIDEO, ("true",), ("imageio", "imageio_ffmpeg"), "embodied"),
-    Need(_MODEL, (*_LANGUAGE_MODELS, *_TOKEN_POLICIES), ("transformers",), "reasoning"),
+    Need(_MODEL, (*_LANGUAGE_MODELS, *_VLA_POLICIES), ("transformers",), "reasoning"),
     Need("*.model.is_lora", ("true",), ("peft",), "reasoning"),
     Need("data.type", ("reasoning_gym",), ("reasoning_gym",), "reasoning"),
     Need("data.*_data_paths", ("*.parquet",), ("pyarrow",), "reasoning"),

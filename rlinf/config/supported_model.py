@@ -65,6 +65,8 @@ for _name, _category in (
     ("cma", "embodied"),
     ("openvla", "embodied"),
     ("openvla_oft", "embodied"),
+    ("smolvla", "embodied"),
+    ("openpi", "embodied"),
     ("mlp_reward_model", "reward"),
     ("cnn_reward_model", "reward"),
     ("qwen2.5", "reasoning"),

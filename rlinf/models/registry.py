@@ -28,6 +28,8 @@ _lazy: dict[str, str] = {
     "cma": "rlinf.models.embodiment.cma.cma:build_cma",
     "openvla": "rlinf.models.embodiment.openvla.openvla:build_openvla",
     "openvla_oft": "rlinf.models.embodiment.openvla.openvla_oft:build_openvla_oft",
+    "smolvla": "rlinf.models.embodiment.flow_vla.build:build_smolvla",
+    "openpi": "rlinf.models.embodiment.flow_vla.build:build_openpi",
     "mlp_reward_model": "rlinf.models.embodiment.reward_model.networks:build_mlp_reward_model",
     "cnn_reward_model": "rlinf.models.embodiment.reward_model.networks:build_cnn_reward_model",
     **dict.fromkeys(

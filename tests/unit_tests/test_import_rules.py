@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,6 +124,7 @@ def find_circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return circles
 
 
+@functools.cache
 def _graph() -> dict[str, set[str]]:
     """Which modules each module imports, inside functions and for types too."""
     modules = dict(_modules())

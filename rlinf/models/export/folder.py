@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HERE = Path(__file__).parent
-TOKEN_POLICIES = ("openvla", "openvla_oft")
-"""Model types whose folders have the public layout of OpenVLA."""
+VLA_FOLDERS = {
+    **dict.fromkeys(("openvla", "openvla_oft"), "rlinf.models.embodiment.openvla.folder"),
+    **dict.fromkeys(("smolvla", "openpi"), "rlinf.models.embodiment.flow_vla.folder"),
+}
+"""Modules whose `save_folder` writes the public layout, by model type."""
 NETWORK, MODELING = "rlinf_policy.py", "modeling_rlinf_policy.py"
 
 
@@ -137,17 +141,17 @@ def _write_safetensors(policy: PolicyExport, folder: Path) -> None:
 
 
 def _write_hf(policy: PolicyExport, folder: Path) -> None:
-    if policy.model_type in TOKEN_POLICIES:
-        from rlinf.models.embodiment.openvla.folder import save_folder
+    if policy.model_type in VLA_FOLDERS:
         from rlinf.models.registry import get_model
 
         model = get_model(policy.settings, policy.env_spec)
         model.load_state_dict(policy.tensors)
-        return save_folder(model, folder)
+        module = importlib.import_module(VLA_FOLDERS[policy.model_type])
+        return module.save_folder(model, folder)
     if policy.model_type not in KNOWN:
         raise ValueError(
             f"transformers has no class for model type '{policy.model_type}', and there is code "
-            f"for {listed([*KNOWN, *TOKEN_POLICIES])} only: export it with --to safetensors"
+            f"for {listed([*KNOWN, *VLA_FOLDERS])} only: export it with --to safetensors"
         )
     module = MODELING.removesuffix(".py")
     classes = {

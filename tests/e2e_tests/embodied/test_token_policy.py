@@ -1,4 +1,4 @@
-"""A whole chain with a policy that reads its instruction: collect, clone, then GRPO."""
+"""A whole chain with policies that read their instruction: collect, clone, then GRPO."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from rlinf.models.registry import get_model
 from rlinf.workers.env.describe_envs import describe_envs
 from tests.long_tests import long_test
 
-TINY = [
+TINY_LLAMA = (
     "actor.model.hf_config={hidden_size:16,intermediate_size:16,num_hidden_layers:1,num_attention_heads:2}",
+)
+TINY = [
     "actor.model.num_action_chunks=4",
     "env.eval.total_num_envs=4",
     "env.eval.max_episode_steps=8",
@@ -29,13 +31,15 @@ TINY = [
 
 
 @pytest.mark.timeout(600)
-def test_a_policy_of_tokens_is_cloned_and_then_learns_from_success(runners, tmp_path) -> None:
+@pytest.mark.parametrize(("name", "sizes"), [("oft", TINY_LLAMA), ("smolvla", ())])
+def test_a_policy_is_cloned_and_then_learns_from_success(runners, tmp_path, name, sizes) -> None:
     demos = tmp_path / "demos"
     words = ["collect.episodes=2", f"collect.save_dir={demos}", "runner.progress=off"]
-    assert main(["collect", "metaworld_sft_oft", *words, "env.train.max_episode_steps=12"]) == 0
+    recipe = f"metaworld_sft_{name}"
+    assert main(["collect", recipe, *words, "env.train.max_episode_steps=12"]) == 0
     data = [f"data.train_data_paths=[{demos}]", "runner.max_steps=2", "actor.global_batch_size=8"]
     cloned = runners.runner(
-        tmp_path / "sft", "metaworld_sft_oft", [*TINY, *data, "runner.local_update_steps=8"]
+        tmp_path / "sft", recipe, [*TINY, *sizes, *data, "runner.local_update_steps=8"]
     )
     summary = cloned.run()
     assert summary["status"] == "finished"
@@ -47,9 +51,10 @@ def test_a_policy_of_tokens_is_cloned_and_then_learns_from_success(runners, tmp_
 
     learned = runners.runner(
         tmp_path / "grpo",
-        "metaworld_grpo_oft",
+        f"metaworld_grpo_{name}",
         [
             *TINY,
+            *sizes,
             f"runner.ckpt_path={cloned.folder}",
             "runner.max_epochs=2",
             "runner.agreement.interval=1",

@@ -175,9 +175,7 @@ def mistakes(walk: Walk, first: Path) -> None:
     walk.type("train", EXPERIMENT, *SHORT, "runner.logger.log_path=/proc/nowhere", code=1)
     assert kept == ((first / "summary.json").read_bytes(), (first / "metrics.jsonl").read_bytes())
     assert status_of(first) == "finished"
-    process = walk.start(
-        "train", EXPERIMENT, *SHORT, "runner.max_steps=100", "runner.max_epochs=100"
-    )
+    process = walk.start("train", EXPERIMENT, *SHORT, "runner.max_steps=30", "runner.max_epochs=30")
     said = []
     for line in process.stdout:
         said.append(line)
@@ -193,7 +191,7 @@ def mistakes(walk: Walk, first: Path) -> None:
     # What it says to go on with does.
     walk.type(*shlex.split(said[-1].partition("go on with")[2].strip().splitlines()[0])[1:])
     assert status_of(stopped) == "finished"
-    assert json.loads((stopped / "summary.json").read_text())["global_step"] == 100
+    assert json.loads((stopped / "summary.json").read_text())["global_step"] == 30
 
 
 @long_test

@@ -15,6 +15,8 @@ def test_the_built_in_types():
         "cma",
         "openvla",
         "openvla_oft",
+        "smolvla",
+        "openpi",
         "mlp_reward_model",
         "cnn_reward_model",
         "qwen2.5",
@@ -22,7 +24,16 @@ def test_the_built_in_types():
         "llama",
         "hf_causal_lm",
     ]
-    policies = ["mlp_policy", "cnn_policy", "flow_policy", "cma", "openvla", "openvla_oft"]
+    policies = [
+        "mlp_policy",
+        "cnn_policy",
+        "flow_policy",
+        "cma",
+        "openvla",
+        "openvla_oft",
+        "smolvla",
+        "openpi",
+    ]
     assert SupportedModel.names("embodied") == policies
     assert SupportedModel.names("reward") == ["mlp_reward_model", "cnn_reward_model"]
     assert get_supported_model("Qwen3").category == "reasoning"

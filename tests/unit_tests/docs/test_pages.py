@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from rlinf.scheduler.channel.client import INLINE_BYTES
 from rlinf.scheduler.channel.entries import Stats
 from rlinf.scheduler.collective.mailbox import MAX_BYTES_ON_THE_WAY, MAX_ITEMS_ON_THE_WAY
 from rlinf.scheduler.collective.payload import SHARED_BYTES
+from tests.unit_tests.docs.programs import Programs
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -51,21 +53,21 @@ def named(pages: list[Path], language: str) -> list[Path]:
     return [page for page in pages if blocks(page, language)]
 
 
+@pytest.fixture(scope="module")
+def programs(ray_address: str) -> Iterator[Programs]:
+    programs = Programs({**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": ray_address})
+    yield programs
+    programs.close()
+
+
 @pytest.mark.parametrize("page", named(PAGES, "python"), ids=lambda page: page.stem)
-def test_python_of_a_page_runs(page: Path, ray_address: str, tmp_path: Path) -> None:
+def test_python_of_a_page_runs(page: Path, programs: Programs, tmp_path: Path) -> None:
     for package in NEEDED.get(page.stem, ()):
         pytest.importorskip(package)
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks(page, "python")), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": ray_address},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, printed = programs.run(script)
+    assert code == 0, printed
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,21 @@ _TIME_DIM = 16
 _PERIODS = 0.1, 4.0
 
 
-def time_embedding(time: Tensor, dim: int = _TIME_DIM) -> Tensor:
-    """Return sines and cosines of times, of periods from 0.1 to 4, `[n, dim]` float32.
+def time_embedding(
+    time: Tensor, dim: int = _TIME_DIM, periods: tuple[float, float] = _PERIODS
+) -> Tensor:
+    """Return sines and cosines of times, `[n, dim]` float32.
 
     Args:
         time: From 0 to 1, `[n]`.
         dim: Even.
+        periods: Shortest and longest; others are between them, evenly on a log scale.
     """
-    share = torch.linspace(0.0, 1.0, dim // 2, device=time.device)
-    shortest, longest = _PERIODS
-    periods = shortest * (longest / shortest) ** share
-    angles = 2.0 * math.pi * time[:, None] / periods
-    return torch.cat([angles.sin(), angles.cos()], dim=1)
+    # Angles of short periods are hundreds of turns: single precision would lose their phase.
+    share = torch.linspace(0.0, 1.0, dim // 2, device=time.device, dtype=torch.float64)
+    shortest, longest = periods
+    angles = 2.0 * math.pi * time[:, None] / (shortest * (longest / shortest) ** share)
+    return torch.cat([angles.sin(), angles.cos()], dim=1).float()
 
 
 class VelocityNet(nn.Module):

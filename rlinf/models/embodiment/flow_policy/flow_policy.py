@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -20,7 +20,8 @@ from rlinf.models.embodiment.flow.chain import (
 )
 from rlinf.models.embodiment.flow.matching import drawn_times, matching_losses
 from rlinf.models.embodiment.flow.network import NoiseNet, VelocityNet
-from rlinf.models.embodiment.flow.steps import LEARNED, REINFLOW, FlowSettings
+from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
+from rlinf.models.embodiment.flow.steps import LEARNED, REINFLOW
 from rlinf.models.embodiment.head_settings import HeadSettings
 from rlinf.models.embodiment.layers import MLP, VALUE_GAIN
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
@@ -34,24 +35,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SmallFlowSettings(FlowSettings):
-    """How a small policy denoises; the config keys of the same names."""
-
-    noise_std_min: float = 0.08
-    noise_std_max: float = 0.16
-    time_alpha: float = 1.5
-
-    @classmethod
-    def of(cls, cfg: DictConfig) -> SmallFlowSettings:
-        """Read the settings from a model section."""
-        return cls(**{own.name: cfg[own.name] for own in fields(cls)})
-
-
-@dataclass(frozen=True)
 class FlowHeadSettings(HeadSettings):
     """How actions are denoised and values come from features."""
 
-    flow: SmallFlowSettings = field(default_factory=SmallFlowSettings)
+    flow: PolicyFlowSettings = field(default_factory=PolicyFlowSettings)
 
 
 class FlowActor(ActorCriticPolicy):
@@ -267,7 +254,7 @@ def build_flow_policy(
         num_action_chunks=cfg.num_action_chunks,
         add_value_head=cfg.add_value_head,
         value_type=cfg.value_type,
-        flow=SmallFlowSettings.of(cfg),
+        flow=PolicyFlowSettings.of(cfg),
     )
     obs_dim = needed(cfg, "obs_dim") if cfg.use_states else None
     action_dim = needed(cfg, "action_dim")

@@ -8,7 +8,7 @@ the tokenizer, and `dataset_statistics.json`. What OpenVLA-OFT adds is in files 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,8 @@ from rlinf.models.embodiment.openvla.statistics import (
     read_statistics,
 )
 from rlinf.models.embodiment.openvla.vision import TOWERS, Tower
-from rlinf.models.tensor_files import LoadedTensors, TensorSource, tensors_of_folder
+from rlinf.models.fill import fill
+from rlinf.models.tensor_files import LoadedTensors, tensors_of_folder
 
 if TYPE_CHECKING:
     from rlinf.models.deferred import DeferredWeights
@@ -97,13 +98,14 @@ def load_folder(
         raise ValueError(f"{folder} has no weights in safetensors files")
     network = policy.network
     main = [name for name in network.state_dict() if name.startswith(MAIN)]
-    _fill(network, source, main, str(folder), deferral)
+    fill(network, source, {name: name for name in main}, str(folder), deferral)
     for name, part in _further(policy).items():
         file = _checkpoint(folder, name)
         if file is not None:
             state = torch.load(file, map_location="cpu", weights_only=True)
             plain = {key.removeprefix("module."): value for key, value in state.items()}
-            _fill(part, LoadedTensors(plain), list(part.state_dict()), str(file), deferral)
+            names = {name: name for name in part.state_dict()}
+            fill(part, LoadedTensors(plain), names, str(file), deferral)
         elif name == "proprio_normalizer":
             _scale_by_quantiles(part, folder, unnorm_key)
         elif name != "value_head":
@@ -214,40 +216,3 @@ def _checkpoint(folder: Path, name: str) -> Path | None:
         if (number := file.name.removeprefix(f"{name}--").partition("_")[0]).isdigit()
     }
     return numbered[max(numbered)] if numbered else None
-
-
-def _fill(
-    module: nn.Module,
-    source: TensorSource,
-    names: Sequence[str],
-    where: str,
-    deferral: DeferredWeights | None,
-) -> None:
-    """Read tensors into a module, one at a time.
-
-    Args:
-        module: What to fill.
-        source: The tensors, all of which must be wanted.
-        names: Those of the module that are wanted, parameters and buffers.
-        where: The source, for errors.
-        deferral: Reads parameters later; buffers are read at once.
-    """
-    own, there = module.state_dict(), set(source.names())
-    wrong = [f"missing {name}" for name in names if name not in there]
-    wrong += [f"unexpected {name}" for name in sorted(there - set(names))]
-    wrong += [
-        f"{name} is {list(source.shape(name))} there and {list(own[name].shape)} here"
-        for name in names
-        if name in there and source.shape(name) != tuple(own[name].shape)
-    ]
-    if wrong:
-        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
-        raise ValueError(f"{where} is not of this model: {'; '.join(wrong[:8])}{more}")
-    later = set()
-    if deferral is not None:
-        later = {name for name, _ in module.named_parameters()} & set(names)
-        deferral.read_from(module, source, {name: name for name in later})
-    with torch.no_grad():
-        for name in names:
-            if name not in later:
-                own[name].copy_(source.read(name))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlinf.models.embodiment.base_policy import ActionRange, BasePolicy, ForwardType, Mode
+from rlinf.models.embodiment.cameras import camera_views
 from rlinf.models.embodiment.cnn_policy.images import scaled
 from rlinf.models.embodiment.distributions import Categorical
 from rlinf.models.embodiment.layers import MLP
@@ -18,9 +19,6 @@ from rlinf.models.embodiment.normalizer import NormalizedStates, ObsNormalizer
 from rlinf.models.embodiment.openvla.bins import ActionBins
 from rlinf.models.embodiment.openvla.network import OpenVLANetwork, Prefix
 from rlinf.models.embodiment.openvla.prompts import PromptEncoder
-
-CAMERAS = ("main_images", "wrist_images", "extra_view_images")
-"""Cameras in the order in which they are looked at."""
 
 
 @dataclass(frozen=True)
@@ -280,22 +278,6 @@ class TokenPolicy(NormalizedStates, BasePolicy):
     def _images(self, env_obs: Mapping[str, Any]) -> Tensor:
         """Return the pictures that are looked at, `[B, V, H, W, 3]` uint8 in the towers' size."""
         size = self.network.vision_backbone.featurizer.tower.image_size
-        views, wanted = [], self.settings.num_images_in_input
-        for key in CAMERAS:
-            images = env_obs.get(key)
-            if images is not None and len(views) < wanted:
-                images = torch.as_tensor(images)
-                images = images.unsqueeze(1) if images.dim() == 4 else images
-                if images.dtype != torch.uint8 or images.shape[-1] != 3:
-                    kind = str(images.dtype).removeprefix("torch.")
-                    raise ValueError(
-                        f"'{key}' must be pictures [..., H, W, 3] of uint8, not "
-                        f"{list(images.shape)} of {kind}"
-                    )
-                views += list(scaled(images.to(self.device), size).unbind(1))
-        if len(views) < wanted:
-            raise ValueError(
-                f"model.num_images_in_input is {wanted}, and the observations have pictures of "
-                f"{len(views)} camera(s) in {', '.join(CAMERAS)}"
-            )
-        return torch.stack(views[:wanted], 1)
+        views = camera_views(env_obs, self.settings.num_images_in_input)
+        views = [scaled(view.to(self.device).unsqueeze(1), size) for view in views]
+        return torch.cat(views, 1)

@@ -74,12 +74,13 @@ def rollout(
     chunks, actions = policy.num_action_chunks, policy.action_dim
     states = torch.randn(steps + 1, envs, 5, generator=g)
     noise = torch.randn(steps, envs, policy.noise_width, generator=g)
+    seen = [{"states": own, "task_descriptions": ["open it"] * envs} for own in states]
     results = [
-        policy.predict_action_batch({"states": s}, noise=n)[1]
-        for s, n in zip(states[:-1], noise, strict=True)
+        policy.predict_action_batch(obs, noise=n)[1]
+        for obs, n in zip(seen[:-1], noise, strict=True)
     ]
     values = [result["prev_values"] for result in results]
-    values.append(policy.predict_values({"states": states[-1]}))
+    values.append(policy.predict_values(seen[-1]))
     ends = torch.zeros(steps, envs, chunks, dtype=torch.bool)
     ends[..., -1] = torch.rand(steps, envs, generator=g) < 0.15
     if mid_chunk:

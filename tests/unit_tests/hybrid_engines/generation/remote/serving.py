@@ -87,7 +87,7 @@ class SmallServer:
 
         self._http = _Http(("127.0.0.1", self.port), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
         self.released.set()

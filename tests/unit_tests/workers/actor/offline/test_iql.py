@@ -183,7 +183,7 @@ def graded(folder):
 
 def test_it_learns_the_better_of_what_was_done(tmp_path):
     folder = graded(tmp_path / "d")
-    changes = {"runner.local_update_steps": 400, "actor.global_batch_size": 64}
+    changes = {"runner.local_update_steps": 200, "actor.global_batch_size": 64}
     agreement = {}
     for temperature in (0.0, 3.0):
         learner = make_learner(folder, {**changes, "algorithm.temperature": temperature})

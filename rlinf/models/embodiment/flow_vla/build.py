@@ -1,0 +1,235 @@
+"""Builds a policy from its model section: fresh, or from a folder in a public layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlinf.config.suggest import listed
+from rlinf.models.embodiment.base_policy import ActionRange
+from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
+from rlinf.models.embodiment.flow_vla.folder import (
+    SIZES_KEY,
+    load_folder,
+    read_config,
+    vocabulary_in,
+    weights_in,
+)
+from rlinf.models.embodiment.flow_vla.layouts import LAYOUTS, PI05, SMOLVLA, Layout
+from rlinf.models.embodiment.flow_vla.policy import FlowVLAPolicy, FlowVLASettings
+from rlinf.models.embodiment.flow_vla.prompts import PI05_WORDS, Prompts
+from rlinf.models.embodiment.flow_vla.scaling import ActionScale, Affine, affine, of_range
+from rlinf.models.embodiment.flow_vla.sizes import changed
+from rlinf.models.embodiment.flow_vla.statistics import Statistics, statistics_at, statistics_in
+from rlinf.models.embodiment.openvla.prompts import folder_tokenizer, word_tokenizer
+from rlinf.models.settings import needed
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from rlinf.models.deferred import DeferredWeights
+    from rlinf.models.tensor_files import TensorSource
+    from rlinf.utils.env_spec import EnvSpec
+
+
+_SHORT_PROMPT, _LONG_PROMPT = 48, 200
+"""Tokens of a prompt, as the published models have them: without the state, and with it."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a policy is made of.
+
+    Attributes:
+        sizes: Of the network.
+        tokenizer: Of instructions.
+        horizon: Actions that are denoised together.
+        statistics: Of states and actions; None if the env says the range of actions.
+        modes: How `state` and `action` are normalised by them.
+        source: The weights; None begins with fresh ones.
+    """
+
+    sizes: Any
+    tokenizer: Any
+    horizon: int
+    statistics: Statistics | None
+    modes: dict[str, str]
+    source: TensorSource | None = None
+
+
+def build_smolvla(
+    cfg: DictConfig,
+    torch_dtype: torch.dtype,
+    env_spec: EnvSpec | None = None,
+    deferral: DeferredWeights | None = None,
+) -> FlowVLAPolicy:
+    """Build SmolVLA from its model section; see `build_flow_vla`."""
+    return build_flow_vla(SMOLVLA, cfg, torch_dtype, env_spec, deferral)
+
+
+def build_openpi(
+    cfg: DictConfig,
+    torch_dtype: torch.dtype,
+    env_spec: EnvSpec | None = None,
+    deferral: DeferredWeights | None = None,
+) -> FlowVLAPolicy:
+    """Build pi0 or pi0.5 from their model section; see `build_flow_vla`."""
+    layout = LAYOUTS[cfg.variant]
+    reads_state = layout is PI05 and cfg.discrete_state_input
+    return build_flow_vla(layout, cfg, torch_dtype, env_spec, deferral, reads_state)
+
+
+def build_flow_vla(
+    layout: Layout,
+    cfg: DictConfig,
+    torch_dtype: torch.dtype,
+    env_spec: EnvSpec | None,
+    deferral: DeferredWeights | None = None,
+    reads_state: bool = False,
+) -> FlowVLAPolicy:
+    """Build a policy.
+
+    Args:
+        layout: Which model it is.
+        cfg: Its model section, with sizes filled in.
+        torch_dtype: Number format of the weights.
+        env_spec: Says the range of actions.
+        deferral: What is told where weights come from, instead of loading them; None loads them.
+        reads_state: The prompt holds the state.
+
+    Returns:
+        The policy, with the weights at `model_path` if that is set.
+
+    Raises:
+        ValueError: Something is missing, or does not fit.
+    """
+    if cfg.action_choices is not None or getattr(env_spec, "action_choices", None) is not None:
+        raise ValueError(
+            f"{cfg.model_type} denoises real numbers, and the actions of the env are choices: use "
+            "mlp_policy or cnn_policy"
+        )
+    folder = None if cfg.model_path is None else Path(cfg.model_path).expanduser()
+    own_words = PI05_WORDS if reads_state else ()
+    plan = _fresh(cfg, layout, own_words) if folder is None else _of_folder(cfg, layout, folder)
+    length = cfg.max_prompt_length or (_LONG_PROMPT if reads_state else _SHORT_PROMPT)
+    prompts = Prompts(plan.tokenizer, layout.style, length, layout.begins)
+    obs_dim = needed(cfg, "obs_dim")
+    # A word that is not known is told now, and not in the first rollout.
+    texts = getattr(env_spec, "instructions", ())
+    prompts(texts, torch.zeros(len(texts), obs_dim) if reads_state else None)
+    own = {field.name: cfg[field.name] for field in fields(FlowVLASettings) if field.name in cfg}
+    settings = FlowVLASettings(
+        **{**own, "action_horizon": plan.horizon, "flow": PolicyFlowSettings.of(cfg)}
+    )
+    low, high = (getattr(env_spec, name, None) for name in ("action_low", "action_high"))
+    policy = FlowVLAPolicy(
+        layout,
+        layout.network(plan.sizes),
+        ActionScale(_action_map(cfg, plan, low, high)),
+        prompts,
+        obs_dim,
+        settings,
+        reads_state,
+        ActionRange() if low is None else ActionRange(low, high, clip=True),
+    )
+    if torch_dtype != torch.float32:
+        policy.to(torch_dtype)
+    _freeze(policy, cfg)
+    if plan.statistics is not None and policy.normalizer is not None:
+        shift, spread = _map(plan, "state", obs_dim)
+        policy.normalizer.shift.copy_(shift)
+        policy.normalizer.scale.copy_(1.0 / spread)
+        # They were counted already: what is learned from next does not change them.
+        policy.normalizer.count.fill_(1)
+    if plan.source is not None:
+        load_folder(policy, folder, plan.source, deferral)
+    return policy
+
+
+def _fresh(cfg: DictConfig, layout: Layout, own_words: Sequence[str]) -> _Plan:
+    if not cfg.hf_config:
+        raise ValueError(
+            f"{cfg.model_type} has neither model_path nor hf_config: name a folder with weights, "
+            "or give sizes of a fresh network in hf_config"
+        )
+    tokenizer = (
+        word_tokenizer(list(dict.fromkeys([*cfg.words, *own_words])) if cfg.words else [])
+        if cfg.tokenizer_path is None
+        else folder_tokenizer(cfg.tokenizer_path)
+    )
+    sizes = changed(layout.sizes(vocab_size=len(tokenizer)), cfg.hf_config, "model.hf_config")
+    statistics = None
+    if cfg.statistics_path is not None:
+        statistics = statistics_at(Path(cfg.statistics_path), cfg.unnorm_key)
+    modes = {"state": layout.mode, "action": layout.mode}
+    horizon = cfg.action_horizon or cfg.num_action_chunks
+    return _Plan(sizes, tokenizer, horizon, statistics, modes)
+
+
+def _of_folder(cfg: DictConfig, layout: Layout, folder: Path) -> _Plan:
+    config, source = read_config(folder, layout), weights_in(folder)
+    given = [key for key in ("hf_config", "words") if cfg[key]]
+    if given:
+        raise ValueError(
+            f"{listed([f'model.{key}' for key in given])} describes a fresh model, but model_path "
+            "names a folder that has its own; keep one of the two"
+        )
+    path = Path(cfg.tokenizer_path or folder).expanduser()
+    if not (path / "tokenizer_config.json").is_file() and not (path / "tokenizer.json").is_file():
+        raise ValueError(
+            f"{path} has no tokenizer; published models do not bring theirs: name a folder with it "
+            "in model.tokenizer_path"
+        )
+    if SIZES_KEY in config:
+        sizes = changed(layout.sizes(), config[SIZES_KEY], f"{folder}/config.json")
+    else:
+        sizes = layout.sizes.of_config(config)
+    modes = {"state": layout.mode, "action": layout.mode}
+    if cfg.statistics_path is not None:
+        statistics = statistics_at(Path(cfg.statistics_path), cfg.unnorm_key)
+    else:
+        statistics = statistics_in(folder, cfg.unnorm_key)
+        for which in modes:
+            mapping = config.get("normalization_mapping", {})
+            modes[which] = mapping.get(which.upper(), modes[which])
+    if statistics is None:
+        raise ValueError(
+            f"{folder} has no statistics of states and actions: name a file of them in "
+            "model.statistics_path"
+        )
+    horizon = cfg.action_horizon or config.get("chunk_size") or config.get("action_horizon")
+    return _Plan(
+        replace(sizes, vocab_size=vocabulary_in(source, layout)),
+        folder_tokenizer(path),
+        horizon or cfg.num_action_chunks,
+        statistics,
+        modes,
+        source,
+    )
+
+
+def _action_map(cfg: DictConfig, plan: _Plan, low: Any, high: Any) -> Affine:
+    if plan.statistics is not None:
+        return _map(plan, "action", needed(cfg, "action_dim"))
+    if low is None or not all(abs(bound) < float("inf") for bound in (*low, *high)):
+        raise ValueError(
+            "nobody says the range of actions: the env has none that is finite; name statistics "
+            "of a dataset in model.statistics_path"
+        )
+    return of_range(low, high)
+
+
+def _map(plan: _Plan, which: str, count: int) -> Affine:
+    return affine(plan.statistics[which], plan.modes[which], count, f"statistics of {which}s")
+
+
+def _freeze(policy: FlowVLAPolicy, cfg: DictConfig) -> None:
+    network = policy.network
+    frozen = network.prefix_parts if cfg.train_expert_only else ()
+    frozen += network.vision_parts if cfg.freeze_vision_encoder else ()
+    for path in frozen:
+        network.get_submodule(path).requires_grad_(False)

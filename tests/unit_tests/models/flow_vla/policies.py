@@ -1,0 +1,82 @@
+"""Flow policies with an action expert, small enough for a unit test."""
+
+from __future__ import annotations
+
+import torch
+
+from rlinf.models.registry import get_model
+from tests.unit_tests.models.flow_vla.filling import drawn
+from tests.unit_tests.models.openvla.policies import SPEC
+
+SMOLVLA_SIZES = {
+    "vision": {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 16,
+        "patch_size": 4,
+    },
+    "scale_factor": 2,
+    "text": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    },
+    "expert_hidden_size": 24,
+    "expert_intermediate_size": 256,
+    "max_state_dim": 8,
+    "max_action_dim": 8,
+}
+OPENPI_SIZES = {
+    "vision": SMOLVLA_SIZES["vision"] | {"patch_size": 8},
+    "text": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+    },
+    "expert_hidden_size": 24,
+    "expert_intermediate_size": 40,
+    "max_state_dim": 8,
+    "max_action_dim": 8,
+}
+SECTIONS = {
+    "smolvla": {"model_type": "smolvla", "hf_config": SMOLVLA_SIZES},
+    "pi0": {"model_type": "openpi", "variant": "pi0", "hf_config": OPENPI_SIZES},
+    "pi05": {"model_type": "openpi", "variant": "pi05", "hf_config": OPENPI_SIZES},
+}
+KINDS = list(SECTIONS)
+
+
+def section(kind, **keys):
+    """Return the model section of a policy."""
+    return {
+        **SECTIONS[kind],
+        "words": ["open", "close", "the", "it", "faucet"],
+        "max_prompt_length": 24 if kind == "pi05" else 6,
+        "num_images_in_input": 2,
+        "num_action_chunks": 2,
+        "num_steps": 3,
+        **keys,
+    }
+
+
+def make(kind, seed=0, spec=SPEC, **keys):
+    """Make a policy; keys are those of its model section. Weights of the network are drawn."""
+    torch.manual_seed(seed)
+    policy = get_model(section(kind, **keys), spec)
+    fill(policy.network)
+    return policy
+
+
+def fill(network):
+    """Give a network the weights of the references, drawn by the names that files have."""
+    public, state = network.renamed, network.state_dict()
+    drawings = {name: drawn(public.get(name, name), tuple(t.shape)) for name, t in state.items()}
+    network.load_state_dict(drawings)
