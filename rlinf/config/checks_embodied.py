@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlinf.config.acting import ACTS_IN_ENV, placed_alike
+from rlinf.config.acting import ACTS_IN_ENV, placed_alike, policy_age
 from rlinf.config.arithmetic import embodied_batch, learns_from_replay
 from rlinf.config.checks import (
     CheckContext,
@@ -276,6 +276,35 @@ def minibatches_divide(context: CheckContext) -> Iterator[Problem]:
         return
     by, right, why = share_divisor(batch.micro_batch, workers)
     yield from divides(path, whole, by, left, right, why, given=given)
+
+
+@cross_check(EMBODIED)
+def sequences_are_whole(context: CheckContext) -> Iterator[Problem]:
+    """Rollouts, minibatches and micro-batches of a policy that remembers are whole sequences."""
+    cfg = context.cfg
+    length, path = cfg.actor.model.get("sequence_length"), "actor.model.sequence_length"
+    if length is None or not _trains(context):
+        return
+    batch, by = embodied_batch(cfg), f"{path} {length}"
+    if age := policy_age(cfg):
+        message = "must be 0: what a policy remembers cannot be computed again with other weights"
+        yield Problem("algorithm.max_policy_age", age, message, "set it to 0, or leave it out")
+    if batch.steps is not None and not batch.steps % batch.chunk:
+        chunks = batch.steps // batch.chunk
+        if chunks % length:
+            message = f"a rollout of {chunks} chunks is not a whole number of sequences of {length}"
+            near = ", ".join(map(str, divisors_near(chunks, length)))
+            yield Problem(path, length, message, f"lengths that would do: {near}")
+    sizes = {
+        "global": (batch.global_batch, context.workers("actor")),
+        "micro": (batch.micro_batch, 1),
+    }
+    for name, (size, workers) in sizes.items():
+        if size is not None:
+            key, right = f"{name}_batch_size", by if workers == 1 else f"{workers} workers × {by}"
+            yield from divides(
+                f"actor.{key}", size, length * workers, f"{key} {size}", right, "sequences"
+            )
 
 
 @cross_check(ACTING)

@@ -67,6 +67,7 @@ class SupportedEnvType(metaclass=_Members):
     ENVPOOL = "envpool"
     MANISKILL = "maniskill"
     LIBERO = "libero"
+    NAVIGATION = "navigation"
 
     @classmethod
     def register(cls, value: str) -> SupportedEnvType:

@@ -62,6 +62,7 @@ for _name, _category in (
     ("mlp_policy", "embodied"),
     ("cnn_policy", "embodied"),
     ("flow_policy", "embodied"),
+    ("cma", "embodied"),
     ("openvla", "embodied"),
     ("openvla_oft", "embodied"),
     ("smolvla", "embodied"),

@@ -6,6 +6,8 @@ A message of observations is a dict, batch first, so that it can be shared out b
   env observes) and texts, lists of B strings.
 - `done` and `final`, where episodes ended: bool `[B]`, and for those m envs alone the observations
   in which they did, `[m, ...]`.
+- `begins`, with the first observations of an epoch of a rollout: bool `[B]`, which of them are the
+  first of an episode. Later on, these are those of `done`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ POLICY_TRAJECTORY = "policy trajectory"
 """Tag of a `PolicyTrajectory`, from rollout to actor."""
 EVALUATION = "eval"
 """Route of observations and actions of an evaluation; that of training is the pipeline stage."""
+BEGINS = "begins"
+"""In messages: whether an observation is the first of an episode, bool `[B]`."""
 EPISODES = "episodes"
 """In messages of an evaluation: number of the episode of each env, -1 for none, int64 `[B]`."""
 OVER = "over"
@@ -38,14 +42,21 @@ OVER = "over"
 Obs = dict[str, Any]
 
 
-def pack_observations(obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None) -> Obs:
+def pack_observations(
+    obs: Mapping[str, Any],
+    infos: Mapping[str, Any] | None = None,
+    begins: Tensor | None = None,
+) -> Obs:
     """Make a message of observations.
 
     Args:
         obs: as a vector env returns them.
         infos: of the chunk that led to them; None at the beginning.
+        begins: which of them are the first of an episode, bool `[B]`; None leaves that to `infos`.
     """
     message: Obs = {"obs": _without_empty_texts(obs)}
+    if begins is not None:
+        message[BEGINS] = begins
     if infos is not None and "final_observation" in infos:
         ended = infos["_final_observation"]
         final = _without_empty_texts(infos["final_observation"])

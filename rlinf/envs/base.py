@@ -185,6 +185,11 @@ class VectorEnv(Adapter):
         """The observation that was returned last."""
         return self._pack(self._images)
 
+    @property
+    def begins(self) -> torch.Tensor:
+        """Whether the observation that was returned last is the first of an episode, bool `[B]`."""
+        return torch.from_numpy(self._totals.length == 0)
+
     def episode_metrics(self) -> dict[str, torch.Tensor]:
         """Return the metrics of the current episodes, ended or not, each float32 `[B]`."""
         return self._totals.metrics()

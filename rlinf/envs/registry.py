@@ -24,6 +24,7 @@ _targets: dict[str, Any] = {
     "envpool": "rlinf.envs.envpool.env:EnvPoolEnv",
     "maniskill": "rlinf.envs.maniskill.env:ManiSkillEnv",
     "libero": "rlinf.envs.libero.env:LiberoEnv",
+    "navigation": "rlinf.envs.navigation.env:NavigationEnv",
 }
 _VECTOR = Call(("cfg",), ("num_envs", "seed_offset", "total_num_processes", "worker_info"))
 """How vector envs are made."""

@@ -25,6 +25,7 @@ _lazy: dict[str, str] = {
     "mlp_policy": "rlinf.models.embodiment.mlp_policy.mlp_policy:build_mlp_policy",
     "cnn_policy": "rlinf.models.embodiment.cnn_policy.cnn_policy:build_cnn_policy",
     "flow_policy": "rlinf.models.embodiment.flow_policy.build:build_flow_policy",
+    "cma": "rlinf.models.embodiment.cma.cma:build_cma",
     "openvla": "rlinf.models.embodiment.openvla.openvla:build_openvla",
     "openvla_oft": "rlinf.models.embodiment.openvla.openvla_oft:build_openvla_oft",
     "smolvla": "rlinf.models.embodiment.flow_vla.build:build_smolvla",

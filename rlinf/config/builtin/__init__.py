@@ -10,9 +10,11 @@ MODULES = {
         "rlinf.envs.envpool.config": ("envpool",),
         "rlinf.envs.maniskill.config": ("maniskill",),
         "rlinf.envs.libero.config": ("libero",),
+        "rlinf.envs.navigation.config": ("navigation",),
     },
     "model": {
         "rlinf.models.causal_lm.config": ("qwen2.5", "qwen3", "llama", "hf_causal_lm"),
+        "rlinf.models.embodiment.cma.config": ("cma",),
         "rlinf.models.embodiment.cnn_policy.config": ("cnn_policy",),
         "rlinf.models.embodiment.flow_policy.config": ("flow_policy",),
         "rlinf.models.embodiment.flow_vla.config": ("smolvla", "openpi"),

@@ -135,12 +135,28 @@ class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePo
         compute_values: bool = False,
     ) -> dict[str, Tensor | None]:
         """See `BasePolicy.default_forward`."""
-        features = self._trunk(forward_inputs)
+        return self._judge(
+            self._trunk(forward_inputs),
+            forward_inputs["action"],
+            compute_logprobs,
+            compute_entropy,
+            compute_values,
+        )
+
+    def _judge(
+        self,
+        features: Tensor,
+        action: Tensor,
+        compute_logprobs: bool,
+        compute_entropy: bool,
+        compute_values: bool,
+    ) -> dict[str, Tensor | None]:
+        """Return what `default_forward` does, of features after the trunk."""
         logprobs = entropy = values = None
         if compute_logprobs or compute_entropy:
             actions = self.distribution(features)
             if compute_logprobs:
-                logprobs = actions.log_prob(forward_inputs["action"])
+                logprobs = actions.log_prob(action)
             if compute_entropy:
                 entropy = actions.entropy()
         if compute_values:
@@ -186,11 +202,15 @@ class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePo
             Actions and what is needed to train on them.
         """
         self._check_call(mode, sampling)
-        sample = mode != "eval"
-        inputs = self.policy_inputs(env_obs, augment=sample)
-        features = self._trunk(inputs)
+        inputs = self.policy_inputs(env_obs, augment=mode != "eval")
+        return self._act(self._trunk(inputs), inputs, mode, noise)
+
+    def _act(
+        self, features: Tensor, inputs: dict[str, Tensor], mode: Mode, noise: Tensor | None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Return what `predict_action_batch` does, of features after the trunk."""
         actions = self.distribution(features)
-        if sample:
+        if mode != "eval":
             if noise is None:
                 shape = len(features), self.num_action_chunks * self.action_dim
                 noise = torch.randn(shape, generator=self.generator, device=features.device)

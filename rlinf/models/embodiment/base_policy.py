@@ -160,6 +160,23 @@ class BasePolicy(nn.Module, ABC):
         return self.action_range.choices is not None
 
     @property
+    def memory_width(self) -> int:
+        """M, numbers that the policy remembers from one chunk of an episode to the next; 0 is none.
+
+        One that remembers takes `memory` `[B, M]` and `begins` bool `[B]`, where a new episode
+        begins, in `predict_action_batch` and `predict_values`, and returns the next `memory`
+        `[B, M]`. Its `forward_inputs` hold both, and its `default_forward` takes `steps`: inputs
+        are then those of sequences, `[steps * sequences, ...]`, time first, and only the memory
+        before the first step of each counts.
+        """
+        return 0
+
+    @property
+    def sequence_length(self) -> int:
+        """Chunk steps that gradients go back through; 1 if the policy remembers nothing."""
+        return 1
+
+    @property
     def q_head_type(self) -> str:
         """How the Q-functions are made: `default`, or `crossq` if normalised over the batch."""
         return "default"
@@ -375,16 +392,17 @@ class BasePolicy(nn.Module, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward type 'nft'")
 
-    def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:
+    def predict_values(self, env_obs: Mapping[str, Any], **memory: Tensor) -> Tensor:
         """Return values of observations, without gradients; for bootstrapping.
 
         Args:
             env_obs: As in `predict_action_batch`.
+            **memory: Of a policy that remembers; see `memory_width`.
 
         Returns:
             [B, 1] or [B, C], float32.
         """
-        return self.predict_action_batch(env_obs, mode="eval")[1]["prev_values"]
+        return self.predict_action_batch(env_obs, mode="eval", **memory)[1]["prev_values"]
 
     def enable_gradient_checkpointing(self) -> None:
         """Let the modules of `_no_split_modules` recompute their activations in backward passes.

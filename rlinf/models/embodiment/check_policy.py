@@ -10,6 +10,9 @@ from torch import Tensor
 
 from rlinf.models.embodiment.base_policy import BasePolicy
 
+_SEQUENCE = 3
+"""Steps of the sequence that a policy with memory is asked for."""
+
 
 def check_policy(
     policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float = 1e-5
@@ -74,6 +77,36 @@ def _problems(policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float) 
     if out.get("logprobs") is not None and not out["logprobs"].requires_grad:
         yield "logprobs have no gradient"
     yield from _form("predict_values", policy.predict_values(env_obs), values)
+    if policy.memory_width:
+        yield from _memory_problems(policy, env_obs, batch, tolerance)
+
+
+def _memory_problems(
+    policy: BasePolicy, env_obs: Mapping[str, Any], batch: int, tolerance: float
+) -> Iterator[str]:
+    """Act through a short sequence, in which an episode begins, and recompute it as a whole."""
+    memory, results = torch.randn(batch, policy.memory_width), []
+    for step in range(_SEQUENCE):
+        begins = torch.arange(batch) % _SEQUENCE == step
+        told = {"memory": memory, "begins": begins}
+        _, result = policy.predict_action_batch(env_obs, mode="train", **told)
+        if "memory" not in result:
+            yield "memory_width is not 0, but predict_action_batch returns no memory"
+            return
+        yield from _form("memory", result["memory"], [[batch, policy.memory_width]])
+        memory = result["memory"]
+        results.append(result)
+    missing = [name for name in ("memory", "begins") if name not in results[0]["forward_inputs"]]
+    if missing:
+        yield f"forward_inputs of a policy that remembers has no {', '.join(missing)}"
+        return
+    names = results[0]["forward_inputs"]
+    inputs = {name: torch.cat([r["forward_inputs"][name] for r in results]) for name in names}
+    out = policy(forward_inputs=inputs, compute_values=True, steps=_SEQUENCE)
+    for name, before in (("logprobs", "prev_logprobs"), ("values", "prev_values")):
+        gap = (out[name] - torch.cat([r[before] for r in results])).abs().max().item()
+        if not gap <= tolerance:
+            yield f"{name} of a sequence differ from those of its steps by up to {gap:.2g}"
 
 
 def _form(

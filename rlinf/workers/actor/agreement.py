@@ -8,6 +8,7 @@ from rlinf.algorithms.agreement import logprob_gap, value_gap
 from rlinf.algorithms.metrics import Metric, MetricSum, merge_metrics, reduce_metrics
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.workers.actor.sample_sequences import SampleSequences
 from rlinf.workers.agreement import sampled_steps
 
 
@@ -17,7 +18,7 @@ def embodied_agreement(
     """Recompute the sampled steps of a rollout; all ranks call it, before the first update on it.
 
     Samples of other versions of the weights are not compared: the learner no longer has, or never
-    had, what made them.
+    had, what made them. A policy that remembers goes through whole sequences, as when it learns.
 
     Args:
         engine: the policy.
@@ -35,23 +36,22 @@ def embodied_agreement(
             "the rollout acted before weights of the actor had reached it: call "
             "update_rollout_weights first"
         )
-    steps = sampled_steps(batch.prev_logprobs.shape[0])
-    inputs = {key: value[steps].flatten(0, 1) for key, value in batch.forward_inputs.items()}
-    logprobs = batch.prev_logprobs[steps].flatten(0, 1)
-    old_values = batch.prev_values[steps].flatten(0, 1)
-    ours = batch.versions[steps].flatten() == version
+    sequences = SampleSequences.of(batch, engine)
+    steps = sampled_steps(sequences.steps)
+    sampled = torch.zeros(sequences.steps, dtype=torch.bool)
+    sampled[steps] = True
     parts: list[dict[str, Metric]] = []
-    for rows in torch.arange(len(logprobs)).split(size):
-        out = engine.infer(
-            forward_type="default",
-            forward_inputs={key: value[rows].to(engine.device) for key, value in inputs.items()},
-            compute_values=values,
-        )
-        mask = ours[rows]
-        part = logprob_gap(out["logprobs"], logprobs[rows], mask)
+    for some in sequences.split(sequences.holding(steps), size):
+        rows = sequences.samples(some)
+        step, env = rows // sequences.envs, rows % sequences.envs
+        inputs = sequences.inputs(batch, rows, engine.device)
+        out = engine.infer(**sequences.arguments(inputs), compute_values=values)
+        chosen = sampled[step]
+        mask = chosen & (batch.versions[step, env] == version)
+        part = logprob_gap(out["logprobs"], batch.prev_logprobs[step, env], mask)
         if values:
-            part |= value_gap(out["values"], old_values[rows], mask)
-        part["compared"] = MetricSum.of(mask.double().sum().to(engine.device), float(len(rows)))
+            part |= value_gap(out["values"], batch.prev_values[step, env], mask)
+        part["compared"] = MetricSum.of(mask.double().sum().to(engine.device), float(chosen.sum()))
         parts.append(part)
     return reduce_metrics(merge_metrics(parts), engine.all_reduce, engine.all_reduce_max)
 

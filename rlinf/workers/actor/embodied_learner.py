@@ -22,6 +22,7 @@ from rlinf.workers.actor.fingerprints import embodied_tensors
 from rlinf.workers.actor.learner import ACTOR, LearnerPlace
 from rlinf.workers.actor.policy_ages import PolicyAges
 from rlinf.workers.actor.rollout_learner import RolloutLearner
+from rlinf.workers.actor.sample_sequences import SampleSequences
 from rlinf.workers.actor.update_loop import TrainingTask, UpdateLoop
 
 _NOTHING_COUNTS = (
@@ -46,7 +47,13 @@ class EmbodiedLearner(RolloutLearner):
         super().__init__(cfg, place)
         engine = self.policy_engine(model, keep_reference=needs_reference(cfg.algorithm))
         shuffle = named_seed(place.seed, "actor", "shuffle", place.rank)
-        self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, shuffle))
+        if model.memory_width and policy_age(cfg):
+            raise ValueError(
+                "algorithm.max_policy_age must be 0: the policy remembers, and what it would "
+                "remember cannot be computed again if its weights change during a rollout"
+            )
+        length = model.sequence_length
+        self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, shuffle, unit=length))
         self.credit = EmbodiedCredit(cfg, engine.all_reduce, place.device, place.warn)
         self._loss = self._read_loss()
         self._prepared: tuple[EmbodiedBatch, Credit, Tensor | None] | None = None
@@ -110,7 +117,8 @@ class EmbodiedLearner(RolloutLearner):
             ref_logprobs=reference,
             proximal_logprobs=proximal,
         )
-        return EmbodiedTask(self._loss, self.engine, samples, self.version + 1)
+        sequences = SampleSequences.of(batch, self.engine)
+        return EmbodiedTask(self._loss, self.engine, samples, self.version + 1, sequences)
 
     # -- checkpoints ------------------------------------------------------------------------------
 

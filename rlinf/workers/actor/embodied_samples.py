@@ -17,6 +17,7 @@ from rlinf.algorithms.utils import reduce_level
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.workers.actor.embodied_credit import Credit
+from rlinf.workers.actor.sample_sequences import SampleSequences
 
 
 @dataclass(frozen=True)
@@ -157,40 +158,47 @@ class LossSettings:
 
 
 class EmbodiedTask:
-    """The loss on samples of a rollout, for the update loop.
+    """The loss on samples of a rollout, for the update loop, which draws whole sequences of them.
 
     Args:
         settings: of the loss.
         engine: the policy.
         samples: what to train on.
         version: of the weights that this update makes.
+        sequences: which of them belong together.
     """
 
     def __init__(
-        self, settings: LossSettings, engine: TrainEngine, samples: EmbodiedSamples, version: int
+        self,
+        settings: LossSettings,
+        engine: TrainEngine,
+        samples: EmbodiedSamples,
+        version: int,
+        sequences: SampleSequences,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._samples = samples
         self._version = version
-        self.num_samples = len(samples.old_logprobs)
+        self._sequences = sequences
+        self.num_samples = sequences.count
 
     def norm(self, rows: Tensor, all_reduce: Callable[[Tensor], Tensor] | None) -> LossNorm:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
-        samples = self._samples
+        samples, rows = self._samples, self._sequences.samples(rows)
         lengths = None if samples.lengths is None else samples.lengths[rows]
         return LossNorm.count(samples.mask[rows], loss_mask_sum=lengths, all_reduce=all_reduce)
 
     def split(self, rows: Tensor) -> Sequence[Tensor]:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
-        return rows.split(self._settings.micro_batch or len(rows))
+        return self._sequences.split(rows, self._settings.micro_batch)
 
     def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
-        settings = self._settings
+        settings, rows = self._settings, self._sequences.samples(rows)
+        inputs = {key: value[rows] for key, value in self._samples.inputs.items()}
         out = self._engine.forward(
-            forward_type="default",
-            forward_inputs={key: value[rows] for key, value in self._samples.inputs.items()},
+            **self._sequences.arguments(inputs),
             compute_logprobs=True,
             compute_entropy=settings.entropy,
             compute_values=settings.critic,
@@ -251,11 +259,11 @@ def recompute_logprobs(
     Returns:
         `[T, B, C*A]`, on the host.
     """
-    steps, envs = batch.prev_logprobs.shape[:2]
-    inputs = {key: value.flatten(0, 1) for key, value in batch.forward_inputs.items()}
-    parts = []
-    for rows in torch.arange(steps * envs).split(size):
-        part = {key: value[rows].to(engine.device) for key, value in inputs.items()}
-        out = engine.infer(reference=reference, forward_type="default", forward_inputs=part)
-        parts.append(out["logprobs"].cpu())
-    return torch.cat(parts).unflatten(0, (steps, envs))
+    sequences = SampleSequences.of(batch, engine)
+    logprobs = torch.empty_like(batch.prev_logprobs).flatten(0, 1)
+    for part in sequences.split(torch.arange(sequences.count), size):
+        rows = sequences.samples(part)
+        inputs = sequences.inputs(batch, rows, engine.device)
+        out = engine.infer(reference=reference, **sequences.arguments(inputs))
+        logprobs[rows] = out["logprobs"].cpu()
+    return logprobs.unflatten(0, batch.prev_logprobs.shape[:2])

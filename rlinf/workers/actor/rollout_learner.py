@@ -27,7 +27,9 @@ class RolloutLearner(Learner):
 
     def forward_size(self, batch: EmbodiedBatch) -> int:
         """Return the samples of a forward pass without gradients."""
-        return self.cfg.actor.micro_batch_size or self.updates.share(batch.num_samples)
+        length = self.engine.model.sequence_length
+        share = self.updates.share(batch.num_samples // length) * length
+        return self.cfg.actor.micro_batch_size or share
 
     def agreement(self, batch: EmbodiedBatch) -> tuple[dict[str, float], torch.dtype]:
         """Compare a rollout with what the policy makes of it now; see `embodied_agreement`.

@@ -85,6 +85,7 @@ class UpdateLoop:
         engine: what is trained.
         seed: of the shuffle, differing between ranks.
         shape: how samples become optimiser steps; None is what the configuration says.
+        unit: samples of the configuration that one sample of a task stands for, as a sequence does.
 
     Attributes:
         shuffle: where the order of samples comes from.
@@ -93,13 +94,18 @@ class UpdateLoop:
     """
 
     def __init__(
-        self, cfg: Any, engine: TrainEngine, seed: int, shape: UpdateShape | None = None
+        self,
+        cfg: Any,
+        engine: TrainEngine,
+        seed: int,
+        shape: UpdateShape | None = None,
+        unit: int = 1,
     ) -> None:
         # Read once: the loop comes by very often.
         if shape is None:
-            algorithm = cfg.algorithm
+            algorithm, batch = cfg.algorithm, cfg.actor.global_batch_size
             shape = UpdateShape(
-                global_batch=cfg.actor.global_batch_size,
+                global_batch=None if batch is None else batch // unit,
                 epochs=algorithm.update_epoch,
                 shuffles=algorithm.shuffle_rollout,
                 target_kl=algorithm.target_kl,

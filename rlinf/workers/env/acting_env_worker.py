@@ -38,7 +38,7 @@ class ActingEnvWorker(PolicyHolder, EnvWorker):
         self._ends_early = False
 
     def _send_obs(self, stage: int, obs: dict[str, Any], infos: Any) -> None:
-        self._observed[stage] = pack_observations(obs, infos)
+        self._observed[stage] = self._pack(stage, obs, infos)
 
     def _recv_actions(self, stage: int, epoch: int, chunk: int) -> torch.Tensor:
         if stage == 0 and chunk > 0:
@@ -71,7 +71,8 @@ class ActingEnvWorker(PolicyHolder, EnvWorker):
 
     def _ask(self, obs: dict[str, Any]) -> torch.Tensor:
         (ids,) = self._env_ids(self.cfg.env.eval, 1)
-        message = pack_observations(obs) | {EPISODES: self._episode_numbers()}
+        message = pack_observations(obs, begins=self._eval[0].begins)
+        message[EPISODES] = self._episode_numbers()
         with self.worker_timer("predict"):
             actions = self._acting.evaluate(message, ids, self._eval_steps)
         self._eval_steps += 1

@@ -22,6 +22,7 @@ from rlinf.data.embodied_messages import (
     EVALUATION,
     OBSERVATIONS,
     OVER,
+    Obs,
     pack_observations,
     split_observations,
 )
@@ -286,12 +287,17 @@ class EnvWorker(Checkpointed, Worker):
         self.send_to(
             self.cfg.rollout.group_name,
             None,
-            pack_observations(obs, infos),
+            self._pack(stage, obs, infos),
             route_key=stage,
             tag=OBSERVATIONS,
             batch_size=self.cfg.env.train.total_num_envs // self.stages,
             split_fn=split_observations,
         )
+
+    def _pack(self, stage: int, obs: dict[str, Any], infos: Any) -> Obs:
+        """Return the observations of a stage as a message; see `_send_obs`."""
+        begins = self._train[stage].begins if infos is None else None
+        return pack_observations(obs, infos, begins)
 
     def _recv_actions(self, stage: int, epoch: int, chunk: int) -> torch.Tensor:
         """Return the policy's actions for the last observations of a stage.
@@ -380,7 +386,7 @@ class EnvWorker(Checkpointed, Worker):
     def _send_eval_obs(self, obs: dict[str, Any], over: bool) -> None:
         """Send observations and whose they are."""
         numbers = self._episode_numbers()
-        message = pack_observations(obs) | {
+        message = pack_observations(obs, begins=self._eval[0].begins) | {
             EPISODES: numbers,
             OVER: torch.full((len(numbers),), over),
         }

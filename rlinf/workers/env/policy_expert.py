@@ -89,6 +89,8 @@ class PolicyExpert(Expert):
         fresh = {"model_path": None, "precision": "fp32"}
         try:
             policy = get_model(section | fresh, describe_envs([env], []))
+            if policy.memory_width:
+                raise ValueError("it remembers what it saw, which experts cannot")
             load_weights(policy, str(place))
         except (ValueError, RuntimeError) as error:
             raise ValueError(f"the policy of {place} does not fit env.train: {error}") from error
@@ -125,11 +127,11 @@ class PolicyExpert(Expert):
         act_in_blocks(self._act, {**obs, **further}, episodes, actions)
         return actions[slots].numpy()
 
-    def _act(self, obs: dict[str, Any]) -> Tensor:
+    def _act(self, obs: dict[str, Any]) -> tuple[Tensor]:
         noise = obs.pop("noise", None)
         mode = "train" if self._sample else "eval"
         further = {} if noise is None else {"noise": noise}
-        return self._policy.predict_action_batch(obs, mode=mode, **further)[0]
+        return (self._policy.predict_action_batch(obs, mode=mode, **further)[0],)
 
 
 def _find_policy(folder: Path) -> tuple[dict[str, Any], Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,10 +12,10 @@ from rlinf.data.embodied_messages import Obs, select_rows
 BLOCK = 8
 """Observations that the policy sees at a time."""
 
-Act = Callable[[Obs], Tensor]
+Act = Callable[[Obs], Sequence[Tensor]]
 
 
-def act_in_blocks(act: Act, obs: Obs, episodes: list[int], actions: Tensor) -> None:
+def act_in_blocks(act: Act, obs: Obs, episodes: list[int], *results: Tensor) -> None:
     """Act on observations in blocks of one size, in which each episode has its own place.
 
     The last bits of a row of a matrix product depend on how many rows there are and on which of
@@ -23,18 +23,18 @@ def act_in_blocks(act: Act, obs: Obs, episodes: list[int], actions: Tensor) -> N
     `e mod BLOCK` of them: an episode goes alike however many envs and workers there are.
 
     Args:
-        act: Acts on a batch of observations.
+        act: Acts on a batch of observations; returns the actions, and whatever else is wanted.
         obs: Tensors `[B, ...]`, and texts, lists of B.
         episodes: Number of the episode of each; -1 if none runs there.
-        actions: Gets the actions, `[B, C, A]`; those of envs without an episode stay.
+        *results: Get what `act` returns, `[B, ...]` each; rows of envs without an episode stay.
     """
     for block in _blocks(episodes):
         rows = [block.get(place, -1) for place in range(BLOCK)]
         # What is in empty places does not matter. Copies begin where memory is aligned: that, too,
         # may decide how is computed.
         filled = torch.tensor([row if row >= 0 else next(iter(block.values())) for row in rows])
-        out = act(select_rows(obs, filled))
-        actions[list(block.values())] = out[list(block)]
+        for result, out in zip(results, act(select_rows(obs, filled)), strict=True):
+            result[list(block.values())] = out[list(block)]
 
 
 def _blocks(episodes: list[int]) -> list[dict[int, int]]:

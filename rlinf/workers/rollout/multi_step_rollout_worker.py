@@ -9,6 +9,7 @@ import torch
 
 from rlinf.data.embodied_messages import (
     ACTIONS,
+    BEGINS,
     EPISODES,
     EVALUATION,
     NO_ACTIONS,
@@ -111,7 +112,7 @@ class MultiStepRolloutWorker(PolicyHolder, Checkpointed, Worker):
                 rows = clients.drop(message[OVER])
                 if clients.ranks:
                     obs = select_rows(message["obs"], rows)
-                    left = {"obs": obs, EPISODES: message[EPISODES][rows]}
+                    left = {"obs": obs} | {key: message[key][rows] for key in (BEGINS, EPISODES)}
                     self.send_to(
                         env,
                         None,

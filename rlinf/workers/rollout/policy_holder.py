@@ -177,18 +177,22 @@ class PolicyHolder:
             "world_size": self._world_size,
             "steps": self._acting.steps,
             "generator": self._acting.generator.get_state(),
+            "memory": self._acting.memory.get_state(),
         }
         return lambda: save_tree(folder / "rollout" / f"rank_{self._rank}", state)
 
     def _restore_policy(self, folder: Path) -> list[str]:
-        """Go on with the noise; the weights come with the next sync."""
+        """Go on with noise and memory; the weights come with the next sync."""
         state = load_rank(folder / "rollout", self._rank)
-        self._acting.steps = state["steps"]
-        if state["world_size"] == self._world_size:
-            self._acting.generator.set_state(state["generator"])
-        elif self._acting.draws_own_noise:
-            return [
-                f"the noise of the policy, as there were {state['world_size']} rollout ranks and "
-                f"now are {self._world_size}"
-            ]
-        return []
+        acting, saved = self._acting, state["world_size"]
+        acting.steps = state["steps"]
+        why = f"as there were {saved} rollout ranks and now are {self._world_size}"
+        notes = []
+        if saved == self._world_size:
+            acting.generator.set_state(state["generator"])
+        elif acting.draws_own_noise:
+            notes.append(f"the noise of the policy, {why}")
+        memory = state.get("memory", [])
+        if memory and not (saved == self._world_size and acting.memory.set_state(memory)):
+            notes.append("what the policy remembers, as other processes have its envs now")
+        return notes

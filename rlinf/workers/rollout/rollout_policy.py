@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlinf.data.embodied import PolicyTrajectory
-from rlinf.data.embodied_messages import EPISODES, Obs, tensors_of
+from rlinf.data.embodied_messages import BEGINS, EPISODES, Obs, tensors_of
 from rlinf.models.embodiment.base_policy import BasePolicy
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.utils.determinism import named_seed
@@ -22,6 +22,7 @@ from rlinf.workers.agreement import SeenInputs, sampled_steps
 from rlinf.workers.rollout.episode_plans import EpisodePlans
 from rlinf.workers.rollout.episode_server import act_in_blocks
 from rlinf.workers.rollout.observation_guard import ObservationGuard
+from rlinf.workers.rollout.policy_memory import PolicyMemory
 from rlinf.workers.rollout.trajectory_recorder import TrajectoryRecorder
 
 _PLAN = "plan"
@@ -52,6 +53,7 @@ class RolloutPolicy:
         steps: chunk steps of all rollouts so far, which choose the noise.
         seen: checksums of what it acted on in the last rollout.
         generator: of noise that the policy draws itself.
+        memory: what the policy remembers of running episodes.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class RolloutPolicy:
         self._noise: list[EnvNoise] = []
         if "noise" in inspect.signature(policy.predict_action_batch).parameters:
             self._noise = [EnvNoise(seed, ids, policy.noise_width) for ids in env_ids]
+        self.memory = PolicyMemory(policy, [len(ids) for ids in env_ids], device)
         self._guard = ObservationGuard(on_nan, warn)
         self._compares, self._keep_final = compares, keep_final
         self._random_chunks, self._samples = random_chunks, samples
@@ -135,7 +138,10 @@ class RolloutPolicy:
             noise["mode"] = "random"
         elif not self._samples:
             noise["mode"] = "eval"
-        actions, result = self.policy.predict_action_batch(obs, **noise)
+        actions, result = self.policy.predict_action_batch(
+            obs, **noise, **self.memory.arguments(stage)
+        )
+        self.memory.keep(stage, result)
         if chunk in self._compared:
             self.seen.note(epoch, chunk, self._env_ids[stage], result["forward_inputs"])
         self._recorders[stage].add_step(result, self.version)
@@ -156,13 +162,16 @@ class RolloutPolicy:
             chunk: chunk steps of the epoch.
         """
         obs = self._observe(stage, message, chunk)
-        return self._recorders[stage].finish(self.policy.predict_values(obs))
+        values = self.policy.predict_values(obs, **self.memory.arguments(stage))
+        return self._recorders[stage].finish(values)
 
     def _observe(self, stage: int, message: Obs, chunk: int) -> Obs:
         """Check observations and record which episodes ended in them."""
         ids = self._env_ids[stage]
         obs, bad = self._guard.check(message["obs"], chunk, ids)
         values = ended = None
+        if BEGINS in message:
+            self.memory.begin(stage, message[BEGINS])
         if "done" in message:
             rows = message["done"].nonzero().squeeze(1)
             ended_ids = [ids[row] for row in rows.tolist()]
@@ -170,7 +179,10 @@ class RolloutPolicy:
             if bad_ends is not None:
                 bad = torch.zeros_like(message["done"]) if bad is None else bad.clone()
                 bad[rows[bad_ends]] = True
-            of_rows = self.policy.predict_values(self._on_device(final)).cpu()
+            of_rows = self.policy.predict_values(
+                self._on_device(final), **self.memory.at_ends(stage, rows)
+            ).cpu()
+            self.memory.begin(stage, message["done"])
             values = torch.zeros(len(message["done"]), of_rows.shape[1])
             values[rows] = of_rows
             if self._keep_final:
@@ -195,6 +207,7 @@ class RolloutPolicy:
         self._renew(wait=True)
         if self._plans is not None:
             self._plans.clear()
+        self.memory.forget_episodes()
         noise = self.generator.get_state()
         try:
             yield
@@ -205,7 +218,8 @@ class RolloutPolicy:
         """Choose actions without noise; the same for an episode whoever plays it.
 
         Args:
-            message: observations, and under `EPISODES` whose they are.
+            message: observations, under `EPISODES` whose they are, and under `BEGINS` which of them
+                are the first of an episode.
             env_ids: numbers, in the whole run, of the envs.
             step: of the evaluation, for messages.
 
@@ -217,18 +231,24 @@ class RolloutPolicy:
         policy, plans = self.policy, self._plans
         length = policy.num_action_chunks if plans is None else policy.action_horizon
         actions = torch.zeros(len(episodes), length, policy.action_dim, dtype=policy.action_dtype)
-        if plans is None:
-            act_in_blocks(self._act, obs, episodes, actions)
-            return actions
-        act_in_blocks(self._go_on, {**obs, _PLAN: plans.of(episodes)}, episodes, actions)
-        plans.keep(episodes, actions)
-        return actions[:, : policy.num_action_chunks].contiguous()
+        if plans is not None:
+            act_in_blocks(self._go_on, {**obs, _PLAN: plans.of(episodes)}, episodes, actions)
+            plans.keep(episodes, actions)
+            return actions[:, : policy.num_action_chunks].contiguous()
+        memory = self.memory.recall(episodes, message.get(BEGINS))
+        after = [torch.zeros_like(memory["memory"])] if memory else []
+        act_in_blocks(self._act, {**obs, **memory}, episodes, actions, *after)
+        self.memory.note(episodes, *after)
+        return actions
 
-    def _act(self, obs: Obs) -> Tensor:
-        return self.policy.predict_action_batch(self._on_device(obs), mode="eval")[0].cpu()
+    def _act(self, obs: Obs) -> tuple[Tensor, ...]:
+        obs = self._on_device(obs)
+        memory = {key: obs.pop(key) for key in ("memory", "begins") if key in obs}
+        actions, result = self.policy.predict_action_batch(obs, mode="eval", **memory)
+        return (actions.cpu(), result["memory"].cpu()) if memory else (actions.cpu(),)
 
-    def _go_on(self, obs: Obs) -> Tensor:
+    def _go_on(self, obs: Obs) -> tuple[Tensor]:
         """Return whole plans, made with the last ones at hand."""
         obs = self._on_device(obs)
         plan = obs.pop(_PLAN)
-        return self.policy.predict_action_batch(obs, mode="eval", plan=plan)[1]["plan"].cpu()
+        return (self.policy.predict_action_batch(obs, mode="eval", plan=plan)[1]["plan"].cpu(),)

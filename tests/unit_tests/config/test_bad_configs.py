@@ -193,7 +193,7 @@ MISTAKES = {
     "unknown model": (
         {"actor.model.model_type": "mlp_polcy"},
         'actor.model.model_type = "mlp_polcy"',
-        "no model is registered under this name; known: cnn_policy, cnn_reward_model, flow_policy",
+        "no model is registered under this name; known: cma, cnn_policy, cnn_reward_model",
         "did you mean 'mlp_policy'?",
     ),
     "model of another task": (

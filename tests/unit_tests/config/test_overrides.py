@@ -8,7 +8,7 @@ from rlinf.config import ConfigError, build_config
 
 RECIPE = "metaworld_ppo_mlp"
 PARTS = "base/embodied, algo/ppo, env/metaworld, model/mlp"
-PARTS_OF_ENV = "parts of env: faucets, faucets_rgb, gymnasium, metaworld, success_only"
+PARTS_OF_ENV = "parts of env: faucets, faucets_rgb, gymnasium, metaworld, navigation, success_only"
 
 
 def said(*overrides: str, recipe: str = RECIPE, folder=None) -> str:
@@ -82,7 +82,7 @@ def test_a_part_may_be_laid_over_the_others():
 def test_a_recipe_of_ones_own_knows_the_parts_that_come_with_the_package(tmp_path):
     (tmp_path / "mine.yaml").write_text(f"defaults: [{RECIPE}, _self_]\n")
     text = said("model=cn", recipe="mine", folder=tmp_path)
-    assert "parts of model: cnn, flow, mlp" in text and "did you mean 'cnn'?" in text
+    assert "parts of model: cma, cnn, flow, mlp" in text and "did you mean 'cnn'?" in text
 
 
 def test_groups_of_another_folder_are_left_to_hydra(tmp_path):

@@ -22,9 +22,9 @@ from rlinf.utils.extras import install_hint
 ROOT = Path(__file__).resolve().parents[3]
 
 NOTHING = {
-    "env.train.env_type": (),
+    "env.train.env_type": ("navigation",),
     "actor.model.model_type": (
-        *("mlp_policy", "cnn_policy", "flow_policy"),
+        *("mlp_policy", "cnn_policy", "flow_policy", "cma"),
         *("mlp_reward_model", "cnn_reward_model"),
     ),
     "data.type": ("files", "arithmetic"),

@@ -45,7 +45,7 @@ def test_it_reads_like_an_enum():
     assert SupportedEnvType("MetaWorld") is SupportedEnvType.METAWORLD
     assert {member.value for member in SupportedEnvType} == set(known_names("env"))
     assert "libero" in SupportedEnvType and "doom" not in SupportedEnvType
-    assert len(SupportedEnvType) == 5
+    assert len(SupportedEnvType) == 6
     for duplicate in (copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))):
         assert duplicate(SupportedEnvType.GYMNASIUM) is SupportedEnvType.GYMNASIUM
     with pytest.raises(ValueError, match="'metaword' is not supported.*did you mean 'metaworld'?"):

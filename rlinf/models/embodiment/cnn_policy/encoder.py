@@ -36,12 +36,44 @@ class SpatialSoftmax(PreciseBuffers):
         return torch.cat([weights @ self.rows, weights @ self.columns], dim=1).to(x.dtype)
 
 
-class ConvEncoder(nn.Module):
-    """Strided convolutions with group normalisation, then a projection.
+def strided_convolutions(
+    in_channels: int, channels: Sequence[int], image_size: int
+) -> tuple[nn.Sequential, int]:
+    """Make convolutions with group normalisation.
 
-    The first convolution divides height and width by four, every other one by two. Group
-    normalisation keeps samples independent, so that acting and training agree.
+    The first one divides height and width by four, every other one by two. Group normalisation
+    keeps samples independent, so that acting and training agree.
+
+    Args:
+        in_channels: C, channels of an image.
+        channels: Channels of each convolution.
+        image_size: H and W.
+
+    Returns:
+        The layers, and height and width of the feature map.
+
+    Raises:
+        ValueError: The image is too small for so many convolutions.
     """
+    layers, size, before = [], image_size, in_channels
+    for index, width in enumerate(channels):
+        kernel, stride = (8, 4) if index == 0 else (4, 2)
+        padding = (kernel - stride) // 2
+        convolution = nn.Conv2d(before, width, kernel, stride, padding, bias=False)
+        orthogonal_(convolution, HIDDEN_GAIN)
+        norm = nn.GroupNorm(math.gcd(width, _GROUPS), width)
+        layers += [convolution, norm, nn.ReLU(inplace=True)]
+        size, before = size // stride, width
+    if size < 1:
+        raise ValueError(
+            f"images of {image_size} pixels are too small for {len(channels)} convolutions, "
+            f"which divide the size by {4 * 2 ** (len(channels) - 1)}"
+        )
+    return nn.Sequential(*layers), size
+
+
+class ConvEncoder(nn.Module):
+    """Strided convolutions, then a projection; see `strided_convolutions`."""
 
     def __init__(
         self,
@@ -66,25 +98,11 @@ class ConvEncoder(nn.Module):
             ValueError: The image is too small for so many convolutions.
         """
         super().__init__()
-        convolutions, size, before = [], image_size, in_channels
-        for index, width in enumerate(channels):
-            kernel, stride = (8, 4) if index == 0 else (4, 2)
-            padding = (kernel - stride) // 2
-            convolution = nn.Conv2d(before, width, kernel, stride, padding, bias=False)
-            orthogonal_(convolution, HIDDEN_GAIN)
-            norm = nn.GroupNorm(math.gcd(width, _GROUPS), width)
-            convolutions += [convolution, norm, nn.ReLU(inplace=True)]
-            size, before = size // stride, width
-        if size < 1:
-            raise ValueError(
-                f"images of {image_size} pixels are too small for {len(channels)} convolutions, "
-                f"which divide the size by {4 * 2 ** (len(channels) - 1)}"
-            )
-        self.convolutions = nn.Sequential(*convolutions)
+        self.convolutions, size = strided_convolutions(in_channels, channels, image_size)
         if pooling == "flatten":
-            self.pool, pooled = nn.Flatten(), before * size * size
+            self.pool, pooled = nn.Flatten(), channels[-1] * size * size
         else:
-            self.pool, pooled = SpatialSoftmax(size, size), 2 * before
+            self.pool, pooled = SpatialSoftmax(size, size), 2 * channels[-1]
         self.projection = nn.Linear(pooled, feature_dim)
         orthogonal_(self.projection, HIDDEN_GAIN)
         self.norm = nn.LayerNorm(feature_dim)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rlinf.workers.actor.embodied_samples import EmbodiedSamples, EmbodiedTask, LossSettings
+from rlinf.workers.actor.sample_sequences import SampleSequences
 from tests.unit_tests.workers.actor.learning import GRPO, make_cfg, make_learner, rollout
 
 TWO_ACTIONS = {"actor.model.num_action_chunks": 2, "algorithm.logprob_type": "action_level"}
@@ -42,7 +43,8 @@ def test_where_everything_counts_the_mask_changes_nothing(changes):
     rows = torch.randperm(len(samples.mask), generator=torch.Generator().manual_seed(0))[:40]
     found = []
     for own in (samples, replace(samples, whole=False)):
-        task = EmbodiedTask(settings, engine, own, version=1)
+        each = SampleSequences(1, len(own.mask), 1)
+        task = EmbodiedTask(settings, engine, own, version=1, sequences=each)
         loss, metrics = task.loss(rows, task.norm(rows, None))
         engine.backward(loss, last=True)
         gradient = torch.cat([p.grad.flatten().clone() for p in engine.model.parameters()])

@@ -23,7 +23,7 @@ def test_an_action_does_not_depend_on_the_others(model_type, sizes):
 
     def act(rows):
         assert len(rows["states"]) == BLOCK
-        return policy.predict_action_batch(rows, mode="eval")[0]
+        return (policy.predict_action_batch(rows, mode="eval")[0],)
 
     def act_on(numbers):
         """The observation of episode n is row n."""
@@ -49,7 +49,7 @@ def test_an_action_does_not_depend_on_the_others(model_type, sizes):
 def test_few_blocks_are_needed():
     calls = []
     obs = {"states": torch.zeros(20, 2)}
-    act = lambda rows: (calls.append(1), torch.zeros(BLOCK, 1, 1))[1]  # noqa: E731
+    act = lambda rows: (calls.append(1), torch.zeros(BLOCK, 1, 1))[1:]  # noqa: E731
     act_in_blocks(act, obs, list(range(100, 120)), torch.zeros(20, 1, 1))
     assert len(calls) == 3
 

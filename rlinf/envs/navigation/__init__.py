@@ -1,0 +1,1 @@
+"""Navigation by instruction: find the landmark that a text names in a grid of rooms."""

@@ -1,0 +1,1 @@
+"""Recurrent policy on pictures and an instruction, for navigation."""
