@@ -57,12 +57,22 @@ class EmbodiedModelConfig(PolicyModelConfig):
     )
 
 
-class ReasoningModelConfig(PolicyModelConfig):
-    """A language model."""
+class LoraKeys(Section):
+    """Low-rank adapters, of language models and of policies with one in them."""
 
     is_lora: bool = Field(False, description="Train low-rank adapters instead of all weights.")
     lora_rank: Int = Field(32, gt=0, description="Rank of the adapters.")
     lora_path: str | None = Field(None, description="Adapters to start from; null is fresh ones.")
+    lora_target_modules: list[str] = Field(
+        default_factory=list, description="Modules that get adapters; empty is all linear ones."
+    )
+    lora_alpha: Int | None = Field(
+        None, gt=0, description="Adapters are scaled by lora_alpha / lora_rank; null is lora_rank."
+    )
+
+
+class ReasoningModelConfig(LoraKeys, PolicyModelConfig):
+    """A language model."""
 
 
 class RolloutModelConfig(Section):

@@ -40,12 +40,6 @@ class CausalLMKeys(Section):
         description="Tokens whose logits exist at a time in the trainer; null picks by memory.",
     )
     trust_remote_code: bool = Field(False, description="Run Python code found in the folder.")
-    lora_target_modules: list[str] = Field(
-        default_factory=list, description="Modules that get adapters; empty is all linear ones."
-    )
-    lora_alpha: Int | None = Field(
-        None, gt=0, description="Adapters are scaled by lora_alpha / lora_rank; null is lora_rank."
-    )
 
 
 for _name in HF_MODEL_TYPES:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlinf.config.suggest import listed
+from rlinf.models.embodiment.adapters import add_adapters
 from rlinf.models.embodiment.base_policy import ActionRange
 from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
 from rlinf.models.embodiment.flow_vla.folder import (
@@ -147,6 +148,8 @@ def build_flow_vla(
         policy.normalizer.count.fill_(1)
     if plan.source is not None:
         load_folder(policy, folder, plan.source, deferral)
+    if cfg.is_lora:
+        add_adapters(policy.network, cfg, deferral)
     return policy
 
 

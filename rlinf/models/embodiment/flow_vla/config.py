@@ -8,12 +8,13 @@ from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Float, Int
+from rlinf.config.schema.model import LoraKeys
 from rlinf.models.embodiment.flow.config import FlowKeys
 
 Units = Annotated[Int, Field(gt=0)]
 
 
-class FlowVLAKeys(FlowKeys):
+class FlowVLAKeys(LoraKeys, FlowKeys):
     """Keys of policies with a vision-language prefix and an action expert."""
 
     num_steps: Int = Field(10, gt=0, description="Denoising steps from noise to an action.")

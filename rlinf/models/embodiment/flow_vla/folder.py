@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlinf.models.embodiment.adapters import merged_state
 from rlinf.models.embodiment.flow_vla.layouts import Layout
 from rlinf.models.embodiment.flow_vla.scaling import MEAN_STD
 from rlinf.models.embodiment.flow_vla.statistics import PREPROCESSOR
@@ -119,7 +120,7 @@ def load_folder(
 
 
 def save_folder(policy: FlowVLAPolicy, folder: Path) -> None:
-    """Write a policy into a folder in the layout of lerobot.
+    """Write a policy into a folder in the layout of lerobot, adapters merged.
 
     Args:
         policy: Its tensors must be whole, not sharded.
@@ -146,7 +147,7 @@ def save_folder(policy: FlowVLAPolicy, folder: Path) -> None:
 
 def _public(network: ExpertNetwork) -> dict[str, Tensor]:
     """Return tensors under the names of the public layout; unused ones are zero."""
-    state = network.state_dict()
+    state = merged_state(network)
     found = {network.renamed.get(name, name): tensor for name, tensor in state.items()}
     kind = network.action_in_proj.weight.dtype
     return found | {name: torch.zeros(s, dtype=kind) for name, s in network.unused.items()}

@@ -50,6 +50,7 @@ class ExpertNetwork(nn.Module):
         expert_size: W.
         vision_parts: Paths of the modules that only look at pictures.
         prefix_parts: Paths of the modules of the pretrained prefix.
+        expert_parts: Paths of the modules of the pretrained expert.
         unused: Tensors of the public layout that nothing runs, and their shapes.
         renamed: Names of tensors in files, by names here, where they differ.
         token_embedding: Name of the embedding of tokens.
@@ -64,10 +65,16 @@ class ExpertNetwork(nn.Module):
     expert_size: int
     vision_parts: tuple[str, ...]
     prefix_parts: tuple[str, ...]
+    expert_parts: tuple[str, ...] = ()
     unused: dict[str, tuple[int, ...]]
     renamed: dict[str, str]
     token_embedding: str
     sizes: Any
+    output_layer = ""
+
+    def is_base(self, name: str) -> bool:
+        """Return whether a weight is one of the two pretrained stacks or of the vision tower."""
+        return name.startswith((*self.prefix_parts, *self.expert_parts))
 
     @abstractmethod
     def encode(

@@ -110,6 +110,7 @@ class OpenPINetwork(ExpertNetwork):
     token_embedding = "paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
     vision_parts = ("paligemma_with_expert.paligemma.model.vision_tower",)
     prefix_parts = ("paligemma_with_expert.paligemma",)
+    expert_parts = ("paligemma_with_expert.gemma_expert",)
     renamed: ClassVar[dict[str, str]] = {
         token_embedding: "paligemma_with_expert.paligemma.lm_head.weight"
     }

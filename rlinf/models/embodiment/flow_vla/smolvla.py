@@ -121,6 +121,7 @@ class SmolVLANetwork(ExpertNetwork):
         "vlm_with_expert.vlm.model.connector",
     )
     prefix_parts = ("vlm_with_expert.vlm",)
+    expert_parts = ("vlm_with_expert.lm_expert",)
     renamed: ClassVar[dict[str, str]] = {}
 
     def __init__(self, sizes: SmolVLASizes) -> None:

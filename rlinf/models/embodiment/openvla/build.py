@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from rlinf.config.suggest import did_you_mean, listed
+from rlinf.models.embodiment.adapters import add_adapters
 from rlinf.models.embodiment.base_policy import ActionRange
 from rlinf.models.embodiment.openvla.bins import ActionBins
 from rlinf.models.embodiment.openvla.folder import load_folder, read_config, towers_in
@@ -17,7 +18,7 @@ from rlinf.models.embodiment.openvla.network import OpenVLANetwork
 from rlinf.models.embodiment.openvla.prompts import PromptEncoder, folder_tokenizer, word_tokenizer
 from rlinf.models.embodiment.openvla.statistics import STATISTICS_FILE, action_statistics
 from rlinf.models.embodiment.openvla.token_policy import TokenPolicy, TokenSettings
-from rlinf.models.embodiment.openvla.vision import Tower
+from rlinf.models.embodiment.openvla.vision import Tower, is_film
 from rlinf.models.settings import needed
 
 if TYPE_CHECKING:
@@ -108,7 +109,24 @@ def build_token_policy(
         policy.to(torch_dtype)
     if folder is not None:
         load_folder(policy, folder, cfg.unnorm_key, deferral)
+    _freeze(network, cfg)
+    if cfg.is_lora:
+        add_adapters(network, cfg, deferral)
     return policy
+
+
+def _freeze(network: OpenVLANetwork, cfg: DictConfig) -> None:
+    if cfg.freeze_vision_encoder:
+        if network.vision_backbone is None:
+            raise ValueError(
+                "model.freeze_vision_encoder is true, and there are no vision towers to freeze: "
+                "model.num_images_in_input is 0"
+            )
+        for name, parameter in network.vision_backbone.named_parameters():
+            if not is_film(name):
+                parameter.requires_grad_(False)
+    if cfg.freeze_language_model:
+        network.language_model.requires_grad_(False)
 
 
 def _fresh(cfg: DictConfig) -> _Plan:

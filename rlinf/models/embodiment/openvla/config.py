@@ -7,12 +7,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rlinf.config.plugins import register_schema
-from rlinf.config.schema.base import Float, Int, Section
+from rlinf.config.schema.base import Float, Int
+from rlinf.config.schema.model import LoraKeys
 
 Units = Annotated[Int, Field(gt=0)]
 
 
-class OpenVLAKeys(Section):
+class OpenVLAKeys(LoraKeys):
     """Keys of policies that act by tokens of a language model."""
 
     obs_dim: Int | None = Field(
@@ -84,6 +85,10 @@ class OpenVLAKeys(Section):
     detach_critic_input: bool = Field(
         False, description="Let the value function learn without changing what it looks at."
     )
+    freeze_vision_encoder: bool = Field(
+        False, description="Leave the vision towers as they are; layers of FiLM learn."
+    )
+    freeze_language_model: bool = Field(False, description="Leave the language model as it is.")
 
 
 class OpenVLAOFTKeys(OpenVLAKeys):

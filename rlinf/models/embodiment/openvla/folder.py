@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from rlinf.models.embodiment.adapters import merged_state
+from rlinf.models.embodiment.openvla.network import MAIN
 from rlinf.models.embodiment.openvla.statistics import (
     STATISTICS_FILE,
     of_dataset,
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from rlinf.models.embodiment.openvla.token_policy import TokenPolicy
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-MAIN = ("vision_backbone", "projector", "language_model")
-"""Parts of the network whose weights are in the safetensors files."""
 _LATEST = "--latest_checkpoint.pt"
 
 
@@ -117,7 +117,7 @@ def load_folder(
 
 
 def save_folder(policy: TokenPolicy, folder: Path, unnorm_key: str = "rlinf") -> None:
-    """Write a policy into a folder in the public layout.
+    """Write a policy into a folder in the public layout, adapters merged.
 
     Args:
         policy: Its tensors must be whole, not sharded.
@@ -129,7 +129,7 @@ def save_folder(policy: TokenPolicy, folder: Path, unnorm_key: str = "rlinf") ->
     _refuse_film(policy)
     folder.mkdir(parents=True, exist_ok=True)
     network, bins = policy.network, policy.bins
-    state = network.state_dict()
+    state = merged_state(network)
     main = {name: t.detach().contiguous() for name, t in state.items() if name.startswith(MAIN)}
     save_file(main, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     statistics: dict[str, Any] = {

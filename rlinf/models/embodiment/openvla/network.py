@@ -14,7 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlinf.models.causal_lm.load import transformers_module
-from rlinf.models.embodiment.openvla.vision import Tower, VisionBackbone
+from rlinf.models.embodiment.openvla.vision import Tower, VisionBackbone, is_film
+
+MAIN = ("vision_backbone", "projector", "language_model")
+"""Parts of the network that are pretrained: adapters are learned beside them."""
 
 
 class Prefix(NamedTuple):
@@ -73,7 +76,10 @@ class OpenVLANetwork(nn.Module):
         projector: Of patches; None without cameras.
         proprio_projector: Of the state; None without it.
         language_model: A Llama of transformers.
+        output_layer: Path of the layer whose weight gives the logits.
     """
+
+    output_layer = "language_model.lm_head"
 
     def __init__(
         self,
@@ -106,6 +112,10 @@ class OpenVLANetwork(nn.Module):
     def hidden_size(self) -> int:
         """Hidden units of the language model, H."""
         return self.language_model.config.hidden_size
+
+    def is_base(self, name: str) -> bool:
+        """Return whether a weight is pretrained; those of FiLM are not."""
+        return name.startswith(MAIN) and not is_film(name)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the embeddings of tokens, `[..., H]`."""

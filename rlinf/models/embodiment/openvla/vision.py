@@ -127,6 +127,11 @@ class Block(nn.Module):
         return x + self.ls2(self.mlp(self.norm2(x)))
 
 
+def is_film(name: str) -> bool:
+    """Return whether a weight, named as in `named_parameters`, is one of FiLM."""
+    return ".blocks." in name and name.split(".")[-2] in ("scale", "shift")
+
+
 class PatchEmbed(nn.Module):
     """Cuts a picture into patches."""
 
