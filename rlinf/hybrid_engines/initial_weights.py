@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.fsdp.checkpoint import MODEL
@@ -52,33 +53,42 @@ def load_weights(model: nn.Module, path: str) -> str:
     Args:
         model: as for `load_initial_weights`.
         path: where they are. Value and Q-functions, and networks of exploration noise, may be
-            missing there, or be too many.
+            missing there, or be too many. Adapters may be missing: they then begin afresh beside
+            the weights that are there.
 
     Returns:
-        Which of them begin afresh, in words; empty if none do.
+        Which of the heads begin afresh, in words; empty if none do.
 
     Raises:
         ValueError: there are no weights at that place, or they are those of another model.
     """
     found = tensors_at(Path(path))
     own = model.state_dict()
-    deferred = deferred_of(model)
-    fresh = [] if deferred is not None else _without_heads(model, found, own)
+    names = {name: name for name in own}
+    if not any(map(_is_adapter, found.names())):
+        plain = {name: name.replace(".base_layer.", ".") for name in own}
+        names = {name: there for name, there in plain.items() if not _is_adapter(name)}
+    fresh = _without_heads(model, found, names)
     for name in fresh:
-        del own[name]
-    _require_fitting(model, found, own, path)
-    if deferred is None:
-        model.load_state_dict({name: found.read(name) for name in own}, strict=not fresh)
-        heads = ", ".join(dict.fromkeys(name.partition(".")[0] for name in fresh))
-        return f"{path} has no {heads}: begun afresh" if fresh else ""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    for name in own.keys() - parameters:
-        own[name].copy_(found.read(name))
-    deferred.replace(found, {name: name for name in parameters})
-    return ""
+        del names[name]
+    _require_fitting(model, found, {there: own[name] for name, there in names.items()}, path)
+    deferred, parameters = deferred_of(model), set()
+    if deferred is not None:
+        named = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        parameters = named & names.keys()
+        deferred.replace(found, {name: names[name] for name in parameters})
+    with torch.no_grad():
+        for name in names.keys() - parameters:
+            own[name].copy_(found.read(names[name]))
+    heads = ", ".join(dict.fromkeys(name.partition(".")[0] for name in fresh))
+    return f"{path} has no {heads}: begun afresh" if fresh else ""
 
 
-def _without_heads(model: nn.Module, found: TensorSource, own: dict[str, Tensor]) -> list[str]:
+def _is_adapter(name: str) -> bool:
+    return ".lora_" in name
+
+
+def _without_heads(model: nn.Module, found: TensorSource, own: Iterable[str]) -> list[str]:
     """Return the weights of heads that a source has nothing of at all.
 
     What was trained without them, by behaviour cloning for instance, is still the policy that a

@@ -85,7 +85,7 @@ class DeferredWeights:
         self._program: list[_Write] = []
         self._memory: dict[int, Tensor] = {}
         self._files: dict[int, tuple[TensorSource, str]] = {}
-        self._later: tuple[TensorSource, dict[str, str]] | None = None
+        self._later: dict[str, tuple[TensorSource, str]] = {}
         self._keys: dict[str, int] = {}
 
     # -- while a model is built -----------------------------------------------------------------
@@ -122,18 +122,18 @@ class DeferredWeights:
     # -- afterwards -------------------------------------------------------------------------------
 
     def replace(self, source: TensorSource, names: Mapping[str, str]) -> None:
-        """Read all parameters from somewhere else; random numbers are drawn all the same.
+        """Read parameters from somewhere else; random numbers are drawn all the same.
 
         Args:
             source: the files.
-            names: names of tensors there, by names of parameters in the model.
+            names: names of tensors there, by names of parameters in the model; one that is tied
+                has all of its names among them, or none.
         """
-        self._later = source, dict(names)
+        self._later |= {name: (source, there) for name, there in names.items()}
 
     def sources(self) -> list[TensorSource]:
         """Return what parameters are read from."""
-        found = [source for source, _ in self._files.values()]
-        found += [self._later[0]] if self._later is not None else []
+        found = [source for source, _ in (*self._files.values(), *self._later.values())]
         return list({id(source): source for source in found}.values())
 
     def parts(self, rows: RowsOf) -> Iterator[tuple[str, Tensor]]:
@@ -150,17 +150,17 @@ class DeferredWeights:
         for name, key in self._keys.items():
             first.setdefault(key, name)
         for key, (source, there) in self._files.items():
-            if self._later is None and key in first:
+            if key in first and first[key] not in self._later:
                 name = first[key]
                 yield name, source.read(there, rows(name))
-        wanted = first.keys() - self._files.keys() if self._later is None else set()
-        for key, tensor in self._replay(wanted):
+        drawn = {key for key, name in first.items() if name not in self._later}
+        for key, tensor in self._replay(drawn - self._files.keys()):
             name = first[key]
             yield name, cut(tensor, rows(name))
-        if self._later is not None:
-            source, names = self._later
-            for name in first.values():
-                yield name, source.read(names[name], rows(name))
+        for name in first.values():
+            if name in self._later:
+                source, there = self._later[name]
+                yield name, source.read(there, rows(name))
 
     def _replay(self, wanted: set[int]) -> Iterator[tuple[int, Tensor]]:
         """Do what was written down; yield the memory of each parameter when it is complete."""

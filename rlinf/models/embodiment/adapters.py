@@ -1,8 +1,9 @@
 """Low-rank adapters of policies that have a pretrained network.
 
-The pretrained base is frozen, and its linear layers get adapters. What a policy has besides, such as
-projections of states and actions, a value function or learned noise, is trained in full. Rollouts
-act with base and adapters side by side, as the learner computes; folders are written merged.
+The pretrained base is frozen, and its linear layers get adapters. What a policy has besides, such
+as projections of states and actions, a value function or learned noise, is trained in full.
+Rollouts act with base and adapters side by side, as the learner computes; folders are written
+merged.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _layers(network: nn.Module, wanted: Sequence[str]) -> list[str]:
     ]
     if not found:
         raise ValueError(
-            "model.is_lora is true, and all layers that could have adapters are frozen"
+            "model.is_lora is true, and all layers that could have adapters are frozen: set "
+            "is_lora to false, or freeze fewer parts"
         )
     for end in wanted:
         if not any(_ends(name, end) for name in found):
