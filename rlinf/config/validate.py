@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from pydantic import BaseModel, ValidationError
 
 from rlinf.config import (  # noqa: F401 (they register)
+    checks_adapters,
     checks_dagger,
     checks_embodied,
     checks_engines,

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlinf.hybrid_engines.fsdp.checkpoint import read_model
 from rlinf.models.export import PolicyExport, write_export
+from rlinf.models.export.folder import VLA_FOLDERS
 from rlinf.utils.checkpoint import Checkpoint, CheckpointError, load_tree
 from rlinf.utils.env_spec import EnvSpec, task_title
 
@@ -59,10 +60,17 @@ def _policy_of(checkpoint: Checkpoint) -> PolicyExport:
     }
     return PolicyExport(
         tensors=read_model(actor / "tensors"),
-        settings=config["actor"]["model"] | {"model_path": None},
+        settings=_settings(config["actor"]["model"]),
         env_spec=EnvSpec(**load_tree(actor / "env_spec")),
         facts=facts,
     )
+
+
+def _settings(section: dict[str, Any]) -> dict[str, Any]:
+    """Return the model section that builds the policy again, before it gets its weights."""
+    # Of vision-language-action policies, sizes and tokenizer are in the folder they began with.
+    keeps = section["model_type"].lower() in VLA_FOLDERS
+    return section if keeps else section | {"model_path": None}
 
 
 def _env_name(config: dict[str, Any]) -> str:

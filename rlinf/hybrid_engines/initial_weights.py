@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.fsdp.checkpoint import MODEL
@@ -72,14 +71,14 @@ def load_weights(model: nn.Module, path: str) -> str:
     for name in fresh:
         del names[name]
     _require_fitting(model, found, {there: own[name] for name, there in names.items()}, path)
-    deferred, parameters = deferred_of(model), set()
+    deferred = deferred_of(model)
     if deferred is not None:
         named = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-        parameters = named & names.keys()
-        deferred.replace(found, {name: names[name] for name in parameters})
-    with torch.no_grad():
-        for name in names.keys() - parameters:
-            own[name].copy_(found.read(names[name]))
+        later = {name: there for name, there in names.items() if name in named}
+        deferred.replace(found, later)
+        names = {name: there for name, there in names.items() if name not in later}
+    given = {name: found.read(there) for name, there in names.items()}
+    model.load_state_dict(given, strict=False)
     heads = ", ".join(dict.fromkeys(name.partition(".")[0] for name in fresh))
     return f"{path} has no {heads}: begun afresh" if fresh else ""
 

@@ -33,9 +33,12 @@ class EmbodiedFSDPActor(Actor):
         """Build the policy and its learner."""
         self._env_spec = env_spec
         torch.manual_seed(self.seed)
-        policy = get_model(self.cfg.actor.model, env_spec, torch.float32)
+        kind = learner_of(self.cfg)
+        policy = get_model(
+            self.cfg.actor.model, env_spec, torch.float32, deferred=kind.defers_weights
+        )
         self._load_initial_weights(policy)
-        learner = learner_of(self.cfg)(self.cfg, policy, self._place(total_steps))
+        learner = kind(self.cfg, policy, self._place(total_steps))
         self._adopt(learner, {"rollout": WeightSender(self, self.cfg, acting_group(self.cfg))})
 
     @Worker.timer("sync_weights")

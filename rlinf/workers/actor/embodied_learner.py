@@ -36,12 +36,15 @@ class EmbodiedLearner(RolloutLearner):
 
     Args:
         cfg: the configuration.
-        model: the policy, on the CPU and equal on each rank, its weights in float32.
+        model: the policy, on the CPU and equal on each rank, its weights in float32; or built
+            without weights.
         place: where it runs.
 
     Attributes:
         credit: what turns rewards into advantages.
     """
+
+    defers_weights = True
 
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         super().__init__(cfg, place)

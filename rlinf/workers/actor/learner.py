@@ -61,6 +61,7 @@ class Learner(ABC):
 
     Attributes:
         offline: learns from datasets, without rollouts.
+        defers_weights: takes a policy that was built without weights, for its engine to fill.
         version: of the weights: updates made so far.
         engines: models and their optimisers, by name; `actor` is the policy.
         loops: what makes their optimiser steps, by name.
@@ -68,6 +69,7 @@ class Learner(ABC):
     """
 
     offline: ClassVar[bool] = False
+    defers_weights: ClassVar[bool] = False
 
     def __init__(self, cfg: Any, place: LearnerPlace) -> None:
         self.cfg, self.place = cfg, place

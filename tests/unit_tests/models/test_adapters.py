@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes
+from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.models.deferred import assign_parameters, take_deferred
 from rlinf.models.embodiment.adapters import merged_state
 from rlinf.models.embodiment.flow_vla.folder import save_folder as save_flow
@@ -266,3 +267,29 @@ def test_gradients_are_the_same_through_recomputation(kind, folder):
     assert grads[0] and grads[0].keys() == grads[1].keys()
     for name, gradient in grads[0].items():
         torch.testing.assert_close(gradient, grads[1][name])
+
+
+def test_adapters_begin_beside_the_weights_of_a_run_without_them(kind, tmp_path):
+    trained, other = base(kind, seed=1), base(kind, seed=2, add_value_head=True, **LORA)
+    file = tmp_path / "weights.safetensors"
+    save_file({n: t.contiguous() for n, t in trained.state_dict().items()}, file)
+    assert load_weights(other, str(file)).endswith("has no value_head: begun afresh")
+    assert torch.equal(act(trained)[0], act(other)[0])
+
+
+def test_weights_of_a_run_go_to_a_policy_without_weights(kind, tmp_path):
+    own = tokens.section(kind) if kind in TOKENS else flow.section(kind)
+    torch.manual_seed(1)
+    trained = get_model(own, tokens.SPEC)
+    file = tmp_path / "weights.safetensors"
+    save_file({n: t.contiguous() for n, t in trained.state_dict().items()}, file)
+    found = []
+    for deferred in (False, True):
+        torch.manual_seed(2)
+        keys = {"add_value_head": True, **LORA}
+        policy = get_model(own | keys, tokens.SPEC, deferred=deferred)
+        note = load_weights(policy, str(file))
+        assert note.endswith("has no value_head: begun afresh")
+        found.append(filled(policy) if deferred else policy)
+    one, two = (policy.state_dict() for policy in found)
+    assert one.keys() == two.keys() and all(torch.equal(one[n], two[n]) for n in one)
