@@ -20,12 +20,12 @@ def check(runner=None, **keys):
     [("lora_path", "adapters"), ("lora_alpha", 16), ("lora_target_modules", ["q_proj"])],
 )
 def test_keys_of_adapters_need_adapters(key, value):
-    with pytest.raises(ValueError, match=rf"actor.model.{key} = .*is_lora is false"):
+    with pytest.raises(ValueError, match=rf"(?s)actor.model.{key} = .*is_lora is false"):
         check(**{key: value})
 
 
 def test_a_random_base_is_not_frozen():
-    with pytest.raises(ValueError, match=r"actor.model.is_lora = true.*runner.ckpt_path"):
+    with pytest.raises(ValueError, match=r"(?s)actor.model.is_lora = true.*runner.ckpt_path"):
         check(is_lora=True)
     cfg = check(runner=BEGINS["runner"], is_lora=True, lora_rank=8)
     assert cfg.actor.model.lora_rank == 8
