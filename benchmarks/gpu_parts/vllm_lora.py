@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu_parts.settings import Row, Settings
 from benchmarks.gpu_parts.vllm import Checks, requests
-from rlinf.models.causal_lm.lora import adapter_tensors
+from rlinf.models.lora import adapter_tensors
 
 RANK = 16
 

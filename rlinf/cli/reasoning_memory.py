@@ -336,8 +336,8 @@ def _model(section: Any, *, plain: bool = False, value_head: bool = False) -> nn
         value_head: with a value head in any case.
     """
     from rlinf.models.causal_lm.load import shape_of_causal_lm
-    from rlinf.models.causal_lm.lora import shape_with_adapters
     from rlinf.models.causal_lm.model import CausalLM
+    from rlinf.models.lora import shape_with_adapters
 
     try:
         lm = shape_of_causal_lm(section)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf.models.causal_lm.load import shape_of_causal_lm
-from rlinf.models.causal_lm.lora import adapter_tensors, lora_config, shape_with_adapters
+from rlinf.models.lora import adapter_tensors, lora_config, shape_with_adapters
 
 
 def keeps_adapters(cfg: Any) -> bool:

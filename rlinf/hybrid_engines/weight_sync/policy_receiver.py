@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
-from rlinf.models.causal_lm.lora import AdapterStore, merged_tensors
+from rlinf.models.lora import AdapterStore, merged_tensors
 
 
 class PolicyReceiver:

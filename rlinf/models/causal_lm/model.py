@@ -14,7 +14,9 @@ from rlinf.models.causal_lm import attention
 from rlinf.models.causal_lm.layout import ModelInput, Sequences, layout_on, model_input
 from rlinf.models.causal_lm.load import check_logits, load_causal_lm
 from rlinf.models.causal_lm.logprobs import token_logprobs
-from rlinf.models.causal_lm.lora import (
+from rlinf.models.causal_lm.quick_norm import quicken_norms
+from rlinf.models.deferred import DeferredWeights
+from rlinf.models.lora import (
     Whole,
     adapter_shards,
     adapter_tensors,
@@ -22,8 +24,6 @@ from rlinf.models.causal_lm.lora import (
     merged_shards,
     merged_tensors,
 )
-from rlinf.models.causal_lm.quick_norm import quicken_norms
-from rlinf.models.deferred import DeferredWeights
 from rlinf.utils.shards import Shards
 
 

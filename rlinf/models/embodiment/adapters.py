@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor, nn
 
 from rlinf.config.suggest import listed
-from rlinf.models.causal_lm.lora import lora_config, merged_tensors
 from rlinf.models.fill import fill
+from rlinf.models.lora import lora_config, merged_tensors
 from rlinf.models.tensor_files import SafetensorsFiles
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rlinf.hybrid_engines.fsdp.memory import saved_bytes
 from rlinf.hybrid_engines.generation import EngineSettings, build_engine
 from rlinf.models.causal_lm.layout import Sequences
 from rlinf.models.causal_lm.load import load_causal_lm
-from rlinf.models.causal_lm.lora import AdapterStore
+from rlinf.models.lora import AdapterStore
 from rlinf.models.settings import complete
 from tests.unit_tests.workers.actor.reasoning import (
     CRITIC,

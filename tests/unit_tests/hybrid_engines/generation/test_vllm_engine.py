@@ -17,7 +17,7 @@ from rlinf.hybrid_engines.generation import (
 )
 from rlinf.hybrid_engines.generation.vllm_engine import check_version
 from rlinf.hybrid_engines.weight_sync.receiver import WeightMismatch
-from rlinf.models.causal_lm.lora import adapter_tensors
+from rlinf.models.lora import adapter_tensors
 from tests.unit_tests.hybrid_engines.generation.tiny import EOS, logprobs, tiny
 
 ALPHABET = list(string.ascii_letters)[:46]

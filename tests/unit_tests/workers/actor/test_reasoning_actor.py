@@ -10,7 +10,7 @@ import torch
 from rlinf.hybrid_engines.weight_sync import packing, sender
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
 from rlinf.models import get_model
-from rlinf.models.causal_lm.lora import AdapterStore
+from rlinf.models.lora import AdapterStore
 from rlinf.scheduler import Channel, FlexiblePlacementStrategy, Worker, wait_all
 from rlinf.workers.actor.reasoning_actor import ReasoningActor
 from tests.unit_tests.workers.actor.reasoning import (

@@ -9,7 +9,7 @@ import torch
 
 from rlinf.algorithms.agreement import Tolerance
 from rlinf.data.token_batch import TokenBatch
-from rlinf.models.causal_lm.lora import merged_tensors
+from rlinf.models.lora import merged_tensors
 from rlinf.workers.agreement import Evidence, checksums_of
 from rlinf.workers.reasoning_agreement import SeenResponses, TooFarApart, received_responses
 from tests.unit_tests.workers.actor.reasoning import (

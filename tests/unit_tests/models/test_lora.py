@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlinf.models.causal_lm.lora import AdapterStore
+from rlinf.models.lora import AdapterStore
 from tests.unit_tests.models.causal_lm.small import ask, examples, gradients, make
 
 LORA = {"is_lora": True, "lora_rank": 4, "lora_alpha": 12}
