@@ -17,7 +17,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOG   := $(VENV)/install.log
 
-.PHONY: help train train-reasoning test lint format docs clean setup FORCE
+.PHONY: help train train-reasoning train-vla test lint format docs clean setup FORCE
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ train: setup ## Set up if needed, then run the default job
 
 train-reasoning: setup ## Set up if needed, then let a small language model learn to add
 	@$(BIN)/rlinf train arithmetic_grpo $(ARGS)
+
+train-vla: setup ## Set up if needed, then train a policy that reads, on demonstrations and by reward
+	@$(BIN)/python examples/embodiment/train_vla.py $(ARGS)
 
 # One thread per process, which does not spin while it waits: cores are fewer than processes. And no
 # process gives way to others: Ray's workers would, and then hardly run beside tests that compute.

@@ -109,10 +109,11 @@ class Evaluator:
     # -- videos ---------------------------------------------------------------------------------
 
     def _record(self, evaluation: Evaluation) -> None:
-        """Play some episodes again and draw them: the first ones, and the first that failed."""
+        """Play some episodes again and draw them: first or chosen ones, and the first failures."""
         video = self._cfg.env.eval.video_cfg
         by_number = {record.id: record for record in evaluation.records}
-        chosen = list(by_number)[: video.max_videos]
+        wanted = list(by_number)[: video.max_videos] if video.episodes is None else video.episodes
+        chosen = [number for number in wanted if number in by_number]
         chosen += [n for n in evaluation.failures()[: video.max_failures] if n not in chosen]
         own = video.video_base_dir
         folder = self._folder / "videos" if own is None else Path(own).expanduser().resolve()
@@ -145,7 +146,10 @@ def _video_note(shown: Any, by_number: dict[int, EpisodeRecord]) -> str:
     if shown.reason:
         return f"no video: {shown.reason}"
     if not shown.videos:
-        return "no video: video_cfg.max_videos and max_failures choose no episode"
+        return (
+            "no video: video_cfg.max_videos, episodes and max_failures choose no episode that was "
+            "played"
+        )
     changed = [r.id for r in shown.records if r.outcome() != by_number[r.id].outcome()]
     if changed:
         # Whoever looks at them must know.

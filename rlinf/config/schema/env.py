@@ -21,6 +21,9 @@ class VideoConfig(Section):
     fps: Int = Field(30, gt=0, description="Frames per second of the video.")
     info_on_video: bool = Field(True, description="Write step, reward and success on the frames.")
     max_videos: Int = Field(1, ge=0, description="Episodes to record, from the first one on.")
+    episodes: list[Int] | None = Field(
+        None, description="Numbers of the episodes to record instead of the first ones, from 0."
+    )
     max_failures: Int = Field(
         1, ge=0, description="Episodes that failed to record, besides; the first that did."
     )

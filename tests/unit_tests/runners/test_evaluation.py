@@ -109,6 +109,14 @@ def test_the_first_episodes_and_the_first_failures_are_drawn(tmp_path):
     assert {e["id"]: e["video"] for e in content["episodes"] if e["video"]} == videos
 
 
+def test_chosen_episodes_are_drawn(tmp_path):
+    evaluator, _ = make(tmp_path, video={"episodes": [5, 99, 2], "max_failures": 0})
+    found = evaluator.final(1, lambda: None)
+    assert [record.id for record in found.records if record.video] == [2, 5]
+    fifth = (tmp_path / "videos" / "episode_0005.mp4").read_bytes()
+    assert (tmp_path / "policy.mp4").read_bytes() == fifth
+
+
 def test_videos_can_go_elsewhere(tmp_path):
     own = {"video_base_dir": str(tmp_path / "films"), "max_videos": 1, "max_failures": 0}
     evaluator, _ = make(tmp_path / "run", video=own)
