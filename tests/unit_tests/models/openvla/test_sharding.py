@@ -18,8 +18,10 @@ def mesh():
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-5), (torch.bfloat16, 0.5)])
 @pytest.mark.parametrize("kind", ["openvla_oft", "openvla"])
-def test_a_sharded_policy_recomputes_the_same(mesh, kind, dtype, tolerance):
-    policy = make(kind, vision_towers=TOWERS, num_images_in_input=2, add_value_head=True)
+@pytest.mark.parametrize("is_lora", [False, True])
+def test_a_sharded_policy_recomputes_the_same(mesh, kind, dtype, tolerance, is_lora):
+    keys = {"num_images_in_input": 2, "add_value_head": True, "is_lora": is_lora}
+    policy = make(kind, vision_towers=TOWERS, **keys)
     obs = observe(cameras=2)
     result = policy.predict_action_batch(obs)[1]
     policy.enable_gradient_checkpointing()
