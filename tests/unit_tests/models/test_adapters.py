@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch.distributed.fsdp import fully_shard
 
+from rlinf.hybrid_engines.fsdp.fill import fill
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes
 from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.models.deferred import assign_parameters, take_deferred
@@ -12,6 +15,7 @@ from rlinf.models.embodiment.flow_vla.folder import save_folder as save_flow
 from rlinf.models.embodiment.openvla.folder import save_folder as save_tokens
 from rlinf.models.export import PolicyExport, write_export
 from rlinf.models.registry import get_model
+from rlinf.utils.shards import cut, own_part, own_rows
 from tests.unit_tests.models.flow_vla import policies as flow
 from tests.unit_tests.models.openvla import policies as tokens
 
@@ -286,3 +290,32 @@ def test_adapters_begin_beside_the_weights_of_a_run_without_them(kind, tmp_path)
     assert torch.equal(act(trained)[0], act(found[0])[0])
     one, two = (policy.state_dict() for policy in found)
     assert one.keys() == two.keys() and all(torch.equal(one[n], two[n]) for n in one)
+
+
+@pytest.fixture
+def second_of_two():
+    """Be the second of two ranks; the first is not there, and nobody may ask it anything."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["openvla_oft", "pi05"])
+def test_a_rank_reads_its_own_rows(kind, folder, second_of_two):
+    keys = {"add_value_head": True, **LORA}
+    torch.manual_seed(5)
+    whole = from_folder(kind, folder, **keys).state_dict()
+    torch.manual_seed(5)
+    policy = from_folder(kind, folder, deferred=True, **keys)
+    weights = take_deferred(policy)
+    for module in reversed(list(policy.modules())):
+        if type(module).__name__ in policy._no_split_modules:
+            fully_shard(module)
+    fully_shard(policy)
+    fill(policy, weights.parts, torch.device("cpu"))
+    for name, parameter in policy.named_parameters():
+        part = cut(whole[name], own_rows(parameter))
+        assert len(part) <= (len(whole[name]) + 1) // 2
+        assert torch.equal(own_part(parameter), part), name
