@@ -1,4 +1,4 @@
-"""Instructions as token ids, padded on the right."""
+"""Instructions as token ids, padded to one length."""
 
 from __future__ import annotations
 
@@ -41,16 +41,25 @@ class Prompts:
     Args:
         tokenizer: Of words, or of a folder.
         style: How a prompt is written.
-        length: Token ids of a prompt, L; shorter ones are padded on the right.
+        length: Token ids of a prompt, L; shorter ones are padded.
         begins: Prompts begin with the tokenizer's first token of all.
+        left: Padding stands on the left; else on the right.
 
     Attributes:
         tokenizer: The tokenizer.
         pad: Id of padding.
     """
 
-    def __init__(self, tokenizer: Any, style: Style, length: int, begins: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        style: Style,
+        length: int,
+        begins: bool = False,
+        left: bool = False,
+    ) -> None:
         self.tokenizer, self._style, self._length = tokenizer, style, length
+        self._left = left
         pad = tokenizer.pad_token_id
         self.pad = tokenizer.eos_token_id if pad is None else pad
         self._first = [tokenizer.bos_token_id] if begins else []
@@ -94,7 +103,8 @@ class Prompts:
                 f"the prompt {prompt!r} has {len(ids)} tokens; it must have 1 to "
                 f"{self._length}: raise model.max_prompt_length"
             )
-        return ids + [self.pad] * (self._length - len(ids))
+        padding = [self.pad] * (self._length - len(ids))
+        return padding + ids if self._left else ids + padding
 
 
 def state_bins(states: Tensor) -> Tensor:
