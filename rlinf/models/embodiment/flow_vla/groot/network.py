@@ -164,8 +164,7 @@ class GrootNetwork(ExpertNetwork):
 
     def velocity(self, prefix: Features, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
         """See `ExpertNetwork.velocity`, and the module for how time is turned round."""
-        bucket = ((1.0 - time) * BUCKETS + _ROUNDING).long()
-        hidden = self.action_head.denoise(prefix, x, bucket)
+        hidden = self.action_head.denoise(prefix, x, bucket_of(time))
         return -self.action_head.action_decoder(hidden), hidden
 
     def _look(self, picture: Tensor) -> Tensor:
@@ -174,6 +173,11 @@ class GrootNetwork(ExpertNetwork):
         tower = eagle["vision_model"]["vision_model"]
         patches = tower(picture.to(tower.post_layernorm.weight.dtype)).last_hidden_state
         return eagle["mlp1"][0](patches)
+
+
+def bucket_of(time: Tensor) -> Tensor:
+    """Return GR00T's times, from 0 (noise) to 1000 (action), of times from 1 to 0; int64."""
+    return ((1.0 - time) * BUCKETS + _ROUNDING).long()
 
 
 def _pooling(width: int, inner: int) -> dict[str, tuple[int, ...]]:
