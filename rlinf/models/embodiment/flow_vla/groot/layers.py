@@ -30,7 +30,8 @@ class EmbodimentLinear(nn.Module):
         super().__init__()
         self.W = nn.Parameter(torch.empty(count, inputs, outputs))
         self.b = nn.Parameter(torch.zeros(count, outputs))
-        nn.init.normal_(self.W, std=0.02)
+        # Signals keep their size at any width; 0.02, as in Isaac-GR00T, suits large ones alone.
+        nn.init.normal_(self.W, std=inputs**-0.5)
         self._own = own
 
     def forward(self, x: Tensor) -> Tensor:
