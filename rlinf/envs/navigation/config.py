@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
 from rlinf.envs.config import VectorEnvKeys
-from rlinf.envs.navigation.pictures import COLOURS, SHAPES
+from rlinf.envs.navigation.landmarks import COLOURS, SHAPES
 
 
 class NavigationKeys(VectorEnvKeys):

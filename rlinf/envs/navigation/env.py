@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from rlinf.envs.action_utils import ActionSpec
-from rlinf.envs.navigation.pictures import COLOURS, SHAPES, TILE, landmark_names
+from rlinf.envs.navigation.landmarks import COLOURS, SHAPES, landmark_names
+from rlinf.envs.navigation.pictures import TILE
 from rlinf.envs.navigation.world import Move, World
 from rlinf.envs.options import option
 from rlinf.envs.slots import SlotObs, SlotVectorEnv

@@ -6,24 +6,14 @@ from functools import cache
 
 import numpy as np
 
-COLOURS = {
-    "red": (220, 50, 47),
-    "green": (60, 180, 75),
-    "blue": (50, 100, 230),
-    "yellow": (240, 200, 40),
-}
-SHAPES = ("ball", "box", "cone", "cross")
+from rlinf.envs.navigation.landmarks import COLOURS, SHAPES
+
 TILE = 8
 """Height and width of a cell (pixels)."""
 
 FLOOR, WALL, AGENT, FIRST_LANDMARK = 0, 1, 2, 3
 """Contents of cells; landmark `i` is `FIRST_LANDMARK + i`, and nobody stands where the agent is."""
 _FLOOR_COLOUR, _WALL_COLOUR, _AGENT_COLOUR = (30, 30, 34), (128, 128, 128), (250, 250, 250)
-
-
-def landmark_names() -> list[str]:
-    """Return the landmarks, by colour and shape, in the order of their numbers."""
-    return [f"{colour} {shape}" for colour in COLOURS for shape in SHAPES]
 
 
 @cache

@@ -6,14 +6,12 @@ import pytest
 from rlinf.config import ConfigError, validate_cfg
 from rlinf.envs import get_env_cls
 from rlinf.envs.checker import check_env
+from rlinf.envs.navigation.landmarks import COLOURS, SHAPES, landmark_names
 from rlinf.envs.navigation.pictures import (
-    COLOURS,
     FIRST_LANDMARK,
     FLOOR,
-    SHAPES,
     TILE,
     WALL,
-    landmark_names,
     tiles,
 )
 from rlinf.envs.navigation.world import Move, World
