@@ -174,7 +174,10 @@ SLOW_ROLLOUTS = 3
 
 
 class StuckUntilCut:
-    """On rank 1, gets on in the middle of a rollout only when it is asked to hand it over."""
+    """On rank 1, plays half of a rollout and then waits until it is asked to hand it over.
+
+    It may be asked before, as the other rank does not wait for it, and heeds that in the middle.
+    """
 
     _asked = 0, 0
 
@@ -182,7 +185,9 @@ class StuckUntilCut:
         number, chunk = self._asked
         chunk = chunk + 1 if number == self._rollout_number else 1
         self._asked = self._rollout_number, chunk
-        if self._rank == 1 and self._rollout_number <= SLOW_ROLLOUTS and chunk == CHUNKS // 2:
+        if self._rank == 1 and self._rollout_number <= SLOW_ROLLOUTS:
+            if chunk < CHUNKS // 2:
+                return False
             wait_for(super()._is_cut)
         return super()._is_cut()
 
