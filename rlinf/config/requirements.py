@@ -43,7 +43,7 @@ class Need:
 _ENV, _VIDEO, _MODEL = "env.*.env_type", "env.*.video_cfg.save_video", "*.model.model_type"
 _LOGGER, _ENGINE = "runner.logger.logger_backends", "rollout.rollout_backend"
 _LANGUAGE_MODELS = ("qwen2.5", "qwen3", "llama", "hf_causal_lm")
-_VLA_POLICIES = ("openvla", "openvla_oft", "smolvla", "openpi")
+_VLA_POLICIES = ("openvla", "openvla_oft", "smolvla", "openpi", "gr00t")
 
 _needs = [
     Need(_ENV, ("metaworld",), ("gymnasium", "metaworld", "mujoco"), "embodied"),

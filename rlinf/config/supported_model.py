@@ -67,6 +67,7 @@ for _name, _category in (
     ("openvla_oft", "embodied"),
     ("smolvla", "embodied"),
     ("openpi", "embodied"),
+    ("gr00t", "embodied"),
     ("mlp_reward_model", "reward"),
     ("cnn_reward_model", "reward"),
     ("qwen2.5", "reasoning"),

@@ -30,6 +30,7 @@ _lazy: dict[str, str] = {
     "openvla_oft": "rlinf.models.embodiment.openvla.openvla_oft:build_openvla_oft",
     "smolvla": "rlinf.models.embodiment.flow_vla.build:build_smolvla",
     "openpi": "rlinf.models.embodiment.flow_vla.build:build_openpi",
+    "gr00t": "rlinf.models.embodiment.flow_vla.groot.build:build_groot",
     "mlp_reward_model": "rlinf.models.embodiment.reward_model.networks:build_mlp_reward_model",
     "cnn_reward_model": "rlinf.models.embodiment.reward_model.networks:build_cnn_reward_model",
     **dict.fromkeys(

@@ -17,7 +17,7 @@ MODULES = {
         "rlinf.models.embodiment.cma.config": ("cma",),
         "rlinf.models.embodiment.cnn_policy.config": ("cnn_policy",),
         "rlinf.models.embodiment.flow_policy.config": ("flow_policy",),
-        "rlinf.models.embodiment.flow_vla.config": ("smolvla", "openpi"),
+        "rlinf.models.embodiment.flow_vla.config": ("smolvla", "openpi", "gr00t"),
         "rlinf.models.embodiment.mlp_policy.config": ("mlp_policy",),
         "rlinf.models.embodiment.openvla.config": ("openvla", "openvla_oft"),
         "rlinf.models.embodiment.reward_model.config": ("mlp_reward_model", "cnn_reward_model"),

@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 VLA_FOLDERS = {
     **dict.fromkeys(("openvla", "openvla_oft"), "rlinf.models.embodiment.openvla.folder"),
     **dict.fromkeys(("smolvla", "openpi"), "rlinf.models.embodiment.flow_vla.folder"),
+    "gr00t": "rlinf.models.embodiment.flow_vla.groot.folder",
 }
 """Modules whose `save_folder` writes the public layout, by model type."""
 NETWORK, MODELING = "rlinf_policy.py", "modeling_rlinf_policy.py"

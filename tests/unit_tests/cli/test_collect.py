@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rlinf.cli import main
+from rlinf.config import env_plugins
 from rlinf.data.lerobot import LeRobotDataset, episodes
 from rlinf.envs import get_env_cls
 from rlinf.models import get_model
@@ -93,6 +94,7 @@ def test_an_expert_of_an_extension(embodied, tmp_path, monkeypatch) -> None:
     from rlinf.envs import experts
 
     monkeypatch.setattr(experts._experts, "_targets", dict(experts._experts._targets))
+    monkeypatch.setitem(env_plugins._names, "expert", set(env_plugins._names["expert"]))
     further = ("runner.ext_modules=[my_expert]", "collect.save_dir=demos", "collect.episodes=2")
     assert collect(embodied, *further) == 0
     assert [len(v["action"]) for v in values("demos")] == [64, 64]

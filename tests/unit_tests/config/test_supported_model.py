@@ -17,6 +17,7 @@ def test_the_built_in_types():
         "openvla_oft",
         "smolvla",
         "openpi",
+        "gr00t",
         "mlp_reward_model",
         "cnn_reward_model",
         "qwen2.5",
@@ -33,6 +34,7 @@ def test_the_built_in_types():
         "openvla_oft",
         "smolvla",
         "openpi",
+        "gr00t",
     ]
     assert SupportedModel.names("embodied") == policies
     assert SupportedModel.names("reward") == ["mlp_reward_model", "cnn_reward_model"]

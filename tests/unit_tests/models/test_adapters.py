@@ -21,7 +21,7 @@ from tests.unit_tests.models.openvla import policies as tokens
 
 LORA = {"is_lora": True, "lora_rank": 4, "lora_alpha": 8}
 TOKENS = ("openvla", "openvla_oft")
-KINDS = (*TOKENS, "smolvla", "pi0", "pi05")
+KINDS = (*TOKENS, "smolvla", "pi0", "gr00t", "pi05")
 CAMERAS = {"num_images_in_input": 2}
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from rlinf.models.deferred import DeferredWeights
+    from rlinf.models.embodiment.flow_vla.network import ExpertNetwork
     from rlinf.models.tensor_files import TensorSource
     from rlinf.utils.env_spec import EnvSpec
 
@@ -42,7 +43,7 @@ _SHORT_PROMPT, _LONG_PROMPT = 48, 200
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """What a policy is made of.
 
     Attributes:
@@ -108,16 +109,61 @@ def build_flow_vla(
     Raises:
         ValueError: Something is missing, or does not fit.
     """
+    refuse_choices(cfg, env_spec)
+    folder = None if cfg.model_path is None else Path(cfg.model_path).expanduser()
+    if folder is None:
+        plan = fresh_plan(cfg, layout, fresh_tokenizer(cfg, PI05_WORDS if reads_state else ()))
+    else:
+        plan = _of_folder(cfg, layout, folder)
+    length = cfg.max_prompt_length or (_LONG_PROMPT if reads_state else _SHORT_PROMPT)
+    prompts = Prompts(plan.tokenizer, layout.style, length, layout.begins)
+    network = layout.network(plan.sizes)
+    policy = assemble(cfg, layout, plan, network, prompts, torch_dtype, env_spec, reads_state)
+    if plan.source is not None:
+        load_folder(policy, folder, plan.source, deferral)
+    if cfg.is_lora:
+        add_adapters(policy.network, cfg, deferral)
+    return policy
+
+
+def refuse_choices(cfg: DictConfig, env_spec: EnvSpec | None) -> None:
+    """See to it that actions are numbers.
+
+    Raises:
+        ValueError: They are choices.
+    """
     if cfg.action_choices is not None or getattr(env_spec, "action_choices", None) is not None:
         raise ValueError(
             f"{cfg.model_type} denoises real numbers, and the actions of the env are choices: use "
             "mlp_policy or cnn_policy"
         )
-    folder = None if cfg.model_path is None else Path(cfg.model_path).expanduser()
-    own_words = PI05_WORDS if reads_state else ()
-    plan = _fresh(cfg, layout, own_words) if folder is None else _of_folder(cfg, layout, folder)
-    length = cfg.max_prompt_length or (_LONG_PROMPT if reads_state else _SHORT_PROMPT)
-    prompts = Prompts(plan.tokenizer, layout.style, length, layout.begins)
+
+
+def assemble(
+    cfg: DictConfig,
+    layout: Layout,
+    plan: Plan,
+    network: ExpertNetwork,
+    prompts: Prompts,
+    torch_dtype: torch.dtype,
+    env_spec: EnvSpec | None,
+    reads_state: bool = False,
+) -> FlowVLAPolicy:
+    """Put a policy together; its network keeps the weights that it has.
+
+    Args:
+        cfg: The model section, with sizes filled in.
+        layout: Which model it is.
+        plan: What it is made of.
+        network: Of the plan's sizes.
+        prompts: Made with the plan's tokenizer.
+        torch_dtype: Number format of the weights.
+        env_spec: Says the range of actions.
+        reads_state: The prompt holds the state.
+
+    Raises:
+        ValueError: Something is missing, or does not fit.
+    """
     obs_dim = needed(cfg, "obs_dim")
     # A word that is not known is told now, and not in the first rollout.
     texts = getattr(env_spec, "instructions", ())
@@ -129,7 +175,7 @@ def build_flow_vla(
     low, high = (getattr(env_spec, name, None) for name in ("action_low", "action_high"))
     policy = FlowVLAPolicy(
         layout,
-        layout.network(plan.sizes),
+        network,
         ActionScale(_action_map(cfg, plan, low, high)),
         prompts,
         obs_dim,
@@ -146,35 +192,56 @@ def build_flow_vla(
         policy.normalizer.scale.copy_(1.0 / spread)
         # They were counted already: what is learned from next does not change them.
         policy.normalizer.count.fill_(1)
-    if plan.source is not None:
-        load_folder(policy, folder, plan.source, deferral)
-    if cfg.is_lora:
-        add_adapters(policy.network, cfg, deferral)
     return policy
 
 
-def _fresh(cfg: DictConfig, layout: Layout, own_words: Sequence[str]) -> _Plan:
+def fresh_tokenizer(cfg: DictConfig, own_words: Sequence[str] = ()) -> Any:
+    """Return the tokenizer of a fresh model.
+
+    Args:
+        cfg: The model section.
+        own_words: Words of the prompt besides those of the instruction.
+    """
+    if cfg.tokenizer_path is not None:
+        return folder_tokenizer(cfg.tokenizer_path)
+    return word_tokenizer(list(dict.fromkeys([*cfg.words, *own_words])) if cfg.words else [])
+
+
+def fresh_plan(cfg: DictConfig, layout: Layout, tokenizer: Any) -> Plan:
+    """Return what a fresh model is made of.
+
+    Args:
+        cfg: The model section.
+        layout: Which model it is.
+        tokenizer: Its tokenizer.
+
+    Raises:
+        ValueError: Sizes are missing, or there is no such size.
+    """
     if not cfg.hf_config:
         raise ValueError(
             f"{cfg.model_type} has neither model_path nor hf_config: name a folder with weights, "
             "or give sizes of a fresh network in hf_config"
         )
-    tokenizer = (
-        word_tokenizer(list(dict.fromkeys([*cfg.words, *own_words])) if cfg.words else [])
-        if cfg.tokenizer_path is None
-        else folder_tokenizer(cfg.tokenizer_path)
-    )
     sizes = changed(layout.sizes(vocab_size=len(tokenizer)), cfg.hf_config, "model.hf_config")
     statistics = None
     if cfg.statistics_path is not None:
         statistics = statistics_at(Path(cfg.statistics_path), cfg.unnorm_key)
     modes = {"state": layout.mode, "action": layout.mode}
     horizon = cfg.action_horizon or cfg.num_action_chunks
-    return _Plan(sizes, tokenizer, horizon, statistics, modes)
+    return Plan(sizes, tokenizer, horizon, statistics, modes)
 
 
-def _of_folder(cfg: DictConfig, layout: Layout, folder: Path) -> _Plan:
-    config, source = read_config(folder, layout), weights_in(folder)
+def tokenizer_beside(cfg: DictConfig, folder: Path) -> Any:
+    """Return the tokenizer of a model that comes from a folder.
+
+    Args:
+        cfg: The model section.
+        folder: The folder.
+
+    Raises:
+        ValueError: There is none, or the section describes a fresh model, too.
+    """
     given = [key for key in ("hf_config", "words") if cfg[key]]
     if given:
         raise ValueError(
@@ -187,6 +254,12 @@ def _of_folder(cfg: DictConfig, layout: Layout, folder: Path) -> _Plan:
             f"{path} has no tokenizer; published models do not bring theirs: name a folder with it "
             "in model.tokenizer_path"
         )
+    return folder_tokenizer(path)
+
+
+def _of_folder(cfg: DictConfig, layout: Layout, folder: Path) -> Plan:
+    config, source = read_config(folder, layout), weights_in(folder)
+    tokenizer = tokenizer_beside(cfg, folder)
     if SIZES_KEY in config:
         sizes = changed(layout.sizes(), config[SIZES_KEY], f"{folder}/config.json")
     else:
@@ -205,9 +278,9 @@ def _of_folder(cfg: DictConfig, layout: Layout, folder: Path) -> _Plan:
             "model.statistics_path"
         )
     horizon = cfg.action_horizon or config.get("chunk_size") or config.get("action_horizon")
-    return _Plan(
+    return Plan(
         replace(sizes, vocab_size=vocabulary_in(source, layout)),
-        folder_tokenizer(path),
+        tokenizer,
         horizon or cfg.num_action_chunks,
         statistics,
         modes,
@@ -215,7 +288,7 @@ def _of_folder(cfg: DictConfig, layout: Layout, folder: Path) -> _Plan:
     )
 
 
-def _action_map(cfg: DictConfig, plan: _Plan, low: Any, high: Any) -> Affine:
+def _action_map(cfg: DictConfig, plan: Plan, low: Any, high: Any) -> Affine:
     if plan.statistics is not None:
         return _map(plan, "action", needed(cfg, "action_dim"))
     if low is None or not all(abs(bound) < float("inf") for bound in (*low, *high)):
@@ -226,7 +299,7 @@ def _action_map(cfg: DictConfig, plan: _Plan, low: Any, high: Any) -> Affine:
     return of_range(low, high)
 
 
-def _map(plan: _Plan, which: str, count: int) -> Affine:
+def _map(plan: Plan, which: str, count: int) -> Affine:
     return affine(plan.statistics[which], plan.modes[which], count, f"statistics of {which}s")
 
 

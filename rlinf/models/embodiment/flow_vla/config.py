@@ -1,4 +1,4 @@
-"""Keys that `smolvla` and `openpi` add to their model section."""
+"""Keys that `smolvla`, `openpi` and `gr00t` add to their model section."""
 
 from __future__ import annotations
 
@@ -107,5 +107,35 @@ class OpenPIKeys(FlowVLAKeys):
     )
 
 
+class GrootKeys(FlowVLAKeys):
+    """Keys of GR00T N1.5."""
+
+    num_steps: Int = Field(4, gt=0, description="Denoising steps from noise to an action.")
+    max_prompt_length: Int = Field(
+        64,
+        gt=0,
+        description="Tokens that a prompt is padded to, without those of pictures; a longer one is "
+        "an error.",
+    )
+    embodiment_tag: Literal["new_embodiment", "gr1", "agibot_genie1", "oxe_droid"] = Field(
+        "new_embodiment",
+        description="The robot: which layers encode states and decode actions, and whose "
+        "statistics of model_path they are scaled by.",
+    )
+    state_keys: list[str] = Field(
+        default_factory=list,
+        description="Parts of a state, in the order in which the env has them, of the statistics "
+        "of model_path; empty is all of them.",
+    )
+    action_keys: list[str] = Field(
+        default_factory=list, description="Parts of an action, as state_keys."
+    )
+    listed_instruction: bool = Field(
+        False,
+        description="Write the instruction as a list of one text, as lerobot 0.4 and 0.5 do.",
+    )
+
+
 register_schema("model", "smolvla", SmolVLAKeys)
 register_schema("model", "openpi", OpenPIKeys)
+register_schema("model", "gr00t", GrootKeys)

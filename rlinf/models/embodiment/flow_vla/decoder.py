@@ -1,4 +1,4 @@
-"""Decoder layers of Llama and Gemma whose keys and values others can attend to.
+"""Decoder layers of Llama, Gemma and Qwen3 whose keys and values others can attend to.
 
 Shapes: n samples, T places, S places seen, H hidden units, K key-value heads, E numbers of a head.
 """
@@ -13,8 +13,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-ROPE_BASE = 10_000.0
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys, rotated to their positions, and values of a layer, each `[n, K, S, E]`."""
@@ -33,6 +31,8 @@ class DecoderSizes:
         head_dim: E, numbers of a head.
         norm_eps: Of norms.
         gemma: Norms scale by `1 + weight` and MLPs have GELUs, as Gemma; else as Llama.
+        rope_base: Of the angles that queries and keys are rotated by.
+        head_norms: Queries and keys of each head are normed first, as in Qwen3.
     """
 
     hidden_size: int
@@ -43,19 +43,31 @@ class DecoderSizes:
     head_dim: int
     norm_eps: float = 1e-6
     gemma: bool = False
+    rope_base: float = 10_000.0
+    head_norms: bool = False
 
 
 class Norm(nn.Module):
     """Division by the root mean square, then a scale: learned, or computed from a condition."""
 
-    def __init__(self, sizes: DecoderSizes, cond_dim: int | None = None) -> None:
+    def __init__(
+        self, sizes: DecoderSizes, cond_dim: int | None = None, width: int | None = None
+    ) -> None:
+        """Make the weights.
+
+        Args:
+            sizes: Of the stack.
+            cond_dim: Numbers of the condition; None learns the scale.
+            width: Numbers that are normed together; None is the hidden units.
+        """
         super().__init__()
+        width = width or sizes.hidden_size
         self.eps, self.offset = sizes.norm_eps, float(sizes.gemma)
         if cond_dim is None:
             start = torch.zeros if sizes.gemma else torch.ones
-            self.weight = nn.Parameter(start(sizes.hidden_size))
+            self.weight = nn.Parameter(start(width))
         else:
-            self.dense = nn.Linear(cond_dim, 3 * sizes.hidden_size)
+            self.dense = nn.Linear(cond_dim, 3 * width)
             nn.init.zeros_(self.dense.weight)
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -87,19 +99,22 @@ class Attention(nn.Module):
         queries = sizes.num_attention_heads * sizes.head_dim
         keys = sizes.num_key_value_heads * sizes.head_dim
         linear: Callable[[int, int], nn.Linear] = partial(nn.Linear, bias=False)
-        self.head_dim = sizes.head_dim
+        self.head_dim, self.rope_base = sizes.head_dim, sizes.rope_base
         self.q_proj, self.k_proj = linear(hidden, queries), linear(memory, keys)
         self.v_proj, self.o_proj = linear(memory, keys), linear(queries, hidden)
+        self.q_norm = self.k_norm = None
+        if sizes.head_norms:
+            self.q_norm, self.k_norm = (Norm(sizes, width=sizes.head_dim) for _ in range(2))
 
     def queries(self, x: Tensor, positions: Tensor) -> Tensor:
         """Return queries at their positions, `[n, heads, T, E]`."""
-        return rotate(self._heads(self.q_proj(x)), positions)
+        return self._placed(self.q_proj(x), self.q_norm, positions)
 
     def keys_values(self, x: Tensor, positions: Tensor) -> KeysValues:
         """Return keys, at their positions, and values of hidden states `[n, T, H]`."""
-        keys, values = self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
+        keys = self._placed(self.k_proj(x), self.k_norm, positions)
         # A layer must not return views: FSDP's hooks are lost on them.
-        return rotate(keys, positions), values.clone()
+        return keys, self._heads(self.v_proj(x)).clone()
 
     def projected(self, memory: KeysValues) -> KeysValues:
         """Return keys and values made of keys and values of another stack."""
@@ -118,6 +133,11 @@ class Attention(nn.Module):
             queries, *memory, attn_mask=mask, enable_gqa=True
         )
         return self.o_proj(found.transpose(1, 2).flatten(2))
+
+    def _placed(self, x: Tensor, norm: Norm | None, positions: Tensor) -> Tensor:
+        heads = self._heads(x)
+        heads = heads if norm is None else norm(heads)[0]
+        return rotate(heads, positions, self.rope_base)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -238,16 +258,17 @@ class Decoder(nn.Module):
         return self.norm(x, cond)[0], found
 
 
-def rotate(x: Tensor, positions: Tensor) -> Tensor:
+def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
     """Return heads rotated to their positions: number i with number i + E/2.
 
     Args:
         x: `[n, heads, T, E]`.
         positions: `[n, T]`.
+        base: The i-th angle of a position p is `p / base^(2i / E)`.
     """
     half = x.shape[-1] // 2
     share = torch.arange(half, device=x.device, dtype=torch.float32) / half
-    angles = positions[:, None, :, None].float() / ROPE_BASE**share
+    angles = positions[:, None, :, None].float() / base**share
     sine, cosine = angles.sin(), angles.cos()
     one, two = x.float().split(half, -1)
     return torch.cat([one * cosine - two * sine, two * cosine + one * sine], -1).to(x.dtype)

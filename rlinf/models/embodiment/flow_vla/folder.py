@@ -69,15 +69,20 @@ def weights_in(folder: Path) -> TensorSource:
     return source
 
 
-def vocabulary_in(source: TensorSource, layout: Layout) -> int:
+def vocabulary_in(source: TensorSource, layout: Layout, prefix: str = PREFIX) -> int:
     """Return the rows of the embedding of tokens.
+
+    Args:
+        source: The weights.
+        layout: Which model it is.
+        prefix: What names may begin with.
 
     Raises:
         ValueError: There is no such tensor.
     """
     name, there = layout.network.token_embedding, source.names()
     for known in (name, layout.network.renamed.get(name, name)):
-        for full in (known, PREFIX + known):
+        for full in (known, prefix + known):
             if full in there:
                 return source.shape(full)[0]
     raise ValueError(f"the weights are not those of {layout.name}: missing {name}")
@@ -88,6 +93,7 @@ def load_folder(
     folder: Path,
     source: TensorSource,
     deferral: DeferredWeights | None = None,
+    prefix: str = PREFIX,
 ) -> None:
     """Give a policy the weights of a folder.
 
@@ -96,6 +102,7 @@ def load_folder(
         folder: The folder.
         source: Its weights.
         deferral: What is told where weights come from, instead of loading them.
+        prefix: What names may begin with.
 
     Raises:
         ValueError: Tensors are missing, or there are some that the policy does not have; each is
@@ -103,7 +110,7 @@ def load_folder(
     """
     network = policy.network
     there = set(source.names())
-    prefix = PREFIX if any(name.startswith(PREFIX) for name in there) else ""
+    prefix = prefix if any(name.startswith(prefix) for name in there) else ""
     names = {name: prefix + name for name in network.state_dict()}
     for own, other in network.renamed.items():
         if names[own] not in there:
@@ -129,10 +136,7 @@ def save_folder(policy: FlowVLAPolicy, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     network, layout = policy.network, policy.layout
     _write(folder / WEIGHTS_FILE, {PREFIX + k: v for k, v in _public(network).items()})
-    for name in _HEADS:
-        part = getattr(policy, name)
-        if part is not None:
-            _write(folder / f"{name}.safetensors", part.state_dict())
+    save_heads(policy, folder)
     scale, normalizer = policy.scale, policy.normalizer
     statistics = {"action.mean": scale.shift, "action.std": scale.spread}
     if normalizer is not None:
@@ -143,6 +147,14 @@ def save_folder(policy: FlowVLAPolicy, folder: Path) -> None:
     _write(folder / post, statistics)
     (folder / CONFIG_FILE).write_text(json.dumps(_config(policy, layout), indent=2) + "\n")
     policy.prompts.tokenizer.save_pretrained(folder)
+
+
+def save_heads(policy: FlowVLAPolicy, folder: Path) -> None:
+    """Write the parts that public layouts do not have, each into a file of its own."""
+    for name in _HEADS:
+        part = getattr(policy, name)
+        if part is not None:
+            _write(folder / f"{name}.safetensors", part.state_dict())
 
 
 def _public(network: ExpertNetwork) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,22 @@ from torch.nn import functional
 
 from rlinf.models.embodiment.flow.network import time_embedding
 from rlinf.models.embodiment.flow_vla.decoder import Decoder, KeysValues
+from rlinf.models.embodiment.flow_vla.pictures import padded_pictures
 
 PERIODS = 4e-3, 4.0
 """Shortest and longest period of the embedding of times."""
+
+
+class Encoded(Protocol):
+    """What any network makes of observations, once for all denoising steps."""
+
+    @property
+    def valid(self) -> Tensor:
+        """Which places are no padding, bool `[n, P]`."""
+
+    @property
+    def pooled(self) -> Tensor:
+        """Mean of the last hidden states, `[n, H]`."""
 
 
 class Prefix(NamedTuple):
@@ -76,10 +89,14 @@ class ExpertNetwork(nn.Module):
         """Return whether a weight is one of the two pretrained stacks or of the vision tower."""
         return name.startswith((*self.prefix_parts, *self.expert_parts))
 
+    def prepare(self, images: Tensor) -> Tensor:
+        """Return pictures as `encode` takes them, of images `[n, H, W, 3]` uint8."""
+        return padded_pictures(images, self.image_size, self.centred)
+
     @abstractmethod
     def encode(
         self, pictures: Sequence[Tensor], ids: Tensor, valid: Tensor, states: Tensor
-    ) -> Prefix:
+    ) -> Encoded:
         """Return the prefix of observations.
 
         Args:
@@ -90,11 +107,11 @@ class ExpertNetwork(nn.Module):
         """
 
     @abstractmethod
-    def velocity(self, prefix: Prefix, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    def velocity(self, prefix: Encoded, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
         """Return velocities `[n, C, D]` and the expert's last hidden states `[n, C, W]`.
 
         Args:
-            prefix: Of the observations.
+            prefix: What `encode` returned.
             x: States of the flow, `[n, C, D]`.
             time: `[n]`.
         """

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlinf.models.causal_lm.load import transformers_module
 from rlinf.models.embodiment.flow_vla.decoder import Decoder, DecoderSizes
 from rlinf.models.embodiment.flow_vla.network import (
     ExpertNetwork,
@@ -21,6 +20,7 @@ from rlinf.models.embodiment.flow_vla.network import (
     prefix_of,
     suffix_of,
 )
+from rlinf.models.embodiment.flow_vla.siglip import siglip_tower
 
 _GEMMAS = {"gemma_2b": (2048, 16384), "gemma_300m": (1024, 4096)}
 """Hidden units, and units between the layers of an MLP, by the names of `config.json`."""
@@ -129,7 +129,7 @@ class OpenPINetwork(ExpertNetwork):
         expert = replace(text, hidden_size=width, intermediate_size=sizes.expert_intermediate_size)
         projector = nn.Linear(sizes.vision["hidden_size"], text.hidden_size)
         inner = {
-            "vision_tower": nn.ModuleDict({"vision_model": _vision_tower(sizes.vision)}),
+            "vision_tower": nn.ModuleDict({"vision_model": siglip_tower(sizes.vision)}),
             "multi_modal_projector": nn.ModuleDict({"linear": projector}),
             "language_model": Decoder(text, sizes.vocab_size),
         }
@@ -216,25 +216,3 @@ class Pi05Network(OpenPINetwork):
         embeds = linear(self.action_in_proj, x)
         hidden, _ = suffix_of(self.expert, prefix, embeds, causal=False, cond=cond)
         return self.action_out_proj(hidden), hidden
-
-
-def _vision_tower(sizes: Mapping[str, Any]) -> nn.Module:
-    """Return a SigLIP of transformers with random weights."""
-    transformers = transformers_module()
-
-    class SiglipTower(transformers.SiglipVisionModel):
-        """SigLIP with weights that need not be there while it is made."""
-
-        def init_weights(self) -> None:
-            """Draw weights; truncated normals, as SigLIP has them, cannot be deferred."""
-            for module in self.modules():
-                if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding):
-                    nn.init.normal_(module.weight, std=0.02)
-                if isinstance(module, nn.Linear | nn.Conv2d):
-                    nn.init.zeros_(module.bias)
-
-    config = {"attn_implementation": "sdpa", "vision_use_head": False, **sizes}
-    tower = SiglipTower(transformers.SiglipVisionConfig(**config))
-    # A class that is made here could not be pickled.
-    tower.__class__ = transformers.SiglipVisionModel
-    return tower

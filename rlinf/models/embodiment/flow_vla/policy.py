@@ -27,8 +27,7 @@ from rlinf.models.embodiment.flow.network import NoiseNet
 from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
 from rlinf.models.embodiment.flow.steps import LEARNED, REINFLOW
 from rlinf.models.embodiment.flow_vla.layouts import Layout
-from rlinf.models.embodiment.flow_vla.network import ExpertNetwork, Prefix
-from rlinf.models.embodiment.flow_vla.pictures import padded_pictures
+from rlinf.models.embodiment.flow_vla.network import Encoded, ExpertNetwork
 from rlinf.models.embodiment.flow_vla.prompts import Prompts
 from rlinf.models.embodiment.flow_vla.scaling import ActionScale
 from rlinf.models.embodiment.layers import MLP
@@ -75,6 +74,7 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         "DecoderLayer",
         "SmolVLMEncoderLayer",
         "SiglipEncoderLayer",
+        "TransformerBlock",
     ]
 
     def __init__(
@@ -171,11 +171,11 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
             inputs[f"view_{number}"] = view.contiguous().to(self.device)
         return inputs
 
-    def prefix(self, inputs: Mapping[str, Tensor]) -> Prefix:
+    def prefix(self, inputs: Mapping[str, Tensor]) -> Encoded:
         """Return the prefix of inputs as `policy_inputs` returns them."""
         network, ids = self.network, inputs["input_ids"]
         views = [inputs[f"view_{number}"] for number in range(self.settings.num_images_in_input)]
-        pictures = [padded_pictures(view, network.image_size, network.centred) for view in views]
+        pictures = [network.prepare(view) for view in views]
         states = self._normalized(inputs["states"])
         states = functional.pad(states, (0, network.state_dim - states.shape[-1]))
         return network.encode(pictures, ids, ids != self.prompts.pad, states)
@@ -303,7 +303,7 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         """
         return name.startswith("noise_net.")
 
-    def _network(self, prefix: Prefix) -> FlowNetwork:
+    def _network(self, prefix: Encoded) -> FlowNetwork:
         def network(x: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None]:
             std = None if self.noise_net is None else self.noise_net(prefix.pooled, x, time)
             velocity, _ = self.network.velocity(prefix, x.unflatten(1, self._chunk), time)
@@ -323,7 +323,7 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
             return actions
         return torch.clamp(actions, *(actions.new_tensor(bound) for bound in (own.low, own.high)))
 
-    def _values(self, prefix: Prefix) -> Tensor:
+    def _values(self, prefix: Encoded) -> Tensor:
         count = len(prefix.valid)
         if self.value_head is None:
             return torch.zeros(count, self._value_dim, device=self.device)

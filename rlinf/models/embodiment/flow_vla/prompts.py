@@ -1,4 +1,4 @@
-"""Instructions as token ids, padded on the right."""
+"""Instructions as token ids, padded to one length."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ Style = Callable[[str, Sequence[int] | None], str]
 """From an instruction and, where the model reads it, the state in bins to the prompt."""
 
 STATE_BINS = 256
+_SHOWN = 200
+"""Letters of a prompt that an error shows."""
 
 
 def smolvla_prompt(task: str, state: Sequence[int] | None = None) -> str:
@@ -41,16 +43,25 @@ class Prompts:
     Args:
         tokenizer: Of words, or of a folder.
         style: How a prompt is written.
-        length: Token ids of a prompt, L; shorter ones are padded on the right.
+        length: Token ids of a prompt, L; shorter ones are padded.
         begins: Prompts begin with the tokenizer's first token of all.
+        left: Padding stands on the left; else on the right.
 
     Attributes:
         tokenizer: The tokenizer.
         pad: Id of padding.
     """
 
-    def __init__(self, tokenizer: Any, style: Style, length: int, begins: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        style: Style,
+        length: int,
+        begins: bool = False,
+        left: bool = False,
+    ) -> None:
         self.tokenizer, self._style, self._length = tokenizer, style, length
+        self._left = left
         pad = tokenizer.pad_token_id
         self.pad = tokenizer.eos_token_id if pad is None else pad
         self._first = [tokenizer.bos_token_id] if begins else []
@@ -86,21 +97,28 @@ class Prompts:
             ids = self.tokenizer(prompt, add_special_tokens=False).input_ids
         except Exception as error:
             raise ValueError(
-                f"the prompt {prompt!r} has a word that model.words does not list ({error})"
+                f"the prompt {_shown(prompt)} has a word that model.words does not list ({error})"
             ) from error
         ids = [*self._first, *ids]
         if not 0 < len(ids) <= self._length:
             raise ValueError(
-                f"the prompt {prompt!r} has {len(ids)} tokens; it must have 1 to "
+                f"the prompt {_shown(prompt)} has {len(ids)} tokens; it must have 1 to "
                 f"{self._length}: raise model.max_prompt_length"
             )
-        return ids + [self.pad] * (self._length - len(ids))
+        padding = [self.pad] * (self._length - len(ids))
+        return padding + ids if self._left else ids + padding
 
 
 def state_bins(states: Tensor) -> Tensor:
     """Return which of 256 bins of [-1, 1] each number is in, int64; -1 if it is below all."""
     edges = torch.linspace(-1.0, 1.0, STATE_BINS + 1, dtype=torch.float64)[:-1]
     return torch.bucketize(states.detach().cpu().double(), edges, right=True) - 1
+
+
+def _shown(prompt: str) -> str:
+    """Return a prompt for an error, without the middle of one that is long."""
+    half = _SHOWN // 2
+    return repr(prompt if len(prompt) <= _SHOWN else f"{prompt[:half]} ... {prompt[-half:]}")
 
 
 def _one_line(task: str) -> str:

@@ -46,12 +46,34 @@ OPENPI_SIZES = {
     "max_state_dim": 8,
     "max_action_dim": 8,
 }
+GROOT_SIZES = {
+    "vision": OPENPI_SIZES["vision"],
+    "text": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    },
+    "features": {"num_layers": 2, "num_attention_heads": 4, "attention_head_dim": 8},
+    "diffusion": {"num_layers": 4, "num_attention_heads": 3, "attention_head_dim": 8},
+    "hidden_size": 20,
+    "future_tokens": 3,
+    "max_seq_len": 8,
+    "max_state_dim": 8,
+    "max_action_dim": 8,
+}
 SECTIONS = {
     "smolvla": {"model_type": "smolvla", "hf_config": SMOLVLA_SIZES},
     "pi0": {"model_type": "openpi", "variant": "pi0", "hf_config": OPENPI_SIZES},
     "pi05": {"model_type": "openpi", "variant": "pi05", "hf_config": OPENPI_SIZES},
 }
+LEROBOT_KINDS = list(SECTIONS)
+"""Those whose numbers lerobot has made, and whose folders have its layout."""
+SECTIONS["gr00t"] = {"model_type": "gr00t", "hf_config": GROOT_SIZES}
 KINDS = list(SECTIONS)
+LENGTHS = {"pi05": 24, "gr00t": 32}
 
 
 def section(kind, **keys):
@@ -59,7 +81,7 @@ def section(kind, **keys):
     return {
         **SECTIONS[kind],
         "words": ["open", "close", "the", "it", "faucet"],
-        "max_prompt_length": 24 if kind == "pi05" else 6,
+        "max_prompt_length": LENGTHS.get(kind, 6),
         "num_images_in_input": 2,
         "num_action_chunks": 2,
         "num_steps": 3,

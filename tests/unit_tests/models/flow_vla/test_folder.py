@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from rlinf.models.embodiment.flow_vla.folder import save_folder
 from rlinf.models.export import PolicyExport, write_export
 from rlinf.models.registry import get_model
-from tests.unit_tests.models.flow_vla.policies import KINDS, SECTIONS, make, section
+from tests.unit_tests.models.flow_vla.policies import LEROBOT_KINDS, SECTIONS, make, section
 from tests.unit_tests.models.openvla.policies import SPEC, observe
 
 WEIGHTS = "model.safetensors"
@@ -22,7 +22,7 @@ def load(kind, folder, deferred=False, **keys):
     return get_model(own, SPEC, deferred=deferred)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=LEROBOT_KINDS)
 def kind(request):
     return request.param
 

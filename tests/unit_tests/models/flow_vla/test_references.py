@@ -14,13 +14,13 @@ from rlinf.models.embodiment.flow.steps import FlowSettings
 from rlinf.models.embodiment.flow_vla.layouts import LAYOUTS
 from rlinf.models.embodiment.flow_vla.pictures import padded_pictures
 from rlinf.models.embodiment.flow_vla.sizes import changed
-from tests.unit_tests.models.flow_vla.policies import KINDS, SECTIONS, fill
+from tests.unit_tests.models.flow_vla.policies import LEROBOT_KINDS, SECTIONS, fill
 
 FOLDER = Path(__file__).parent / "references"
 CAMERAS = ("observation.images.main", "observation.images.wrist")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=LEROBOT_KINDS)
 def reference(request):
     """A network with the weights of the reference, and its inputs and outputs."""
     layout = LAYOUTS[request.param]
@@ -82,7 +82,7 @@ def test_the_prefix_does_not_depend_on_padding(reference):
     torch.testing.assert_close(padded.pooled, alone.pooled, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LEROBOT_KINDS)
 def test_the_published_sizes_have_the_published_number_of_tensors(kind):
     layout = LAYOUTS[kind]
     sizes = layout.sizes()
