@@ -21,7 +21,7 @@ from tests.unit_tests.models.openvla import policies as tokens
 
 LORA = {"is_lora": True, "lora_rank": 4, "lora_alpha": 8}
 TOKENS = ("openvla", "openvla_oft")
-KINDS = (*TOKENS, "smolvla", "pi0", "gr00t", "pi05")
+KINDS = (*TOKENS, "smolvla", "pi0", "pi05")
 CAMERAS = {"num_images_in_input": 2}
 
 
@@ -262,6 +262,7 @@ def test_the_prediction_of_memory_counts_what_learns(kind):
 def test_gradients_are_the_same_through_recomputation(kind, folder):
     grads = []
     for recompute in (False, True):
+        torch.manual_seed(0)
         policy = learn(from_folder(kind, folder, **LORA))
         if recompute:
             policy.enable_gradient_checkpointing()

@@ -103,7 +103,6 @@ class GrootNetwork(ExpertNetwork):
     token_embedding = f"{_EAGLE}.language_model.model.embed_tokens.weight"
     vision_parts = (f"{_EAGLE}.vision_model", f"{_EAGLE}.mlp1")
     prefix_parts = ("backbone",)
-    expert_parts = ("action_head.model",)
     renamed: ClassVar[dict[str, str]] = {token_embedding: f"{_EAGLE}.language_model.lm_head.weight"}
 
     def __init__(self, sizes: GrootSizes, tag: str) -> None:
