@@ -237,3 +237,33 @@ def test_other_users(drop):
 
 def _readable(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))
+
+
+LINKED = """
+import importlib.util, sys
+root = sys.argv[1]
+spec = importlib.util.spec_from_file_location(
+    "rlinf", f"{root}/rlinf/__init__.py", submodule_search_locations=[f"{root}/rlinf"]
+)
+sys.modules["rlinf"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["rlinf"])
+assert root not in sys.path
+from rlinf.utils.sandbox.sandbox import Sandbox
+with Sandbox("print(3)", require=()) as sandbox:
+    print(sandbox.run().stdout)
+"""
+
+
+def test_a_package_that_is_linked_to_its_sources_is_found(tmp_path):
+    """`pip install -e` may leave a hook in the place of an entry of `sys.path`."""
+    root = str(Path(__file__).resolve().parents[4])
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", LINKED, root],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "3", done.stderr
