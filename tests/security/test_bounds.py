@@ -19,7 +19,7 @@ EACH = pytest.mark.parametrize("layers", [LAYERS, WITHOUT_NAMESPACES], ids="+".j
 
 THREADS = """
 import threading
-threading.stack_size(32768)
+threading.stack_size(1 << 17)
 stop = threading.Event()
 count = 0
 try:
