@@ -97,6 +97,11 @@ class RolloutPolicy:
         """Whether the policy draws its noise itself, so that it depends on who acts for whom."""
         return not self._noise
 
+    @property
+    def keeps_observations(self) -> bool:
+        """Whether a record may hold observations as they came: the policy is on the host, too."""
+        return self._device.type == "cpu"
+
     # -- rollouts -------------------------------------------------------------------------------
 
     def begin_rollout(self, chunks: int) -> None:

@@ -166,3 +166,20 @@ def test_what_is_handed_over_ends_with_the_value_of_what_follows(play):
             states = after.forward_inputs["states"][0]
             value = acting.policy.predict_values({"states": states})
             torch.testing.assert_close(before.prev_values[-1], value)
+
+
+def test_who_acts_in_its_process_hands_over_what_the_envs_wrote():
+    """What a rollout observed is not copied before it is sent, and nobody writes into it later."""
+    wire = Wire()
+    env = ActingEnv(wire)
+    env._acting = make_policy(make_envs(env))
+    for number in (1, 2, 3):
+        EnvWorker.interact.__wrapped__(env, None, number)
+        present = env._train[0].last_obs["states"]
+        sent = wire.of("actor", POLICY_TRAJECTORY, (0, 0)).get_nowait().forward_inputs["states"]
+        memory = sent.untyped_storage()
+        assert memory.data_ptr() == present.untyped_storage().data_ptr()
+        before = sent.clone()
+        EnvWorker.interact.__wrapped__(env, None, 4)
+        wire.of("actor", POLICY_TRAJECTORY, (0, 0)).get_nowait()
+        assert torch.equal(sent, before)
