@@ -410,13 +410,13 @@ class VectorEnv(Adapter):
     def _advance(self, actions: np.ndarray) -> list[int]:
         """Make one step in all live slots; return those whose episode was dropped."""
         result, before = self._result, self._obs
-        obs = self._rows.copy(before)
+        obs, slots = self._rows.copy(before), np.flatnonzero(self._live).tolist()
         result.clear()
-        dropped = self._step_slots(self._live_slots, actions, obs, result) if self.has_work else []
+        dropped = self._step_slots(slots, actions, obs, result) if slots else []
         if dropped:
             self._redo.update(dropped)
             self._drop(dropped, before, obs)
-        dropped += self._guard(before, obs)
+        dropped += self._guard(slots, before, obs)
         self._shape_reward(dropped)
         self._totals.add(self._live, result.reward, result.success)
         self._obs = obs
@@ -447,10 +447,6 @@ class VectorEnv(Adapter):
             "intervene_action": torch.from_numpy(self.policy_actions(done)),
         }
 
-    @property
-    def _live_slots(self) -> list[int]:
-        return np.flatnonzero(self._live).tolist()
-
     def _end(self, slots: list[int], dropped: list[int]) -> list[int]:
         """Let slots rest; return those whose physics turn out to have diverged."""
         self._live[slots] = False
@@ -462,9 +458,9 @@ class VectorEnv(Adapter):
                 diverged.append(slot)
         return diverged
 
-    def _guard(self, before: dict, obs: dict) -> list[int]:
-        """Drop the episodes of slots with a NaN; return these slots."""
-        found = find_not_finite(self._live_slots, self._result.reward, obs.get("states"))
+    def _guard(self, slots: list[int], before: dict, obs: dict) -> list[int]:
+        """Drop the episodes of those slots that have a NaN; return them."""
+        found = find_not_finite(slots, self._result.reward, obs.get("states"))
         for slot, reason in found:
             self._not_finite(slot, int(self._totals.length[slot]) + 1, reason)
         bad = [slot for slot, _ in found]
