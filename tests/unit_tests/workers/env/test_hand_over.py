@@ -168,6 +168,23 @@ def test_what_is_handed_over_ends_with_the_value_of_what_follows(play):
             torch.testing.assert_close(before.prev_values[-1], value)
 
 
+def tensors(trajectory: Any) -> dict[str, torch.Tensor]:
+    own = {k: v for k, v in vars(trajectory).items() if isinstance(v, torch.Tensor)}
+    return own | getattr(trajectory, "forward_inputs", {})
+
+
+def test_whoever_acts_hands_over_the_same():
+    alike, apart = Wire(), Wire()
+    play_alike(alike), play_apart(apart)
+    for tag in (ENV_TRAJECTORY, POLICY_TRAJECTORY):
+        for place in [(0, stage) for stage in range(STAGES)] * 3:
+            own, other = (tensors(w.of("actor", tag, place).get_nowait()) for w in (alike, apart))
+            assert own.keys() == other.keys() and len(own) >= 6
+            for name, tensor in own.items():
+                assert torch.equal(tensor, other[name]), name
+                assert not tensor.is_inference(), "a learner may ask gradients of it"
+
+
 def test_who_acts_in_its_process_hands_over_what_the_envs_wrote():
     """What a rollout observed is not copied before it is sent, and nobody writes into it later."""
     wire = Wire()
