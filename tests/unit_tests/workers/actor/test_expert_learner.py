@@ -52,7 +52,7 @@ def test_demonstrations_are_learned_from(kind, tmp_path):
         tmp_path / "d", (9, 12, 7), act=lambda s: np.clip([0.8 * s[0], -0.5 * s[1]], -1, 1)
     )
     changes = {
-        **model(kind, words=["do", "it"]),
+        **model(kind, words=["do", "it"], action_horizon=4),
         "runner.task_type": "sft",
         "runner.local_update_steps": 8,
         "actor.global_batch_size": 28,
