@@ -48,7 +48,9 @@ class EmbodiedLearner(RolloutLearner):
 
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         super().__init__(cfg, place)
-        engine = self.policy_engine(model, keep_reference=needs_reference(cfg.algorithm))
+        engine = self.policy_engine(
+            model, keep_reference=needs_reference(cfg.algorithm), shares_frozen=True
+        )
         shuffle = named_seed(place.seed, "actor", "shuffle", place.rank)
         if model.memory_width and policy_age(cfg):
             raise ValueError(
@@ -69,7 +71,7 @@ class EmbodiedLearner(RolloutLearner):
             env_ids: numbers of its envs in the whole run, for messages.
         """
         reference = None
-        if self.engine.reference is not None:
+        if self.engine.has_reference:
             self.engine.onload(optimizer=False)
             with self.engine.reference_at_hand():
                 reference = self._recompute(batch, reference=True)
