@@ -30,7 +30,11 @@ from tests.unit_tests.docs.programs import Programs
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.md"))
-NEEDED = {"datasets": ("pyarrow", "av", "PIL"), "bring_your_own_vla": ("transformers",)}
+NEEDED = {
+    "datasets": ("pyarrow", "av", "PIL"),
+    "bring_your_own_vla": ("transformers",),
+    "vla_quickstart": ("pyarrow", "metaworld"),
+}
 """Packages of extras that the Python of a page needs."""
 BUILT = ("reference/", "images/curves/")
 """Where files are that come to be when the documentation is built."""
