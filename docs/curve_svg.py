@@ -9,7 +9,7 @@ from html import escape
 from rlinf.cli.curves import CurveFile
 
 WIDTH, HEIGHT = 560, 250
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 58, 30, 12, 44
 _STYLE = (
     "text{font:12px sans-serif;fill:#444}"
     ".grid{stroke:#999;stroke-opacity:.3}.band{fill:#dce8f6}"
@@ -39,13 +39,14 @@ def draw(file: CurveFile) -> str:
     band = file.band()
     low, high = (min(band.low), max(band.high)) if not success else (0.0, 1.0)
     rows = [0.0, 0.25, 0.5, 0.75, 1.0] if success else ticks(low, high)
-    columns = ticks(0, file.steps[-1])
+    columns = ticks(0, file.steps[-1], most=7)
     plot = _Plot(columns[-1], rows[0], rows[-1])
     edges = [
         [min(max(value, rows[0]), rows[-1]) for value in edge] for edge in (band.low, band.high)
     ]
     mean = [sum(values) / len(values) for values in zip(*curves, strict=True)]
     there, back = plot.points(file.steps, edges[1]), plot.points(file.steps, edges[0])
+    told = f"{'success' if success else 'return'} over {file.unit}"
     parts = [
         f'<polygon class="band" points="{" ".join([*there, *reversed(back)])}"/>',
         *(plot.row(value, f"{value:.0%}" if success else f"{value:,.0f}") for value in rows),
@@ -53,12 +54,12 @@ def draw(file: CurveFile) -> str:
         *(_line("seed", plot.points(file.steps, values)) for values in curves),
         _line("mean", plot.points(file.steps, mean)),
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">'
-        f"{escape(file.unit)}</text>",
+        f"{escape(told)}</text>",
     ]
-    title = f"{'success' if success else 'return'} of {file.recipe} over {file.unit}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'width="{WIDTH}" height="{HEIGHT}" role="img"><title>{escape(title)}</title>\n'
+        f'width="{WIDTH}" height="{HEIGHT}" role="img">\n'
+        f"<title>{escape(file.recipe)}: {escape(told)}</title>\n"
         f'<style>{_STYLE}</style><rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n'
         + "\n".join(parts)
         + "\n</svg>\n"
@@ -91,10 +92,9 @@ class _Plot:
 
     def column(self, value: float, label: str) -> str:
         x, bottom = self.x(value), HEIGHT - BOTTOM
-        anchor = "end" if x > WIDTH - RIGHT - 20 else "middle"
         return (
             f'<path class="grid" d="M{x:.1f} {TOP}V{bottom}"/>'
-            f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="{anchor}">{label}</text>'
+            f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{label}</text>'
         )
 
 

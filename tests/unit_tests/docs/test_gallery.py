@@ -120,7 +120,7 @@ def test_pictures_show_the_curves(gallery: Any, tmp_path: Path) -> None:
     steps = [x for x, _ in mean]
     assert steps[1] - steps[0] == pytest.approx(steps[2] - steps[1], abs=0.11)
     labels = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"0%", "100%", "0", "300", "env steps"} <= set(labels)
+    assert {"0%", "100%", "0", "300", "success over env steps"} <= set(labels)
     written = gallery.draw_pictures(tmp_path)
     assert [path.stem for path in written] == list(gallery.curve_files())
     for path in written:
