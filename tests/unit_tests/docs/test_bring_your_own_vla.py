@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 
@@ -14,10 +15,22 @@ from rlinf.models.embodiment.check_policy import check_policy
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
 from rlinf.workers.actor.learner import LearnerPlace
+from tests.long_tests import long_test
 from tests.unit_tests.data.demonstrations.datasets import write_dataset
 from tests.unit_tests.docs.test_pages import DOCS, blocks
 from tests.unit_tests.workers.actor.imitation.test_cloning import make_learner as make_cloner
-from tests.unit_tests.workers.actor.learning import GRPO, learn, make_cfg, make_learner, rollout
+from tests.unit_tests.workers.actor.learning import (
+    GRPO,
+    columns,
+    distance,
+    learn,
+    make_cfg,
+    make_learner,
+    make_policy,
+    rollout,
+    weights,
+)
+from tests.unit_tests.workers.actor.two_ranks import run_two_ranks
 
 pytest.importorskip("transformers")
 
@@ -185,3 +198,33 @@ def test_layers_of_the_model_are_what_fsdp_shards(module):
     inputs = policy.predict_action_batch(observe(), mode="train")[1]["forward_inputs"]
     policy(forward_inputs=inputs)["logprobs"].sum().backward()
     assert policy.vlm.vision_tower.embeddings.patch_embedding.weight.grad.abs().sum() > 0
+
+
+class _Ranks:
+    """What a rank learns of half the envs of a rollout."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __call__(self, rank):
+        if rank is not None:
+            sys.path.insert(0, str(self.folder))
+            importlib.import_module("llava_policy")
+        cfg = make_cfg({"actor.model": SECTION, "env.train.max_episode_steps": 36, **GRPO})
+        batch = rollout(make_policy(cfg), steps=4)
+        if rank is None:
+            learner = make_learner(cfg)
+        else:
+            batch = columns(batch, slice(4 * rank, 4 * rank + 4))
+            learner = make_learner(cfg, rank=rank, world_size=2)
+        learn(learner, batch)
+        return weights(learner)
+
+
+@long_test
+@pytest.mark.timeout(600)
+def test_two_ranks_that_share_the_model_learn_what_one_does(tmp_path):
+    ours = _Ranks(tmp_path)
+    alone = ours(None)
+    for shared in run_two_ranks(ours, tmp_path):
+        assert alone.keys() == shared.keys() and distance(alone, shared) < 1e-4
