@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from rlinf.cli import build_parser, recipes
-from rlinf.config import plugins
+from rlinf.config import build_config, plugins
 from tests.unit_tests.docs.test_pages import DOCS, ROOT, blocks
 
-PAGES = ("vla_quickstart", "bring_your_own_vla")
+PAGES = ("vla_quickstart", "bring_your_own_vla", "vla")
 ON_CONFIGS = ("train", "collect", "check", "eval")
 MODULE = {"bring_your_own_vla": "llava_policy"}
 """The file that a page shows, which its commands need."""
@@ -80,6 +80,10 @@ def test_commands_are_right(page: str, own_module: None) -> None:
                 if (name, *overrides) not in loaded:
                     recipes.load(name, overrides)
                     loaded.add((name, *overrides))
+                if any(each.startswith("actor.model.model_path=") for each in overrides):
+                    # A folder says what the model is; keys that do so, too, are refused.
+                    model = build_config(name, overrides).actor.model
+                    assert not model.get("hf_config") and not model.get("words"), words
             for place in words:
                 if place.startswith("logs/"):
                     assert place.removeprefix("logs/") in known, words
