@@ -104,7 +104,7 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     names = [entry.name for entry in known]
-    rounds, launches, programs = (1, 3, 1) if args.quick else (args.repeats, 10, 3)
+    rounds, launches, programs = (1, 3, 1) if args.quick else (args.repeats, 8, 2)
     board = Board(names)
     notes = [
         f"{rounds} rounds of {launches} runs, and of {programs} programs for each worker. A 90th "
