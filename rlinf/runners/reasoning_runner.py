@@ -345,11 +345,12 @@ class ReasoningRunner(BaseRunner):
 
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
         """Score, length, speed, and the last validation."""
-        facts = {
-            "score": f"{metrics['rollout/score']:.2f}",
-            "length": f"{metrics['rollout/response_length']:.0f}",
-            "speed": f"{metrics['rollout/samples_per_second']:,.0f} samples/s",
-        }
+        facts = {}
+        # Without them nothing of the step counts.
+        if "rollout/score" in metrics:
+            facts["score"] = f"{metrics['rollout/score']:.2f}"
+            facts["length"] = f"{metrics['rollout/response_length']:.0f}"
+        facts["speed"] = f"{metrics['rollout/samples_per_second']:,.0f} samples/s"
         if "eval/pass@1" in self._scores:
             facts["pass@1"] = f"{self._scores['eval/pass@1']:.0%}"
         return facts
