@@ -23,6 +23,8 @@ class Prompt:
         answer: what the reward compares with.
         task: name of the dataset or task; metrics are per task.
         metadata: whatever else the reward needs, plain data.
+        messages: the same as messages, for agents that go on with them; None without a chat
+            template.
     """
 
     index: int
@@ -31,6 +33,7 @@ class Prompt:
     answer: Any
     task: str
     metadata: dict
+    messages: list[dict[str, Any]] | None = None
 
 
 @dataclass

@@ -49,7 +49,12 @@ MODULES = {
         "rlinf.envs.start_samplers.failure_rate": ("failure_rate",),
     },
     "dataset": {
-        "rlinf.config.builtin.datasets": ("files", "reasoning_gym", "arithmetic"),
+        "rlinf.config.builtin.datasets": (
+            "files",
+            "reasoning_gym",
+            "arithmetic",
+            "calculations",
+        ),
     },
 }
 
