@@ -10,11 +10,17 @@ from typing import Any, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from rlinf.agents.tools import tool_registry
+from rlinf.config.plugin_table import PluginTable
 
 Function = Callable[..., Any]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _PARAMETER = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
+
+
+tool_registry: PluginTable[Tool] = PluginTable(
+    "tool", {"calculator": "rlinf.agents.tools.calculator"}
+)
+"""Tools by the names that the config uses."""
 
 
 class ToolError(Exception):

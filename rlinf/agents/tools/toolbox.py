@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf.agents.tools import tool_registry
-from rlinf.agents.tools.tool import Tool, ToolError
+from rlinf.agents.tools.tool import Tool, ToolError, tool_registry
 
 
 @dataclass(frozen=True)
