@@ -138,14 +138,13 @@ class ToolLoop(AgentLoop):
         results: Sequence[ToolResult],
     ) -> list[int]:
         """Return the tokens that the model reads next; messages go to those of the conversation."""
-        error = any(result.error for result in results)
         if self._chat is None:
             answer = self.parser.answer(results)
-            episode.note("tool", answer, error=error)
+            episode.note("tool", answer, error=any(result.error for result in results))
             return list(self.tokenizer.encode(answer, add_special_tokens=False))
         said, new = {"role": "assistant", "content": text}, self.parser.messages(results)
-        for message in new:
-            episode.note("tool", message["content"], error=error)
+        for message, result in zip(new, results, strict=True):
+            episode.note("tool", message["content"], error=result.error)
         ended = call.response_ids[-1] == self.tokenizer.eos_token_id
         further = self._chat.between(messages, said, new, ended)
         messages += [said, *new]

@@ -50,7 +50,7 @@ class ToolParser:
         raise NotImplementedError
 
     def messages(self, results: Sequence[ToolResult]) -> list[dict[str, Any]]:
-        """Return the messages that the model reads next; for formats that are not inline."""
+        """Return the messages that the model reads next, one for each result; if not inline."""
         return [
             {"role": "tool", "name": result.name, "content": _marked(result)} for result in results
         ]
