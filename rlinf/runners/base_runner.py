@@ -27,6 +27,7 @@ from rlinf.runners.run_progress import run_progress
 from rlinf.runners.run_summary import begin_summary
 from rlinf.runners.stop import StopSignals, is_stop
 from rlinf.scheduler import Cluster, WorkerDied, WorkerGroup
+from rlinf.scheduler.peak_memory import largest_by_group
 from rlinf.scheduler.trace import mark_step
 from rlinf.utils.checkpoint import MANIFEST, Checkpoint
 from rlinf.utils.metric_logger import MetricLogger
@@ -222,7 +223,9 @@ class BaseRunner(ABC):
         finally:
             self.requests.close()
             self.logger.close()
-        self._write_summary(EVALUATED if self.cfg.runner.only_eval else FINISHED)
+        memory = largest_by_group(Cluster.current().peak_memory())
+        status = EVALUATED if self.cfg.runner.only_eval else FINISHED
+        self._write_summary(status, peak_memory=memory)
         self.farewell(final)
         return self.summary.facts
 

@@ -46,6 +46,7 @@ from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.failure.reporter import DRIVER
 from rlinf.scheduler.inline.session import InlineSession
+from rlinf.scheduler.peak_memory import PeakMemory
 from rlinf.scheduler.placement import NodePlacementStrategy, PackedPlacementStrategy
 from rlinf.scheduler.placement.base import Placement
 from rlinf.scheduler.registry.server import RegistryServer
@@ -447,7 +448,16 @@ class Cluster:
             raise RuntimeError("only the driver can do this")
         return self._supervisor
 
-    # -- traffic ------------------------------------------------------------------------------
+    # -- traffic and memory --------------------------------------------------------------------
+
+    def peak_memory(self) -> dict[str, PeakMemory]:
+        """Return the most memory that each worker has taken so far, in bytes.
+
+        Workers answer while they are busy; one that cannot is absent.
+        """
+        self._on_driver()
+        assert self._server is not None
+        return self._server.inquire("peak_memory", None, None, timeout=5.0)
 
     def traffic(self) -> Traffic:
         """Return items, bytes and seconds waited of each worker and peer so far."""

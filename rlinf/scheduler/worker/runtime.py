@@ -29,6 +29,7 @@ from rlinf.scheduler.events import Raised
 from rlinf.scheduler.failure.record import PostMortemRecord
 from rlinf.scheduler.failure.supervisor import Supervisor
 from rlinf.scheduler.net import forks
+from rlinf.scheduler.peak_memory import peak_memory
 from rlinf.scheduler.registry.client import RegistryClient
 from rlinf.scheduler.spec import RunSpec, WorkerSpec
 from rlinf.scheduler.worker.backend import CallBackend, RayBackend
@@ -172,6 +173,7 @@ class WorkerRuntime(ProcessRuntime):
         self.registry.on_inquiry("stacks", lambda _: self.stacks())
         self.registry.on_inquiry("leave", self._leave)
         self.registry.on_inquiry("traffic", lambda _: self.mailbox.traffic())
+        self.registry.on_inquiry("peak_memory", lambda _: peak_memory())
         self.registry.on_inquiry("cancel", self.cancel.request)
         self.registry.on_inquiry("give_up", self.exchange.give_up)
         self.registry.on_inquiry("pause_deadlines", set_paused)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from rlinf.scheduler.address import WorkerAddress, WorkerInfo
 from rlinf.scheduler.current import current_runtime, has_runtime
+from rlinf.scheduler.torch_device import torch_device_type, torch_platform
 from rlinf.scheduler.worker import timers
 from rlinf.scheduler.worker.comm import CommMixin
 from rlinf.scheduler.worker.group import WorkerGroup, refuse_clashes
@@ -35,18 +36,6 @@ class _OfProcess:
         return self._read()
 
 
-def _torch_device_type() -> str:
-    """Return "cuda", "xpu", "npu", "musa" or "cpu"."""
-    return os.environ.get("RLINF_TORCH_DEVICE", "cpu")
-
-
-def _torch_platform() -> Any:
-    """Return the torch module of this process's devices, such as `torch.cuda` or `torch.cpu`."""
-    import torch
-
-    return getattr(torch, _torch_device_type())
-
-
 class Worker(CommMixin):
     """Base class of a remote worker.
 
@@ -65,8 +54,8 @@ class Worker(CommMixin):
 
     current_worker: ClassVar[Worker | None] = None
     timer = staticmethod(timers.timed)
-    torch_device_type = _OfProcess(_torch_device_type)
-    torch_platform = _OfProcess(_torch_platform)
+    torch_device_type = _OfProcess(torch_device_type)
+    torch_platform = _OfProcess(torch_platform)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -129,6 +129,7 @@ def test_nothing_is_older_than_allowed(runners, tmp_path, workers, age):
     assert summary["policy_age_max"] <= age and summary["stale_dropped"] == 0
     assert steps[0]["rollout/policy_age_max"] == 0
     assert summary["rollout_seconds"] > 0 and summary["update_seconds"] > 0
+    assert min(use["host"] for use in summary["peak_memory"].values()) > 10 << 20
     assert summary["evaluation"]["eval/episodes"] == 4
 
 
