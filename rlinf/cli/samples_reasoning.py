@@ -77,10 +77,27 @@ def reasoning_sample(cfg: Any) -> dict[str, Any]:
             f"records before it that have more than data.max_prompt_length="
             f"{data.max_prompt_length} tokens: {too_long}"
         )
+    if "agentloop" in cfg and data.apply_chat_template:
+        sample["notes"] += _rewrites(tokenizer)
     if responses:
         sample["response"] = _shown(tokenizer, ids, responses[best])
         sample["notes"] += _complaints(cfg, sample, len(ids), len(responses[best].ids))
     return sample
+
+
+def _rewrites(tokenizer: Any) -> list[str]:
+    """Say what a chat template makes of earlier turns when a conversation goes on."""
+    from rlinf.agents.templates import ChatFormat, TemplateRewrites, check_template
+
+    chat = ChatFormat(tokenizer)
+    found = []
+    for thinks in (False, True):
+        try:
+            check_template(chat.render, thinks=thinks, roles=("tool",))
+        except TemplateRewrites as error:
+            found.append(f"{'answers that think: ' if thinks else ''}{error}")
+            break
+    return found
 
 
 def _first_short(dataset: Any, encoder: Any, limit: int) -> tuple[int, int, str, list[int]]:
@@ -222,6 +239,10 @@ def _complaints(cfg: Any, sample: Mapping[str, Any], prompt: int, response: int)
     found = []
     sampling = cfg.algorithm.sampling_params if cfg.algorithm is not None else None
     limit = None if sampling is None else sampling.max_new_tokens
+    if "agentloop" in cfg:
+        # An episode has several responses.
+        total = cfg.agentloop.max_total_tokens
+        limit = None if total is None else total - prompt
     if limit is None and cfg.runner.seq_length is not None:
         limit = cfg.runner.seq_length - prompt
     if limit is not None and response > limit:
