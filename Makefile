@@ -54,7 +54,7 @@ docs: setup ## Build the documentation into docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 clean: ## Remove the virtual environment and everything generated
-	@rm -rf $(VENV) build dist *.egg-info docs/_build docs/reference/configuration.md
+	@rm -rf $(VENV) build dist *.egg-info docs/_build docs/reference/configuration.md docs/images/curves
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

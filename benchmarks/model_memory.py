@@ -12,8 +12,9 @@ there. The peak is the greatest resident memory of the process, files that it ha
 above what it had before the model, when a tiny one had been built and trained in the same way.
 
 The limit is 1.2 times what a rank keeps, and one layer: the largest module whose weights FSDP
-gathers at a time. Ranks run with `MALLOC_MMAP_THRESHOLD_`, so that memory that has been freed goes
-back to the system: malloc of glibc otherwise keeps blocks of up to 32 MiB for later.
+gathers at a time. Allocators of ranks are told to give memory that has been freed back to the
+system: glibc otherwise keeps blocks of up to 32 MiB for later, and mimalloc, which torch has on
+aarch64, waits for a moment.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from benchmarks.harness import describe_machine
 
 FACTOR = 1.2
 """Most memory at the peak, as a multiple of what is kept."""
-MALLOC = "MALLOC_MMAP_THRESHOLD_"
-"""Blocks of more bytes than this variable says are returned when they are freed."""
+ALLOCATORS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MIMALLOC_PURGE_DELAY": "0"}
+"""Variables that let allocators return what is freed."""
 
 
 @dataclass(frozen=True)
@@ -163,14 +164,15 @@ def measure(folder: Path, ranks: int, trains: bool) -> list[Usage]:
 @contextlib.contextmanager
 def _memory_goes_back() -> Iterator[None]:
     """Let processes that are started within this give freed memory back to the system."""
-    before = os.environ.get(MALLOC)
-    os.environ[MALLOC] = str(1 << 20)
+    before = {name: os.environ.get(name) for name in ALLOCATORS}
+    os.environ.update(ALLOCATORS)
     try:
         yield
     finally:
-        del os.environ[MALLOC]
-        if before is not None:
-            os.environ[MALLOC] = before
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 def _rank(

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from gen_gallery import draw_pictures  # noqa: E402
 
 from rlinf import __version__  # noqa: E402
 from rlinf.config import config_reference_markdown  # noqa: E402
@@ -29,3 +31,6 @@ _reference.parent.mkdir(exist_ok=True)
 _text = config_reference_markdown()
 if not _reference.exists() or _reference.read_text(encoding="utf-8") != _text:
     _reference.write_text(_text, encoding="utf-8")
+
+# So do the pictures of the gallery, from the curves that `rlinf verify` compares with.
+draw_pictures()

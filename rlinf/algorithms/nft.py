@@ -18,6 +18,8 @@ so that good actions draw the velocity towards themselves and bad ones push it a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -37,6 +39,20 @@ def optimality_of(advantages: Tensor, clip_max: float) -> Tensor:
         clip_max: Advantage from which on an action counts as good without reserve.
     """
     return 0.5 + 0.5 * (advantages / clip_max).clamp(-1.0, 1.0)
+
+
+def acting_share(tau: float | Sequence[float], updates: int) -> float:
+    """Return how far the policy that acts goes towards the trained one after an update.
+
+    Args:
+        tau: The share; or `[a, b, m, n]`, which is a until update m, b from update n on, and
+            `a + (b - a) (updates - m) / (n - m)` in between.
+        updates: Made so far, this one included.
+    """
+    if isinstance(tau, (int, float)):
+        return float(tau)
+    first, last, begin, end = tau
+    return first + (last - first) * min(max((updates - begin) / (end - begin), 0.0), 1.0)
 
 
 def nft_loss(

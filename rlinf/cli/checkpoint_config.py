@@ -44,14 +44,15 @@ def of(name: str) -> str | None:
 
 
 def _for_evaluation(checkpoint: Any) -> dict[str, Any]:
+    from rlinf.models.settings import section_to_rebuild
+
     config = dict(checkpoint.manifest["config"])
     runner = dict(config["runner"])
     runner["resume_dir"] = str(checkpoint.path.resolve())
     config["runner"] = runner
     if config.get("actor") and runner["task_type"] not in GENERATING:
-        # The weights are in the checkpoint; those that training began with may be gone. Of a
-        # language model the folder says what it is, and has the tokenizer.
-        model = config["actor"]["model"] | {"model_path": None}
+        # Of a language model the folder says what it is, and has the tokenizer.
+        model = section_to_rebuild(config["actor"]["model"])
         config["actor"] = config["actor"] | {"model": model}
         if config.get("rollout"):
             # What training came to is for its placement; an evaluation may have another.

@@ -157,7 +157,12 @@ def _actor(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool)
     if learns_from_replay(cfg):
         parts += _replay(cfg, own, rollout, ranks)
     elif needs_reference(cfg.algorithm):
-        parts.append(Part("reference policy", own.parameters + own.buffers))
+        frozen = any(not parameter.requires_grad for parameter in model.parameters())
+        # Where weights are frozen, what is trained gives way to what it was, and comes back.
+        kept = own.gradients if frozen else own.parameters
+        parts.append(Part("reference policy", kept + own.buffers))
+    elif "nft" in cfg.algorithm and cfg.algorithm.nft.tau != 1.0:
+        parts.append(Part("policy that acts", own.parameters + own.buffers))
     if ranks > 1:
         fully = sum(parameter.nbytes for parameter in model.parameters())
         parts.append(Part("gathered weights", fully, exact=False))

@@ -21,6 +21,7 @@ ADVICE = {
     "algorithm.len_reward_penalty": "set algorithm.overlong_penalty",
     "algorithm.safe_length": "set algorithm.overlong_buffer_length",
     "algorithm.max_length": "set algorithm.sampling_params.max_new_tokens",
+    "algorithm.nft_tau": "set algorithm.nft.tau",
     "algorithm.max_resample": "set algorithm.max_num_gen_batches",
     "algorithm.importance_sampling_fix": "set algorithm.mismatch; its default truncates the ratio "
     "of each token at 2, and {mode: none} corrects nothing",

@@ -30,6 +30,7 @@ from rlinf.envs.episodes import EpisodeTotals
 from rlinf.envs.errors import EnvError, EnvSlotError, NotFiniteError, StateNotSupported
 from rlinf.envs.fixed_episodes import EpisodePlan, EpisodeQueue, FixedEpisode
 from rlinf.envs.guard import bad_action, find_not_finite
+from rlinf.envs.obs_rows import ObsArrays, ObsRows
 from rlinf.envs.options import VectorEnvOptions, option
 from rlinf.envs.reset_plan import ResetPlan
 from rlinf.envs.starts import NEVER, Start
@@ -132,8 +133,9 @@ class VectorEnv(Adapter):
             key: np.zeros((num_envs, *spec.shape), spec.dtype)
             for key, spec in self.obs_spec.items()
         }
-        self._images = {key: arrays.pop(key) for key in self.rendered_keys}
-        self._obs = arrays
+        self._images = ObsArrays.of({key: arrays.pop(key) for key in self.rendered_keys})
+        self._obs = ObsArrays.of(arrays)
+        self._rows = ObsRows()
 
     # What a worker calls.
 
@@ -183,7 +185,7 @@ class VectorEnv(Adapter):
     @property
     def last_obs(self) -> Obs:
         """The observation that was returned last."""
-        return self._pack(self._images)
+        return self._pack()
 
     @property
     def begins(self) -> torch.Tensor:
@@ -193,6 +195,15 @@ class VectorEnv(Adapter):
     def episode_metrics(self) -> dict[str, torch.Tensor]:
         """Return the metrics of the current episodes, ended or not, each float32 `[B]`."""
         return self._totals.metrics()
+
+    def reserve(self, steps: int) -> None:
+        """Let the observations of the next steps follow the present one in one tensor per key.
+
+        Args:
+            steps: Actions, or chunks of them; a reset counts as one.
+        """
+        self._obs = self._rows.reserve(self._obs, steps + 1)
+        self._images = self._rows.reserve(self._images, steps + 1)
 
     def update_reset_state_ids(self) -> None:
         """Draw new reset states for fixed ids; called between rollout epochs."""
@@ -326,8 +337,7 @@ class VectorEnv(Adapter):
         self._totals.set_state(state["totals"])
         self._live = np.array(state["live"])
         self._starts = [Start(*start) for start in state["starts"]]
-        self._obs = {key: array.copy() for key, array in state["obs"].items()}
-        self._images = {key: array.copy() for key, array in state["images"].items()}
+        self._obs, self._images = ObsArrays.of(state["obs"]), ObsArrays.of(state["images"])
         self._descriptions = list(state["descriptions"])
         self.is_start = state["is_start"]
         self._restarts, self._nan_skipped = state["counts"]
@@ -364,8 +374,9 @@ class VectorEnv(Adapter):
             rewards[:, column] = result.reward
             terminations[:, column] = result.terminated
             truncations[:, column] = result.truncated
-            images = self._draw() if column == chunk - 1 else {}
-            obs_list.append(self._pack(images))
+            if column == chunk - 1:
+                self._draw()
+            obs_list.append(self._pack(images=column == chunk - 1))
             success = torch.from_numpy(self._totals.success_now.copy())
             infos_list.append({"success": success, "_valid": valid})
             if result.interventions:
@@ -375,7 +386,7 @@ class VectorEnv(Adapter):
         if done.any():
             counted = done.copy()
             counted[dropped] = False
-            infos["final_observation"] = obs_list[-1]
+            infos["final_observation"] = final = obs_list[-1]
             infos["_final_observation"] = torch.from_numpy(done)
             infos["episode"] = self._totals.metrics()
             infos["_episode"] = torch.from_numpy(counted)
@@ -384,6 +395,8 @@ class VectorEnv(Adapter):
             if self.numbered:
                 infos["fixed_episodes"] = self.playing
             if auto_reset:
+                # The arrays of this step are the policy's; what they held so far is kept apart.
+                infos["final_observation"] = _cloned(final)
                 obs_list[-1] = self._begin(np.flatnonzero(done).tolist())
         infos["restarts"], infos["nan_skipped"] = self._restarts, self._nan_skipped
         return (
@@ -397,13 +410,13 @@ class VectorEnv(Adapter):
     def _advance(self, actions: np.ndarray) -> list[int]:
         """Make one step in all live slots; return those whose episode was dropped."""
         result, before = self._result, self._obs
-        obs = {key: array.copy() for key, array in before.items()}
+        obs, slots = self._rows.copy(before), np.flatnonzero(self._live).tolist()
         result.clear()
-        dropped = self._step_slots(self._live_slots, actions, obs, result) if self.has_work else []
+        dropped = self._step_slots(slots, actions, obs, result) if slots else []
         if dropped:
             self._redo.update(dropped)
             self._drop(dropped, before, obs)
-        dropped += self._guard(before, obs)
+        dropped += self._guard(slots, before, obs)
         self._shape_reward(dropped)
         self._totals.add(self._live, result.reward, result.success)
         self._obs = obs
@@ -434,10 +447,6 @@ class VectorEnv(Adapter):
             "intervene_action": torch.from_numpy(self.policy_actions(done)),
         }
 
-    @property
-    def _live_slots(self) -> list[int]:
-        return np.flatnonzero(self._live).tolist()
-
     def _end(self, slots: list[int], dropped: list[int]) -> list[int]:
         """Let slots rest; return those whose physics turn out to have diverged."""
         self._live[slots] = False
@@ -449,9 +458,9 @@ class VectorEnv(Adapter):
                 diverged.append(slot)
         return diverged
 
-    def _guard(self, before: dict, obs: dict) -> list[int]:
-        """Drop the episodes of slots with a NaN; return these slots."""
-        found = find_not_finite(self._live_slots, self._result.reward, obs.get("states"))
+    def _guard(self, slots: list[int], before: dict, obs: dict) -> list[int]:
+        """Drop the episodes of those slots that have a NaN; return them."""
+        found = find_not_finite(slots, self._result.reward, obs.get("states"))
         for slot, reason in found:
             self._not_finite(slot, int(self._totals.length[slot]) + 1, reason)
         bad = [slot for slot, _ in found]
@@ -475,6 +484,7 @@ class VectorEnv(Adapter):
     def _begin_all(self) -> tuple[Obs, dict[str, Any]]:
         self.is_start = False
         self._redo.clear()
+        self._obs, self._images = self._rows.copy(self._obs), self._rows.copy(self._images)
         return self._begin(list(range(self.num_envs))), {
             "_valid": torch.from_numpy(self._live.copy()),
             "reset_state_ids": self._reset_ids(),
@@ -483,7 +493,7 @@ class VectorEnv(Adapter):
         }
 
     def _begin(self, slots: list[int]) -> Obs:
-        """Begin the next episodes of slots; return the observations of all."""
+        """Begin the next episodes of slots, in the present arrays; return what all observe."""
         begun = []
         plan = self._plan if self._episodes is None else self._episodes
         for slot in slots:
@@ -495,30 +505,30 @@ class VectorEnv(Adapter):
         self._redo.difference_update(slots)
         self._totals.begin(begun)
         if not begun:
-            return self._pack(self._images)
-        self._obs = obs = {key: array.copy() for key, array in self._obs.items()}
-        self._reset_slots(begun, [self._starts[slot] for slot in begun], obs)
-        states, descriptions = obs.get("states"), list(self._descriptions)
+            return self._pack()
+        self._reset_slots(begun, [self._starts[slot] for slot in begun], self._obs)
+        states, descriptions = self._obs.get("states"), list(self._descriptions)
         for slot in begun:
             descriptions[slot] = self._describe(slot)
             if states is not None and not np.isfinite(states[slot]).all():
                 # Nothing to fall back on: a reset that gives NaN cannot be skipped.
                 raise self._error(slot, 0, "observation 'states' after reset", "", NotFiniteError)
         self._descriptions = descriptions
-        return self._pack(self._draw(begun))
-
-    def _draw(self, slots: list[int] | None = None) -> dict[str, np.ndarray]:
-        """Render slots, all by default, into new arrays."""
         if self.rendered_keys:
-            images = {key: array.copy() for key, array in self._images.items()}
-            self._draw_images(range(self.num_envs) if slots is None else slots, images)
-            self._images = images
-        return self._images
+            self._draw_images(begun, self._images)
+        return self._pack()
 
-    def _pack(self, images: dict[str, np.ndarray]) -> Obs:
-        obs: Obs = {key: torch.from_numpy(array) for key, array in self._obs.items()}
-        for key, array in images.items():
-            obs[key] = torch.from_numpy(array)
+    def _draw(self) -> None:
+        """Render all slots, into new arrays."""
+        if self.rendered_keys:
+            images = self._rows.copy(self._images)
+            self._draw_images(range(self.num_envs), images)
+            self._images = images
+
+    def _pack(self, images: bool = True) -> Obs:
+        obs: Obs = dict(self._obs.tensors)
+        if images:
+            obs |= self._images.tensors
         obs["task_descriptions"] = self._descriptions
         return obs
 
@@ -558,3 +568,7 @@ class VectorEnv(Adapter):
             f"{start.reset_id}, seed {start.seed}): {reason}"
         )
         return kind(f"{message}; {hint}" if hint else message, slot, step, *start)
+
+
+def _cloned(obs: Obs) -> Obs:
+    return {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in obs.items()}

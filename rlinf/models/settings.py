@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -113,6 +114,20 @@ def rollout_section(cfg: Any) -> DictConfig:
     if cfg.actor.model.get("add_q_head"):
         given["add_q_head"] = False
     return changed_section(cfg.actor.model, given)
+
+
+def section_to_rebuild(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section that builds a trained model again, before it gets the trained weights.
+
+    A folder that training began with stays in it where it is left: it may say what the model is,
+    and have its tokenizer. A model that is made from its keys does without.
+
+    Args:
+        section: A model section, plain data.
+    """
+    folder = section.get("model_path")
+    gone = folder is not None and not Path(folder).expanduser().exists()
+    return {**section, "model_path": None if gone else folder}
 
 
 def changed_section(section: DictConfig, changes: Mapping[str, Any]) -> DictConfig:

@@ -150,10 +150,13 @@ def tensors_of_folder(folder: Path) -> SafetensorsFiles | None:
 
     Returns:
         The tensors; None if they are in another format than safetensors.
+
+    Raises:
+        ValueError: its index is not one, or names files that are not in the folder.
     """
     index = folder / _INDEX
     if index.is_file():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        files = _files_of(index)
         missing = [name for name in files if not (folder / name).is_file()]
         if missing:
             raise ValueError(
@@ -163,6 +166,31 @@ def tensors_of_folder(folder: Path) -> SafetensorsFiles | None:
         return SafetensorsFiles(folder / name for name in files)
     single = folder / _SINGLE
     return SafetensorsFiles([single]) if single.is_file() else None
+
+
+def _files_of(index: Path) -> list[str]:
+    """Return the files that an index names, which a stranger may have written."""
+    try:
+        told = json.loads(index.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{index} is not JSON: {error}; fetch the model again") from error
+    names = told.get("weight_map") if isinstance(told, dict) else None
+    if not isinstance(names, dict) or not names:
+        raise ValueError(
+            f"{index} has no weight_map, which says in which file each tensor is; fetch the model "
+            "again"
+        )
+    for name in names.values():
+        if (
+            not isinstance(name, str)
+            or not name.endswith(".safetensors")
+            or Path(name).name != name
+        ):
+            raise ValueError(
+                f"{index} names the file {str(name)[:200]!r}; it must be a safetensors file of the "
+                "same folder. Do not use a model of such a source"
+            )
+    return sorted(set(names.values()))
 
 
 def tensors_of_file(file: Path) -> TensorSource:

@@ -1,4 +1,4 @@
-"""Checkpoints of a stranger whose manifest leads out of their folder, or is no manifest."""
+"""Checkpoints and models of a stranger whose manifest leads out of their folder, or is none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from rlinf.models.tensor_files import tensors_of_folder
 from rlinf.utils.checkpoint import MANIFEST, Checkpoint, CheckpointError, CheckpointStore
 
 SECRET = b"not of the checkpoint"
@@ -86,3 +87,36 @@ def test_a_bad_manifest_does_not_hide_good_ones(folder, capsys):
     (folder / MANIFEST).write_text(json.dumps({**GOOD, "files": {"../../secret": FACTS}}))
     assert store.latest().step == 2
     assert "must be a path inside" in capsys.readouterr().out
+
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.safetensors", "{}/secret.safetensors", "a/b.safetensors", "x.bin", 3, None]
+)
+def test_an_index_of_a_model_names_its_own_files_only(tmp_path, name):
+    (tmp_path / "secret.safetensors").write_bytes(SECRET)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    name = name.format(tmp_path) if isinstance(name, str) else name
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"weight": name}}))
+    with pytest.raises(ValueError, match="must be a safetensors file of the same folder"):
+        tensors_of_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[]", "has no weight_map"),
+        (b'{"weight_map": []}', "has no weight_map"),
+        (b'{"weight_map": {}}', "has no weight_map"),
+    ],
+)
+def test_an_index_that_is_none_is_refused(tmp_path, text, words):
+    (tmp_path / INDEX).write_bytes(text)
+    with pytest.raises(ValueError, match=words):
+        tensors_of_folder(tmp_path)

@@ -9,6 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rlinf.cli.health.finding import Finding
+from rlinf.cli.health.ray_folders import (
+    check_ray_folders,
+    check_temporary_folder,
+    is_reachable,
+    ray_roots,
+)
 from rlinf.utils.ray_token import default_place
 from rlinf.utils.runs.folders import is_run
 
@@ -27,7 +33,14 @@ def check_private_files(
         temporary: Folder of temporary files; that of this machine by default.
     """
     temporary = temporary or Path(tempfile.gettempdir())
-    return [_token(environ), _runs(log_dir), _sessions(temporary)]
+    roots = ray_roots(environ, temporary)
+    return [
+        _token(environ),
+        *_runs(log_dir),
+        check_temporary_folder(temporary),
+        *check_ray_folders(roots),
+        _sessions(roots, temporary),
+    ]
 
 
 def _token(environ: Mapping[str, str]) -> Finding:
@@ -55,17 +68,38 @@ def _token(environ: Mapping[str, str]) -> Finding:
     if open_ones and not named:
         fix = f"chmod 700 {place.parent}"
         return Finding(name, "warn", f"{place.parent} is open to other users", fix)
+    shared = [str(folder) for folder in place.resolve().parents if _is_shared(folder)]
+    if shared:
+        words = (
+            f"other users can rename {shared[0]}'s folders, and put a token of theirs at {place}"
+        )
+        return Finding(name, "warn", words, f"chmod o-w {shared[0]}")
     return Finding(name, "ok", f"{place}, for this user alone")
 
 
-def _runs(log_dir: Path) -> Finding:
-    runs = {folder.parent for folder in log_dir.glob("*/*/config.yaml")} if log_dir.is_dir() else ()
-    return _folders("run folders", [run for run in runs if is_run(run)], f"below {log_dir}")
+def _runs(log_dir: Path) -> list[Finding]:
+    name = "run folders"
+    found = log_dir.glob("*/*/config.yaml") if log_dir.is_dir() else ()
+    runs = [folder for folder in {file.parent for file in found} if is_run(folder)]
+    findings = [_folders(name, runs, f"below {log_dir}")]
+    shared = sorted({f for run in runs for f in (run.parent, run.parents[1]) if _is_shared(f)})
+    if shared:
+        shown = " ".join(map(str, shared))
+        words = f"other users can rename and replace the runs in {shown}"
+        findings.append(Finding(name, "warn", words, f"chmod o-w {shown}"))
+    return findings
 
 
-def _sessions(temporary: Path) -> Finding:
-    found = [*temporary.glob("ray/session_*"), temporary / f"rlinf-{os.getuid()}"]
-    return _folders("sessions", found, f"in {temporary}")
+def _sessions(roots: Iterable[Path], temporary: Path) -> Finding:
+    name, own = "sessions", temporary / f"rlinf-{os.getuid()}"
+    if os.path.lexists(own) and (own.is_symlink() or not own.is_dir() or not _is_own(own)):
+        found = f"{own} is not a folder of yours: other users have taken its name"
+        fix = f"as root: rm -r {own}. Until then runs make a folder of another name, or TMPDIR's"
+        return Finding(name, "warn", found, fix)
+    # Ray opens each that it makes; those inside a folder of one's own are closed nevertheless.
+    found = [path for root in roots for path in root.glob("session_*") if is_reachable(path)]
+    where = f"in {', '.join(map(str, (own, *roots)))}"
+    return _folders(name, [own, *found], where)
 
 
 def _folders(name: str, folders: Iterable[Path], where: str) -> Finding:
@@ -88,3 +122,9 @@ def _is_own(path: Path) -> bool:
 
 def _is_open(path: Path) -> bool:
     return bool(path.stat().st_mode & 0o077)
+
+
+def _is_shared(folder: Path) -> bool:
+    """Return whether every user can rename what is in a folder."""
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX

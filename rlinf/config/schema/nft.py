@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Float, Int, Section
@@ -40,6 +40,25 @@ class NFTConfig(Section):
         description="Advantage from which on an action is good without reserve, or bad below its "
         "negative. The smaller, the further an update goes, and the sooner it goes too far.",
     )
+    tau: Float | list[Float] = Field(
+        1.0,
+        description="Share of the way to the trained policy that the one which acts goes after "
+        "each update: above 0, and 1 lets the trained policy act. [a, b, m, n] is a until update "
+        "m, b from update n on, and on a line in between.",
+    )
+
+    @field_validator("tau")
+    @classmethod
+    def _is_a_share(cls, tau: float | list[float]) -> float | list[float]:
+        """Check the share, or the schedule of it."""
+        shares = tau[:2] if isinstance(tau, list) else [tau]
+        rises = not isinstance(tau, list) or (len(tau) == 4 and 0 <= tau[2] < tau[3])
+        if not rises or not all(0 < share <= 1 for share in shares):
+            raise ValueError(
+                "tau is a number above 0 and up to 1, or a list of four, [a, b, m, n]: two such "
+                "numbers, and updates m < n"
+            )
+        return tau
 
 
 class NFTKeys(Section):

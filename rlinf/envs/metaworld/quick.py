@@ -27,6 +27,7 @@ SUPPORTED = "3.1.1"
 _UPRIGHT = np.array([1, 0, 1, 0])
 
 
+@cache
 def is_known() -> bool:
     """Return whether the installed MetaWorld is the one that this module was written for."""
     return version("metaworld") == SUPPORTED

@@ -126,8 +126,9 @@ class EngineCheckpoint:
         out = self._model_tensors()
         for optimizer in self._engine.optimizers.values():
             out |= {f"optim.{name}": tensor for name, tensor in optimizer.state_tensors().items()}
-        if self._engine.reference is not None:
-            of_reference = self._engine.reference.state_dict()
+        reference = self._engine.reference or self._engine.initial
+        if reference is not None:
+            of_reference = reference.state_dict()
             out |= {f"reference.{name}": tensor for name, tensor in of_reference.items()}
         return out
 

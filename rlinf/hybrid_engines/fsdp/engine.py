@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rlinf.hybrid_engines.fsdp.fill import fill, parts_of
+from rlinf.hybrid_engines.fsdp.initial_tensors import InitialTensors
 from rlinf.hybrid_engines.fsdp.optimizer import ACTOR, OptimizerSpec, make_optimizers
 from rlinf.hybrid_engines.fsdp.precision import training_precision
 from rlinf.hybrid_engines.fsdp.sharding import shard, whole
@@ -41,7 +42,9 @@ class TrainEngine:
         world_size: number of ranks.
         total_steps: optimiser steps of the whole run, for schedules.
         on_nan: `stop` raises when a gradient is not finite; `skip` leaves that step out.
-        keep_reference: whether to keep a frozen copy of the model as it is now.
+        keep_reference: whether to keep the model as it is now, to be asked later.
+        shares_frozen: keep only what is trained of it where weights are frozen; it is then asked in
+            the place of the model, and cannot be changed. Else a copy of all weights is kept.
         casts_alone: one rank, too, computes in 16 bits by casting weights instead of autocast.
         optimizers: what trains which parameters, by name; None is one that trains all of them by
             the `optim` section.
@@ -50,6 +53,7 @@ class TrainEngine:
         model: the model that is trained.
         sharded: whether it is FSDP's.
         reference: the frozen copy, or None.
+        initial: what is kept of the reference where the model shares the rest, or None.
         precision: the number formats that are used.
         optimizers: by name; methods that take a name mean the first one by default.
         skipped: steps left out because their gradient was not finite.
@@ -66,6 +70,7 @@ class TrainEngine:
         *,
         on_nan: str = "stop",
         keep_reference: bool = False,
+        shares_frozen: bool = False,
         casts_alone: bool = False,
         optimizers: Mapping[str, OptimizerSpec] | None = None,
     ):
@@ -91,7 +96,9 @@ class TrainEngine:
             if world_size > 1:
                 for tensor in model.state_dict().values():
                     dist.broadcast(tensor, 0)
-        self.reference = copy.deepcopy(model).requires_grad_(False) if keep_reference else None
+        shares = shares_frozen and not all(p.requires_grad for p in model.parameters())
+        copies = keep_reference and not shares
+        self.reference = copy.deepcopy(model).requires_grad_(False) if copies else None
         if self.sharded:
             model = shard(model, cfg.fsdp_config, self.precision, device)
             if self.reference is not None:
@@ -100,6 +107,7 @@ class TrainEngine:
             fill(model, deferred.parts, device, world_size)
             if self.reference is not None:
                 fill(self.reference, parts_of(model), device, world_size)
+        self.initial = InitialTensors(model) if keep_reference and shares else None
         if cfg.compile_model:
             # In place: names of weights stay as they are.
             model.compile(backend=_COMPILER)
@@ -111,6 +119,11 @@ class TrainEngine:
         self._reference_waits = self.reference is not None and cfg.offload_reference
         if self._reference_waits:
             self.reference.to("cpu")
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the model of the beginning can be asked."""
+        return self.reference is not None or self.initial is not None
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -147,6 +160,8 @@ class TrainEngine:
         if not forget:
             return
         self._main.forget()
+        if self.initial is not None:
+            self.initial.renew()
         if self.reference is not None:
             own = self.model.state_dict()
             with torch.no_grad():
@@ -217,8 +232,14 @@ class TrainEngine:
 
     @torch.no_grad()
     def infer(self, *, reference: bool = False, **kwargs: Any) -> Any:
-        """Run the model, or the frozen copy of its beginnings, without gradients."""
-        model = self.reference if reference else self.model
+        """Run the model, or the one of the beginning, without gradients.
+
+        Args:
+            reference: the one of the beginning; only in a block of `reference_at_hand`.
+            **kwargs: arguments of the forward pass.
+        """
+        model = self.reference if reference and self.initial is None else self.model
+        assert self.initial is None or self.initial.in_place == reference
         with self._autocast():
             out = model(**kwargs)
         if self.sharded:
@@ -228,7 +249,15 @@ class TrainEngine:
 
     @contextlib.contextmanager
     def reference_at_hand(self) -> Iterator[None]:
-        """Hold the frozen copy on the device, if the config keeps it on the host otherwise."""
+        """Let the model of the beginning be asked: on the device, wherever it is otherwise."""
+        if self.initial is not None:
+            self.weights_changed()
+            try:
+                with self.initial.take_their_place():
+                    yield
+            finally:
+                self.weights_changed()
+            return
         if self._reference_waits:
             self.reference.to(self.device)
         try:

@@ -28,6 +28,8 @@ VLA_FOLDERS = {
     "gr00t": "rlinf.models.embodiment.flow_vla.groot.folder",
 }
 """Modules whose `save_folder` writes the public layout, by model type."""
+_Q_FUNCTIONS = "q_head."
+"""What names of weights begin with that nobody acts with; they are left out."""
 NETWORK, MODELING = "rlinf_policy.py", "modeling_rlinf_policy.py"
 
 
@@ -72,8 +74,8 @@ class PolicyExport:
         }
 
     def _distribution(self) -> str | None:
-        """Name of the distribution of actions; None for models that are not ours."""
-        if self.model_type not in KNOWN:
+        """Name of the distribution of actions; None for flows, and models that are not ours."""
+        if self.model_type not in KNOWN or self.model_type == "flow_policy":
             return None
         if "distribution" not in self.settings:
             raise ValueError(
@@ -179,18 +181,19 @@ def _write_policy(policy: PolicyExport, folder: Path, more: dict[str, Any]) -> N
     """Write `config.json` and the weights, and see to it that they fit each other."""
     from safetensors.torch import save_file
 
-    config = {**policy.config(), **more}
+    config, given = {**policy.config(), **more}, policy.tensors
     if policy.model_type in KNOWN:
         from rlinf.models.export.rlinf_policy import RLinfPolicy
 
-        wrong = _misfits(RLinfPolicy(config).state_dict(), policy.tensors)
+        given = {name: t for name, t in given.items() if not name.startswith(_Q_FUNCTIONS)}
+        wrong = _misfits(RLinfPolicy(config).state_dict(), given)
         if wrong:
             raise ValueError(
                 f"the weights are not those of the {policy.model_type} of their settings: "
                 f"{'; '.join(wrong[:5])}"
             )
     (folder / "config.json").write_text(json.dumps(config, indent=1, allow_nan=False) + "\n")
-    tensors = {name: tensor.contiguous() for name, tensor in policy.tensors.items()}
+    tensors = {name: tensor.contiguous() for name, tensor in given.items()}
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-KNOWN = ("mlp_policy", "cnn_policy")
+KNOWN = ("mlp_policy", "cnn_policy", "flow_policy")
 """Model types that `rlinf_policy.py` can run."""
 
 _PLAIN = """\
@@ -62,8 +62,8 @@ Model type `{architecture}`, step {step}, env {env}. It loads without RLinf:
 | `model.safetensors` | weights and buffers, those that normalise the states among them |
 | `config.json` | the architecture, its settings, sizes and ranges of observations and actions |
 
-Actions are the most likely ones, as in RLinf's evaluations. To go on with these weights in RLinf,
-set `actor.model.model_path` to this folder.
+Actions are the most likely ones, as in RLinf's evaluations{but}. To go on with these weights in
+RLinf, set `{key}` to this folder.
 """
 
 
@@ -85,6 +85,9 @@ def readme(config: dict[str, Any], to: str) -> str:
         "inputs": ", ".join(_inputs(config)),
         "chunk": settings.get("num_action_chunks", 1),
         "action_dim": config["action_dim"],
+        "but": ", each plan made anew" if settings.get("rtc") else "",
+        # Q-functions are not in the folder: only the second lets them begin afresh.
+        "key": "runner.ckpt_path" if settings.get("add_q_head") else "actor.model.model_path",
     }
     return _README.format(how=how.format(**words), **words)
 
@@ -94,7 +97,7 @@ def _inputs(config: dict[str, Any]) -> list[str]:
     settings, inputs = config["settings"], []
     if settings.get("use_states", True):
         inputs.append(f"states=torch.zeros(1, {config['obs_dim']})")
-    if config["architecture"] != "cnn_policy":
+    if config["architecture"] != "cnn_policy" and not settings.get("use_images", False):
         return inputs
     size, channels = settings["image_size"], config["image_channels"]
     views = {

@@ -1,6 +1,6 @@
 """A policy that was trained with RLinf, as plain PyTorch: needs torch and safetensors alone.
 
-Shapes: B observations, C actions in a chunk, A numbers in an action.
+Shapes: B observations, C actions in a chunk, A numbers in an action, H actions that a flow plans.
 """
 
 import json
@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+TIME_DIM, PERIODS = 16, (0.1, 4.0)
+"""Numbers that the time of a flow becomes; shortest and longest period of its sines."""
 ACTIVATIONS = {
     "tanh": torch.tanh,
     "relu": torch.relu,
@@ -107,6 +109,31 @@ class Encoder(nn.Module):
         return self.activation(self.norm(self.projection(self.pool(x))))
 
 
+class VelocityNet(nn.Module):
+    """Velocities of a flow from features, its state, and time."""
+
+    def __init__(self, feature_dim, width, hidden_sizes, activation):
+        """Make the layers; `width` is H*A."""
+        super().__init__()
+        self.layers = MLP(feature_dim + width + TIME_DIM, hidden_sizes, width, activation)
+
+    def forward(self, features, x, time):
+        """Return [B, H*A] for features [B, F], x [B, H*A] and times [B]."""
+        share = torch.linspace(0.0, 1.0, TIME_DIM // 2, device=time.device, dtype=torch.float64)
+        angles = 2.0 * math.pi * time[:, None] / (PERIODS[0] * (PERIODS[1] / PERIODS[0]) ** share)
+        embedded = torch.cat([angles.sin(), angles.cos()], dim=1).float().to(features.dtype)
+        return self.layers(torch.cat([features, x.to(features.dtype), embedded], 1))
+
+
+class NoiseNet(nn.Module):
+    """Learned noise of a flow: it is kept for training to go on, and nobody acts with it."""
+
+    def __init__(self, inputs, width, hidden_sizes, activation):
+        """Make the layers."""
+        super().__init__()
+        self.layers = MLP(inputs, hidden_sizes, width, activation)
+
+
 class PolicyLayers:
     """The layers of a policy and what they compute; to be mixed with a module class."""
 
@@ -117,25 +144,45 @@ class PolicyLayers:
         self.chunk = own["num_action_chunks"]
         self.bounds = [config["action_low"], config["action_high"]]
         self.choices, self.distribution = config["action_choices"], config["distribution"]
-        is_cnn = config["architecture"] == "cnn_policy"
+        self.is_flow = config["architecture"] == "flow_policy"
+        looks = config["architecture"] == "cnn_policy" or own.get("use_images", False)
         self.obs_dim = config["obs_dim"] if own.get("use_states", True) else None
         self.normalizer = None
         if own["normalize_obs"] and self.obs_dim is not None:
             self.normalizer = Normalizer(self.obs_dim, own["obs_clip"])
         self.views = {}
-        if is_cnn:
+        if looks:
             views = {"main_images": 1, "wrist_images": own["wrist_views"]}
             views["extra_view_images"] = own["extra_views"]
             self.views = {key: count for key, count in views.items() if count}
             channels = config["image_channels"]
             self.encoders = nn.ModuleDict({key: Encoder(channels, own) for key in self.views})
         width = sum(self.views.values()) * own.get("feature_dim", 0) + (self.obs_dim or 0)
-        self._build_heads(width)
+        self.trunk = self.value_head = None
+        (self._build_flow if self.is_flow else self._build_heads)(width)
+
+    def _build_flow(self, width):
+        own, hidden = self.settings, list(self.settings["hidden_sizes"])
+        numbers = (own["action_horizon"] or self.chunk) * self.action_dim
+        self.velocity = VelocityNet(width, numbers, hidden, own["activation"])
+        if own["noise_method"] in ("flow_noise", "reinflow"):
+            inputs = width + TIME_DIM + (numbers if own["noise_method"] == "flow_noise" else 0)
+            self.noise_net = NoiseNet(inputs, numbers, hidden, own["activation"])
+        if own["use_dsrl"]:
+            chosen, units = 2 * self.action_dim, list(own["steering_hidden_sizes"])
+            self.steering = MLP(width, units, chosen, own["activation"])
+        self._build_values(width, hidden)
+
+    def _build_values(self, width, hidden):
+        own = self.settings
+        if own["add_value_head"]:
+            values = 1 if own["value_type"] == "chunk_level" else self.chunk
+            self.value_head = MLP(width, hidden, values, own["activation"])
 
     def _build_heads(self, width):
         own, hidden = self.settings, list(self.settings["hidden_sizes"])
         numbers = self.chunk * self.action_dim
-        self.trunk = self.value_head = self.log_std = None
+        self.log_std = None
         if own["share_trunk"]:
             self.trunk = MLP(width, hidden, None, own["activation"])
             width, hidden = [width, *hidden][-1], []
@@ -143,9 +190,7 @@ class PolicyLayers:
         if self.choices is not None:
             outputs = self.chunk * sum(self.choices)
         self.policy_head = MLP(width, hidden, outputs, own["activation"])
-        if own["add_value_head"]:
-            values = 1 if own["value_type"] == "chunk_level" else self.chunk
-            self.value_head = MLP(width, hidden, values, own["activation"])
+        self._build_values(width, hidden)
         if self.choices is None and not own["state_dependent_std"]:
             self.log_std = nn.Parameter(torch.zeros(numbers))
 
@@ -157,7 +202,10 @@ class PolicyLayers:
             **images: `main_images`, `wrist_images`, `extra_view_images` that the policy uses,
                 [B, H, W, channels] or [B, views, H, W, channels] uint8.
         """
-        mean = self.policy_head(self.features(states, **images)).float()
+        features = self.features(states, **images)
+        if self.is_flow:
+            return self._denoised(features)
+        mean = self.policy_head(features).float()
         if self.choices is not None:
             return self._likeliest(mean.unflatten(-1, (self.chunk, -1)))
         if self.log_std is None:
@@ -183,14 +231,29 @@ class PolicyLayers:
                 raise ValueError(f"the policy needs 'states' of {self.obs_dim} numbers")
             states = states.float()
             states = states if self.normalizer is None else self.normalizer(states)
-            parts.append(states.to(self.policy_head_dtype))
+            parts.append(states.to(next(self.parameters()).dtype))
         features = torch.cat(parts, dim=1)
         return features if self.trunk is None else self.trunk(features)
 
-    @property
-    def policy_head_dtype(self):
-        """Number format of the weights."""
-        return next(self.policy_head.parameters()).dtype
+    def _denoised(self, features):
+        """Return the first C actions of the plan that denoising without added noise leads to."""
+        steps = self.settings["num_steps"]
+        horizon = self.settings["action_horizon"] or self.chunk
+        x = torch.zeros(len(features), horizon * self.action_dim, device=features.device)
+        if self.settings["use_dsrl"]:
+            mean = self.steering(features).float().chunk(2, dim=-1)[0]
+            x = (self.settings["noise_bound"] * mean.tanh()).repeat(1, horizon)
+        times = 1.0 - torch.arange(steps + 1, device=features.device) / steps
+        for time in times[:-1]:
+            velocity = self.velocity(features, x, time.expand(len(x))).float()
+            x = torch.add(x, velocity, alpha=-1.0 / steps)
+        plan = x.unflatten(-1, (horizon, self.action_dim))
+        if None in self.bounds:
+            return plan[:, : self.chunk]
+        low, high = self._limits(plan.device)
+        if None not in self.bounds[0] and None not in self.bounds[1]:
+            plan = torch.addcmul(low, plan + 1.0, (high - low) / 2)
+        return plan.clamp(low, high)[:, : self.chunk]
 
     def _likeliest(self, logits):
         choices = [part.argmax(-1) for part in logits.split(self.choices, dim=-1)]
@@ -200,13 +263,17 @@ class PolicyLayers:
     def _in_range(self, actions):
         if None in self.bounds:
             return actions
-        low = [-math.inf if bound is None else bound for bound in self.bounds[0]]
-        high = [math.inf if bound is None else bound for bound in self.bounds[1]]
-        low = torch.tensor(low, dtype=torch.float32, device=actions.device)
-        high = torch.tensor(high, dtype=torch.float32, device=actions.device)
+        low, high = self._limits(actions.device)
         if self.distribution == "squashed_gaussian":
             return torch.addcmul(low, actions.tanh() + 1.0, (high - low) / 2)
         return actions.clamp(low, high) if self.settings["clip_actions"] else actions
+
+    def _limits(self, device):
+        """Return the smallest and the greatest action, [A] each."""
+        low = [-math.inf if bound is None else bound for bound in self.bounds[0]]
+        high = [math.inf if bound is None else bound for bound in self.bounds[1]]
+        low = torch.tensor(low, dtype=torch.float32, device=device)
+        return low, torch.tensor(high, dtype=torch.float32, device=device)
 
 
 class RLinfPolicy(PolicyLayers, nn.Module):

@@ -107,7 +107,7 @@ class PostMortemRecord:
         with self._lock:
             since, text = self._latest()
             data = text.encode()[: EXIT_AT - HEAD.size]
-            record = HEAD.pack(os.getpid(), since, len(data)) + data
+            record = HEAD.pack(self._pid, since, len(data)) + data
             self._map[: len(record)] = record
 
     def note_exit(self, **facts: Any) -> None:

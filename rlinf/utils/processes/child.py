@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rlinf.utils.processes.frames import HEADER, MAX_FRAME
 from rlinf.utils.processes.lifetime import kill_family
 
+_ROOT = str(Path(__file__).resolve().parents[3])
 KEPT_OUTPUT = 4096
 """Last bytes of what a child prints, kept for messages."""
 BURY_SECONDS = 10.0
@@ -62,8 +64,10 @@ class ChildProcess:
         child_reads, self._to = os.pipe()
         self._from, child_writes = os.pipe()
         self._output, child_prints = os.pipe()
+        # A package that pip has linked to its sources is found by a hook that -S leaves out.
+        places = [*sys.path, *([] if _ROOT in sys.path else [_ROOT])]
         program = (
-            f"import sys; sys.path[:] = {sys.path!r}\n"
+            f"import sys; sys.path[:] = {places!r}\n"
             f"from {module} import main\n"
             f"main({child_reads}, {child_writes}, {os.getpid()})"
         )

@@ -3,12 +3,12 @@
 The rules, closed by default:
 
 - A name that the check uses and does not define is the program's. Built-in names are Python's own,
-  and so are modules of the standard library that are used as `module.name`: a program cannot put
-  its own in their place.
+  and so are modules that are used as `module.name`: a program cannot put its own in their place.
+  Names that compare values, such as `isclose`, have to be imported (`check_names`).
 - What the program gives is a plain value, or an object that stays there. Such an object can be
   called, asked for attributes and items, iterated, and turned into a text; each of these gives a
   value again. Whether it equals something, or is true, is not for the program to say: that is
-  refused.
+  refused. So is an object with another length than it has items.
 - Arguments are copied: what a program changes in them is not seen here.
 - Functions and objects of the check cannot be given to the program.
 - A check that never asks the program for a value proves nothing, and is refused.
@@ -16,16 +16,15 @@ The rules, closed by default:
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
 import os
-import symtable
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from rlinf.utils.sandbox import inside, values
+from rlinf.utils.sandbox.check_names import foreign_names, helpers_of_program
 
 
 class ProgramError(Exception):
@@ -57,15 +56,12 @@ def _run(check: str, channel: _Channel) -> tuple[str, str]:
         return "refused", f"it is not Python: {error}"
     if not names:
         return "refused", "it uses no name of the program (built-in names are Python's own)"
-    namespace: dict[str, Any] = {"__name__": "check"}
+    if helpers := helpers_of_program(check, names):
+        return "refused", f"it takes {', '.join(helpers)} from the program: import it in the check"
+    own = _Builtins(names, lambda name: channel.ask("get", name=name))
+    namespace: dict[str, Any] = {"__name__": "check", "__builtins__": own}
     try:
-        namespace |= {name: importlib.import_module(name) for name in modules}
-        for name in names:
-            try:
-                namespace[name] = channel.ask("get", name=name)
-            except KeyError:
-                # Python says so where the name is used.
-                pass
+        namespace |= {name: importlib.import_module(module) for name, module in modules.items()}
         exec(compile(check, "check.py", "exec"), namespace)
     except _Refused as error:
         return "refused", str(error)
@@ -78,35 +74,26 @@ def _run(check: str, channel: _Channel) -> tuple[str, str]:
     return "passed", ""
 
 
-def foreign_names(check: str) -> tuple[list[str], list[str]]:
-    """Return the names that a check takes from the program, and those of standard modules.
+class _Builtins(dict[str, Any]):
+    """Built-in names, and after them those of the program, each asked for when it is first used.
 
-    Raises:
-        SyntaxError: It is not Python.
+    A name that no code of the check uses is no question to the program.
     """
-    top = symtable.symtable(check, "check.py", "exec")
-    own = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-    used = {name for table in _tables(top) for name in _globals(table)} - own
-    # A `__builtins__` of the program would bring its own `len`.
-    used -= {name for name in used if hasattr(builtins, name) or name.startswith("__")}
-    nodes = list(ast.walk(ast.parse(check)))
-    with_dot = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    alone = {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in with_dot}
-    modules = {name for name in used - alone if name in sys.stdlib_module_names}
-    return sorted(used - modules), sorted(modules)
+
+    def __init__(self, names: Collection[str], ask: Callable[[str], Any]):
+        super().__init__(vars(builtins))
+        self._names, self._ask = names, ask
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        # Python makes a NameError of a KeyError of the program.
+        self[name] = self._ask(name)
+        return self[name]
 
 
-def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    yield table
-    for inner in table.get_children():
-        yield from _tables(inner)
-
-
-def _globals(table: symtable.SymbolTable) -> Iterator[str]:
-    top = table.get_type() == "module"
-    for symbol in table.get_symbols():
-        if symbol.is_referenced() and (top or symbol.is_global()):
-            yield symbol.get_name()
+_CHANGING = ("call", "attribute", "set")
+"""Requests after which an object of the program may have other items."""
 
 
 class _Channel:
@@ -114,12 +101,14 @@ class _Channel:
 
     Attributes:
         asked: whether it has given more than its objects.
+        calls: how often it was asked for what may change its objects.
         raised: the last exception of the program.
         refused: what of the check cannot be judged, if anything.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self.calls = 0
         self.raised: Exception | None = None
         self.refused = ""
 
@@ -134,8 +123,9 @@ class _Channel:
         if reply is None:
             os._exit(1)
         told = values.decode(reply, lambda number: ProgramObject(self, number))
-        if kind != "get" or not isinstance(told.get("value"), ProgramObject):
+        if kind != "get" or ("value" in told and not isinstance(told["value"], ProgramObject)):
             self.asked = True
+        self.calls += kind in _CHANGING
         if "raised" in told:
             self.raised = _exception(*told["raised"])
             raise self.raised
@@ -150,12 +140,13 @@ class _Channel:
 class ProgramObject:
     """An object that stays in the program's process."""
 
-    __slots__ = ("_channel", "_number")
+    __slots__ = ("_channel", "_number", "_seen")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, channel: _Channel, number: int):
         object.__setattr__(self, "_channel", channel)
         object.__setattr__(self, "_number", number)
+        object.__setattr__(self, "_seen", None)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Call it there."""
@@ -173,10 +164,22 @@ class ProgramObject:
         return self._ask("item", key=key)
 
     def __len__(self) -> int:
-        return self._ask("length")
+        length, _ = self._look()
+        if length is None:
+            raise TypeError("this object of the program has no length")
+        return length
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._ask("items"))
+        length, items = self._look()
+        if length is None:
+            # Such as a generator, whose items are there once.
+            return iter(self._ask("items"))
+        if items is None:
+            raise TypeError("this object of the program cannot be iterated")
+        return iter(items)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(list(self))
 
     def __str__(self) -> str:
         return self._ask("text")
@@ -185,6 +188,30 @@ class ProgramObject:
 
     def _ask(self, kind: str, **request: Any) -> Any:
         return self._channel.ask(kind, object=self, **request)
+
+    def _look(self) -> tuple[int | None, list[Any] | None]:
+        """Return its length and, if it has one, its items; None for what it does not have.
+
+        They belong together, and stay until the program is asked for more: a length that is right,
+        and other items for a loop to compare, would be a lie.
+        """
+        if self._seen is None or self._seen[0] != self._channel.calls:
+            length = self._plain("length", int)
+            items = None if length is None else self._plain("items", list)
+            if items is not None and len(items) != length:
+                raise self._channel.refuse(
+                    f"an object of the program has length {length} and {len(items)} items"
+                )
+            object.__setattr__(self, "_seen", (self._channel.calls, length, items))
+        return self._seen[1:]
+
+    def _plain(self, kind: str, wanted: type) -> Any:
+        """Return what the object says of itself; None if it has no such thing."""
+        try:
+            told = self._ask(kind)
+        except TypeError:
+            return None
+        return told if type(told) is wanted else None
 
 
 def _not_for_the_program(name: str) -> Any:

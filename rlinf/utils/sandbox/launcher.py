@@ -96,8 +96,7 @@ class Launcher:
             return {"failed": f"{why} {result['stderr']}".strip()}
         by, problems = found["by"], found["problems"]
         if self._own.problem is None:
-            for name in ["signals"] + (["processes"] if self._own.users else []):
-                by.setdefault(name, []).append("namespaces")
+            by.setdefault("signals", []).append("namespaces")
         else:
             problems["namespaces"] = self._own.problem
         return {"by": by, "problems": problems}

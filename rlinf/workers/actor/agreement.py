@@ -13,7 +13,13 @@ from rlinf.workers.agreement import sampled_steps
 
 
 def embodied_agreement(
-    engine: TrainEngine, batch: EmbodiedBatch, version: int, size: int, *, values: bool
+    engine: TrainEngine,
+    batch: EmbodiedBatch,
+    version: int,
+    size: int,
+    *,
+    values: bool,
+    reference: bool = False,
 ) -> dict[str, float]:
     """Recompute the sampled steps of a rollout; all ranks call it, before the first update on it.
 
@@ -26,6 +32,7 @@ def embodied_agreement(
         version: of the policy's weights.
         size: samples per forward pass.
         values: compare values, too.
+        reference: the frozen copy of the engine has acted.
 
     Returns:
         Over all ranks: `compared`, the part of the sampled rows that are of this version; if there
@@ -45,7 +52,9 @@ def embodied_agreement(
         rows = sequences.samples(some)
         step, env = rows // sequences.envs, rows % sequences.envs
         inputs = sequences.inputs(batch, rows, engine.device)
-        out = engine.infer(**sequences.arguments(inputs), compute_values=values)
+        out = engine.infer(
+            **sequences.arguments(inputs), compute_values=values, reference=reference
+        )
         chosen = sampled[step]
         mask = chosen & (batch.versions[step, env] == version)
         part = logprob_gap(out["logprobs"], batch.prev_logprobs[step, env], mask)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlinf.config.acting import acting_group
 from rlinf.config.scoring import env_trajectory_sender
@@ -45,12 +45,8 @@ class EmbodiedFSDPActor(Actor):
     def sync_model_to_rollout(self) -> int:
         """Send this rank's part of the weights to rollout workers; return the number of bytes."""
         self.engine.onload(optimizer=False)
-        return self._send("rollout", self._acting_shards)
-
-    def _acting_shards(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights and buffers that a policy acts with, as sharded as they are."""
-        model = self.engine.model
-        return ((name, tensor) for name, tensor in self.engine.shards() if acts_with(model, name))
+        with self.learner.acting_policy() as policy:
+            return self._send("rollout", partial(_acting_shards, policy))
 
     # -- rollouts -------------------------------------------------------------------------------
 
@@ -127,3 +123,10 @@ class EmbodiedFSDPActor(Actor):
         """Let the learner remove the files that it works with."""
         if hasattr(self, "learner"):
             self.learner.close()
+
+
+def _acting_shards(policy: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield all weights and buffers that a policy acts with, as sharded as they are."""
+    for name, tensor in policy.state_dict().items():
+        if acts_with(policy, name):
+            yield name, tensor.detach()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rlinf.algorithms.registry import needs_reference, policy_loss_registry
 from rlinf.config.acting import policy_age
 from rlinf.data.embodied import EmbodiedBatch
+from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.embodied_credit import Credit, EmbodiedCredit
 from rlinf.workers.actor.embodied_samples import (
@@ -48,7 +49,8 @@ class EmbodiedLearner(RolloutLearner):
 
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         super().__init__(cfg, place)
-        engine = self.policy_engine(model, keep_reference=needs_reference(cfg.algorithm))
+        self._compares = needs_reference(cfg.algorithm)
+        engine = self._make_engine(model)
         shuffle = named_seed(place.seed, "actor", "shuffle", place.rank)
         if model.memory_width and policy_age(cfg):
             raise ValueError(
@@ -69,7 +71,7 @@ class EmbodiedLearner(RolloutLearner):
             env_ids: numbers of its envs in the whole run, for messages.
         """
         reference = None
-        if self.engine.reference is not None:
+        if self._compares:
             self.engine.onload(optimizer=False)
             with self.engine.reference_at_hand():
                 reference = self._recompute(batch, reference=True)
@@ -98,6 +100,10 @@ class EmbodiedLearner(RolloutLearner):
         self._prepared = None
         metrics["nan_skipped"] = float(self.credit.nan_skipped + self.engine.skipped)
         return metrics
+
+    def _make_engine(self, model: nn.Module) -> TrainEngine:
+        """Return what trains the policy, with the one to compare it with if there is one."""
+        return self.policy_engine(model, keep_reference=self._compares, shares_frozen=True)
 
     def _read_loss(self) -> LossSettings | None:
         """Return what the configuration says about the policy loss; None if there is none."""

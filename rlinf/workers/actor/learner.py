@@ -7,8 +7,9 @@ and their checkpoints are here. `rlinf.workers.actor.registry` finds it by `algo
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -77,6 +78,20 @@ class Learner(ABC):
         self.engines: dict[str, TrainEngine] = {}
         self.loops: dict[str, UpdateLoop] = {}
         self.fingerprints: StepFingerprints | None = None
+
+    @property
+    def acts_by_reference(self) -> bool:
+        """Whether the frozen copy of the engine acts, and not the policy that is trained."""
+        return False
+
+    @contextlib.contextmanager
+    def acting_policy(self) -> Iterator[nn.Module]:
+        """Hold the policy that acts where the engine is."""
+        if not self.acts_by_reference:
+            yield self.engine.model
+            return
+        with self.engine.reference_at_hand():
+            yield self.engine.reference
 
     @classmethod
     def rollout_needs(cls, cfg: Any) -> RolloutNeeds:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlinf.algorithms.aggregation import LossNorm
 from rlinf.algorithms.metrics import Metric
-from rlinf.algorithms.nft import nft_loss, optimality_of
+from rlinf.algorithms.nft import acting_share, nft_loss, optimality_of
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.models.embodiment.base_policy import ForwardType
@@ -18,6 +18,7 @@ from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.embodied_credit import Credit
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
 from rlinf.workers.actor.learner import LearnerPlace
+from rlinf.workers.actor.off_policy.target_network import TargetNetwork
 from rlinf.workers.actor.registry import register_learner
 
 
@@ -25,8 +26,9 @@ from rlinf.workers.actor.registry import register_learner
 class NFTLearner(EmbodiedLearner):
     """Learns from rollouts of a flow policy, by the errors of its velocities.
 
-    The policy before the update is the old one, whose velocities are computed once for all draws
-    of an update.
+    The policy that acts is the old one, whose velocities are computed once for all draws of an
+    update. It is the trained one before that update; or, with `algorithm.nft.tau` below 1, a copy
+    that goes part of the way to the trained one after each update.
 
     Args:
         cfg: the configuration.
@@ -47,11 +49,35 @@ class NFTLearner(EmbodiedLearner):
         draws = named_seed(place.seed, "actor", "nft", place.rank)
         self._draws = torch.Generator().manual_seed(draws)
 
+    @property
+    def acts_by_reference(self) -> bool:
+        """See `Learner.acts_by_reference`."""
+        return self.cfg.algorithm.nft.tau != 1.0 and not self.cfg.runner.only_eval
+
+    def _make_engine(self, model: nn.Module) -> TrainEngine:
+        """See `EmbodiedLearner`: the copy that acts, if there is one, follows the policy."""
+        return self.policy_engine(model, keep_reference=self.acts_by_reference)
+
+    def update(self) -> dict[str, float]:
+        """See `EmbodiedLearner.update`."""
+        metrics = super().update()
+        if self.acts_by_reference:
+            share = acting_share(self.cfg.algorithm.nft.tau, self.version)
+            with self.acting_policy():
+                copy = TargetNetwork(self.engine, lambda _: True, lambda _: True, share)
+                copy.begin()
+                copy.follow()
+            metrics["actor/acting_share"] = share
+        return metrics
+
     def _read_loss(self) -> None:
         """See `EmbodiedLearner`: there is no policy loss."""
 
     def _task(self, batch: EmbodiedBatch, credit: Credit, reference: Tensor | None) -> NFTTask:
-        return NFTTask(self.cfg, self.engine, batch, credit, self._draws)
+        with self.acting_policy():
+            return NFTTask(
+                self.cfg, self.engine, batch, credit, self._draws, self.acts_by_reference
+            )
 
     def own_state(self) -> dict[str, Any]:
         """See `Learner.own_state`."""
@@ -69,10 +95,11 @@ class NFTTask:
 
     Args:
         cfg: the configuration.
-        engine: the policy, as it was when it acted.
+        engine: the policy, as it was when it acted, or with the copy that acted.
         batch: the rollout.
         credit: its advantages.
         draws: where noise and times come from.
+        by_reference: the frozen copy of the engine has acted.
     """
 
     def __init__(
@@ -82,6 +109,7 @@ class NFTTask:
         batch: EmbodiedBatch,
         credit: Credit,
         draws: torch.Generator,
+        by_reference: bool = False,
     ) -> None:
         device, own = engine.device, cfg.algorithm.nft
         self._engine, self._micro_batch = engine, cfg.actor.micro_batch_size
@@ -98,7 +126,7 @@ class NFTTask:
         self._time = torch.rand(shape, generator=draws).to(device)
         drawn = torch.randn(*shape, self._plans.shape[1], generator=draws)
         self._noise = drawn.to(device)
-        self._old = self._old_velocities()
+        self._old = self._old_velocities(by_reference)
 
     def norm(self, rows: Tensor, all_reduce: Callable[[Tensor], Tensor] | None) -> LossNorm:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
@@ -122,10 +150,11 @@ class NFTTask:
             **self._loss,
         )
 
-    def _old_velocities(self) -> Tensor:
+    def _old_velocities(self, by_reference: bool) -> Tensor:
         """Return the velocities of the policy that acted, `[n, K, H*A]`."""
-        rows = torch.arange(self.num_samples)
-        return torch.cat([self._engine.infer(**self._at(part)) for part in self.split(rows)])
+        parts = self.split(torch.arange(self.num_samples))
+        found = [self._engine.infer(**self._at(rows), reference=by_reference) for rows in parts]
+        return torch.cat(found)
 
     def _at(self, rows: Tensor) -> dict[str, Any]:
         """Return the arguments of the forward pass that says the velocities of some samples."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlinf.data.embodied import EmbodiedBatch
+from rlinf.hybrid_engines.fsdp.sharding import whole
 from rlinf.models.embodiment.base_policy import acts_with
 from rlinf.workers.actor.agreement import compute_format, embodied_agreement
 from rlinf.workers.actor.learner import Learner
@@ -38,13 +39,15 @@ class RolloutLearner(Learner):
             The differences over all ranks, and the number format that they were computed in.
         """
         self.engine.onload(optimizer=False)
-        numbers = embodied_agreement(
-            self.engine,
-            batch,
-            self.version,
-            self.forward_size(batch),
-            values=self.cfg.actor.model.add_value_head,
-        )
+        with self.acting_policy():
+            numbers = embodied_agreement(
+                self.engine,
+                batch,
+                self.version,
+                self.forward_size(batch),
+                values=self.cfg.actor.model.add_value_head,
+                reference=self.acts_by_reference,
+            )
         return numbers, compute_format(self.engine)
 
     def find_differences(
@@ -73,5 +76,7 @@ class RolloutLearner(Learner):
 
     def _acting_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Return the weights and buffers that whoever acts has, whole."""
-        model = self.engine.model
-        return ((name, t) for name, t in self.engine.full_tensors() if acts_with(model, name))
+        with self.acting_policy() as policy:
+            for name, tensor in policy.state_dict().items():
+                if acts_with(policy, name):
+                    yield name, whole(tensor.detach())

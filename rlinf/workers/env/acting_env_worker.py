@@ -30,10 +30,14 @@ class ActingEnvWorker(PolicyHolder, EnvWorker):
     def _begin_rollout(self, chunks: int) -> None:
         self._onload_policy()
         self._observed = {}
+        self._steps = chunks * self._chunk_len
         self._next_step = self._acting.steps
         self._acting.begin_rollout(chunks)
 
     def _begin_epoch(self) -> None:
+        if self._acting.keeps_observations:
+            for env in self._train:
+                env.reserve(self._steps + 1)
         self._acting.begin_epoch()
         self._ends_early = False
 

@@ -205,7 +205,7 @@ class EnvWorker(Checkpointed, Worker):
         chunks = rollout_steps(cfg, envs[0].max_episode_steps) // self._chunk_len
         metrics = _EpisodeMetrics(by_task=len(envs[0].task_names) > 1)
         receiver, scored = env_trajectory_receiver(self.cfg), uses_reward_model(self.cfg)
-        steps = 0
+        auto_reset, steps = cfg.auto_reset, 0
         self._rollout_number = number
         self._begin_rollout(chunks)
         self._experts.begin_rollout(cfg.rollout_epoch, chunks)
@@ -215,23 +215,27 @@ class EnvWorker(Checkpointed, Worker):
                 TrajectoryRecorder(self._fresh[stage] or env.is_start, env.reports_success)
                 for stage, env in enumerate(envs)
             ]
+            observed = []
             for stage, env in enumerate(envs):
-                self._send_obs(stage, self._first_obs(stage, env), None)
+                observed.append(self._first_obs(stage, env))
+                self._send_obs(stage, observed[stage], None)
             for chunk in range(chunks):
                 for stage, env in enumerate(envs):
                     actions = self._recv_actions(stage, epoch, chunk)
                     if not actions.shape[1]:
                         continue
-                    decision = self._experts.decide(stage, env.last_obs, actions, epoch, chunk)
+                    seen = observed[stage]
+                    decision = self._experts.decide(stage, seen, actions, epoch, chunk)
                     actions = actions if decision is None else decision.actions
                     with self.worker_timer("env_step"):
                         obs, rewards, terms, truncs, infos = env.chunk_step(actions)
                     recorders[stage].add(
-                        actions, rewards, terms, truncs, infos, cfg.auto_reset, decision
+                        actions, rewards, terms, truncs, infos, auto_reset, decision
                     )
                     if scored:
                         recorders[stage].add_outcome(obs[-1], infos[-1])
-                    self._experts.note_ends(stage, terms, truncs, cfg.auto_reset)
+                    self._experts.note_ends(stage, terms, truncs, auto_reset)
+                    observed[stage] = obs[-1]
                     self._send_obs(stage, obs[-1], infos[-1])
                     metrics.add(infos[-1], stage, env.reports_success)
                 if not actions.shape[1]:
@@ -249,7 +253,7 @@ class EnvWorker(Checkpointed, Worker):
                 )
                 steps += recorder.env_steps
             self._end_epoch(epoch, chunks)
-            if not cfg.auto_reset:
+            if not auto_reset:
                 self._fresh = [True] * self.stages
         self._end_rollout()
         self._experts.end_rollout()

@@ -19,6 +19,7 @@ from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.models import get_model
 from rlinf.models.embodiment.base_policy import BasePolicy
 from rlinf.models.embodiment.noise import EnvNoise
+from rlinf.models.settings import section_to_rebuild
 from rlinf.utils.checkpoint import Checkpoint
 from rlinf.workers.env.describe_envs import describe_envs
 from rlinf.workers.rollout.episode_server import act_in_blocks
@@ -86,9 +87,9 @@ class PolicyExpert(Expert):
             ValueError: There is none, or it is for other observations or actions.
         """
         section, place = _find_policy(Path(folder).expanduser())
-        fresh = {"model_path": None, "precision": "fp32"}
+        section = section_to_rebuild(section) | {"precision": "fp32"}
         try:
-            policy = get_model(section | fresh, describe_envs([env], []))
+            policy = get_model(section, describe_envs([env], []))
             if policy.memory_width:
                 raise ValueError("it remembers what it saw, which experts cannot")
             load_weights(policy, str(place))

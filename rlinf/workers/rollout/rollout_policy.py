@@ -97,6 +97,11 @@ class RolloutPolicy:
         """Whether the policy draws its noise itself, so that it depends on who acts for whom."""
         return not self._noise
 
+    @property
+    def keeps_observations(self) -> bool:
+        """Whether a record may hold observations as they came: the policy is on the host, too."""
+        return self._device.type == "cpu"
+
     # -- rollouts -------------------------------------------------------------------------------
 
     def begin_rollout(self, chunks: int) -> None:
@@ -113,6 +118,7 @@ class RolloutPolicy:
         """Begin to record."""
         self._recorders = [TrajectoryRecorder() for _ in self._env_ids]
 
+    @torch.inference_mode()
     def act(self, stage: int, message: Obs, epoch: int, chunk: int, step: int) -> Tensor:
         """Choose the actions of a chunk and record them.
 
@@ -161,8 +167,10 @@ class RolloutPolicy:
             message: as for `act`.
             chunk: chunk steps of the epoch.
         """
-        obs = self._observe(stage, message, chunk)
-        values = self.policy.predict_values(obs, **self.memory.arguments(stage))
+        with torch.inference_mode():
+            obs = self._observe(stage, message, chunk)
+            values = self.policy.predict_values(obs, **self.memory.arguments(stage))
+        # Outside: what it returns is ordinary tensors, of which a learner may ask gradients.
         return self._recorders[stage].finish(values)
 
     def _observe(self, stage: int, message: Obs, chunk: int) -> Obs:

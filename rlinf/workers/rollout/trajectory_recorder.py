@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class TrajectoryRecorder:
         steps, envs = logprobs.shape[:2]
         return PolicyTrajectory(
             forward_inputs={
-                key: torch.stack([r["forward_inputs"][key] for r in self._results]).cpu()
+                key: stack_steps([r["forward_inputs"][key] for r in self._results]).cpu()
                 for key in self._results[0]["forward_inputs"]
             },
             prev_logprobs=logprobs,
@@ -90,3 +90,28 @@ class TrajectoryRecorder:
             torch.cat(rows),
             {key: torch.cat([part[key] for part in obs]) for key in obs[0]},
         )
+
+
+def stack_steps(steps: Sequence[Tensor]) -> Tensor:
+    """Return tensors of T steps, `[...]` each, as one, `[T, ...]`.
+
+    Nothing is copied if they follow each other in one tensor at equal distances, as observations do
+    for which an env has reserved memory; nobody writes into these any more.
+
+    Args:
+        steps: of one shape.
+    """
+    first = steps[0]
+    size, begin = first.numel(), first.storage_offset()
+    distance = steps[1].storage_offset() - begin if len(steps) > 1 else 0
+    places = [begin + number * distance for number in range(len(steps))]
+    memory = first.untyped_storage().data_ptr()
+    if distance < max(1, size) or any(
+        step.untyped_storage().data_ptr() != memory
+        or step.storage_offset() != place
+        or step.shape != first.shape
+        or not step.is_contiguous()
+        for step, place in zip(steps, places, strict=True)
+    ):
+        return torch.stack(steps)
+    return first.as_strided((len(steps), *first.shape), (distance, *first.stride()))

@@ -98,6 +98,7 @@ NFT = [
     "actor.model.joint_logprob=false",
     "runner.ckpt_path=null",
     "runner.max_epochs=3",
+    "algorithm.nft.tau=0.5",
 ]
 
 
@@ -107,6 +108,11 @@ def test_nft_learns_from_plans_without_likelihood(runners, tmp_path) -> None:
     changes = [m for m in metrics_of(whole) if "train/actor/velocity_change" in m]
     assert len(changes) == 3 and all(m["train/actor/velocity_change"] > 0 for m in changes)
     assert all(0.2 < m["train/actor/optimality"] < 0.8 for m in changes)
+    # A copy that follows slowly acts, and is resumed.
+    assert all(m["train/actor/acting_share"] == 0.5 for m in changes)
+    kept = tensors(whole.folder, 3)
+    velocities = [name for name in kept if name.startswith("model.velocity.")]
+    assert any(not kept[n].equal(kept[n.replace("model.", "reference.", 1)]) for n in velocities)
     other = resumed(runners, tmp_path / "half", "metaworld_nft_flow", [*SHORT, *NFT], stop=1)
     assert same_weights(whole, other, 3)
 

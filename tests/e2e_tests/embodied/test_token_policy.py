@@ -18,6 +18,17 @@ from tests.long_tests import long_test
 TINY_LLAMA = (
     "actor.model.hf_config={hidden_size:16,intermediate_size:16,num_hidden_layers:1,num_attention_heads:2}",
 )
+GROOT = (
+    "actor.model.model_type=gr00t",
+    "~actor.model.hf_config",
+    "+actor.model.hf_config={vision:{hidden_size:16,intermediate_size:16,num_hidden_layers:1,num_attention_heads:1,image_size:28},"
+    "text:{hidden_size:16,intermediate_size:16,num_hidden_layers:1,num_attention_heads:2,num_key_value_heads:1,head_dim:8},"
+    "features:{num_layers:1,num_attention_heads:2,attention_head_dim:8},"
+    "diffusion:{num_layers:2,num_attention_heads:2,attention_head_dim:8},"
+    "hidden_size:16,future_tokens:2}",
+    "actor.model.max_prompt_length=64",
+)
+"""GR00T in the place of the policy of a recipe."""
 TINY = [
     "actor.model.num_action_chunks=4",
     "env.eval.total_num_envs=4",
@@ -31,7 +42,9 @@ TINY = [
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "sizes"), [("oft", TINY_LLAMA), ("smolvla", ())])
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("oft", TINY_LLAMA), ("smolvla", ()), ("smolvla", GROOT)]
+)
 def test_a_policy_is_cloned_and_then_learns_from_success(runners, tmp_path, name, sizes) -> None:
     demos = tmp_path / "demos"
     words = ["collect.episodes=2", f"collect.save_dir={demos}", "runner.progress=off"]

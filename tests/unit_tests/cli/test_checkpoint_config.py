@@ -47,6 +47,18 @@ def test_the_run_and_its_newest_checkpoint(
     assert cfg.actor.model.model_path is None and cfg.env.eval.id == "CartPole-v1"
 
 
+def test_a_folder_that_says_what_the_policy_is_stays(
+    embodied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "vla").mkdir()
+    cfg = validate_cfg(build_config(str(embodied), [f"actor.model.model_path={tmp_path / 'vla'}"]))
+    store = CheckpointStore(tmp_path / "runs" / "mine" / "checkpoints")
+    store.begin(3)
+    store.commit(3, {"versions": {}, "config": to_plain(cfg)})
+    path, _ = command_of(capsys, str(tmp_path / "runs" / "mine"))
+    assert build_config(str(path)).actor.model.model_path == str(tmp_path / "vla")
+
+
 def test_a_language_model_is_what_its_folder_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,15 @@ def test_half_of_a_plan_may_be_decided(embodied, change):
     assert model.rtc.delay == 4 and model.rtc.max_guidance == 5.0
 
 
+def test_the_folder_of_a_model_says_how_long_plans_are(embodied, change, complaint):
+    model = {"model_type": "smolvla", "num_action_chunks": 4, "rtc": {"delay": 4}}
+    fresh = {**model, "hf_config": {"scale_factor": 2}}
+    said = complaint(change(embodied, FLOW | {"actor.model": fresh}))
+    assert "needs plans that overlap" in said
+    loaded = validate_cfg(change(embodied, FLOW | {"actor.model": {**model, "model_path": "x"}}))
+    assert loaded.actor.model.rtc.delay == 4
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_does_not_fit_is_named(embodied, change, complaint, name):
     changes, *expected = WRONG[name]

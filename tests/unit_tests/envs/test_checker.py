@@ -224,7 +224,7 @@ def test_a_reset_on_the_wrong_device_or_shape_is_found(walk):
     assert "not a CPU tensor" in failures(Odd)[1]["observations"]
 
     class Worded(good_vector(walk)):
-        def _pack(self, images):
+        def _pack(self, images=True):
             return {**super()._pack(images), "task_descriptions": "walk"}
 
     assert "not a list of 4 texts" in failures(Worded)[1]["observations"]

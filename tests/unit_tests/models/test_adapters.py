@@ -12,6 +12,7 @@ from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.models.deferred import assign_parameters, take_deferred
 from rlinf.models.embodiment.adapters import merged_state
 from rlinf.models.embodiment.flow_vla.folder import save_folder as save_flow
+from rlinf.models.embodiment.flow_vla.groot.folder import save_folder as save_groot
 from rlinf.models.embodiment.openvla.folder import save_folder as save_tokens
 from rlinf.models.export import PolicyExport, write_export
 from rlinf.models.registry import get_model
@@ -21,7 +22,7 @@ from tests.unit_tests.models.openvla import policies as tokens
 
 LORA = {"is_lora": True, "lora_rank": 4, "lora_alpha": 8}
 TOKENS = ("openvla", "openvla_oft")
-KINDS = (*TOKENS, "smolvla", "pi0", "pi05")
+KINDS = (*TOKENS, "smolvla", "pi0", "pi05", "gr00t")
 CAMERAS = {"num_images_in_input": 2}
 
 
@@ -41,7 +42,8 @@ def from_folder(kind, folder, deferred=False, **keys):
 
 def save(policy, kind, folder):
     """Write a policy into a folder in the public layout."""
-    (save_tokens if kind in TOKENS else save_flow)(policy, folder)
+    writers = {"gr00t": save_groot} | dict.fromkeys(TOKENS, save_tokens)
+    writers.get(kind, save_flow)(policy, folder)
     return folder
 
 
@@ -104,9 +106,10 @@ def test_only_adapters_and_heads_learn(kind, folder):
         name.split(".")[1] for name in found if ".lora_" not in name
     }
     expected = {"value_head", "network", "proprio_projector" if kind in TOKENS else "noise_net"}
-    expected |= set() if kind in TOKENS else {"action_in_proj", "action_out_proj"}
+    trained = {"action_in_proj", "action_out_proj"} if kind not in TOKENS else set()
+    expected |= {"action_head"} if kind == "gr00t" else trained
     assert expected <= heads
-    places = ("vision", "language_model" if kind in TOKENS else "expert")
+    places = ("vision", "language_model" if kind in (*TOKENS, "gr00t") else "expert")
     assert all(any(place in n for n in found if ".lora_B." in n) for place in places)
     for name, parameter in policy.named_parameters():
         assert parameter.grad is None or parameter.requires_grad, name
@@ -202,7 +205,11 @@ def test_frozen_parts_get_no_adapters(kind):
     adapted = {n.partition(".lora_")[0] for n in policy.state_dict() if ".lora_" in n}
     vision = ("vision_backbone",) if kind in TOKENS else policy.network.vision_parts
     assert adapted and not any(name[8:].startswith(vision) for name in adapted)
-    if kind not in TOKENS:
+    if kind == "gr00t":
+        # Its expert is trained in full.
+        with pytest.raises(ValueError, match="all layers that could have adapters are frozen"):
+            base(kind, train_expert_only=True, **LORA)
+    elif kind not in TOKENS:
         expert = base(kind, train_expert_only=True, **LORA)
         own = {n for n in expert.state_dict() if ".lora_" in n}
         assert own and all("expert." in name for name in own)
@@ -248,7 +255,7 @@ def test_film_is_trained_in_full():
     assert used and all(used.values()) and not any(".lora_" in name for name in film)
 
 
-@pytest.mark.parametrize("kind", KINDS[:-1])
+@pytest.mark.parametrize("kind", [*TOKENS, "smolvla", "pi0"])
 def test_the_prediction_of_memory_counts_what_learns(kind):
     own = tokens.section(kind) if kind in TOKENS else flow.section(kind)
     with torch.device("meta"):
@@ -303,7 +310,7 @@ def second_of_two():
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("kind", ["openvla_oft", "pi05"])
+@pytest.mark.parametrize("kind", ["openvla_oft", "pi05", "gr00t"])
 def test_a_rank_reads_its_own_rows(kind, folder, second_of_two):
     keys = {"add_value_head": True, **LORA}
     torch.manual_seed(5)

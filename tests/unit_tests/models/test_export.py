@@ -12,13 +12,28 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from rlinf.hybrid_engines.initial_weights import load_weights as load_initial
 from rlinf.models.export import PolicyExport, write_export
 from rlinf.models.export.rlinf_policy import RLinfPolicy, load_policy
 from rlinf.models.settings import complete
 from rlinf.models.weights import load_weights
 from rlinf.utils.env_spec import EnvSpec
-from tests.unit_tests.models.conftest import ACTOR_CRITICS, SMALL_CNN, SPEC
+from tests.unit_tests.models.conftest import (
+    ACTOR_CRITICS,
+    FLOW_IMAGES,
+    FLOW_POLICIES,
+    SMALL_CNN,
+    SPEC,
+)
 
+DSRL = {"use_dsrl": True, "add_q_head": True, "add_value_head": False, "action_horizon": 3}
+VARIANTS = [
+    *ACTOR_CRITICS,
+    *FLOW_POLICIES,
+    {**FLOW_IMAGES, "use_states": False},
+    {"model_type": "flow_policy", "num_action_chunks": 2, **DSRL},
+    {"add_q_head": True, "add_value_head": False, "distribution": "squashed_gaussian"},
+]
 UNBOUNDED = EnvSpec(obs_dim=6, action_dim=3, action_low=[-1, -1, -1], action_high=[1, 1, torch.inf])
 
 
@@ -49,15 +64,16 @@ def write_all(folder, make_policy, make_obs) -> None:
     folder.mkdir()
     unknown = EnvSpec(obs_dim=6, action_dim=3)
     one = EnvSpec(obs_dim=6, action_choices=[4], action_low=[1])
-    for number, variant in enumerate(
-        [*ACTOR_CRITICS, {"spec": UNBOUNDED}, {"spec": unknown}, {"spec": one}]
-    ):
+    flow = {"model_type": "flow_policy"}
+    specs = [{"spec": UNBOUNDED}, {"spec": unknown}, {"spec": one}]
+    specs += [{"spec": UNBOUNDED, **flow}, {"spec": unknown, **flow}]
+    for number, variant in enumerate([*VARIANTS, *specs]):
         variant = {"spec": SPEC, **variant}
         policy = make_policy(**variant)
         shake(policy)
         policy.update_normalizer(make_obs(100, seed=5))
         obs = {key: value for key, value in make_obs(8).items() if value is not None}
-        if variant.get("model_type") != "cnn_policy":
+        if variant.get("model_type") != "cnn_policy" and not variant.get("use_images"):
             del obs["main_images"]
         out = write_export(
             export_of(policy, settings_of(variant), variant["spec"]), "hf", folder / f"p{number}"
@@ -67,7 +83,7 @@ def write_all(folder, make_policy, make_obs) -> None:
         torch.save((obs, actions, values), out / "expected.pt")
         # The weights are ours to load again, too.
         again = make_policy(**variant, seed=9)
-        load_weights(again, out)
+        (load_initial if variant.get("add_q_head") else load_weights)(again, str(out))
         assert torch.equal(again.predict_action_batch(obs, mode="eval")[0], actions)
 
 
@@ -116,7 +132,7 @@ def test_every_policy_acts_the_same_in_transformers(make_policy, make_obs, tmp_p
         timeout=110,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("equal") == len(ACTOR_CRITICS) + 3
+    assert done.stdout.count("equal") == len(VARIANTS) + 5
 
 
 def test_pictures_of_another_size_are_scaled_as_ours_are(make_policy, make_obs):

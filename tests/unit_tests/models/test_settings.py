@@ -4,7 +4,7 @@ import torch
 
 from rlinf.config import reads, reset_reads
 from rlinf.models import get_model
-from rlinf.models.settings import rollout_section
+from rlinf.models.settings import rollout_section, section_to_rebuild
 from tests.unit_tests.workers.actor.learning import SPEC, make_cfg, make_policy
 
 
@@ -25,3 +25,10 @@ def test_weights_of_the_rollout_are_those_it_is_given(tmp_path):
         for name, tensor in given.state_dict().items():
             assert torch.equal(policy.state_dict()[name], tensor), name
         assert cfg.actor.model.model_path is None
+
+
+def test_a_folder_that_is_left_says_what_a_model_is(tmp_path):
+    section = {"model_type": "openvla", "model_path": str(tmp_path)}
+    assert section_to_rebuild(section) == section
+    gone = section | {"model_path": str(tmp_path / "gone")}
+    assert section_to_rebuild(gone)["model_path"] is None and gone["model_path"] is not None

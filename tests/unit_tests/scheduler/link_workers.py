@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from tests.unit_tests.scheduler.comm_workers import Talker, equal
@@ -173,10 +175,18 @@ class Linker(Talker):
         return "done"
 
     def die_in_next_transfer(self) -> None:
-        """Ends without a word as soon as a transfer has begun."""
+        """Ends without a word when all have come to a transfer, before it has taken anything."""
         from rlinf.scheduler.collective.device_group import DeviceGroup
 
-        DeviceGroup._finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        meeting = DeviceGroup._meeting
+
+        @contextlib.contextmanager
+        def last_meeting(group: DeviceGroup, number: int) -> Iterator[None]:
+            with meeting(group, number):
+                os.kill(os.getpid(), signal.SIGKILL)
+                yield
+
+        DeviceGroup._meeting = last_meeting
 
     def send_huge_and_die(self, group: str, rank: int, megabytes: int) -> None:
         import torch
@@ -190,12 +200,19 @@ class Linker(Talker):
 
     def recv_without_memory(self, group: str, rank: int) -> str:
         """Asks for a tensor while the process may take little more memory than it has."""
+        import torch
+
         limits = resource.getrlimit(resource.RLIMIT_AS)
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
         size = pages * resource.getpagesize() + (100 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (size, limits[1]))
+        taken = []
         try:
+            # An allocator may have reserved address space: that of torch on aarch64 does, by GiB.
+            with contextlib.suppress(RuntimeError):
+                while True:
+                    taken.append(torch.empty(64 << 18))
             self.send("now", group, rank)
             return self.recv_or_error(group, rank)
         finally:

@@ -6,8 +6,7 @@ from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
-from rlinf.models.embodiment.mlp_policy.config import MLPPolicyKeys
-from rlinf.models.embodiment.network_keys import ImageNetworkKeys
+from rlinf.models.embodiment.network_keys import ActorCriticKeys, ImageNetworkKeys
 
 
 class ShiftedImageKeys(ImageNetworkKeys):
@@ -20,7 +19,7 @@ class ShiftedImageKeys(ImageNetworkKeys):
     )
 
 
-class CNNPolicyKeys(ShiftedImageKeys, MLPPolicyKeys):
+class CNNPolicyKeys(ShiftedImageKeys, ActorCriticKeys):
     """Keys of the policy on images and state."""
 
 

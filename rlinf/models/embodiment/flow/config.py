@@ -9,6 +9,20 @@ from pydantic import Field, model_validator
 from rlinf.config.schema.base import Float, Int, Section
 
 
+class RealTimeChunkingKeys(Section):
+    """How plans of evaluations go on where the last one still counts."""
+
+    delay: Int = Field(
+        1,
+        ge=0,
+        description="Actions that are decided before a plan is made: they are those of the last "
+        "plan.",
+    )
+    max_guidance: Float = Field(
+        5.0, gt=0, description="Greatest weight of the guidance towards the last plan."
+    )
+
+
 class FlowKeys(Section):
     """Keys of every policy that denoises its actions."""
 
@@ -34,6 +48,11 @@ class FlowKeys(Section):
         gt=0,
         description="Times of flow matching are drawn from Beta(alpha, 1): 1 is uniform, more has "
         "more of them near the noise.",
+    )
+    rtc: RealTimeChunkingKeys | None = Field(
+        None,
+        description="Real-time chunking in evaluations: plans agree with what the last one has "
+        "for the same times; null makes every plan anew.",
     )
 
     @model_validator(mode="after")

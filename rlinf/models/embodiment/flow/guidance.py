@@ -52,6 +52,39 @@ class RealTimeChunking:
                 "one action: raise action_horizon, or lower num_action_chunks or the delay"
             )
 
+    def going_on(
+        self, network: FlowNetwork, last: Tensor, executed: int, width: int
+    ) -> FlowNetwork:
+        """Return a network that leads to plans which agree with the last ones.
+
+        Args:
+            network: Of the velocity of plans, `[n, H*D]`.
+            last: The last plans in the units of the flow, `[n, H, A]`; NaN where there is none.
+            executed: s, how many of their actions are carried out.
+            width: D, numbers in an action of the flow; those behind A are padding, which is free.
+        """
+        count, horizon, numbers = last.shape
+        shared = horizon - executed
+        target = torch.zeros(count, horizon, width, device=last.device)
+        target[:, :shared, :numbers] = last[:, executed:].nan_to_num()
+        known = ~last.isnan().flatten(1).any(1)
+        weights = torch.zeros_like(target)
+        weights[..., :numbers] = prefix_weights(horizon, executed, self.delay).to(last)[:, None]
+        weights *= known[:, None, None]
+        return guided(network, target.flatten(1), weights.flatten(1), self.max_guidance)
+
+    def keep_decided(self, plans: Tensor, last: Tensor, executed: int) -> None:
+        """Enter what the last plans had decided, bit for bit.
+
+        Args:
+            plans: New plans in the units of the env, `[n, H, A]`; changed in place.
+            last: The last ones, likewise; NaN where there is none.
+            executed: s, how many of their actions are carried out.
+        """
+        decided = last.to(plans)[:, executed : executed + self.delay]
+        begin = plans[:, : self.delay]
+        begin.copy_(torch.where(decided.isnan(), begin, decided))
+
 
 def prefix_weights(horizon: int, executed: int, delay: int) -> Tensor:
     """Return how much each action of a plan is held to the last one, `[H]` float32.

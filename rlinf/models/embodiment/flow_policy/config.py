@@ -7,24 +7,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rlinf.config.plugins import register_schema
-from rlinf.config.schema.base import Float, Int, Section
+from rlinf.config.schema.base import Float, Int
 from rlinf.models.embodiment.cnn_policy.config import ShiftedImageKeys
 from rlinf.models.embodiment.flow.config import FlowKeys
 from rlinf.models.embodiment.network_keys import StateNetworkKeys, Units
-
-
-class RealTimeChunkingKeys(Section):
-    """How plans of evaluations go on where the last one still counts."""
-
-    delay: Int = Field(
-        1,
-        ge=0,
-        description="Actions that are decided before a plan is made: they are those of the last "
-        "plan.",
-    )
-    max_guidance: Float = Field(
-        5.0, gt=0, description="Greatest weight of the guidance towards the last plan."
-    )
 
 
 class FlowPolicyKeys(FlowKeys, StateNetworkKeys, ShiftedImageKeys):
@@ -42,11 +28,6 @@ class FlowPolicyKeys(FlowKeys, StateNetworkKeys, ShiftedImageKeys):
         gt=0,
         description="Actions that are planned at a time, of which the first num_action_chunks are "
         "carried out; null is num_action_chunks.",
-    )
-    rtc: RealTimeChunkingKeys | None = Field(
-        None,
-        description="Real-time chunking in evaluations: plans agree with what the last one has "
-        "for the same times; null makes every plan anew.",
     )
     use_dsrl: bool = Field(
         False,

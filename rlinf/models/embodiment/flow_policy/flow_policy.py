@@ -17,7 +17,6 @@ from rlinf.models.embodiment.flow.chain import (
     noisy_step_numbers,
     sample_chain,
 )
-from rlinf.models.embodiment.flow.guidance import guided, prefix_weights
 from rlinf.models.embodiment.flow.matching import drawn_times, matching_losses
 from rlinf.models.embodiment.flow.network import NoiseNet, VelocityNet
 from rlinf.models.embodiment.flow.steps import LEARNED, REINFLOW
@@ -207,7 +206,7 @@ class FlowActor(ActorCriticPolicy):
         inputs |= {"action": action, "chain": chain.states, "denoise_step": chain.noisy}
         planned = self.action_head.from_scaled(chain.states[:, -1])
         if plan is not None:
-            self._keep_decided(planned, plan)
+            self.settings.rtc.keep_decided(planned, plan, self.num_action_chunks)
         result = {
             "prev_logprobs": chain.logprobs[:, : self._executed].contiguous(),
             "prev_values": self._values(features),
@@ -218,20 +217,8 @@ class FlowActor(ActorCriticPolicy):
 
     def _going_on(self, network: FlowNetwork, plan: Tensor) -> FlowNetwork:
         """Return a network that leads to plans which agree with the last ones."""
-        executed, rtc = self.num_action_chunks, self.settings.rtc
-        rest = self.action_head.scaled(plan.to(self.device)[:, executed:])
-        target = torch.zeros(len(plan), self._width, device=self.device)
-        target[:, : rest.shape[1]] = rest.nan_to_num()
-        weights = prefix_weights(self.action_horizon, executed, rtc.delay).to(self.device)
-        known = ~plan.to(self.device).isnan().any(-1).any(-1)
-        weights = known[:, None] * weights.repeat_interleave(self.action_dim)
-        return guided(network, target, weights, rtc.max_guidance)
-
-    def _keep_decided(self, planned: Tensor, plan: Tensor) -> None:
-        """Enter what the last plans had decided, bit for bit."""
-        executed, delay = self.num_action_chunks, self.settings.rtc.delay
-        decided = plan.to(planned)[:, executed : executed + delay]
-        planned[:, :delay] = torch.where(decided.isnan(), planned[:, :delay], decided)
+        last = self.action_head.scaled(plan.to(self.device)).view_as(plan)
+        return self.settings.rtc.going_on(network, last, self.num_action_chunks, self.action_dim)
 
     @staticmethod
     def is_noise_parameter(name: str) -> bool:

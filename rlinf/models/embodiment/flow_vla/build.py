@@ -12,6 +12,7 @@ import torch
 from rlinf.config.suggest import listed
 from rlinf.models.embodiment.adapters import add_adapters
 from rlinf.models.embodiment.base_policy import ActionRange
+from rlinf.models.embodiment.flow.guidance import RealTimeChunking
 from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
 from rlinf.models.embodiment.flow_vla.folder import (
     SIZES_KEY,
@@ -169,8 +170,9 @@ def assemble(
     texts = getattr(env_spec, "instructions", ())
     prompts(texts, torch.zeros(len(texts), obs_dim) if reads_state else None)
     own = {field.name: cfg[field.name] for field in fields(FlowVLASettings) if field.name in cfg}
+    rtc = None if cfg.rtc is None else RealTimeChunking(**cfg.rtc)
     settings = FlowVLASettings(
-        **{**own, "action_horizon": plan.horizon, "flow": PolicyFlowSettings.of(cfg)}
+        **{**own, "action_horizon": plan.horizon, "flow": PolicyFlowSettings.of(cfg), "rtc": rtc}
     )
     low, high = (getattr(env_spec, name, None) for name in ("action_low", "action_high"))
     policy = FlowVLAPolicy(

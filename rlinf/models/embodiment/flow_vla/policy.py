@@ -1,6 +1,6 @@
 """Flow policies with a vision-language prefix: inputs, chains, values, and how they learn.
 
-Shapes: B envs, n samples, C actions that are done, A numbers in an action, T actions that are
+Shapes: B envs, n samples, C actions that are done, A numbers in an action, H actions that are
 denoised together, D numbers in a padded action.
 """
 
@@ -22,6 +22,7 @@ from rlinf.models.embodiment.flow.chain import (
     noisy_step_numbers,
     sample_chain,
 )
+from rlinf.models.embodiment.flow.guidance import RealTimeChunking
 from rlinf.models.embodiment.flow.matching import drawn_times, matching_losses
 from rlinf.models.embodiment.flow.network import NoiseNet
 from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
@@ -50,12 +51,13 @@ class FlowVLASettings:
     normalize_obs: bool = True
     obs_clip: float = 10.0
     flow: PolicyFlowSettings = field(default_factory=PolicyFlowSettings)
+    rtc: RealTimeChunking | None = None
 
 
 class FlowVLAPolicy(NormalizedStates, BasePolicy):
     """Denoises padded chunks of actions; the prefix of an observation is computed once.
 
-    All T actions and D numbers are denoised, and the first C and A of them are done: only they have
+    All H actions and D numbers are denoised, and the first C and A of them are done: only they have
     a log-probability. Actions are clipped to the range of the env after it is taken.
 
     Sampling takes noise as `flow_policy` does: where the chain begins, what is added in its steps,
@@ -111,6 +113,8 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         ):
             if own > most:
                 raise ValueError(f"there are {own} {what}, and the network has places for {most}")
+        if settings.rtc is not None:
+            settings.rtc.check(settings.action_horizon, self.num_action_chunks)
         self.layout, self.network, self.scale, self.prompts = layout, network, scale, prompts
         self.obs_dim, self.settings, self.flow = obs_dim, settings, settings.flow
         self._reads_state = reads_state
@@ -140,6 +144,16 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
     def device(self) -> torch.device:
         """Where the policy computes."""
         return self.scale.shift.device
+
+    @property
+    def action_horizon(self) -> int:
+        """See `BasePolicy.action_horizon`."""
+        return self.settings.action_horizon
+
+    @property
+    def carries_plan(self) -> bool:
+        """See `BasePolicy.carries_plan`: with real-time chunking."""
+        return self.settings.rtc is not None
 
     @property
     def noise_width(self) -> int:
@@ -215,31 +229,30 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
 
         Args:
             observations: As in `predict_action_batch`, any number n of samples.
-            actions: What was done, in the units of the env, [n, C, A].
+            actions: What was done, in the units of the env, [n, H, A].
             augment: There is nothing to augment.
             noise: Standard normal, [n, sft_noise_width]; None draws it from the generator.
 
         Returns:
-            `losses` [n, C*A] float32, of the numbers that are no padding; see `matching_losses`.
+            `losses` [n, H*A] float32, of the numbers that are no padding; see `matching_losses`.
 
         Raises:
-            ValueError: The chunks are shorter than what is denoised together.
+            ValueError: There are fewer, or more, actions than are denoised together.
         """
-        steps, width = self._chunk
-        if actions.shape[1] != steps:
+        if actions.shape[1] != self.action_horizon:
             raise ValueError(
-                f"{actions.shape[1]} actions follow an observation, and {steps} are denoised "
-                f"together: set model.num_action_chunks to {steps}, or model.action_horizon to "
-                f"{actions.shape[1]}"
+                f"{actions.shape[1]} actions follow an observation, and {self.action_horizon} are "
+                f"denoised together: set model.action_horizon to {actions.shape[1]}"
             )
         prefix = self.prefix(self.policy_inputs(observations))
         if noise is None:
             noise = self._draw(len(actions), self.sft_noise_width)
         time = drawn_times(torch.special.ndtr(noise[:, -1]), self.flow.time_alpha)
         target = self.scale.to_flow(actions.to(self.device).float())
-        target = functional.pad(target, (0, width - self.action_dim)).flatten(1)
+        padding = self.network.action_dim - self.action_dim
+        target = functional.pad(target, (0, padding)).flatten(1)
         losses = matching_losses(self._network(prefix), target, noise[:, :-1], time)
-        return {"losses": self._done(losses)}
+        return {"losses": self._unpadded(losses).flatten(1)}
 
     @torch.no_grad()
     def predict_action_batch(
@@ -247,6 +260,7 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         env_obs: Mapping[str, Any],
         mode: Mode = "train",
         noise: Tensor | None = None,
+        plan: Tensor | None = None,
         **sampling: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """See `BasePolicy.predict_action_batch`.
@@ -255,11 +269,14 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
             env_obs: Observations.
             mode: `train` begins with noise and adds some; `eval` does neither.
             noise: Standard normal, [B, noise_width]; None draws it from the policy's generator.
+            plan: With `rtc` in evaluations, what the last call returned as `plan` for the same
+                episodes, [B, H, A]; NaN where there is none. None is none at all.
             **sampling: None are known.
 
         Returns:
-            Actions and what is needed to train on them: `chain` [B, N + 1, T*D] from noise to
-            action, and `denoise_step` [B], which of its steps has noise.
+            Actions and what is needed to train on them: `chain` [B, N + 1, H*D] from noise to
+            plan, and `denoise_step` [B], which of its steps has noise. `plan` [B, H, A] has the
+            actions, and those that were to follow.
         """
         self._check_call(mode, sampling)
         if mode == "random":
@@ -268,6 +285,8 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         prefix, width = self.prefix(inputs), self._width
         network, count = self._network(prefix), len(prefix.valid)
         if mode == "eval":
+            if plan is not None:
+                network = self._going_on(network, plan)
             chain = sample_chain(network, self.flow, torch.zeros(count, width, device=self.device))
         else:
             if noise is None:
@@ -276,14 +295,27 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
             step = noisy_step_numbers(self.flow, torch.special.ndtr(chance[:, 0]))
             added = added.reshape(count, self.flow.drawn_steps, width)
             chain = sample_chain(network, self.flow, start, added, step)
-        action = self._done(chain.states[:, -1])
-        inputs |= {"action": action, "chain": chain.states, "denoise_step": chain.noisy}
+        inputs |= {
+            "action": self._done(chain.states[:, -1]),
+            "chain": chain.states,
+            "denoise_step": chain.noisy,
+        }
+        planned = self._to_env(self._unpadded(chain.states[:, -1]))
+        if plan is not None:
+            self.settings.rtc.keep_decided(planned, plan, self.num_action_chunks)
         result = {
             "prev_logprobs": self._done(chain.logprobs),
             "prev_values": self._values(prefix),
             "forward_inputs": inputs,
+            "plan": planned,
         }
-        return self._to_env(action), result
+        return planned[:, : self.num_action_chunks].contiguous(), result
+
+    def _going_on(self, network: FlowNetwork, plan: Tensor) -> FlowNetwork:
+        """Return a network that leads to plans which agree with the last ones."""
+        last = self.scale.to_flow(plan.to(self.device))
+        executed, width = self.num_action_chunks, self.network.action_dim
+        return self.settings.rtc.going_on(network, last, executed, width)
 
     @torch.no_grad()
     def predict_values(self, env_obs: Mapping[str, Any]) -> Tensor:
@@ -311,14 +343,17 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
 
         return network
 
-    def _done(self, x: Tensor) -> Tensor:
-        """Return of padded chunks `[n, T*D]` what is done, `[n, C*A]`."""
-        chunk = x.unflatten(1, self._chunk)
-        return chunk[:, : self.num_action_chunks, : self.action_dim].flatten(1)
+    def _unpadded(self, x: Tensor) -> Tensor:
+        """Return padded plans `[n, H*D]` without their padding, `[n, H, A]`."""
+        return x.unflatten(1, self._chunk)[..., : self.action_dim]
 
-    def _to_env(self, action: Tensor) -> Tensor:
-        shape = self.num_action_chunks, self.action_dim
-        actions, own = self.scale.to_env(action.unflatten(1, shape)), self.action_range
+    def _done(self, x: Tensor) -> Tensor:
+        """Return of padded plans `[n, H*D]` what is done, `[n, C*A]`."""
+        return self._unpadded(x)[:, : self.num_action_chunks].flatten(1)
+
+    def _to_env(self, planned: Tensor) -> Tensor:
+        """Return actions `[n, H, A]` of the flow in the units of the env, and within its range."""
+        actions, own = self.scale.to_env(planned), self.action_range
         if not own.clip:
             return actions
         return torch.clamp(actions, *(actions.new_tensor(bound) for bound in (own.low, own.high)))

@@ -24,12 +24,15 @@ class BehaviourCloningLearner(DemonstrationLearner):
 
     Args:
         cfg: the configuration.
-        model: the policy, on the CPU and equal on each rank, its weights in float32.
+        model: the policy, on the CPU and equal on each rank, its weights in float32; or built
+            without weights.
         place: where it runs.
 
     Raises:
         ValueError: the policy cannot be trained on given actions, or the data do not fit it.
     """
+
+    defers_weights = True
 
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         super().__init__(cfg, model, place)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf.data.demonstrations.load import DemonstrationFolders, Demonstrations
+from rlinf.models.deferred import deferred_of
 from rlinf.models.embodiment.base_policy import BasePolicy, ForwardType
 
 
@@ -16,7 +17,7 @@ def demonstrations_for(model: nn.Module, section: Any) -> Demonstrations:
     """Read the episodes that a config names; pictures only if the policy looks at them.
 
     Args:
-        model: the policy.
+        model: the policy; one that was built without weights has `replay_inputs`.
         section: the `data` section.
 
     Raises:
@@ -32,6 +33,10 @@ def demonstrations_for(model: nn.Module, section: Any) -> Demonstrations:
     )
 
     def look(obs: Mapping[str, Any], actions: Tensor) -> None:
+        if deferred_of(model) is not None:
+            # There are no weights yet that it could be run with.
+            model.replay_inputs(obs)
+            return
         model(forward_type=ForwardType.SFT, observations=obs, actions=actions)
 
     demos = folders.load(used_observations(model, folders, look), section.only_success)

@@ -24,7 +24,8 @@ class DemonstrationLearner(DatasetLearner):
 
     Args:
         cfg: the configuration.
-        model: the policy, on the CPU and equal on each rank, its weights in float32.
+        model: the policy, on the CPU and equal on each rank, its weights in float32; or built
+            without weights.
         place: where it runs.
 
     Attributes:

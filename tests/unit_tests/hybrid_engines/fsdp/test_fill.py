@@ -32,11 +32,11 @@ def section_of(kind, folder):
     return {**section, "model_path": str(folder)} if "folder" in kind else section
 
 
-def engine_of(kind, folder, strategy="full_shard", ranks=1, deferred=True):
+def engine_of(kind, folder, strategy="full_shard", ranks=1, deferred=True, **options):
     cfg = make_cfg({"actor.fsdp_config.sharding_strategy": strategy})
     torch.manual_seed(5)
     model = get_model(section_of(kind, folder), dtype=torch.float32, deferred=deferred)
-    return TrainEngine(model, cfg.actor, CPU, ranks, 10, keep_reference=True)
+    return TrainEngine(model, cfg.actor, CPU, ranks, 10, keep_reference=True, **options)
 
 
 def facts(engine):
@@ -52,6 +52,22 @@ def facts(engine):
     return before, reference, asked, after, torch.get_rng_state()
 
 
+def asked_in_place(engine):
+    """What a model says at first, later, later as its own reference, and then again."""
+
+    def ask(**kwargs):
+        return engine.infer(sequences=SEQUENCES, **kwargs)["logprobs"]
+
+    first = ask()
+    engine.backward(engine.forward(sequences=SEQUENCES)["logprobs"].sum(), last=True)
+    engine.step()
+    later = ask()
+    with engine.reference_at_hand():
+        reference = ask(reference=True)
+    kept = sum(own_part(tensor).nbytes for tensor in engine.initial.state_dict().values())
+    return first, later, reference, ask(), kept
+
+
 def run_rank(rank, folder):
     torch.set_num_threads(1)
     found = {}
@@ -59,6 +75,7 @@ def run_rank(rank, folder):
         engine = engine_of(kind, folder, strategy, 2)
         local = sum(own_part(p).nbytes for p in engine.model.parameters())
         found[kind, strategy] = facts(engine), local
+    found["in place"] = asked_in_place(engine_of("adapters", folder, ranks=2, shares_frozen=True))
     return found
 
 
@@ -107,6 +124,19 @@ def test_two_ranks_have_what_one_has(ranks, folder, kind, strategy):
             assert local == size
     first, second = (rank[kind, strategy][0][3] for rank in ranks)
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.timeout(240)
+def test_a_model_with_frozen_weights_is_its_own_reference(ranks, folder):
+    torch.set_num_threads(1)
+    alone = asked_in_place(engine_of("adapters", folder, shares_frozen=True))
+    whole = engine_of("adapters", folder, deferred=False)
+    size = sum(tensor.nbytes for tensor in whole.reference.state_dict().values())
+    for first, later, reference, again, kept in (alone, *(rank["in place"] for rank in ranks)):
+        assert torch.equal(reference, first) and torch.equal(again, later)
+        assert not torch.equal(first, later)
+        assert kept < 0.5 * size
+        torch.testing.assert_close(reference, alone[2])
 
 
 def test_only_the_rows_that_are_wanted_are_read(folder):

@@ -103,15 +103,15 @@ def test_losses_of_matching_fall_and_count_what_is_no_padding(kind):
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_the_loss_is_the_squared_error_of_the_velocity(kind):
-    policy = make(kind)
-    obs, actions = see(), torch.rand(4, 2, 3)
+def test_the_loss_is_the_squared_error_of_the_velocity_of_whole_plans(kind):
+    policy = make(kind, action_horizon=3)
+    obs, actions = see(), torch.rand(4, 3, 3)
     noise = torch.randn(4, policy.sft_noise_width)
     found = policy("sft", observations=obs, actions=actions, noise=noise)["losses"]
     low, high = (torch.tensor(bound) for bound in (SPEC.action_low, SPEC.action_high))
-    target = torch.zeros(4, 2, 8)
+    target = torch.zeros(4, 3, 8)
     target[..., :3] = 2 * (actions - low) / (high - low) - 1
-    z = noise[:, :-1].view(4, 2, 8)
+    z = noise[:, :-1].view(4, 3, 8)
     t = (torch.special.ndtr(noise[:, -1]) ** (1 / 1.5) * 0.999 + 0.001).view(4, 1, 1)
     prefix = policy.prefix(policy.policy_inputs(obs))
     velocity, _ = policy.network.velocity(prefix, t * z + (1 - t) * target, t.flatten())
@@ -157,7 +157,7 @@ def test_mistakes_are_told(kind):
     with pytest.raises(ValueError, match="draw no uniform actions"):
         policy.predict_action_batch(obs, mode="random")
     longer = make(kind, action_horizon=5)
-    with pytest.raises(ValueError, match="set model.num_action_chunks to 5"):
+    with pytest.raises(ValueError, match="2 actions follow .* set model.action_horizon to 2"):
         longer("sft", observations=obs, actions=torch.zeros(4, 2, 3))
     with pytest.raises(ValueError, match=r"no size 'hidden'; .*hidden_size"):
         make(kind, hf_config={"text": {"hidden": 3}})

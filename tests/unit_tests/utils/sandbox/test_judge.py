@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rlinf.utils.sandbox.check_process import foreign_names
+from rlinf.utils.sandbox.check_names import foreign_names
 from rlinf.utils.sandbox.judge import CheckRefused, Judge
 from rlinf.utils.sandbox.sandbox import Limits, Sandbox
 
@@ -121,14 +121,15 @@ def test_programs_that_do_not_run_fail(judge):
 @pytest.mark.parametrize(
     ("check", "names", "modules"),
     [
-        ("assert f(x) == 1", ["f", "x"], []),
-        ("x = 1\nassert f(x) == len('a')", ["f"], []),
-        ("def g(f):\n    return f(y)\ng(h)", ["h", "y"], []),
-        ("class A:\n    z = f()\n[i for i in g()]", ["f", "g"], []),
-        ("import math\nassert math.pi < f()", ["f"], []),
-        ("assert math.pi < math.floor(f())", ["f"], ["math"]),
-        ("assert bisect([1], 1) == bisect([2], 1)", ["bisect"], []),
-        ("lambda: (yield_of(a) for a in b)", ["b", "yield_of"], []),
+        ("assert f(x) == 1", ["f", "x"], {}),
+        ("x = 1\nassert f(x) == len('a')", ["f"], {}),
+        ("def g(f):\n    return f(y)\ng(h)", ["h", "y"], {}),
+        ("class A:\n    z = f()\n[i for i in g()]", ["f", "g"], {}),
+        ("import math\nassert math.pi < f()", ["f"], {}),
+        ("assert math.pi < math.floor(f())", ["f"], {"math": "math"}),
+        ("assert np.ones(1) == f() != pd", ["f", "pd"], {"np": "numpy"}),
+        ("assert bisect([1], 1) == bisect([2], 1)", ["bisect"], {}),
+        ("lambda: (yield_of(a) for a in b)", ["b", "yield_of"], {}),
     ],
 )
 def test_names_of_the_program_are_found(check, names, modules):

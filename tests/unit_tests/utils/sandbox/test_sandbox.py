@@ -210,7 +210,7 @@ with Sandbox(code, Limits(seconds=30), layers={layers}, require=()) as sandbox:
     print(sandbox.enforced.by.get("signals"), sandbox.enforced.by.get("privileges"))
     print(before.stdout.strip(), before.status)
 with Sandbox({survivors!r}, Limits(seconds=30), layers={layers}, require=()) as sandbox:
-    print(sandbox.run().status)
+    print(sandbox.run().status, sandbox.enforced.by.get("processes"))
 """
 
 
@@ -232,8 +232,38 @@ def test_other_users(drop):
     # Process 1 of a namespace does not even notice; nobody may not kill root.
     assert lines[1] == ("65534 ok" if drop else "65534 error")
     assert lines[0] == ("['namespaces'] ['user']" if drop else "None ['user']")
-    assert lines[2] == "ok"
+    assert lines[2] == "ok None", "it starts processes, and nothing says that it cannot"
 
 
 def _readable(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))
+
+
+LINKED = """
+import importlib.util, sys
+root = sys.argv[1]
+spec = importlib.util.spec_from_file_location(
+    "rlinf", f"{root}/rlinf/__init__.py", submodule_search_locations=[f"{root}/rlinf"]
+)
+sys.modules["rlinf"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["rlinf"])
+assert root not in sys.path
+from rlinf.utils.sandbox.sandbox import Sandbox
+with Sandbox("print(3)", require=()) as sandbox:
+    print(sandbox.run().stdout)
+"""
+
+
+def test_a_package_that_is_linked_to_its_sources_is_found(tmp_path):
+    """`pip install -e` may leave a hook in the place of an entry of `sys.path`."""
+    root = str(Path(__file__).resolve().parents[4])
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", LINKED, root],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "3", done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rlinf.config import ConfigError
 from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.nft_learner import NFTLearner
 from tests.unit_tests.workers.actor.learning import (
@@ -101,6 +102,45 @@ def test_a_resumed_learner_draws_the_same():
     other.engine.model.load_state_dict(kept)
     first, second = (item._draws.get_state() for item in (whole, other))
     assert torch.equal(first, second) and other.version == 1
+
+
+@pytest.mark.parametrize("tau", [0.25, [0.5, 0.1, 0, 2]])
+def test_a_copy_that_follows_slowly_acts(tau):
+    learner = make_nft({"algorithm.nft": {"tau": tau}})
+    trained, acting = learner.engine.model, learner.engine.reference
+    slow = {name: p.detach().clone() for name, p in acting.named_parameters()}
+    for share in (0.25, 0.25) if tau == 0.25 else (0.3, 0.1):
+        batch = half_well(acting)
+        batch.versions.fill_(learner.version)
+        # Whoever acts is compared with, and its velocities are the old ones.
+        assert learner.agreement(batch)[0]["logprob_max"] < 1e-5
+        learner.prepare(batch, range(8))
+        task = learner._task(*learner._prepared)
+        rows = torch.arange(5)
+        with torch.no_grad():
+            old = acting(**task._at(rows))
+        torch.testing.assert_close(task._old[:5], old)
+        assert learner.update()["actor/acting_share"] == pytest.approx(share)
+        for name, fast in trained.named_parameters():
+            slow[name] = (1 - share) * slow[name] + share * fast.detach()
+        found = dict(acting.named_parameters())
+        assert all(torch.allclose(found[name], slow[name], atol=1e-6) for name in slow)
+    assert any(not torch.equal(found[name], p) for name, p in trained.named_parameters())
+    with learner.acting_policy() as policy:
+        assert policy is acting
+    sent = dict(learner._acting_tensors())
+    assert all(torch.equal(sent[name], tensor) for name, tensor in acting.state_dict().items())
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.5, [0.5, 0.1], [0.5, 0.1, 3, 3], [0.0, 1.0, 0, 9]])
+def test_shares_that_are_none_are_refused(tau):
+    with pytest.raises(ConfigError, match="above 0 and up to 1, or a list of four"):
+        make_cfg({**NFT, "algorithm.nft": {"tau": tau}})
+
+
+def test_alone_the_trained_policy_acts():
+    learner = make_nft()
+    assert learner.engine.reference is None and not learner.acts_by_reference
 
 
 def test_a_policy_without_velocities_is_refused():

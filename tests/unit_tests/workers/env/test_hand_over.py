@@ -166,3 +166,37 @@ def test_what_is_handed_over_ends_with_the_value_of_what_follows(play):
             states = after.forward_inputs["states"][0]
             value = acting.policy.predict_values({"states": states})
             torch.testing.assert_close(before.prev_values[-1], value)
+
+
+def tensors(trajectory: Any) -> dict[str, torch.Tensor]:
+    own = {k: v for k, v in vars(trajectory).items() if isinstance(v, torch.Tensor)}
+    return own | getattr(trajectory, "forward_inputs", {})
+
+
+def test_whoever_acts_hands_over_the_same():
+    alike, apart = Wire(), Wire()
+    play_alike(alike), play_apart(apart)
+    for tag in (ENV_TRAJECTORY, POLICY_TRAJECTORY):
+        for place in [(0, stage) for stage in range(STAGES)] * 3:
+            own, other = (tensors(w.of("actor", tag, place).get_nowait()) for w in (alike, apart))
+            assert own.keys() == other.keys() and len(own) >= 6
+            for name, tensor in own.items():
+                assert torch.equal(tensor, other[name]), name
+                assert not tensor.is_inference(), "a learner may ask gradients of it"
+
+
+def test_who_acts_in_its_process_hands_over_what_the_envs_wrote():
+    """What a rollout observed is not copied before it is sent, and nobody writes into it later."""
+    wire = Wire()
+    env = ActingEnv(wire)
+    env._acting = make_policy(make_envs(env))
+    for number in (1, 2, 3):
+        EnvWorker.interact.__wrapped__(env, None, number)
+        present = env._train[0].last_obs["states"]
+        sent = wire.of("actor", POLICY_TRAJECTORY, (0, 0)).get_nowait().forward_inputs["states"]
+        memory = sent.untyped_storage()
+        assert memory.data_ptr() == present.untyped_storage().data_ptr()
+        before = sent.clone()
+        EnvWorker.interact.__wrapped__(env, None, 4)
+        wire.of("actor", POLICY_TRAJECTORY, (0, 0)).get_nowait()
+        assert torch.equal(sent, before)

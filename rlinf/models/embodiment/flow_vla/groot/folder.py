@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlinf.models.embodiment.adapters import merged_state
 from rlinf.models.embodiment.flow_vla.folder import CONFIG_FILE, SIZES_KEY, save_heads
 from rlinf.models.embodiment.flow_vla.groot.metadata import write_metadata
 from rlinf.models.embodiment.flow_vla.groot.sizes import GrootSizes
@@ -60,14 +61,14 @@ def save_folder(policy: FlowVLAPolicy, folder: Path) -> None:
     """Write a policy into a folder in the layout of Isaac-GR00T.
 
     Args:
-        policy: Its tensors must be whole, not sharded.
+        policy: Its tensors must be whole, not sharded; adapters are merged into the weights.
         folder: Made if absent.
     """
     from huggingface_hub import save_torch_state_dict
 
     folder.mkdir(parents=True, exist_ok=True)
     network, scale, normalizer = policy.network, policy.scale, policy.normalizer
-    weights = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
+    weights = {name: tensor.detach().cpu() for name, tensor in merged_state(network).items()}
     save_torch_state_dict(weights, folder, max_shard_size=_SHARD_SIZE)
     save_heads(policy, folder)
     states = torch.zeros(policy.obs_dim), torch.ones(policy.obs_dim)

@@ -47,14 +47,25 @@ def make_cfg(folder, changes=None):
     return validate_cfg(data)
 
 
-def make_learner(folder, changes=None, spec=SPEC, rank=0, world_size=1):
+def make_learner(
+    folder,
+    changes=None,
+    spec=SPEC,
+    rank=0,
+    world_size=1,
+    deferred=None,
+    kind=BehaviourCloningLearner,
+):
+    """A learner, its policy built as the worker builds it unless `deferred` says how."""
     torch.set_num_threads(1)
     cfg = make_cfg(folder, changes)
     torch.manual_seed(0)
-    policy = get_model(cfg.actor.model, spec, torch.float32)
+    if deferred is None:
+        deferred = BehaviourCloningLearner.defers_weights
+    policy = get_model(cfg.actor.model, spec, torch.float32, deferred=deferred)
     said = []
     place = LearnerPlace(torch.device("cpu"), 3, rank, world_size, total_steps=40, warn=said.append)
-    learner = BehaviourCloningLearner(cfg, policy, place)
+    learner = kind(cfg, policy, place)
     learner.said = said
     return learner
 

@@ -1,0 +1,139 @@
+"""The gallery has an entry for each curve of the source tree, and says what the curves say."""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlinf.cli.curves import Curve, gather
+from rlinf.cli.recipes import list_recipes
+from rlinf.config import build_config
+
+ROOT = Path(__file__).resolve().parents[3]
+EVALUATION = (
+    "runner.eval_episodes",
+    "runner.val_check_interval",
+    "runner.log_interval",
+    "runner.progress",
+    "runner.logger.logger_backends",
+    "env.eval.video_cfg.save_video",
+)
+"""Keys that change what is told of a training, and not the training."""
+
+
+@pytest.fixture
+def gallery(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import gen_gallery
+
+    yield gen_gallery
+    for name in ("gen_gallery", "curve_svg"):
+        sys.modules.pop(name)
+
+
+@pytest.fixture
+def page(gallery: Any) -> str:
+    return gallery.PAGE.read_text(encoding="utf-8")
+
+
+def commands_of(page: str) -> dict[str, list[str]]:
+    """Return the overrides of the training of each entry, by recipe."""
+    found = re.findall(r"^rlinf train (\w+)(.*)$", page, re.MULTILINE)
+    assert len(found) == len({name for name, _ in found}), "a recipe has two entries"
+    return {name: overrides.split() for name, overrides in found}
+
+
+def test_each_curve_has_an_entry_with_its_picture(gallery: Any, page: str) -> None:
+    known, recipes = set(gallery.curve_files()), {each.name: each.path for each in list_recipes()}
+    assert set(commands_of(page)) == known, "add an entry to docs/gallery.md, or remove one"
+    for entry in re.split(r"(?m)^## ", page)[1:-1]:
+        (name,) = re.findall(r"^rlinf train (\w+)", entry, re.MULTILINE)
+        assert re.findall(r"\((images/curves/.*)\)", entry) == [f"images/curves/{name}.svg"]
+        assert entry.count("- Result: ") == 1
+        collects = "\ncollect:" in recipes[name].read_text(encoding="utf-8")
+        assert (f"rlinf collect {name}\n" in entry) == collects, name
+
+
+def test_the_results_are_those_of_the_curves(gallery: Any, page: str) -> None:
+    written = gallery.with_results(page, gallery.curve_files())
+    assert page == written, "run python docs/gen_gallery.py"
+
+
+def test_a_command_trains_what_its_curve_shows(gallery: Any, page: str) -> None:
+    commands = commands_of(page)
+    for name, file in gallery.curve_files().items():
+        made = [each for each in file.overrides if each.partition("=")[0] not in EVALUATION]
+        if made != commands[name]:
+            # Some overrides say what the recipe says, too.
+            assert build_config(name, made) == build_config(name, commands[name]), name
+
+
+def test_every_other_recipe_is_named_at_the_end(gallery: Any, page: str) -> None:
+    folders = {ROOT / "examples" / name / "config" for name in ("embodiment", "reasoning")}
+    recipes = {each.name for each in list_recipes() if each.path.parent in folders}
+    named = set(re.findall(r"`(\w+_\w+)`", page.split("## Without a curve")[1]))
+    assert named == recipes - set(gallery.curve_files())
+
+
+def curve_file(values: list[list[float]], metric: str) -> Any:
+    other = {"success_once": "return", "return": "success_once"}[metric]
+    curves = {
+        seed: Curve([100, 200, 300], [50] * 3, {metric: own, other: [0.0] * 3})
+        for seed, own in enumerate(values)
+    }
+    return gather("some_recipe", [], curves, {})
+
+
+def test_results_are_told_in_words(gallery: Any) -> None:
+    alike = curve_file([[0.0, 0.5, 1.0], [0.2, 0.9, 1.0]], "success_once")
+    assert gallery.result(alike) == (
+        "- Result: 100 % of 50 held-out starts solved with each of 2 seeds, after 300 env steps."
+    )
+    apart = curve_file([[0.0, 5.0, 1234.4], [0.0, 9.0, -7.0]], "return")
+    assert gallery.result(apart) == (
+        "- Result: 1,234, -7 mean return of 50 held-out episodes, by seed, after 300 env steps."
+    )
+
+
+def test_pictures_show_the_curves(gallery: Any, tmp_path: Path) -> None:
+    import curve_svg
+
+    file = curve_file([[0.0, 0.5, 1.0], [0.0, 1.0, 0.5]], "success_once")
+    root = ET.fromstring(curve_svg.draw(file))
+    lines = {"seed": [], "mean": []}
+    for element in root.iter("{http://www.w3.org/2000/svg}polyline"):
+        pairs = (pair.split(",") for pair in element.get("points").split())
+        lines[element.get("class")].append([(float(x), float(y)) for x, y in pairs])
+    top, bottom = curve_svg.TOP, curve_svg.HEIGHT - curve_svg.BOTTOM
+    middle = (top + bottom) / 2
+    one, two = lines["seed"]
+    assert [y for _, y in one] == [bottom, middle, top]
+    assert [y for _, y in two] == [bottom, top, middle]
+    (mean,) = lines["mean"]
+    high = bottom - 0.75 * (bottom - top)
+    assert [y for _, y in mean] == pytest.approx([bottom, high, high], abs=0.06)
+    steps = [x for x, _ in mean]
+    assert steps[1] - steps[0] == pytest.approx(steps[2] - steps[1], abs=0.11)
+    labels = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0%", "100%", "0", "300", "success over env steps"} <= set(labels)
+    written = gallery.draw_pictures(tmp_path)
+    assert [path.stem for path in written] == list(gallery.curve_files())
+    for path in written:
+        ET.fromstring(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0, 48_000, [0, 10_000, 20_000, 30_000, 40_000, 50_000]), (-0.3, 1, [-0.5, 0, 0.5, 1])],
+)
+def test_ticks_are_round_and_hold_the_range(
+    gallery: Any, low: float, high: float, expected: list[float]
+) -> None:
+    import curve_svg
+
+    assert curve_svg.ticks(low, high) == pytest.approx(expected)
