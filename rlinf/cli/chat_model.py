@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from rlinf.config.task_types import GENERATING
 from rlinf.data.datasets.base import Message
 from rlinf.data.prompt_encoder import PromptEncoder
 from rlinf.data.tokenizer import load_tokenizer
@@ -243,7 +244,7 @@ def _of_checkpoint(checkpoint: Checkpoint, wishes: Wishes) -> ChatModel:
             "train`; give the checkpoint of one"
         )
     runner = config["runner"]
-    if not runner["task_type"].startswith("reasoning"):
+    if runner["task_type"] not in GENERATING:
         raise ValueError(
             f"{place} is the policy of an {runner['task_type']} run, and chat is for language "
             f"models; see how it acts with: rlinf eval {place}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf.cli.overrides import add_config_arguments
+from rlinf.config.task_types import LANGUAGE
 
 if TYPE_CHECKING:
     from rlinf.config import Problem
@@ -174,7 +175,7 @@ def inspect_config(
     report["arithmetic"] = batch_arithmetic(cfg, sizes)
     report["missing"] = missing_files(to_plain(cfg))
     report["missing_extras"] = missing_extras(to_plain(cfg))
-    trains = cfg.runner.task_type in ("embodied", "reasoning")
+    trains = cfg.runner.task_type in ("embodied", *LANGUAGE)
     if memory and trains and {"actor", "rollout"} <= report["placement"].keys():
         report |= _memory(cfg, report["placement"])
     if sample:

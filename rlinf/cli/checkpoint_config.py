@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from rlinf.config.task_types import GENERATING
+
 FILE = "checkpoint.yaml"
 
 
@@ -48,7 +50,7 @@ def _for_evaluation(checkpoint: Any) -> dict[str, Any]:
     runner = dict(config["runner"])
     runner["resume_dir"] = str(checkpoint.path.resolve())
     config["runner"] = runner
-    if config.get("actor") and not runner["task_type"].startswith("reasoning"):
+    if config.get("actor") and runner["task_type"] not in GENERATING:
         # Of a language model the folder says what it is, and has the tokenizer.
         model = section_to_rebuild(config["actor"]["model"])
         config["actor"] = config["actor"] | {"model": model}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rlinf.cli.env_sizes import Observations, SizesUnknown, env_sizes
 from rlinf.cli.memory_parts import DEVICE_CONTEXT, MIB, CannotPredict, Part, WorkerMemory
 from rlinf.config.arithmetic import learns_from_replay
+from rlinf.config.task_types import LANGUAGE
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
 from rlinf.models.embodiment.base_policy import acts_with
@@ -39,7 +40,7 @@ def predict_memory(
     Raises:
         CannotPredict: the model, or the size of an observation, is not known; says what to do.
     """
-    if cfg.runner.task_type == "reasoning":
+    if cfg.runner.task_type in LANGUAGE:
         from rlinf.cli.reasoning_memory import predict_reasoning
 
         return predict_reasoning(cfg, placement)

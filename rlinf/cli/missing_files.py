@@ -35,7 +35,7 @@ _KINDS = {
     "model_dir": _WEIGHTS,
     "lora_path": _Kind("a folder with adapters of peft", "set null for fresh adapters"),
     "tokenizer_model": _Kind(
-        "a folder with a tokenizer in Hugging Face layout, or `characters`",
+        "a folder with a tokenizer in Hugging Face layout, `characters`, or `words:` with words",
         "download it; null is the model's own folder",
     ),
     "load_path": _Kind(
@@ -90,6 +90,6 @@ def _is_there(key: str, name: str) -> bool:
         return True
     if key == "expert" and not is_folder(name):
         return True
-    if key == "tokenizer_model" and name.partition(":")[0] == "characters":
+    if key == "tokenizer_model" and name.partition(":")[0] in ("characters", "words"):
         return True
     return Path(name).expanduser().exists()

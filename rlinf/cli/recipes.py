@@ -14,6 +14,7 @@ ENTRY_SCRIPTS = {
     "reward_model": "examples/embodiment/train_reward_model.py",
     "reasoning": "examples/reasoning/main_grpo.py",
     "reasoning_eval": "examples/reasoning/main_grpo.py",
+    "agent": "examples/agents/main_agent.py",
 }
 """Script that runs a config, by its `runner.task_type`."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlinf.cli.sample_parts import NoSample
+from rlinf.config.task_types import GENERATING
 
 
 def sample_of(cfg: Any) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def sample_of(cfg: Any) -> dict[str, Any]:
         from rlinf.cli.samples_embodied import embodied_sample
 
         return embodied_sample(cfg)
-    if cfg.runner.task_type in ("reasoning", "reasoning_eval"):
+    if cfg.runner.task_type in GENERATING:
         from rlinf.cli.samples_reasoning import reasoning_sample
 
         return reasoning_sample(cfg)

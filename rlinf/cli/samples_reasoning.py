@@ -7,7 +7,7 @@ import copy
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
@@ -26,20 +26,20 @@ def reasoning_sample(cfg: Any) -> dict[str, Any]:
     form for which the reward gives most.
 
     Args:
-        cfg: What `validate_cfg` returned, of task type `reasoning` or `reasoning_eval`.
+        cfg: What `validate_cfg` returned, of task type `reasoning`, `reasoning_eval` or `agent`.
 
     Raises:
         NoSample: Tokenizer or data cannot be loaded here.
     """
     from rlinf.data.datasets import make_dataset
-    from rlinf.data.prompt_encoder import PromptEncoder
+    from rlinf.data.prompt_encoder import encoder_of_run
     from rlinf.data.tokenizer import tokenizer_of_run
 
-    data, split = cfg.data, "train" if cfg.runner.task_type == "reasoning" else "val"
+    data, split = cfg.data, "val" if cfg.runner.task_type == "reasoning_eval" else "train"
     seed = cfg.runner.seed if data.seed is None else data.seed
     try:
         tokenizer = tokenizer_of_run(cfg)
-        encoder = PromptEncoder(tokenizer, data)
+        encoder = encoder_of_run(cfg, tokenizer)
         dataset = make_dataset(data, split, seed)
     except (ValueError, OSError) as error:
         raise NoSample(str(error)) from error
@@ -51,7 +51,8 @@ def reasoning_sample(cfg: Any) -> dict[str, Any]:
     finally:
         dataset.close()
     responses = list(_encoded(_responses(record, cfg), encoder))
-    scored = _scores(cfg, tokenizer, record, text, [*responses, ("an empty response", "", [])])
+    empty = _Response("an empty response", "", [], [])
+    scored = _scores(cfg, tokenizer, record, text, [*responses, empty])
     rewards, best = scored["rewards"], 0
     if responses and rewards:
         best = max(range(len(responses)), key=lambda i: rewards[i]["score"])
@@ -76,10 +77,27 @@ def reasoning_sample(cfg: Any) -> dict[str, Any]:
             f"records before it that have more than data.max_prompt_length="
             f"{data.max_prompt_length} tokens: {too_long}"
         )
+    if "agentloop" in cfg and data.apply_chat_template:
+        sample["notes"] += _rewrites(tokenizer)
     if responses:
-        sample["response"] = _response(tokenizer, ids, *responses[best])
-        sample["notes"] += _complaints(cfg, sample, len(ids), len(responses[best][2]))
+        sample["response"] = _shown(tokenizer, ids, responses[best])
+        sample["notes"] += _complaints(cfg, sample, len(ids), len(responses[best].ids))
     return sample
+
+
+def _rewrites(tokenizer: Any) -> list[str]:
+    """Say what a chat template makes of earlier turns when a conversation goes on."""
+    from rlinf.agents.templates import ChatFormat, TemplateRewrites, check_template
+
+    chat = ChatFormat(tokenizer)
+    found = []
+    for thinks in (False, True):
+        try:
+            check_template(chat.render, thinks=thinks, roles=("tool",))
+        except TemplateRewrites as error:
+            found.append(f"{'answers that think: ' if thinks else ''}{error}")
+            break
+    return found
 
 
 def _first_short(dataset: Any, encoder: Any, limit: int) -> tuple[int, int, str, list[int]]:
@@ -95,8 +113,26 @@ def _first_short(dataset: Any, encoder: Any, limit: int) -> tuple[int, int, str,
     )
 
 
-def _responses(record: Any, cfg: Any) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of responses that ought to be right."""
+class _Response(NamedTuple):
+    """A response that ought to be right.
+
+    Attributes:
+        name: what it is.
+        text: of all of it.
+        ids: its tokens.
+        learnt: which of them count.
+        judged: text that the reward judges; None is what the tokens give.
+    """
+
+    name: str
+    text: str
+    ids: list[int]
+    learnt: list[bool]
+    judged: str | None = None
+
+
+def _responses(record: Any, cfg: Any) -> Iterator[tuple[str, str | list[dict[str, Any]]]]:
+    """Yield names and texts, or messages, of responses that ought to be right."""
     if record.solution is not None:
         yield "the worked solution of the data", record.solution
         return
@@ -113,18 +149,23 @@ def _responses(record: Any, cfg: Any) -> Iterator[tuple[str, str]]:
 
 
 def _encoded(
-    responses: Iterator[tuple[str, str]], encoder: Any
-) -> Iterator[tuple[str, str, list[int]]]:
+    responses: Iterator[tuple[str, str | list[dict[str, Any]]]], encoder: Any
+) -> Iterator[_Response]:
     """Add the tokens; leave out what the tokenizer cannot write."""
-    for name, text in responses:
+    for name, said in responses:
         try:
-            yield name, text, encoder.solution(text)
+            ids, learnt = encoder.solution(said)
         except ValueError:
             continue
+        if isinstance(said, str):
+            yield _Response(name, said, ids, learnt)
+        else:
+            texts = [message["content"] for message in said]
+            yield _Response(name, "".join(texts), ids, learnt, judged=texts[-1])
 
 
 def _scores(
-    cfg: Any, tokenizer: Any, record: Any, text: str, responses: Sequence[tuple[str, str, list]]
+    cfg: Any, tokenizer: Any, record: Any, text: str, responses: Sequence[_Response]
 ) -> dict[str, Any]:
     """Score responses where a run would: in this process, or in one that is confined."""
     from rlinf.algorithms.rewards.shaping import scaled
@@ -144,7 +185,10 @@ def _scores(
     except ValueError as error:
         return {"where": f"elsewhere, as it cannot be computed here: {error}", "rewards": []}
     # What the reward sees is what comes back of the tokens.
-    texts = [reads.decode(ids, skip_special_tokens=True) for _, _, ids in responses]
+    texts = [
+        reads.decode(each.ids, skip_special_tokens=True) if each.judged is None else each.judged
+        for each in responses
+    ]
 
     async def score() -> list[Any]:
         return await asyncio.gather(*(scorer.score(text, prompt) for text in texts))
@@ -155,12 +199,12 @@ def _scores(
         scorer.close()
     bounds = section.reward_scale, section.reward_min_val, section.reward_max_val
     found = []
-    for (name, _, _), outcome in zip(responses, outcomes, strict=True):
+    for each, outcome in zip(responses, outcomes, strict=True):
         good = outcome.status == "ok"
         value = outcome.value["score"] if good else 0.0
         found.append(
             {
-                "response": name,
+                "response": each.name,
                 "score": value,
                 "reward": scaled(value, *bounds),
                 "numbers": outcome.value["info"] if good else {},
@@ -170,16 +214,15 @@ def _scores(
     return {"where": where, "rewards": found}
 
 
-def _response(
-    tokenizer: Any, prompt_ids: list[int], name: str, text: str, ids: list[int]
-) -> dict[str, Any]:
+def _shown(tokenizer: Any, prompt_ids: list[int], response: _Response) -> dict[str, Any]:
     from rlinf.data.token_batch import TokenBatch
 
-    mask = TokenBatch.of_examples([(prompt_ids, ids)]).loss_mask.tolist()
-    tokens = _tokens(tokenizer, ids)
+    example = prompt_ids, response.ids, response.learnt
+    mask = TokenBatch.of_examples([example]).loss_mask.tolist()
+    tokens = _tokens(tokenizer, response.ids)
     for token, counts in zip(tokens, mask, strict=True):
         token["counts"] = counts
-    return {"is": name, "text": text, "tokens": tokens}
+    return {"is": response.name, "text": response.text, "tokens": tokens}
 
 
 def _tokens(tokenizer: Any, ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -196,6 +239,10 @@ def _complaints(cfg: Any, sample: Mapping[str, Any], prompt: int, response: int)
     found = []
     sampling = cfg.algorithm.sampling_params if cfg.algorithm is not None else None
     limit = None if sampling is None else sampling.max_new_tokens
+    if "agentloop" in cfg:
+        # An episode has several responses.
+        total = cfg.agentloop.max_total_tokens
+        limit = None if total is None else total - prompt
     if limit is None and cfg.runner.seq_length is not None:
         limit = cfg.runner.seq_length - prompt
     if limit is not None and response > limit:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf.config.acting import resolve_acting
+from rlinf.config.task_types import LANGUAGE
 from rlinf.config.tracked import untracked
 
 
@@ -112,7 +113,7 @@ def batch_arithmetic(cfg: Any, world_sizes: Mapping[str, int]) -> list[str]:
         if task == "embodied" and cfg.env.train is not None:
             lines = _embodied_lines(embodied_batch(cfg), world_sizes, learns_from_replay(cfg))
             return [_acting_line(cfg, world_sizes), *lines]
-        if task == "reasoning":
+        if task in LANGUAGE:
             return _reasoning_lines(cfg, world_sizes)
     return []
 

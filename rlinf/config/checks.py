@@ -12,10 +12,10 @@ from rlinf.config.errors import ABSENT, Problem, show
 from rlinf.config.port_range import parse_port_range
 from rlinf.config.schema.root import TASKS
 from rlinf.config.supported_model import SupportedModel
-from rlinf.config.task_types import OFFLINE
+from rlinf.config.task_types import LANGUAGE, OFFLINE
 from rlinf.config.tracked import to_plain
 
-TRAINING = ("embodied", "reasoning")
+TRAINING = ("embodied", *LANGUAGE)
 LEARNING = (*TRAINING, *OFFLINE)
 """The same, and learning from data, which has no rollouts."""
 FITTING = (*LEARNING, "reward_model")

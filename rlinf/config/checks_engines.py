@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.config.checks import CheckContext, cross_check
-from rlinf.config.checks_reasoning import GENERATING
 from rlinf.config.errors import ABSENT, Problem
 from rlinf.config.schema.rollout import SERVERS, ReasoningRolloutConfig
+from rlinf.config.task_types import GENERATING, LANGUAGE
 from rlinf.utils.urls import check_url
 
 _OF_SERVER = (
@@ -70,7 +70,7 @@ def servers_get_weights(context: CheckContext) -> Iterator[Problem]:
     if cfg.rollout.rollout_backend not in SERVERS or server.weights_folder is not None:
         return
     hint = "a folder that worker and server see under the same path"
-    if cfg.runner.task_type == "reasoning":
+    if cfg.runner.task_type in LANGUAGE:
         message = (
             "is missing: the server could not get the weights that are trained; a model that "
             "stays as it is can be evaluated (runner.task_type: reasoning_eval)"

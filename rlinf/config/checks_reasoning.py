@@ -17,10 +17,10 @@ from rlinf.config.checks import (
     share_divisor,
 )
 from rlinf.config.errors import ABSENT, Problem
+from rlinf.config.task_types import GENERATING, LANGUAGE
 from rlinf.config.tracked import to_plain
 
-REASONING = ("reasoning",)
-GENERATING = ("reasoning", "reasoning_eval")
+REASONING = LANGUAGE
 _GENERATED = "or set data.type to a dataset that is generated"
 
 

@@ -16,7 +16,10 @@ from rlinf.config.suggest import did_you_mean, how_to_register, listed
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-KINDS = ("env", "model", "reward", "dataset", "advantage", "loss", "start_sampler")
+KINDS = (
+    *("env", "model", "reward", "dataset", "advantage", "loss", "start_sampler"),
+    *("agent_loop", "tool", "tool_parser"),
+)
 EXT_VARIABLE = "RLINF_EXT_MODULE"
 EXT_KEY = "runner.ext_modules"
 
@@ -50,7 +53,7 @@ def register_schema(
     Args:
         kind: One of `KINDS`.
         name: What the user writes as `env_type`, `model_type`, `reward_type`, `data.type`,
-            `adv_type`, `loss_type` or `start_sampler.type`; case does not matter.
+            `adv_type`, `loss_type`, `start_sampler.type` or in `agentloop`; case does not matter.
         model_cls: A pydantic model with the plug-in's own keys (the common ones are added), or
             None when there are no further keys.
         replaces: Take the place of whoever has the name, now or later.

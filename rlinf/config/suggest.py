@@ -14,6 +14,9 @@ _DECORATORS = {
     "advantage": "register_advantage",
     "loss": "register_policy_loss or register_learner",
     "start_sampler": "register_start_sampler",
+    "agent_loop": "register_agent_loop",
+    "tool": "the decorator `tool`",
+    "tool_parser": "register_parser",
     "expert": "register_expert",
     "gate": "register_gate",
 }

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from rlinf.config import (  # noqa: F401 (they register)
     checks_adapters,
+    checks_agents,
     checks_dagger,
     checks_embodied,
     checks_engines,

@@ -12,7 +12,7 @@ import numpy as np
 from rlinf.data.datasets import make_dataset
 from rlinf.data.datasets.base import PromptDataset, Record, Split
 from rlinf.data.hashing import permutation
-from rlinf.data.prompt_encoder import PromptEncoder
+from rlinf.data.prompt_encoder import PromptEncoder, encoder_of_run
 from rlinf.data.reasoning import Prompt
 
 if TYPE_CHECKING:
@@ -29,10 +29,12 @@ class SupervisedExample:
     Attributes:
         prompt_ids: `[P]` tokens of the prompt.
         response_ids: `[R]` tokens of the solution, the end token at the end.
+        learnt: `[R]` whether a token is to be learnt; others are what a tool answers.
     """
 
     prompt_ids: list[int]
     response_ids: list[int]
+    learnt: list[bool]
 
 
 class PromptSet:
@@ -86,7 +88,8 @@ class PromptSet:
     def prompt(self, number: int) -> Prompt:
         """Return the prompt with a running number."""
         record, text, ids = self._fitting(self.place(number))
-        return Prompt(number, ids, text, record.answer, record.task, record.metadata)
+        messages = self._encoder.messages(record.prompt)
+        return Prompt(number, ids, text, record.answer, record.task, record.metadata, messages)
 
     def supervised(self, number: int) -> SupervisedExample:
         """Return the prompt with a running number, and its solution.
@@ -100,7 +103,7 @@ class PromptSet:
                 f"the prompt {text[:80]!r} has no worked solution; name the field that holds it "
                 "with data.solution_key, or use a dataset that brings solutions, as arithmetic does"
             )
-        return SupervisedExample(ids, self._encoder.solution(record.solution))
+        return SupervisedExample(ids, *self._encoder.solution(record.solution))
 
     def prefetch(self, first: int, count: int) -> None:
         """Say that the prompts from a running number on are needed soon."""
@@ -241,7 +244,8 @@ def _prompt_set(
     data = cfg.data
     seed = cfg.runner.seed if data.seed is None else data.seed
     dataset = make_dataset(data, split, seed)
-    prompts = PromptSet(dataset, PromptEncoder(tokenizer, data), data, seed=seed, shuffle=shuffle)
+    encoder = encoder_of_run(cfg, tokenizer)
+    prompts = PromptSet(dataset, encoder, data, seed=seed, shuffle=shuffle)
     if prompts.dropped:
         print(
             f"{split} data: left out {prompts.dropped} of {len(dataset)} prompts, which have more "

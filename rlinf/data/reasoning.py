@@ -23,6 +23,8 @@ class Prompt:
         answer: what the reward compares with.
         task: name of the dataset or task; metrics are per task.
         metadata: whatever else the reward needs, plain data.
+        messages: the same as messages, for agents that go on with them; None without a chat
+            template.
     """
 
     index: int
@@ -31,6 +33,7 @@ class Prompt:
     answer: Any
     task: str
     metadata: dict
+    messages: list[dict[str, Any]] | None = None
 
 
 @dataclass
@@ -56,6 +59,10 @@ class Sample:
         values: `[R]` values of the state before each token; None likewise.
         loss_mask: `[R]` whether the policy wrote each response token; false for what a tool or
             another agent wrote, which is read and not learnt. None is all.
+        trajectory: number of the episode in the group that this sequence is of; None is
+            `sample_index`: each response is an episode of its own. Sequences of one episode stand
+            together and have the same reward.
+        left_out: whether the episode counts neither in the loss nor in the baseline of its group.
     """
 
     prompt_index: int
@@ -71,6 +78,32 @@ class Sample:
     ref_logprobs: list[float] | None = None
     values: list[float] | None = None
     loss_mask: list[bool] | None = None
+    trajectory: int | None = None
+    left_out: bool = False
+
+    @property
+    def written(self) -> int:
+        """Response tokens that the policy wrote."""
+        return len(self.response_ids) if self.loss_mask is None else sum(self.loss_mask)
+
+
+@dataclass
+class EpisodeRecord:
+    """What is known of an episode of several turns, beside its tokens.
+
+    Attributes:
+        answer: text that the reward judges.
+        turns: what was written, in its order: `role`, `text`, `agent` and `error` of each.
+        numbers: of the episode, by name; their means become metrics.
+        score: what it is worth without asking the reward; None asks it.
+        failure: what failed beside the policy; empty if nothing did.
+    """
+
+    answer: str
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    numbers: dict[str, float] = field(default_factory=dict)
+    score: float | None = None
+    failure: str = ""
 
 
 @dataclass
@@ -84,12 +117,23 @@ class SampleGroup:
         samples: its responses, in the order of `sample_index`.
         key: what it is for: the step that trains on it, or a name.
         validation: whether it is only scored, and not trained on.
+        episodes: what is known of each episode, by `Sample.trajectory`; empty for responses of one
+            turn.
     """
 
     prompt: Prompt
     samples: list[Sample]
     key: int | str = DEFAULT_KEY
     validation: bool = False
+    episodes: list[EpisodeRecord] = field(default_factory=list)
+
+    def by_trajectory(self) -> list[list[Sample]]:
+        """Return the sequences of each episode, in their order."""
+        found: dict[int, list[Sample]] = {}
+        for sample in self.samples:
+            number = sample.sample_index if sample.trajectory is None else sample.trajectory
+            found.setdefault(number, []).append(sample)
+        return list(found.values())
 
 
 @dataclass
@@ -118,15 +162,18 @@ class Verdict:
     Attributes:
         index: number of the prompt.
         task: its task.
-        scores: of the responses, before scaling and penalties.
-        rewards: of the responses, as they are trained on.
-        lengths: tokens of the responses.
-        truncated: how many were cut at the length limit.
+        scores: of the responses, before scaling and penalties; not of those that are left out.
+        rewards: of the same, as they are trained on.
+        lengths: tokens of each that the policy wrote.
+        truncated: how many were cut at a limit.
         version: of the oldest weights that wrote into it.
         prompt: text of the prompt.
         response: text of the first response.
         numbers: what the reward says beside the score, by name, of those responses that have it.
         failures: how many responses could not be scored, by what went wrong.
+        left_out: how many episodes do not count.
+        turns: of the first episode, as in `EpisodeRecord`; empty for responses of one turn.
+        of_episodes: numbers of the episodes, by name.
     """
 
     index: int
@@ -140,6 +187,9 @@ class Verdict:
     response: str
     numbers: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    of_episodes: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, group: SampleGroup, response: str) -> Verdict:
@@ -149,27 +199,35 @@ class Verdict:
             group: its samples have rewards.
             response: text of the first response.
         """
-        samples = group.samples
+        trajectories = group.by_trajectory()
+        counted = [parts for parts in trajectories if not parts[0].left_out]
         numbers: dict[str, list[float]] = {}
         failures: dict[str, int] = {}
-        for sample in samples:
-            info = dict(sample.reward_info)
+        for parts in counted:
+            info = dict(parts[0].reward_info)
             info.pop("score")
             outcome = info.pop("outcome", "ok")
             if outcome != "ok":
                 failures[outcome] = failures.get(outcome, 0) + 1
             for name, value in info.items():
                 numbers.setdefault(name, []).append(float(value))
+        of_episodes: dict[str, list[float]] = {}
+        for episode in group.episodes:
+            for name, value in episode.numbers.items():
+                of_episodes.setdefault(name, []).append(float(value))
         return cls(
             index=group.prompt.index,
             task=group.prompt.task,
-            scores=[sample.reward_info["score"] for sample in samples],
-            rewards=[float(sample.reward or 0.0) for sample in samples],
-            lengths=[len(sample.response_ids) for sample in samples],
-            truncated=sum(sample.finish_reason == "length" for sample in samples),
-            version=min(min(sample.versions, default=0) for sample in samples),
+            scores=[parts[0].reward_info["score"] for parts in counted],
+            rewards=[float(parts[0].reward or 0.0) for parts in counted],
+            lengths=[sum(sample.written for sample in parts) for parts in counted],
+            truncated=sum(any(s.finish_reason == "length" for s in parts) for parts in counted),
+            version=min(min(sample.versions, default=0) for sample in group.samples),
             prompt=group.prompt.text,
             response=response,
             numbers=numbers,
             failures=failures,
+            left_out=len(trajectories) - len(counted),
+            turns=group.episodes[0].turns if group.episodes else [],
+            of_episodes=of_episodes,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import torch
 from torch import Tensor
@@ -19,8 +19,17 @@ GIVEN = ("old_logprobs", "ref_logprobs", "values")
 OF_RESPONSE_TOKENS = ("logprobs", "versions", "loss_mask", *GIVEN)
 """Fields with one entry per response token, `[R]`."""
 
-OF_SEQUENCES = ("prompts", "responses", "rewards", "indices", "numbers", "truncated")
+OF_SEQUENCES = (
+    *("prompts", "responses", "rewards", "indices", "numbers", "truncated"),
+    *("trajectories", "left_out"),
+)
 """Fields with one entry per sequence, `[n]`."""
+
+
+Example: TypeAlias = Union[  # noqa: UP007
+    tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int], Sequence[bool]]
+]
+"""Token ids of a prompt and of a response to learn, and perhaps which of its tokens are learnt."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,12 @@ class TokenBatch:
         rewards: of each response, float32 `[n]`.
         indices: number of each one's prompt in the run, int64 `[n]`; sequences of one prompt are a
             group.
-        numbers: number of each response in its group, int64 `[n]`.
+        numbers: number of each sequence in its group, int64 `[n]`.
         truncated: whether a response was cut at the length limit, bool `[n]`.
+        trajectories: number of each one's episode in its group, int64 `[n]`; the sequences of an
+            episode stand together, and have one reward.
+        left_out: whether the episode counts neither in the loss nor in the baseline of its group,
+            bool `[n]`.
         old_logprobs: of response tokens, by the trainer before the update, float32 `[R]`; None if
             nobody has computed them yet.
         ref_logprobs: of response tokens, by the reference policy, likewise.
@@ -57,6 +70,8 @@ class TokenBatch:
     indices: Tensor
     numbers: Tensor
     truncated: Tensor
+    trajectories: Tensor
+    left_out: Tensor
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
     values: Tensor | None = None
@@ -108,39 +123,53 @@ class TokenBatch:
             ),
             numbers=torch.tensor([s.sample_index for s in samples], dtype=torch.int64),
             truncated=torch.tensor([s.finish_reason == "length" for s in samples]).bool(),
+            trajectories=torch.tensor(
+                [s.sample_index if s.trajectory is None else s.trajectory for s in samples],
+                dtype=torch.int64,
+            ),
+            left_out=torch.tensor([s.left_out for s in samples]).bool(),
             **{name: _given(samples, name) for name in GIVEN},
         )
 
     @classmethod
-    def of_examples(cls, examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> TokenBatch:
+    def of_examples(cls, examples: Sequence[Example]) -> TokenBatch:
         """Join prompts with the responses that are to be learnt, which nobody sampled.
 
         Args:
-            examples: token ids of prompt and response of each.
+            examples: token ids of prompt and response of each, and which tokens of the response
+                are to be learnt, all of them if it does not say.
 
         Raises:
-            ValueError: a prompt is empty.
+            ValueError: a prompt is empty, or an example does not say it of each token.
         """
-        for number, (prompt, _) in enumerate(examples):
+        for number, (prompt, response, *mask) in enumerate(examples):
+            if mask and len(mask[0]) != len(response):
+                raise ValueError(
+                    f"example {number} has {len(response)} response tokens, but {len(mask[0])} "
+                    "entries that say which are learnt; give one for each token"
+                )
             if not len(prompt):
                 raise ValueError(
                     f"example {number} has an empty prompt: the first token of a response needs "
                     "one before it, at least a begin-of-text token"
                 )
-        tokens = [token for prompt, response in examples for token in (*prompt, *response)]
-        responses = torch.tensor([len(response) for _, response in examples], dtype=torch.int64)
+        tokens = [token for example in examples for token in (*example[0], *example[1])]
+        responses = torch.tensor([len(example[1]) for example in examples], dtype=torch.int64)
         count, total = len(examples), int(responses.sum())
+        learnt = [m for _, ids, *mask in examples for m in (mask[0] if mask else [True] * len(ids))]
         return cls(
             tokens=torch.tensor(tokens, dtype=torch.int64),
-            prompts=torch.tensor([len(prompt) for prompt, _ in examples], dtype=torch.int64),
+            prompts=torch.tensor([len(example[0]) for example in examples], dtype=torch.int64),
             responses=responses,
             logprobs=torch.zeros(total),
             versions=torch.zeros(total, dtype=torch.int64),
-            loss_mask=torch.ones(total, dtype=torch.bool),
+            loss_mask=torch.tensor(learnt, dtype=torch.bool),
             rewards=torch.zeros(count),
             indices=torch.arange(count),
             numbers=torch.zeros(count, dtype=torch.int64),
             truncated=torch.zeros(count, dtype=torch.bool),
+            trajectories=torch.arange(count),
+            left_out=torch.zeros(count, dtype=torch.bool),
         )
 
     def select(self, rows: Tensor) -> TokenBatch:

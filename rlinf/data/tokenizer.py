@@ -1,7 +1,9 @@
-"""Text to tokens and back: tokenizers of Hugging Face folders, and one of single characters."""
+"""Text to tokens and back: tokenizers of Hugging Face folders, of characters, and of words."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
 CHARACTERS = "characters"
 """What `tokenizer_model` is for the built-in tokenizer, alone or with an alphabet after a colon."""
 
+WORDS = "words"
+"""The same for a tokenizer of words, which stand after the colon with spaces between them."""
+
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
-EOS, PAD = "<eos>", "<pad>"
+EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
 
 
 def load_tokenizer(cfg: Any, model_path: str | None = None) -> PreTrainedTokenizerBase:
@@ -23,7 +28,8 @@ def load_tokenizer(cfg: Any, model_path: str | None = None) -> PreTrainedTokeniz
 
     Args:
         cfg: A `tokenizer` section, or just what its `tokenizer_model` would be: a folder in Hugging
-            Face layout, `characters`, or `characters:` with all characters of the alphabet.
+            Face layout, `characters`, `characters:` with all characters of the alphabet, or
+            `words:` with all words.
         model_path: The folder to use when `tokenizer_model` is null.
 
     Returns:
@@ -38,15 +44,17 @@ def load_tokenizer(cfg: Any, model_path: str | None = None) -> PreTrainedTokeniz
     if name is None:
         raise ValueError(
             "there is no tokenizer: set tokenizer.tokenizer_model to a folder, or to "
-            f"'{CHARACTERS}' for single characters, or set model.model_path"
+            f"'{CHARACTERS}' for single characters, '{WORDS}:' with words, or set model.model_path"
         )
     if name == CHARACTERS or name.startswith(f"{CHARACTERS}:"):
         return character_tokenizer(name.partition(":")[2] or PRINTABLE)
+    if name.startswith(f"{WORDS}:"):
+        return word_tokenizer(name.partition(":")[2].split())
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise ValueError(
             f"the tokenizer {name!r} is not a folder; give one in Hugging Face layout, such as "
-            f"`rlinf fetch smollm2` makes, or '{CHARACTERS}'"
+            f"`rlinf fetch smollm2` makes, '{CHARACTERS}', or '{WORDS}:' with words"
         )
     try:
         from transformers import AutoTokenizer
@@ -90,6 +98,32 @@ def character_tokenizer(alphabet: str = PRINTABLE) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: The alphabet is empty, or has a character twice.
     """
+    if not alphabet or len(set(alphabet)) != len(alphabet):
+        raise ValueError(f"the alphabet {alphabet!r} must have each of its characters once")
+    return _word_level(list(alphabet), r"[\s\S]", skips_spaces=False)
+
+
+def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerBase:
+    """Make a tokenizer with a token per word, an end token and a pad token.
+
+    Of words that begin alike the longest is taken. Spaces separate words and are no tokens, nor do
+    they come back when tokens are decoded. Text that is none of the words raises when it is
+    encoded, or becomes `<unk>` if that is one of the words.
+
+    Args:
+        words: Their order is that of their ids, from 2 on.
+
+    Raises:
+        ValueError: There are no words, or one is given twice.
+    """
+    if not words or len(set(words)) != len(words):
+        raise ValueError(f"the words {' '.join(words)!r} must be some, each of them once")
+    longest_first = sorted(words, key=len, reverse=True)
+    return _word_level(words, "|".join(map(re.escape, longest_first)), skips_spaces=True)
+
+
+def _word_level(words: Sequence[str], pattern: str, skips_spaces: bool) -> PreTrainedTokenizerBase:
+    """Make an ordinary fast tokenizer of what matches a pattern."""
     try:
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
         from transformers import PreTrainedTokenizerFast
@@ -97,11 +131,12 @@ def character_tokenizer(alphabet: str = PRINTABLE) -> PreTrainedTokenizerBase:
         raise ValueError(
             f"tokenizers need the package transformers: {install_hint('reasoning')}"
         ) from error
-    if not alphabet or len(set(alphabet)) != len(alphabet):
-        raise ValueError(f"the alphabet {alphabet!r} must have each of its characters once")
-    vocabulary = {token: i for i, token in enumerate([EOS, PAD, *alphabet])}
-    inner = Tokenizer(models.WordLevel(vocabulary))
-    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    vocabulary = {token: i for i, token in enumerate([EOS, PAD, *words])}
+    unknown = {"unk_token": UNKNOWN} if UNKNOWN in vocabulary else {}
+    inner = Tokenizer(models.WordLevel(vocabulary, **unknown))
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    parts = [pre_tokenizers.WhitespaceSplit(), split] if skips_spaces else [split]
+    inner.pre_tokenizer = pre_tokenizers.Sequence(parts) if len(parts) > 1 else split
     inner.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,

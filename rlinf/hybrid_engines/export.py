@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rlinf.config.task_types import GENERATING
 from rlinf.hybrid_engines.fsdp.checkpoint import read_model
 from rlinf.models.export import PolicyExport, write_export
 from rlinf.models.export.folder import VLA_FOLDERS
@@ -30,7 +31,7 @@ def export_checkpoint(path: str | Path, to: str, out: str | Path | None = None) 
     checkpoint = Checkpoint.find(path)
     if out is None:
         out = checkpoint.run_folder / "export" / f"{checkpoint.path.name}-{to}"
-    if checkpoint.manifest["config"]["runner"]["task_type"].startswith("reasoning"):
+    if checkpoint.manifest["config"]["runner"]["task_type"] in GENERATING:
         # Imported here: transformers takes a second.
         from rlinf.hybrid_engines.export_causal_lm import export_causal_lm
 

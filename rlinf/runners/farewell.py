@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from rlinf.config.task_types import LANGUAGE
 from rlinf.utils.numbers import number, percent
 from rlinf.utils.runs.folders import shown
 
@@ -44,7 +45,9 @@ def next_step(cfg: Any, folder: Path, facts: Mapping[str, Any]) -> str:
         facts: of its summary.
     """
     name, recipe = shown(folder), facts["recipe"]
-    if cfg.runner.task_type == "reasoning":
+    if cfg.runner.task_type in LANGUAGE:
+        if facts.get("checkpoint") and cfg.runner.task_type == "agent":
+            return f"next: see what it does with its tools: rlinf report {name}"
         if facts.get("checkpoint"):
             return f"next: ask it something: rlinf chat {name}"
         return "next: another recipe, of those in rlinf train --list"

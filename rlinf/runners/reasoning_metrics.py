@@ -26,11 +26,15 @@ def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]
     """
     scores = [score for verdict in verdicts for score in verdict.scores]
     lengths = [length for verdict in verdicts for length in verdict.lengths]
-    out = {
-        "score": statistics.fmean(scores),
-        "response_length": statistics.fmean(lengths),
-        "response_length_max": float(max(lengths)),
-        "truncated": sum(verdict.truncated for verdict in verdicts) / len(scores),
+    out = {}
+    if scores:
+        out = {
+            "score": statistics.fmean(scores),
+            "response_length": statistics.fmean(lengths),
+            "response_length_max": float(max(lengths)),
+            "truncated": sum(verdict.truncated for verdict in verdicts) / len(scores),
+        }
+    out |= {
         "groups_without_signal": statistics.fmean(
             float(not carries_signal(verdict.scores)) for verdict in verdicts
         ),
@@ -42,7 +46,17 @@ def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]
     for task in tasks if len(tasks) > 1 else ():
         of_task = [s for verdict in verdicts if verdict.task == task for s in verdict.scores]
         out[f"{task}/score"] = statistics.fmean(of_task)
+    out |= of_episodes(verdicts)
     return {f"rollout/{name}": value for name, value in out.items()} | of_rewards(verdicts)
+
+
+def of_episodes(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Return the means of what episodes of several turns are counted by: turns, tool calls, ..."""
+    numbers: dict[str, list[float]] = {}
+    for verdict in verdicts:
+        for name, values in verdict.of_episodes.items():
+            numbers.setdefault(name, []).extend(values)
+    return {name: statistics.fmean(values) for name, values in sorted(numbers.items())}
 
 
 def of_rewards(verdicts: Sequence[Verdict]) -> dict[str, float]:
@@ -89,7 +103,7 @@ def of_validation(verdicts: Sequence[Verdict]) -> dict[str, float]:
                 for share, verdict in zip(shares, verdicts, strict=True)
                 if verdict.task == task
             )
-    out |= of_rewards(verdicts)
+    out |= of_episodes(verdicts) | of_rewards(verdicts)
     return {f"eval/{name}": value for name, value in out.items()}
 
 

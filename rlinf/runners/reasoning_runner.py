@@ -147,8 +147,8 @@ class ReasoningRunner(BaseRunner):
         for first in range(0, settings.steps, _SUPERVISED_STEPS):
             steps = min(_SUPERVISED_STEPS, settings.steps - first)
             examples = stream.take_supervised(steps * settings.batch_size)
-            pairs = [(example.prompt_ids, example.response_ids) for example in examples]
-            metrics = wait_beside(self.actor.run_supervised(pairs), self.services.calls)[0]
+            parts = [(each.prompt_ids, each.response_ids, each.learnt) for each in examples]
+            metrics = wait_beside(self.actor.run_supervised(parts), self.services.calls)[0]
             if self.cfg.runner.progress != "off":
                 loss = metrics.get("actor/supervised_loss", metrics.get("actor/loss"))
                 print(
@@ -295,9 +295,11 @@ class ReasoningRunner(BaseRunner):
                     "step": self.global_step + 1,
                     "prompt": verdict.prompt,
                     "response": verdict.response,
-                    "score": verdict.scores[0],
+                    "score": verdict.scores[0] if verdict.scores else None,
                     "scores": verdict.scores,
                 }
+                if verdict.turns:
+                    line["turns"] = verdict.turns
                 file.write(json.dumps(line) + "\n")
 
     # -- evaluation -----------------------------------------------------------------------------
@@ -345,11 +347,12 @@ class ReasoningRunner(BaseRunner):
 
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
         """Score, length, speed, and the last validation."""
-        facts = {
-            "score": f"{metrics['rollout/score']:.2f}",
-            "length": f"{metrics['rollout/response_length']:.0f}",
-            "speed": f"{metrics['rollout/samples_per_second']:,.0f} samples/s",
-        }
+        facts = {}
+        # Without them nothing of the step counts.
+        if "rollout/score" in metrics:
+            facts["score"] = f"{metrics['rollout/score']:.2f}"
+            facts["length"] = f"{metrics['rollout/response_length']:.0f}"
+        facts["speed"] = f"{metrics['rollout/samples_per_second']:,.0f} samples/s"
         if "eval/pass@1" in self._scores:
             facts["pass@1"] = f"{self._scores['eval/pass@1']:.0%}"
         return facts

@@ -49,7 +49,12 @@ MODULES = {
         "rlinf.envs.start_samplers.failure_rate": ("failure_rate",),
     },
     "dataset": {
-        "rlinf.config.builtin.datasets": ("files", "reasoning_gym", "arithmetic"),
+        "rlinf.config.builtin.datasets": (
+            "files",
+            "reasoning_gym",
+            "arithmetic",
+            "calculations",
+        ),
     },
 }
 
@@ -57,5 +62,8 @@ WITHOUT_KEYS = {
     "advantage": ("gae", "grpo", "reinpp", "raw", "embodied_sac"),
     "loss": ("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"),
     "start_sampler": ("uniform",),
+    "agent_loop": ("single_turn", "tools"),
+    "tool": ("calculator",),
+    "tool_parser": ("llama_json", "qwen", "searchr1"),
 }
 """Names that add no keys to their section."""

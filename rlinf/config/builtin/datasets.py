@@ -66,6 +66,19 @@ class ArithmeticKeys(Section):
     )
 
 
+class CalculationsKeys(Section):
+    """Keys of calculations in words."""
+
+    digits: Int = Field(3, ge=1, le=6, description="Most digits of a number.")
+    terms: Int = Field(3, ge=2, le=6, description="Most numbers of a calculation.")
+    held_out: Float = Field(
+        0.1, gt=0, lt=1, description="Share of all calculations that only validation uses."
+    )
+    size: Int = Field(10000, gt=0, description="Training prompts of an epoch.")
+    val_size: Int = Field(200, gt=0, description="Validation prompts.")
+
+
 register_schema("dataset", "reasoning_gym", ReasoningGymKeys)
+register_schema("dataset", "calculations", CalculationsKeys)
 register_schema("dataset", "arithmetic", ArithmeticKeys)
 register_schema("dataset", "files", FilesKeys)

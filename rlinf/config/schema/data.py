@@ -15,7 +15,8 @@ class DataConfig(Section):
     plugin_selectors: ClassVar[dict[str, str]] = {"dataset": "type"}
 
     type: str = Field(
-        "files", description="Registered dataset: files, reasoning_gym, arithmetic, ..."
+        "files",
+        description="Registered dataset: files, reasoning_gym, arithmetic, calculations, ...",
     )
     apply_chat_template: bool = Field(False, description="Wrap prompts in the chat template.")
     system_prompt: str | None = Field(

@@ -102,6 +102,7 @@ class TokenizerConfig(Section):
 
     tokenizer_model: str | None = Field(
         None,
-        description="Folder with the tokenizer, or `characters`; null is the model's own folder.",
+        description="Folder with the tokenizer, `characters`, or `words:` with all words; null is "
+        "the model's own folder.",
     )
     trust_remote_code: bool = Field(False, description="Run Python code found in that folder.")

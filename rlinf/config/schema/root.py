@@ -16,6 +16,7 @@ from rlinf.config.schema.actor import (
     ReasoningActorConfig,
     RewardModelActorConfig,
 )
+from rlinf.config.schema.agentloop import AgentLoopConfig
 from rlinf.config.schema.algorithm import (
     EmbodiedAlgorithmConfig,
     OfflineAlgorithmConfig,
@@ -50,6 +51,7 @@ SECTIONS: dict[str, str] = {
     "algorithm": "What is optimised and how.",
     "env": "Environments for training and for evaluation.",
     "data": "Prompts for training and validation, or episodes to learn from.",
+    "agentloop": "How an agent plays an episode: turns, tools, limits.",
     "rollout": "How the policy produces samples.",
     "actor": "The policy that is trained.",
     "critic": "A value function with a network of its own.",
@@ -111,6 +113,26 @@ _OFFLINE = Task(
     model_category="embodied",
 )
 
+_REASONING = Task(
+    required={
+        "cluster": ClusterConfig,
+        "runner": ReasoningRunnerConfig,
+        "algorithm": ReasoningAlgorithmConfig,
+        "data": DataConfig,
+        "rollout": ReasoningRolloutConfig,
+        "actor": ReasoningActorConfig,
+        "reward": RewardConfig,
+    },
+    used={
+        "inference": InferenceConfig,
+        "reference": ReferenceConfig,
+        "weight_syncer": ReasoningWeightSyncerConfig,
+    },
+    optional={"critic": CriticConfig},
+    components=("actor", "rollout", "reward"),
+    model_category="reasoning",
+)
+
 TASKS: dict[str, Task] = {
     "workers": Task(
         required={"runner": RunnerConfig},
@@ -147,25 +169,7 @@ TASKS: dict[str, Task] = {
         model_category="reward",
         defaults={"algorithm": {"loss_type": "reward_model"}},
     ),
-    "reasoning": Task(
-        required={
-            "cluster": ClusterConfig,
-            "runner": ReasoningRunnerConfig,
-            "algorithm": ReasoningAlgorithmConfig,
-            "data": DataConfig,
-            "rollout": ReasoningRolloutConfig,
-            "actor": ReasoningActorConfig,
-            "reward": RewardConfig,
-        },
-        used={
-            "inference": InferenceConfig,
-            "reference": ReferenceConfig,
-            "weight_syncer": ReasoningWeightSyncerConfig,
-        },
-        optional={"critic": CriticConfig},
-        components=("actor", "rollout", "reward"),
-        model_category="reasoning",
-    ),
+    "reasoning": _REASONING,
     "reasoning_eval": Task(
         required={
             "cluster": ClusterConfig,
@@ -192,6 +196,7 @@ TASKS: dict[str, Task] = {
             "data": {"rollout_batch_size": 1},
         },
     ),
+    "agent": replace(_REASONING, required={**_REASONING.required, "agentloop": AgentLoopConfig}),
 }
 """What each task type has."""
 

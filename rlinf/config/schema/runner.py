@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from rlinf.config.schema.base import Float, Int, Section
 
 TaskType = Literal[
-    "workers", "embodied", "offline", "sft", "reward_model", "reasoning", "reasoning_eval"
+    "workers", "embodied", "offline", "sft", "reward_model", "reasoning", "reasoning_eval", "agent"
 ]
 Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
 

@@ -21,6 +21,7 @@ dataset_registry: PluginTable[type] = PluginTable(
         "files": "rlinf.data.datasets.files",
         "reasoning_gym": "rlinf.data.datasets.reasoning_gym",
         "arithmetic": "rlinf.data.datasets.arithmetic",
+        "calculations": "rlinf.data.datasets.calculations",
     },
 )
 

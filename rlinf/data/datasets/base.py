@@ -19,14 +19,15 @@ class Record:
         answer: what the reward compares with.
         task: name of the task; metrics are per task.
         metadata: whatever else the reward needs, plain data.
-        solution: a worked solution for supervised training; None without one.
+        solution: a worked solution for supervised training; None without one. For agents also
+            messages, of which those of the role `assistant` are learnt and the others only read.
     """
 
     prompt: str | list[Message]
     answer: Any
     task: str
     metadata: dict[str, Any] = field(default_factory=dict)
-    solution: str | None = None
+    solution: str | list[Message] | None = None
 
 
 class PromptDataset:

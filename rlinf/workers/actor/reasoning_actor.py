@@ -215,8 +215,8 @@ class ReasoningActor(Actor):
         """Learn given responses, before the first step; see `ReasoningLearner.supervise`.
 
         Args:
-            examples: token ids of prompt and response of each, the same on all ranks; a multiple
-                of `actor.supervised.batch_size`.
+            examples: token ids of prompt and response of each, and which are learnt, the same on
+                all ranks; a multiple of `actor.supervised.batch_size`.
 
         Returns:
             Metrics over all ranks.

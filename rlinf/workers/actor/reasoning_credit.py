@@ -17,6 +17,7 @@ from rlinf.algorithms.metrics import Metric, MetricMax, MetricSum
 from rlinf.algorithms.registry import advantage_registry, normalizes
 from rlinf.algorithms.utils import compute_token_advantages
 from rlinf.data.token_batch import TokenBatch, pad_ragged, valid_entries
+from rlinf.data.trajectories import Trajectories
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class ReasoningCredit:
         self._takes_values = "values" in names
         self._takes_size, self._takes_groups = "group_size" in names, "group_ids" in names
         self._normalizes = algorithm.normalize_advantages and normalizes(algorithm.adv_type)
+        self._of_agents = cfg.runner.task_type == "agent"
         self._in_reward = algorithm.kl_in == "reward" and algorithm.kl_beta > 0
         self.nan_skipped = 0
 
@@ -93,19 +95,23 @@ class ReasoningCredit:
         Raises:
             FloatingPointError: a reward is not finite, and `runner.on_nan` is `stop`.
         """
-        groups = Groups(batch.indices)
+        episodes = Trajectories.of(batch)
+        # One that is left out is in no other's baseline: a group of its own.
+        alone = -1 - torch.arange(len(episodes.sizes))
+        groups = Groups(torch.where(episodes.left_out, alone, episodes.indices))
         self._check_sizes(groups)
-        finite = self._finite(batch, groups)
-        rewards = torch.where(finite, batch.rewards, 0.0)
+        finite = self._finite(episodes, groups) & ~episodes.left_out
+        rewards = torch.where(finite, episodes.rewards, 0.0)
         kept = self._kept(rewards, groups)
         counts = finite & kept
         if self._algorithm.mask_truncated:
-            counts = counts & ~batch.truncated
-        rows = valid_entries(batch.responses)
-        written = pad_ragged(batch.loss_mask, batch.responses)
+            counts = counts & ~episodes.truncated
+        # An episode is a row: the tokens of all its sequences, one after the other.
+        rows = valid_entries(episodes.tokens)
+        written = pad_ragged(batch.loss_mask, episodes.tokens)
         mask = written & counts.unsqueeze(1)
         padded = {
-            name: None if flat is None else pad_ragged(flat, batch.responses)
+            name: None if flat is None else pad_ragged(flat, episodes.tokens)
             for name, flat in (
                 ("logprobs", logprobs),
                 ("ref_logprobs", ref_logprobs),
@@ -125,7 +131,7 @@ class ReasoningCredit:
         mask = mask[rows]
         if self._normalizes:
             advantages = normalize_advantages(advantages, mask, self._all_reduce)
-        metrics = self._metrics(batch, groups, rewards, finite, kept)
+        metrics = self._metrics(batch, episodes, groups, rewards, finite, kept)
         metrics["advantages_mean"] = self._mean(advantages, mask)
         if returns is not None:
             metrics["returns"] = self._mean(returns, mask)
@@ -134,7 +140,7 @@ class ReasoningCredit:
     def _rewards(
         self, rewards: Tensor, written: Tensor, padded: dict[str, Tensor | None]
     ) -> Tensor:
-        """Rewards of responses `[n]`, or of tokens `[n, L]` if divergence is a part of them."""
+        """Rewards of episodes `[m]`, or of tokens `[m, L]` if divergence is a part of them."""
         if not self._in_reward:
             return rewards
         place = last_valid(written.T).T
@@ -162,15 +168,15 @@ class ReasoningCredit:
             "group_ids, the number of each response's group"
         )
 
-    def _finite(self, batch: TokenBatch, groups: Groups) -> Tensor:
-        """Mark the responses `[n]` of groups all of whose rewards are finite."""
-        finite = torch.isfinite(batch.rewards)
+    def _finite(self, episodes: Trajectories, groups: Groups) -> Tensor:
+        """Mark the episodes `[m]` of groups all of whose rewards are finite."""
+        finite = torch.isfinite(episodes.rewards)
         if finite.all():
             return finite
         row = int((~finite).nonzero()[0])
         message = (
-            f"the reward of sample {int(batch.numbers[row])} of prompt {int(batch.indices[row])} "
-            f"is {float(batch.rewards[row])}"
+            f"the reward of sample {int(episodes.numbers[row])} of prompt "
+            f"{int(episodes.indices[row])} is {float(episodes.rewards[row])}"
         )
         if self._on_nan == "stop":
             raise FloatingPointError(
@@ -181,7 +187,7 @@ class ReasoningCredit:
         return groups.to_members(groups.all(finite))
 
     def _kept(self, rewards: Tensor, groups: Groups) -> Tensor:
-        """Mark the responses `[n]` of groups whose mean reward is within the bounds."""
+        """Mark the episodes `[m]` of groups whose mean reward is within the bounds."""
         algorithm = self._algorithm
         if not algorithm.filter_rewards:
             return torch.ones_like(rewards, dtype=torch.bool)
@@ -190,18 +196,28 @@ class ReasoningCredit:
     # -- metrics ----------------------------------------------------------------------------------
 
     def _metrics(
-        self, batch: TokenBatch, groups: Groups, rewards: Tensor, finite: Tensor, kept: Tensor
+        self,
+        batch: TokenBatch,
+        episodes: Trajectories,
+        groups: Groups,
+        rewards: Tensor,
+        finite: Tensor,
+        kept: Tensor,
     ) -> dict[str, Metric]:
-        written = batch.count(batch.loss_mask)
+        written = pad_ragged(batch.loss_mask, episodes.tokens).sum(1)
+        real = groups.labels >= 0
         metrics: dict[str, Metric] = {
             "rewards": self._mean(rewards, finite),
             "response_length": self._mean(written),
             "response_length_max": MetricMax.of(written.to(self._device)),
             "prompt_length": self._mean(batch.prompts),
-            "truncated": self._mean(batch.truncated),
+            "truncated": self._mean(episodes.truncated),
         }
+        if self._of_agents:
+            metrics["sequences_per_episode"] = self._mean(episodes.sizes)
+            metrics["episodes_left_out"] = self._mean(episodes.left_out)
         if self._algorithm.group_size > 1:
-            metrics["groups_with_signal"] = self._mean(groups.unequal(rewards))
+            metrics["groups_with_signal"] = self._mean(groups.unequal(rewards), real)
         if self._algorithm.filter_rewards:
             metrics["groups_kept"] = self._mean(kept & finite)
         return metrics

@@ -15,7 +15,7 @@ from rlinf.algorithms.metrics import Metric, merge_metrics, reduce_metrics
 from rlinf.algorithms.registry import needs_reference
 from rlinf.config.arithmetic import reasoning_minibatches
 from rlinf.config.placed import is_placed
-from rlinf.data.token_batch import TokenBatch
+from rlinf.data.token_batch import Example, TokenBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.agreement import compute_format
@@ -45,8 +45,8 @@ from rlinf.workers.reasoning_agreement import name_of_response
 if TYPE_CHECKING:
     from rlinf.data.reasoning import SampleGroup
 
-Examples = Sequence[tuple[Sequence[int], Sequence[int]]]
-"""Token ids of prompt and response of each example."""
+Examples = Sequence[Example]
+"""Token ids of prompt and response of each example, and which are learnt."""
 
 
 _NOTHING_COUNTS = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlinf.algorithms.dynamic_sampling import carries_signal
@@ -106,14 +108,17 @@ class RewardWorker(Worker):
         verdict_channel: Channel | None,
         tally: RewardTally,
     ) -> None:
-        texts = [self._text(sample) for sample in group.samples]
-        outcomes = await asyncio.gather(*(self._scorer.score(text, group.prompt) for text in texts))
-        for sample, outcome in zip(group.samples, outcomes, strict=True):
+        trajectories = group.by_trajectory()
+        texts = [self._text(group, parts) for parts in trajectories]
+        outcomes = await asyncio.gather(
+            *(self._outcome(group, *each) for each in zip(trajectories, texts, strict=True))
+        )
+        for parts, outcome in zip(trajectories, outcomes, strict=True):
             # Validation wants the score alone: no scale, no bounds, no penalty for length.
-            self._reward(sample, outcome, group.validation)
+            self._reward(parts, outcome, group.validation)
             tally.add(outcome)
         tally.groups += 1
-        verdict = Verdict.of(group, texts[0])
+        verdict = Verdict.of(group, self._shown(group, texts[0]))
         if not group.validation and self._is_trained_on(verdict):
             await output_channel.put(group, key=group.key, async_op=True)
         if verdict_channel is not None:
@@ -124,39 +129,62 @@ class RewardWorker(Worker):
         sampled = algorithm is not None and algorithm.dynamic_sampling
         return not sampled or carries_signal(verdict.scores)
 
-    def _text(self, sample: Sample) -> str:
-        if sample.finish_reason == "abort":
-            raise ValueError(
-                f"sample {sample.sample_index} of prompt {sample.prompt_index} was aborted; only "
-                "responses that are complete, or were cut at the length limit, have a reward"
-            )
-        return self._tokenizer.decode(sample.response_ids, skip_special_tokens=True)
+    def _text(self, group: SampleGroup, parts: Sequence[Sample]) -> str:
+        """Return what the reward judges of an episode."""
+        for sample in parts:
+            if sample.finish_reason == "abort":
+                raise ValueError(
+                    f"sample {sample.sample_index} of prompt {sample.prompt_index} was aborted; "
+                    "only responses that are complete, or were cut at the length limit, have a "
+                    "reward"
+                )
+        if group.episodes:
+            return group.episodes[parts[0].trajectory].answer
+        return self._tokenizer.decode(parts[0].response_ids, skip_special_tokens=True)
 
-    def _reward(self, sample: Sample, outcome: Outcome, validation: bool) -> None:
-        """Fill in the reward of a sample; one that could not be scored scores 0."""
+    async def _outcome(self, group: SampleGroup, parts: Sequence[Sample], text: str) -> Outcome:
+        """Score an episode, unless it is known what it is worth."""
+        if not group.episodes:
+            return await self._scorer.score(text, group.prompt)
+        episode = group.episodes[parts[0].trajectory]
+        if episode.score is not None:
+            return Outcome("ok", {"score": episode.score, "info": {}})
+        metadata = {**group.prompt.metadata, "turns": episode.turns}
+        return await self._scorer.score(text, replace(group.prompt, metadata=metadata))
+
+    def _shown(self, group: SampleGroup, text: str) -> str:
+        """Return the first response as a reader sees it."""
+        return "".join(turn["text"] for turn in group.episodes[0].turns) if group.episodes else text
+
+    def _reward(self, parts: Sequence[Sample], outcome: Outcome, validation: bool) -> None:
+        """Fill in the reward of an episode; one that could not be scored scores 0."""
         section = self.cfg.reward
         score = outcome.value["score"] if outcome.status == "ok" else 0.0
-        sample.reward_info = {"score": score, "outcome": outcome.status}
+        info = {"score": score, "outcome": outcome.status}
         if outcome.status == "ok":
-            sample.reward_info |= outcome.value["info"]
-        if validation:
-            sample.reward = score
-            return
-        bounds = section.reward_min_val, section.reward_max_val
-        sample.reward = scaled(score, section.reward_scale, *bounds)
+            info |= outcome.value["info"]
+        reward = score
+        if not validation:
+            bounds = section.reward_min_val, section.reward_max_val
+            reward = scaled(score, section.reward_scale, *bounds)
+            algorithm = self.cfg.algorithm
+            if algorithm is not None and algorithm.overlong_buffer_length:
+                info["overlong"] = penalty = self._penalty(parts)
+                reward += penalty
+        for sample in parts:
+            sample.reward, sample.reward_info = reward, info
+
+    def _penalty(self, parts: Sequence[Sample]) -> float:
         algorithm = self.cfg.algorithm
-        if algorithm is not None and algorithm.overlong_buffer_length:
-            limit = algorithm.sampling_params.max_new_tokens
-            if limit is None:
-                limit = self.cfg.runner.seq_length - len(sample.prompt_ids)
-            penalty = overlong_penalty(
-                len(sample.response_ids),
-                limit,
-                algorithm.overlong_buffer_length,
-                algorithm.overlong_penalty,
-            )
-            sample.reward_info["overlong"] = penalty
-            sample.reward += penalty
+        limit = algorithm.sampling_params.max_new_tokens
+        if limit is None:
+            limit = self.cfg.runner.seq_length - len(parts[0].prompt_ids)
+        return overlong_penalty(
+            sum(sample.written for sample in parts),
+            limit,
+            algorithm.overlong_buffer_length,
+            algorithm.overlong_penalty,
+        )
 
 
 async def _take(channel: Channel) -> SampleGroup | None:

@@ -32,6 +32,7 @@ from rlinf.scheduler import Channel, ChannelClosed, Worker
 from rlinf.workers.agreement import Evidence, checksums_of
 from rlinf.workers.cpu_threads import use_cores
 from rlinf.workers.reasoning_agreement import SeenResponses
+from rlinf.workers.rollout.engine_calls import EngineCalls
 
 
 class GenerationWorker(Worker):
@@ -49,9 +50,8 @@ class GenerationWorker(Worker):
     def __init__(self, cfg: Any) -> None:
         super().__init__()
         self.cfg = cfg
-        self._groups: dict[tuple, _Group] = {}
+        self._complete: list[SampleGroup] = []
         self._came = asyncio.Event()
-        self._held: list[GenerationRequest] = []
         self._asleep = self._evaluating = False
         self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
         # Those of a step, and those of all steps that are in the making meanwhile.
@@ -96,6 +96,7 @@ class GenerationWorker(Worker):
             policy = get_model(network, dtype=torch.float32)
             load_weights(policy, evaluated.weights)
             self.engine.update_weights(policy.policy_tensors(lambda t: t), evaluated.step)
+        self._calls = EngineCalls(self.engine)
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
 
     def _stops(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -107,7 +108,7 @@ class GenerationWorker(Worker):
         tokenizer = tokenizer_of_run(self.cfg)
         backend = self.cfg.rollout.rollout_backend
         ends, texts = [tokenizer.eos_token_id], []
-        for text in self.cfg.algorithm.sampling_params.stop:
+        for text in self._stop_texts(tokenizer):
             tokens = tokenizer.encode(text, add_special_tokens=False)
             if len(tokens) == 1:
                 ends += tokens
@@ -115,11 +116,16 @@ class GenerationWorker(Worker):
                 texts.append(text)
             else:
                 raise ValueError(
-                    f"algorithm.sampling_params.stop has {text!r}, which is {len(tokens)} tokens; "
-                    f"with rollout_backend {backend} a text that ends a response must be one token "
-                    "of the tokenizer (the other engines take any text)"
+                    f"responses end at {text!r} (algorithm.sampling_params.stop, or the format of "
+                    f"tool calls), which is {len(tokens)} tokens; with rollout_backend {backend} a "
+                    "text that ends a response must be one token of the tokenizer (the other "
+                    "engines take any text)"
                 )
         return tuple(ends), tuple(texts)
+
+    def _stop_texts(self, tokenizer: Any) -> tuple[str, ...]:
+        """Return the texts that end a response."""
+        return tuple(self.cfg.algorithm.sampling_params.stop)
 
     # -- generating -----------------------------------------------------------------------------
 
@@ -140,20 +146,24 @@ class GenerationWorker(Worker):
             while True:
                 if self.engine.unfinished:
                     with self.worker_timer("generate"):
-                        results = self.engine.step()
-                    for result in results:
-                        self._groups[result.request_id].add(result)
+                        self._calls.step()
                 await self._hand_out(output_channel)
                 # Weights that came meanwhile may have completed a group.
-                if self.engine.unfinished or self._complete():
+                if self.engine.unfinished or self._complete:
                     continue
                 if feeding.done():
                     feeding.result()
-                    return self.engine.stats()
+                    if not self._plays:
+                        return self.engine.stats()
                 await _either(self._came, feeding)
                 self._came.clear()
         finally:
             feeding.cancel()
+
+    @property
+    def _plays(self) -> bool:
+        """Whether something is under way that the engine will hear of."""
+        return False
 
     async def _feed(self, channel: Channel) -> None:
         """Take requests as they come; the engine keeps those in line that it has no room for."""
@@ -170,11 +180,15 @@ class GenerationWorker(Worker):
         prompt = request.prompt
         name = (request.key, prompt.index)
         work = GenerationRequest(name, prompt.token_ids, self._params(request), request.group_size)
-        self._groups[name] = _Group(request, work)
-        if self._asleep or (self._evaluating and not request.validation):
-            self._held.append(work)
-        else:
-            self.engine.submit([work])
+
+        def complete(results: list[GenerationResult]) -> None:
+            self._complete.append(_group_of(request, results))
+
+        self._calls.submit(work, complete, hold=self._holds(request))
+
+    def _holds(self, request: GroupRequest) -> bool:
+        """Return whether the engine is to do something else before this."""
+        return self._asleep or (self._evaluating and not request.validation)
 
     def _params(self, request: GroupRequest) -> SamplingParams:
         """Return how the responses to a request are drawn."""
@@ -193,15 +207,12 @@ class GenerationWorker(Worker):
 
     async def _hand_out(self, channel: Channel) -> None:
         """Put what is complete, and let other calls have their turn."""
-        for name in self._complete():
-            group = self._groups.pop(name).finished()
+        complete, self._complete = self._complete, []
+        for group in complete:
             if self._notes and not group.validation:
                 self._seen.note(group)
             await channel.put(group, async_op=True)
         await asyncio.sleep(0)
-
-    def _complete(self) -> list[tuple]:
-        return [name for name, group in self._groups.items() if group.complete]
 
     # -- weights --------------------------------------------------------------------------------
 
@@ -218,24 +229,14 @@ class GenerationWorker(Worker):
 
     def _suspend(self) -> None:
         """Take unfinished responses out of the engine and hold them."""
-        aborted = self.engine.abort()
-        carried = []
-        for group in self._groups.values():
-            for result in aborted:
-                if result.request_id == group.work.request_id and result.finish_reason != "abort":
-                    group.add(result)
-            request = group.work.carry_on(aborted)
-            if request is not None:
-                carried.append(request)
-        self._held = carried + self._held
+        self._calls.suspend()
         # The engine may have nothing left to do, but groups that are complete now.
         self._came.set()
 
     def _carry_on(self) -> None:
         """Give the engine what was held, unless it is to do something else first."""
         if not self._evaluating:
-            held, self._held = self._held, []
-            self.engine.submit(held)
+            self._calls.carry_on()
         self._came.set()
 
     def _wake(self) -> None:
@@ -344,39 +345,26 @@ class GenerationWorker(Worker):
             self.engine.close()
 
 
-class _Group:
-    """The responses to one request, as far as they are there."""
-
-    def __init__(self, request: GroupRequest, work: GenerationRequest):
-        self.request = request
-        self.work = work
-        self._results: dict[int, GenerationResult] = {}
-
-    def add(self, result: GenerationResult) -> None:
-        self._results[result.sample_index] = result
-
-    @property
-    def complete(self) -> bool:
-        return len(self._results) == self.request.group_size
-
-    def finished(self) -> SampleGroup:
-        prompt = self.request.prompt
-        samples = [
-            Sample(
-                prompt_index=prompt.index,
-                sample_index=index,
-                prompt_ids=list(prompt.token_ids),
-                response_ids=result.token_ids,
-                logprobs=result.logprobs,
-                versions=result.versions,
-                finish_reason=result.finish_reason,
-            )
-            for index, result in sorted(self._results.items())
-        ]
-        return SampleGroup(prompt, samples, self.request.key, self.request.validation)
+def _group_of(request: GroupRequest, results: list[GenerationResult]) -> SampleGroup:
+    prompt = request.prompt
+    samples = [
+        Sample(
+            prompt_index=prompt.index,
+            sample_index=result.sample_index,
+            prompt_ids=list(prompt.token_ids),
+            response_ids=result.token_ids,
+            logprobs=result.logprobs,
+            versions=result.versions,
+            finish_reason=result.finish_reason,
+        )
+        for result in results
+    ]
+    return SampleGroup(prompt, samples, request.key, request.validation)
 
 
 async def _either(event: asyncio.Event, future: asyncio.Future) -> None:
+    """Wait for an event or, unless that has come already, for a future."""
     waiting = asyncio.ensure_future(event.wait())
-    await asyncio.wait({waiting, future}, return_when=asyncio.FIRST_COMPLETED)
+    futures = {waiting} if future.done() else {waiting, future}
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

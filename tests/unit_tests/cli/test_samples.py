@@ -86,6 +86,40 @@ def data(tmp_path: Path, *records: dict, answers: str = "searchr1") -> list[str]
     ]
 
 
+def test_a_worked_episode_is_shown_with_what_counts():
+    found = sample("calculator_agent")
+    response = found["response"]
+    assert pieces(response["tokens"]) == response["text"] + "<eos>"
+    read = [token for token in response["tokens"] if not token["counts"]]
+    assert pieces(read) == f"<information>{found['answer']}</information>"
+    assert [reward["reward"] for reward in found["rewards"]] == [1.0, 0.0]
+    assert found["notes"] == []
+
+
+def test_a_template_that_changes_earlier_turns_is_told_to_agents(tmp_path):
+    drops = CHAT.replace("{{ m['content'] }}", "{{ m['content'].split('</think>')[-1] }}")
+    keeps_the_last = drops.replace(
+        "[{{ m['role'] }}] ",
+        "[{{ m['role'] }}] {% if loop.last %}{{ m['content'].split('</think>')[0] }}{% endif %}",
+    )
+    for template, told in ((CHAT, 0), (keeps_the_last, 1)):
+        words = character_tokenizer()
+        words.chat_template = template
+        words.save_pretrained(tmp_path / str(told))
+        found = sample(
+            "calculator_agent",
+            "+data.apply_chat_template=true",
+            "data.max_prompt_length=40",
+            "runner.seq_length=400",
+            "agentloop.max_total_tokens=400",
+            "agentloop.parser=qwen",
+            f"actor.tokenizer.tokenizer_model={tmp_path / str(told)}",
+            "actor.model.hf_config.vocab_size=100",
+        )
+        about = [note for note in found["notes"] if "changes what came before" in note]
+        assert len(about) == told, found["notes"]
+
+
 def test_a_chat_template_is_shown_as_it_renders(tmp_path):
     record = {"prompt": "Which city?", "answer": ["Paris", "paris"], "task": "capitals"}
     found = sample("arithmetic_grpo", *data(tmp_path, record), "data.system_prompt=Be brief.")

@@ -46,6 +46,8 @@ NOT_OF = {
         "cli/",
     ),
 }
+NOT_OF["agent"] = NOT_OF["reasoning"]
+NOT_OF["reasoning"] = (*NOT_OF["reasoning"], "agents/", "workers/rollout/agent_loop")
 NOT_OF["offline"] = (
     *NOT_OF["embodied"],
     "embodied_runner",
@@ -69,6 +71,7 @@ KINDS = {
     "sft": ("env", "model"),
     "reward_model": ("model",),
     "reasoning": ("model", "reward", "dataset"),
+    "agent": ("model", "reward", "dataset", "agent_loop"),
 }
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 from omegaconf import OmegaConf  # noqa: E402
 
 from rlinf.data.datasets.base import PromptDataset, Record  # noqa: E402
-from rlinf.data.prompt_encoder import PromptEncoder  # noqa: E402
+from rlinf.data.prompt_encoder import PromptEncoder, encoder_of_run  # noqa: E402
 from rlinf.data.prompts import (  # noqa: E402
     PromptSet,
     PromptStream,
@@ -192,3 +192,34 @@ def test_the_prompts_of_a_config(tmp_path, capsys):
     assert "left out 1 of 2 prompts, which have more than 5 tokens" in capsys.readouterr().out
     with pytest.raises(ValueError, match="no worked solution; name the field.*solution_key"):
         few.take_supervised(1)
+
+
+def test_solutions_of_several_turns_learn_what_the_model_writes():
+    turns = [("assistant", "<a>"), ("tool", "12"), ("assistant", "3")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    ids, learnt = encoder().solution(messages)
+    assert character_tokenizer().decode(ids) == "<a>123<eos>"
+    assert learnt == [True] * 3 + [False] * 2 + [True] * 2
+    assert encoder().solution("12")[1] == [True] * 3
+    with pytest.raises(ValueError, match="formats in which tools answer in the text"):
+        encoder(CHAT, apply_chat_template=True).solution(messages)
+
+
+def test_agents_go_on_with_the_messages_of_a_prompt():
+    chat = encoder(CHAT, apply_chat_template=True, system_prompt="think")
+    assert chat.messages("hi") == [
+        {"role": "system", "content": "think"},
+        {"role": "user", "content": "hi"},
+    ]
+    assert encoder().messages("hi") is None
+
+
+def test_templates_are_told_of_the_tools_of_an_agent():
+    words = character_tokenizer()
+    words.chat_template = "{{ tools[0].function.name if tools else 'none' }}" + CHAT
+    cfg = config(apply_chat_template=True)
+    assert encoder_of_run(cfg, words).encode("a")[0].startswith("none[user]")
+    cfg.agentloop = {"tools": ["calculator"], "parser": "qwen"}
+    assert encoder_of_run(cfg, words).encode("a")[0].startswith("calculator[user]")
+    cfg.agentloop.parser = "searchr1"
+    assert encoder_of_run(cfg, words).encode("a")[0].startswith("none[user]")

@@ -59,3 +59,29 @@ def test_names_lead_to_tokenizers(tmp_path):
         load_tokenizer(str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="each of its characters once"):
         load_tokenizer("characters:aa")
+
+
+def test_words_are_the_longest_that_fit_and_spaces_are_none():
+    words = load_tokenizer("words:1 12 plus <answer> </answer>")
+    ids = words.encode("12 plus 1<answer>121</answer>")
+    assert words.convert_ids_to_tokens(ids) == [
+        *("12", "plus", "1"),
+        *("<answer>", "12", "1", "</answer>"),
+    ]
+    assert words.decode(ids) == "12plus1<answer>121</answer>"
+    assert words.encode("1") == [2] and words.eos_token_id == 0 and len(words) == 7
+    with pytest.raises(Exception, match="Missing .UNK."):
+        words.encode("minus")
+
+
+def test_other_text_is_unknown_if_there_is_a_word_for_that(tmp_path):
+    words = load_tokenizer("words:<unk> 1 error:")
+    words.save_pretrained(tmp_path)
+    for made in (words, load_tokenizer(str(tmp_path))):
+        assert made.encode("error: cannot read it 1") == [4, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["words:", "words:a b a"])
+def test_words_are_some_and_each_is_there_once(name):
+    with pytest.raises(ValueError, match="each of them once"):
+        load_tokenizer(name)

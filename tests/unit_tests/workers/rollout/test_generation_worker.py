@@ -16,6 +16,7 @@ from rlinf.hybrid_engines.generation import (
     SamplingParams,
 )
 from rlinf.scheduler import Channel, ChannelClosed, wait_all
+from rlinf.workers.rollout.engine_calls import EngineCalls
 from rlinf.workers.rollout.generation_worker import GenerationWorker
 from tests.unit_tests.workers.actor.reasoning import make_cfg, make_groups, make_learner
 from tests.unit_tests.workers.actor.test_reasoning_actor import TriedActor, slots
@@ -124,11 +125,12 @@ class Pipe:
 class Untied(GenerationWorker):
     """Lives in this process, with an engine that is given."""
 
-    def __new__(cls, *args: Any) -> Untied:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Untied:
         return object.__new__(cls)
 
     def __init__(self, engine: Any) -> None:
-        self._rank, self._groups, self._came, self._held = 0, {}, asyncio.Event(), []
+        self._rank, self._complete, self._came = 0, [], asyncio.Event()
+        self._calls = EngineCalls(engine)
         self._notes = self._asleep = self._evaluating = False
         self._kept = None
         self.engine = self._weights = engine
@@ -157,7 +159,7 @@ async def test_a_group_that_is_complete_when_weights_come_is_handed_out(closed):
     assert await worker.sync_model_from_actor() == 1
     group = await asyncio.wait_for(responses.get(0, True), DEADLINE)
     assert (group.prompt.index, len(group.samples)) == (7, 2)
-    assert not worker._groups
+    assert not worker._complete
     if not closed:
         assert not serving.done()
         await requests.put(None, True)

@@ -1,0 +1,180 @@
+"""An episode under way: what a loop may do, and the log of all that it did.
+
+Everything that a model writes goes through `Episode.generate`, and is in the log as the engine gave
+it. A loop that ends, at a limit or by itself, cannot but hand over that log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlinf.agents.calls import EngineCall
+from rlinf.agents.tools.toolbox import MalformedCall, Toolbox, ToolCall, ToolFailed, ToolResult
+from rlinf.agents.trajectory import OVERLONG, Ending, Trajectory, Turn
+
+Generate = Callable[[Sequence[int], int, int, int], Awaitable[EngineCall]]
+"""Asks an engine: the prompt, most tokens of the response, and the numbers of turn and agent."""
+
+
+class EpisodeOver(Exception):
+    """A limit was reached: the episode ends with what there is.
+
+    Attributes:
+        ending: which.
+    """
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(f"the episode ended at agentloop.{ending}")
+        self.ending = ending
+
+
+@dataclass(frozen=True)
+class Question:
+    """What an episode begins with.
+
+    Attributes:
+        prompt_ids: `[P]` tokens of it.
+        text: the same as text.
+        messages: the same as messages; None without a chat template.
+        metadata: of the record of the data.
+    """
+
+    prompt_ids: tuple[int, ...]
+    text: str = ""
+    messages: Sequence[Mapping[str, Any]] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Episode:
+    """One try at a question.
+
+    Args:
+        question: what it begins with.
+        tokenizer: of the model.
+        generate: asks the engine.
+        tools: that may be used.
+        max_turns: most responses of the model.
+        max_total_tokens: most tokens of a conversation: prompt, responses and answers of tools.
+        max_new_tokens: most tokens of a response; None is what there is room for.
+
+    Attributes:
+        question: what it begins with.
+        calls: of the engine until now.
+        turns: what was written until now.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        tokenizer: Any,
+        generate: Generate,
+        tools: Toolbox | None = None,
+        *,
+        max_turns: int = 1,
+        max_total_tokens: int,
+        max_new_tokens: int | None = None,
+    ) -> None:
+        self.question = question
+        self.calls: list[EngineCall] = []
+        self.turns: list[Turn] = []
+        self._tokenizer, self._generate = tokenizer, generate
+        self._tools = Toolbox([]) if tools is None else tools
+        self._max_turns, self._max_tokens = max_turns, max_total_tokens
+        self._max_new = max_new_tokens
+        self._asked = 0
+        self._tool_calls = self._tool_errors = 0
+
+    async def generate(self, prompt_ids: Sequence[int], agent: int = 0) -> EngineCall:
+        """Let the model go on from some tokens.
+
+        Args:
+            prompt_ids: all that it reads; what it wrote before is to be there as it was written.
+            agent: number of the agent that writes.
+
+        Raises:
+            EpisodeOver: there are no turns left, or no room for a token.
+        """
+        if self._asked >= self._max_turns:
+            raise EpisodeOver("max_turns")
+        room = self._max_tokens - len(prompt_ids)
+        if room < 1:
+            raise EpisodeOver("max_total_tokens")
+        turn, self._asked = self._asked, self._asked + 1
+        limit = room if self._max_new is None else min(room, self._max_new)
+        call = await self._generate(prompt_ids, limit, turn, agent)
+        self.calls.append(call)
+        self.note("assistant", self.text(call), agent=agent)
+        return call
+
+    async def use_tools(self, calls: Sequence[ToolCall | MalformedCall]) -> list[ToolResult]:
+        """Do what the model asks for, side by side; what it did wrong is among the answers.
+
+        Raises:
+            ToolFailed: a tool did not answer.
+        """
+        results = await asyncio.gather(*map(self._tools.call, calls))
+        self._tool_calls += len(results)
+        self._tool_errors += sum(result.error for result in results)
+        return results
+
+    def note(self, role: str, text: str, *, agent: int = 0, error: bool = False) -> None:
+        """Add something to what a reader, and the reward, see of the episode."""
+        self.turns.append(Turn(role, text, agent, error))
+
+    def text(self, call: EngineCall) -> str:
+        """Return what the model wrote, special tokens included but for the one that ends it."""
+        ids = list(call.response_ids)
+        if ids and ids[-1] == self._tokenizer.eos_token_id:
+            ids.pop()
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def finish(self, ending: Ending = "done", answer: str | None = None) -> Trajectory:
+        """Return what came of the episode.
+
+        Args:
+            ending: how it ends.
+            answer: text that the reward judges; None is the last response.
+        """
+        return self._trajectory(ending, answer)
+
+    def fail(self, failure: str) -> Trajectory:
+        """Return an episode that does not count, since something failed beside the policy."""
+        return self._trajectory("failed", None, failure)
+
+    def _trajectory(self, ending: Ending, answer: str | None, failure: str = "") -> Trajectory:
+        if answer is None:
+            last = self.calls[-1].response_ids if self.calls else ()
+            answer = self._tokenizer.decode(list(last), skip_special_tokens=True)
+        numbers = {
+            "turns": len(self.calls),
+            "tool_calls": self._tool_calls,
+            "tool_errors": self._tool_errors,
+            "overlong": ending in OVERLONG,
+            "failed": ending == "failed",
+        }
+        return Trajectory(
+            calls=tuple(self.calls),
+            turns=tuple(self.turns),
+            ending=ending,
+            answer=answer,
+            numbers={name: float(value) for name, value in numbers.items()},
+            failure=failure,
+        )
+
+
+async def play(run: Callable[[Episode], Awaitable[Trajectory]], episode: Episode) -> Trajectory:
+    """Let a loop play an episode to its end, at a limit or with a failure if need be.
+
+    Args:
+        run: `run` of a loop.
+        episode: a fresh one.
+    """
+    try:
+        return await run(episode)
+    except EpisodeOver as over:
+        return episode.finish(over.ending)
+    except ToolFailed as error:
+        return episode.fail(str(error))

@@ -1,0 +1,80 @@
+"""From the log of engine calls of an episode to the sequences that are trained on.
+
+A call whose prompt begins with all that an earlier sequence has is the next turn of it: the tokens
+in between, of a tool or of a user, are appended and do not count, those that the engine wrote do.
+Any other call begins a sequence of its own. What it shares with others, also tokens that the policy
+wrote there, is its prompt and does not count again: each token that was generated counts once, in
+the place where the engine read exactly the tokens that stand before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rlinf.agents.calls import EngineCall, extends
+
+
+@dataclass
+class TokenSequence:
+    """One sequence to train on: a prompt and R tokens that follow it.
+
+    Attributes:
+        prompt_ids: `[P]` tokens that the first call read.
+        response_ids: `[R]` all that follows, whoever wrote it.
+        logprobs: `[R]` of the tokens that the engine wrote, NaN where it did not say; 0 of the
+            others.
+        versions: `[R]` of the weights that drew each token; of others the version of the next
+            token that was drawn.
+        loss_mask: `[R]` whether the policy wrote the token.
+        turns: `[R]` number of the call that wrote the token, or that read it first.
+        agents: `[R]` number of the agent of that call.
+        finish_reason: of the last call.
+    """
+
+    prompt_ids: list[int]
+    response_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    loss_mask: list[bool] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+    agents: list[int] = field(default_factory=list)
+    finish_reason: str = "stop"
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and what follows, `[P + R]`."""
+        return [*self.prompt_ids, *self.response_ids]
+
+    def append(self, call: EngineCall) -> None:
+        """Add a call that has read all of this sequence, and perhaps more."""
+        read = call.prompt_ids[len(self.prompt_ids) + len(self.response_ids) :]
+        written = call.response_ids
+        self.response_ids += [*read, *written]
+        self.logprobs += [*[0.0] * len(read), *(call.logprobs or [math.nan] * len(written))]
+        version = call.versions[0] if call.versions else max(self.versions, default=0)
+        self.versions += [*[version] * len(read), *call.versions]
+        self.loss_mask += [*[False] * len(read), *[True] * len(written)]
+        self.turns += [call.turn] * (len(read) + len(written))
+        self.agents += [call.agent] * (len(read) + len(written))
+        self.finish_reason = call.finish_reason
+
+
+def sequences_of(calls: Iterable[EngineCall]) -> list[TokenSequence]:
+    """Return the sequences that hold each generated token of some calls once.
+
+    Args:
+        calls: of one episode, in the order in which they were made. Calls that run side by side
+            may come in any order that has each after those that it goes on from.
+    """
+    sequences: list[TokenSequence] = []
+    for call in calls:
+        known = [s for s in sequences if extends(call.prompt_ids, s.token_ids)]
+        # The longest is the latest turn of this conversation.
+        target = max(known, key=lambda s: len(s.token_ids), default=None)
+        if target is None:
+            target = TokenSequence(list(call.prompt_ids))
+            sequences.append(target)
+        target.append(call)
+    return sequences

@@ -1,0 +1,159 @@
+"""The rollout worker of agents: questions in, groups of episodes out, over one engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlinf.agents.calls import EngineCall
+from rlinf.agents.episode import Episode, Question, play
+from rlinf.agents.loops import make_loop
+from rlinf.agents.trajectory import Trajectory
+from rlinf.config.plugins import load_extension
+from rlinf.data.hashing import seed_of
+from rlinf.data.reasoning import GroupRequest
+from rlinf.data.tokenizer import tokenizer_of_run
+from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult
+from rlinf.scheduler import Channel
+from rlinf.workers.rollout.episode_samples import group_of_episodes
+from rlinf.workers.rollout.generation_worker import GenerationWorker
+
+_MOST_ROUNDS = 32
+"""Turns of the event loop that episodes get before the engine goes on without those that wait for
+something it does not know of."""
+
+
+class AgentLoopWorker(GenerationWorker):
+    """Plays many episodes at once; each asks the engine whenever it has something to read.
+
+    Between two tokens all episodes go on until they wait, for the engine or for a tool. So what
+    shares a batch does not depend on chance as long as tools answer at once, and a run can be
+    repeated.
+
+    Args:
+        cfg: checked configuration, with an `agentloop` section.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._groups: set[asyncio.Task[None]] = set()
+        self._episodes: dict[Episode, int] = {}
+
+    async def init_worker(self) -> None:
+        """Build the loop and its tools, and the engine."""
+        load_extension()
+        self._tokenizer = tokenizer_of_run(self.cfg)
+        self._loop, self._tools = make_loop(self.cfg.agentloop, self._tokenizer)
+        await super().init_worker()
+
+    async def run(self, episode: Episode) -> Trajectory:
+        """Play an episode: by the loop that `agentloop.type` names."""
+        return await self._loop.run(episode)
+
+    def _stop_texts(self, tokenizer: Any) -> tuple[str, ...]:
+        return (*super()._stop_texts(tokenizer), *self._loop.stops)
+
+    async def rollout(self, input_channel: Channel, output_channel: Channel) -> dict[str, float]:
+        """Serve requests until the input channel is closed; see `GenerationWorker.rollout`."""
+        try:
+            return await super().rollout(input_channel, output_channel)
+        finally:
+            for task in self._groups:
+                task.cancel()
+
+    @property
+    def _plays(self) -> bool:
+        # What is held is not carried on after the last request.
+        return bool(self._groups) and not self._calls.holds
+
+    # -- episodes -------------------------------------------------------------------------------
+
+    def _submit(self, request: GroupRequest) -> None:
+        group = asyncio.ensure_future(self._play(request))
+        group.add_done_callback(lambda _: self._came.set())
+        self._groups.add(group)
+
+    async def _play(self, request: GroupRequest) -> None:
+        """Play the episodes of a request."""
+        episodes = [self._episode(request, number) for number in range(request.group_size)]
+        played = await asyncio.gather(*map(self._to_its_end, episodes))
+        for failure in {each.failure for each in played if each.failure}:
+            self.log_warning(f"an episode of prompt {request.prompt.index} failed: {failure}")
+        overlong = self.cfg.agentloop.overlong
+        self._complete.append(group_of_episodes(request, played, overlong))
+
+    async def _to_its_end(self, episode: Episode) -> Trajectory:
+        try:
+            return await play(self.run, episode)
+        finally:
+            del self._episodes[episode]
+
+    def _episode(self, request: GroupRequest, number: int) -> Episode:
+        prompt, section = request.prompt, self.cfg.agentloop
+
+        async def ask(prompt_ids: Sequence[int], limit: int, turn: int, agent: int) -> EngineCall:
+            return await self._ask(request, number, episode, prompt_ids, limit, turn, agent)
+
+        episode = Episode(
+            Question(tuple(prompt.token_ids), prompt.text, prompt.messages, prompt.metadata),
+            self._tokenizer,
+            ask,
+            self._tools,
+            max_turns=section.max_turns,
+            max_total_tokens=section.max_total_tokens or self.cfg.runner.seq_length,
+            max_new_tokens=self._params(request).max_new_tokens,
+        )
+        self._episodes[episode] = 0
+        return episode
+
+    async def _ask(
+        self,
+        request: GroupRequest,
+        number: int,
+        episode: Episode,
+        prompt_ids: Sequence[int],
+        limit: int,
+        turn: int,
+        agent: int,
+    ) -> EngineCall:
+        """Let the engine answer one turn of an episode."""
+        params = self._params(request)
+        seed = seed_of(params.seed, number, turn)
+        params = replace(params, max_new_tokens=limit, seed=seed)
+        name = (request.key, request.prompt.index, number, turn)
+        answer: asyncio.Future[GenerationResult] = asyncio.get_running_loop().create_future()
+
+        def done(results: list[GenerationResult]) -> None:
+            # The episode may have ended without this one.
+            if episode in self._episodes:
+                self._episodes[episode] -= 1
+            if not answer.done():
+                answer.set_result(results[0])
+
+        work = GenerationRequest(name, list(prompt_ids), params)
+        self._episodes[episode] += 1
+        self._calls.submit(work, done, hold=self._holds(request))
+        self._came.set()
+        result = await answer
+        return EngineCall(
+            prompt_ids=tuple(prompt_ids),
+            response_ids=tuple(result.token_ids),
+            logprobs=tuple(result.logprobs),
+            versions=tuple(result.versions),
+            finish_reason=result.finish_reason,
+            turn=turn,
+            agent=agent,
+        )
+
+    async def _hand_out(self, channel: Channel) -> None:
+        """Let episodes go on until they wait, then put what is complete."""
+        for _ in range(_MOST_ROUNDS):
+            if all(waiting > 0 for waiting in self._episodes.values()):
+                break
+            await asyncio.sleep(0)
+        for task in [task for task in self._groups if task.done()]:
+            self._groups.discard(task)
+            task.result()
+        await super()._hand_out(channel)

@@ -1,0 +1,76 @@
+"""Requests under way in an engine, across weight updates, sleep and evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from rlinf.hybrid_engines.generation import GenerationEngine, GenerationRequest, GenerationResult
+
+Done = Callable[[list[GenerationResult]], None]
+"""Gets the responses to a request, in the order of their samples, when all have come to an end."""
+
+
+@dataclass
+class _Call:
+    work: GenerationRequest
+    done: Done
+    results: dict[int, GenerationResult] = field(default_factory=dict)
+
+
+class EngineCalls:
+    """Submits requests to an engine and tells who asked when all responses are there.
+
+    Args:
+        engine: whose only user this is.
+    """
+
+    def __init__(self, engine: GenerationEngine) -> None:
+        self._engine = engine
+        self._calls: dict[Hashable, _Call] = {}
+        self._held: list[GenerationRequest] = []
+
+    @property
+    def holds(self) -> bool:
+        """Whether there are requests that the engine does not have."""
+        return bool(self._held)
+
+    def submit(self, work: GenerationRequest, done: Done, hold: bool = False) -> None:
+        """Take a request.
+
+        Args:
+            work: the request.
+            done: is called once; it may submit the next one.
+            hold: keep it until `carry_on`.
+        """
+        self._calls[work.request_id] = _Call(work, done)
+        if hold:
+            self._held.append(work)
+        else:
+            self._engine.submit([work])
+
+    def step(self) -> None:
+        """Let the engine work on for a moment."""
+        for result in self._engine.step():
+            self._add(result)
+
+    def suspend(self) -> None:
+        """Take unfinished responses out of the engine and hold them."""
+        aborted = self._engine.abort()
+        for result in aborted:
+            if result.finish_reason != "abort":
+                self._add(result)
+        carried = [call.work.carry_on(aborted) for call in self._calls.values()]
+        self._held = [work for work in carried if work is not None] + self._held
+
+    def carry_on(self) -> None:
+        """Give the engine what was held."""
+        held, self._held = self._held, []
+        self._engine.submit(held)
+
+    def _add(self, result: GenerationResult) -> None:
+        call = self._calls[result.request_id]
+        call.results[result.sample_index] = result
+        if len(call.results) == call.work.n:
+            del self._calls[result.request_id]
+            call.done([call.results[index] for index in sorted(call.results)])

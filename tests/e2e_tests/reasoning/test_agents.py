@@ -1,0 +1,72 @@
+"""Agents for real: episodes with a tool, and a resumed run that is the undisturbed one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlinf.runners.agent_runner import AgentRunner
+from rlinf.scheduler import Cluster
+from rlinf.workers.rollout.agent_loop_worker import AgentLoopWorker
+from tests.e2e_tests.reasoning.jobs import Actor, Reward, metrics_of
+from tests.e2e_tests.runners import BeginsAgain, RunnerFactory
+
+CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "agents" / "config"
+SHORT = [
+    "runner.max_steps=4",
+    "runner.save_interval=2",
+    "runner.val_check_interval=-1",
+    "actor.supervised.steps=40",
+    "actor.supervised.batch_size=32",
+    "data.rollout_batch_size=8",
+    "data.digits=1",
+    "data.terms=2",
+    "algorithm.group_size=4",
+]
+
+
+class Agents(BeginsAgain, AgentLoopWorker):
+    """Leaves the other cores to the other tests."""
+
+    async def init_worker(self) -> None:
+        await super().init_worker()
+        torch.set_num_threads(1)
+
+
+@pytest.fixture
+def agents(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RunnerFactory]:
+    """Makes runners of agents."""
+    cast = {"rollout": Agents, "reward": Reward, "actor": Actor}
+    kept = {(role, "0") for role in cast}
+    factory = RunnerFactory(cluster, CONFIGS, cast, AgentRunner, kept)
+    yield factory
+    factory.end_of_test(sound=False)
+
+
+@pytest.mark.timeout(240)
+def test_a_resumed_run_of_an_agent_is_as_if_nothing_had_happened(agents, tmp_path):
+    whole = agents.runner(tmp_path / "a", "calculator_agent", SHORT)
+    start = whole.actor.weights().wait()[0]
+    whole.run()
+    expected = whole.actor.weights().wait()[0]
+    assert any(not torch.equal(start[name], expected[name]) for name in start)
+    half = agents.runner(tmp_path / "b", "calculator_agent", SHORT)
+    half.max_steps = 2
+    half.run()
+    resumed = agents.runner(tmp_path / "b", "calculator_agent", [*SHORT, "runner.resume_dir=auto"])
+    assert resumed.global_step == 2
+    resumed.run()
+    found = resumed.actor.weights().wait()[0]
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    lines = [line for line in metrics_of(whole) if "rollout/score" in line]
+    assert len(lines) == 4 and all(line["rollout/tool_calls"] > 0 for line in lines)
+    # The engine's log-probabilities of what it wrote, turn by turn, are those of the trainer.
+    assert max(line["train/actor/rollout_gap_max"] for line in lines) < 1e-4
+    assert any(line["rollout/score"] > 0 for line in lines)
+    episodes = [json.loads(line) for line in (whole.folder / "samples.jsonl").open()]
+    roles = {turn["role"] for episode in episodes for turn in episode["turns"]}
+    assert roles == {"assistant", "tool"}

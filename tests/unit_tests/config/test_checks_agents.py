@@ -1,0 +1,47 @@
+"""Rules between the keys of an agent's config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlinf.config import ConfigError, build_config, validate_cfg
+
+CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "agents" / "config"
+
+
+def check(*overrides):
+    return validate_cfg(build_config("calculator_agent", list(overrides), CONFIGS))
+
+
+def test_the_recipe_is_valid():
+    cfg = check()
+    assert cfg.runner.task_type == "agent" and cfg.agentloop.overlong == "score"
+    assert cfg.runner.logger.experiment_name == "calculator_agent"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["agentloop.tools=[calculater]"], "did you mean 'calculator'"),
+        (["agentloop.parser=hermes"], "no tool_parser is registered"),
+        (["+agentloop.type=toools"], "no agent_loop is registered"),
+        (["agentloop.tools=[]"], "the loop of type tools needs one"),
+        (["agentloop.max_total_tokens=49"], "more than runner.seq_length"),
+        (["agentloop.max_total_tokens=8"], "no room behind a prompt of 8 tokens"),
+        (["agentloop.parser=qwen"], "there is no chat template"),
+        (["+algorithm.overlong_buffer_length=4"], "episodes have several"),
+        (["+agentloop.max_turn=4"], "did you mean 'max_turns'"),
+        (["+agentloop.overlong=keep"], "score, zero, drop"),
+        (["runner.task_type=reasoning"], "a run of task_type reasoning has no 'agentloop'"),
+    ],
+)
+def test_mistakes_are_named(overrides, said):
+    with pytest.raises(ConfigError) as caught:
+        check(*overrides)
+    assert said in str(caught.value)
+
+
+def test_a_loop_without_tools_needs_none():
+    assert check("+agentloop.type=single_turn", "agentloop.tools=[]").agentloop.tools == []
