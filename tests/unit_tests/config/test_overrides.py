@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rlinf.config import ConfigError, build_config
 
 RECIPE = "metaworld_ppo_mlp"
 PARTS = "base/embodied, algo/ppo, env/metaworld, model/mlp"
-PARTS_OF_ENV = "parts of env: faucets, faucets_rgb, gymnasium, metaworld, navigation, success_only"
+CONFIGS = Path(__file__).parents[3] / "examples/embodiment/config"
+PARTS_OF_ENV = (
+    f"parts of env: {', '.join(sorted(file.stem for file in CONFIGS.glob('env/*.yaml')))}"
+)
 
 
 def said(*overrides: str, recipe: str = RECIPE, folder=None) -> str:
