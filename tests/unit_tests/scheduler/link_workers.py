@@ -8,10 +8,10 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from tests.unit_tests.scheduler.comm_workers import Talker, equal
+from tests.unit_tests.scheduler.transfer_end import end_in_transfer
 
 _LARGE = 40_000
 
@@ -175,18 +175,8 @@ class Linker(Talker):
         return "done"
 
     def die_in_next_transfer(self) -> None:
-        """Ends without a word when all have come to a transfer, before it has taken anything."""
-        from rlinf.scheduler.collective.device_group import DeviceGroup
-
-        meeting = DeviceGroup._meeting
-
-        @contextlib.contextmanager
-        def last_meeting(group: DeviceGroup, number: int) -> Iterator[None]:
-            with meeting(group, number):
-                os.kill(os.getpid(), signal.SIGKILL)
-                yield
-
-        DeviceGroup._meeting = last_meeting
+        """Ends without a word when a transfer has begun."""
+        end_in_transfer(0)
 
     def send_huge_and_die(self, group: str, rank: int, megabytes: int) -> None:
         import torch

@@ -6,10 +6,8 @@ connects them by sockets, as it would several machines.
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing as mp
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,10 @@ import torch
 
 from rlinf.scheduler import WorkerDied
 from rlinf.scheduler.address import WorkerAddress, WorkerInfo
-from rlinf.scheduler.collective.device_group import DeviceGroup
 from rlinf.scheduler.worker.runtime import ProcessRuntime
 from tests.unit_tests.scheduler.comm_workers import equal
 from tests.unit_tests.scheduler.small_run import SmallRun
+from tests.unit_tests.scheduler.transfer_end import end_in_transfer
 from tests.unit_tests.scheduler.waits import PROMPTLY
 
 SLOWLY = 6 * PROMPTLY
@@ -129,18 +127,6 @@ def one_dies(name: str, runtime: ProcessRuntime, device: str) -> str:
 
 def source_dies(name: str, runtime: ProcessRuntime, device: str) -> str:
     return die_in_transfer(name, runtime, device, SOURCE)
-
-
-def end_in_transfer(number: int) -> None:
-    """Let this process end in a transfer, counted from 0; it may begin before anybody asks."""
-    finish, numbers = DeviceGroup._finish, itertools.count()
-
-    def finish_or_end(group: DeviceGroup, *args: Any) -> None:
-        if next(numbers) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        finish(group, *args)
-
-    DeviceGroup._finish = finish_or_end
 
 
 def die_in_transfer(name: str, runtime: ProcessRuntime, device: str, victim: str) -> str:
