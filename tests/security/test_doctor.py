@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlinf.cli.health import ray_folders
 from rlinf.cli.health.private_files import check_private_files
 from rlinf.cli.health.ray_folders import check_ray_folders, check_temporary_folder, ray_roots
 from rlinf.utils.ray_token import default_place, make_token
@@ -18,11 +19,15 @@ from tests.security.test_private_files import STRANGER
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 
+roots_of_processes = ray_folders._roots_of_processes
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """A home folder whose temporary folder other users can reach."""
+    """A home folder whose temporary folder other users can reach; no Ray of others is known."""
     before = os.umask(0o022)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(ray_folders, "_roots_of_processes", lambda: iter(()))
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     yield tmp_path
@@ -187,8 +192,9 @@ def test_the_folders_of_ray_are_those_that_ray_uses(monkeypatch):
         assert str(ray_roots(environ)[0]) == get_default_ray_temp_dir()
 
 
-def test_a_ray_that_runs_elsewhere_is_looked_at(home):
+def test_a_ray_that_runs_elsewhere_is_looked_at(home, monkeypatch):
     """By what its process says, which here is one that only has the name."""
+    monkeypatch.setattr(ray_folders, "_roots_of_processes", roots_of_processes)
     root = home / "elsewhere"
     process = subprocess.Popen(
         [sys.executable, "-I", "-c", LOOKS_LIKE_RAY, f"--temp_dir={root}"],
