@@ -15,6 +15,18 @@ SMALL_CNN = {"model_type": "cnn_policy", "image_size": 24, "channels": [8, 16], 
 FLOW_IMAGES = {**SMALL_CNN, "model_type": "flow_policy", "use_images": True}
 
 
+@pytest.fixture(autouse=True)
+def _same_kernels():
+    """Let each test multiply with the same kernels.
+
+    After a product in bf16 that a CPU without it cannot do, torch leaves oneDNN aside for good, and
+    other kernels round a row by the size of its batch.
+    """
+    before = torch.backends.mkldnn.enabled
+    yield
+    torch.backends.mkldnn.enabled = before
+
+
 @pytest.fixture
 def make_policy():
     """Builds a policy with a value head on the spec of these tests."""
