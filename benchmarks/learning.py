@@ -8,13 +8,15 @@ Usage, from the root of the repository, on an otherwise idle machine:
     python -m benchmarks.learning --jobs 4             # four seeds at a time: speeds do not count
     python -m benchmarks.learning --recipe gymnasium_ppo_mlp --seeds 3 --eval-episodes 20
     python -m benchmarks.learning --read logs/learning/A logs/learning/B --write   # trains nothing
+    python -m benchmarks.learning --recipe metaworld_grpo_flow --from logs/learning/A   # of its SFT
 
 Each seed is one `rlinf train RECIPE runner.seed=S`, one after the other, with about ten evaluations
 of 60 episodes each, always the same. Evaluated policies act without noise. What counts against the
 aim are env steps of training, or gradient updates of a run that learns from data alone. Where no
 episode counts as a success, returns are told instead.
 
-A recipe that learns from data has them collected first, by `rlinf collect` with the same seed.
+A recipe that learns from data has them collected first, by `rlinf collect` with the same seed. One
+that starts from another run has it in the folder of an earlier benchmark, each seed its own.
 """
 
 from __future__ import annotations
@@ -103,10 +105,19 @@ def evaluation_overrides(
     ]
 
 
-def train(recipe: str, seed: int, overrides: Sequence[str], folder: Path) -> Run:
+def train(
+    recipe: str, seed: int, overrides: Sequence[str], folder: Path, start: Path | None = None
+) -> Run:
     """Collect data if the recipe says how, and train, with one seed.
 
     The run's own progress goes to the terminal.
+
+    Args:
+        recipe: its name.
+        seed: its `runner.seed`.
+        overrides: of the recipe.
+        folder: where the run and its output go.
+        start: the run whose weights it starts from; None: what the recipe says.
 
     Raises:
         RunFailed: the run failed; its output is in `folder`.
@@ -115,6 +126,8 @@ def train(recipe: str, seed: int, overrides: Sequence[str], folder: Path) -> Run
     folder.mkdir(parents=True, exist_ok=True)
     output = run_folder.with_suffix(".out")
     arguments = [recipe, *overrides, f"runner.seed={seed}"]
+    if start is not None:
+        arguments.append(f"runner.ckpt_path={start}")
     key = data_key(_config(recipe, overrides))
     begin = time.monotonic()
     with output.open("w") as out:
@@ -138,7 +151,7 @@ def data_key(cfg: Any) -> str | None:
     """
     if not cfg.get("collect") or not cfg.collect.save_dir:
         return None
-    if cfg.runner.task_type == "offline":
+    if cfg.runner.task_type in ("offline", "reward_model", "sft"):
         return "data.train_data_paths=[{}]"
     return "algorithm.demo_buffer.load_path={}"
 
@@ -147,6 +160,18 @@ def _config(recipe: str, overrides: Sequence[str]) -> Any:
     from rlinf.config import build_config, validate_cfg
 
     return validate_cfg(build_config(recipe, overrides))
+
+
+def starts_of(folder: Path, seeds: Sequence[int]) -> dict[int, Path]:
+    """Return the run of each seed in the folder of an earlier benchmark.
+
+    Raises:
+        ValueError: a seed has none there, or none that has finished.
+    """
+    _, runs = read_runs([folder])
+    if missing := sorted(set(seeds) - {run.seed for run in runs}):
+        raise ValueError(f"{folder} has no finished run of the seeds {missing} to start from")
+    return {seed: next(folder.resolve().glob(f"*-seed{seed}/")) for seed in seeds}
 
 
 def read_run(folder: Path, seed: int, wall_seconds: float) -> Run:
@@ -314,6 +339,9 @@ def parser() -> argparse.ArgumentParser:
         "--log-path", type=Path, default=ROOT / "logs" / "learning", metavar="DIR", help="of runs"
     )
     options.add_argument(
+        "--from", type=Path, dest="start", metavar="DIR", help="start from the runs of DIR"
+    )
+    options.add_argument(
         "--read", type=Path, nargs="+", metavar="DIR", help="tell of runs made before, train none"
     )
     options.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="of the recipe")
@@ -340,7 +368,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{about['machine']}. Read from {', '.join(map(str, args.read))}.")
         print(f"{about['recipe']}; {about['date']}.\n")
     else:
-        about, runs, failures = _train_all(args, argv)
+        try:
+            about, runs, failures = _train_all(args, argv)
+        except ValueError as error:
+            parser().error(str(error))
     print(table(runs))
     for failure in failures:
         print(f"\nFAILED {failure}")
@@ -366,12 +397,13 @@ def _train_all(
     # A run that is under way is ended on this way out, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     busy = busy_share()
+    starts = starts_of(args.start, seeds) if args.start else {}
     about = note_about(folder, args.recipe, overrides, argv)
 
     def attempt(seed: int) -> Run | str:
         _say(f"seed {seed} of {seeds[0]} to {seeds[-1]}")
         try:
-            run = train(args.recipe, seed, overrides, folder)
+            run = train(args.recipe, seed, overrides, folder, starts.get(seed))
         except (RunFailed, curves.NoCurve) as failure:
             _say(f"FAILED {failure}")
             return str(failure)

@@ -81,10 +81,15 @@ def test_evaluations_are_cheap_and_the_last_step_has_one() -> None:
 def test_recipes_with_data_say_where_they_go() -> None:
     found = {
         recipe: learning.data_key(validate_cfg(build_config(recipe, [])))
-        for recipe in ("metaworld_bc_mlp", "metaworld_rlpd_mlp", "metaworld_ppo_mlp")
+        for recipe in (
+            "metaworld_bc_mlp",
+            "metaworld_rlpd_mlp",
+            "metaworld_sft_oft",
+            "metaworld_ppo_mlp",
+        )
     }
-    assert found["metaworld_ppo_mlp"] is None
-    for recipe in ("metaworld_bc_mlp", "metaworld_rlpd_mlp"):
+    assert found.pop("metaworld_ppo_mlp") is None
+    for recipe in found:
         # What is collected with it is what is learned from.
         cfg = validate_cfg(build_config(recipe, [found[recipe].format("/d")]))
         assert cfg.collect.save_dir == "/d"
@@ -170,6 +175,25 @@ def test_data_are_collected_before_a_recipe_learns_from_them(tree: Path) -> None
     options += ["collect.episodes=1", "collect.num_envs=1", "env.train.max_episode_steps=3"]
     assert learning.main(options) == 0
     assert len(list((tree / "logs").glob("*/*.data/meta/collect.json"))) == 2
+
+
+def test_each_seed_starts_from_its_own_run_of_another_recipe(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = made(tree, "first", 0, "--seeds", "2")
+    script = SCRIPT.replace(
+        "lines = []", 'lines = [{"began": given["runner.ckpt_path"], "step": 0}]'
+    )
+    (tree / "examples" / "embodiment" / "train_embodied_agent.py").write_text(script)
+    options = ["--recipe", "mine", "--log-path", str(tree / "second"), "--from", str(first)]
+    assert learning.main([*options, "--seeds", "2"]) == 0
+    for seed in (0, 1):
+        (metrics,) = (tree / "second").glob(f"*/mine-seed{seed}/metrics.jsonl")
+        began = json.loads(metrics.read_text().splitlines()[0])["began"]
+        assert Path(began) == first / f"mine-seed{seed}"
+    with pytest.raises(SystemExit):
+        learning.main([*options, "--seeds", "3"])
+    assert "has no finished run of the seeds [2]" in capsys.readouterr().err
 
 
 def made(tree: Path, name: str, seed: int, *options: str) -> Path:
