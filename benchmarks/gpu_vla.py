@@ -66,11 +66,12 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Job:
-    """A run: its name, its shape, and what it is told besides."""
+    """A run: its name, its shape, what it is told besides, and the folder of its weights if any."""
 
     name: str
     shape: str
     keys: tuple[str, ...] = ()
+    base: Path | None = None
 
 
 def jobs(part: str, args: argparse.Namespace) -> list[Job]:
@@ -80,17 +81,12 @@ def jobs(part: str, args: argparse.Namespace) -> list[Job]:
     if part == "full":
         return [Job("full", small, placed(args, 2))]
     if part == "lora":
-        base = args.out / "base"
         adapters = (
             "actor.model.is_lora=true",
             "actor.model.lora_rank=32",
-            f"actor.model.model_path={base}",
-            "actor.model.hf_config={}",
-            "actor.model.words=[]",
-            "actor.model.vision_towers=[]",
             "actor.fsdp_config.gradient_checkpointing=true",
         )
-        return [Job("lora", large, (*placed(args, 2), *adapters))]
+        return [Job("lora", large, (*placed(args, 2), *adapters), args.out / "base")]
     turns = ("actor.enable_offload=true", "rollout.enable_offload=true")
     half = placed(args, 1)
     return [
@@ -138,14 +134,16 @@ def keys_of(job: Job, args: argparse.Namespace) -> list[str]:
         f"actor.micro_batch_size={max(1, samples // args.micro)}",
     ]
     shape = SHAPES[job.shape]
-    sizes = shape.llm.replace("heads:", "num_attention_heads:")
-    keys.append(f"actor.model.hf_config={{{sizes}}}")
+    if job.base is not None:
+        keys.append(f"actor.model.model_path={job.base}")
+        keys += [f"~actor.model.{key}" for key in ("hf_config", "words", "vision_towers")]
+    else:
+        sizes = shape.llm.replace("heads:", "num_attention_heads:")
+        keys.append(f"actor.model.hf_config={{{sizes}}}")
+        if shape.tower is not None:
+            keys.append(f"actor.model.vision_towers=[{shape.tower}]")
     if shape.tower is not None:
-        keys += [
-            f"actor.model.vision_towers=[{shape.tower}]",
-            f"env.train.image_size={shape.pixels}",
-            "actor.model.precision=bf16",
-        ]
+        keys += [f"env.train.image_size={shape.pixels}", "actor.model.precision=bf16"]
     return [*keys, *job.keys]
 
 
@@ -157,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="+", choices=("full", "lora", "modes"))
     parser.add_argument("--steps", type=int, default=20, help="GRPO steps of each run (20)")
     parser.add_argument("--envs", type=int, default=64, help="envs (64)")
-    parser.add_argument("--workers", type=int, default=14, help="env processes (14)")
+    parser.add_argument("--workers", type=int, default=8, help="env processes (8)")
     parser.add_argument("--micro", type=int, default=8, help="micro-batches of a rollout (8)")
     parser.add_argument("--tiny", action="store_true", help="small models, on a CPU")
     args = parser.parse_args(arguments)
@@ -167,8 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for part in args.parts or ("full", "lora", "modes"):
         for job in jobs(part, args):
             folder = args.out / job.name.replace(" ", "_").replace(",", "")
-            if part == "lora":
-                write_base(job.shape, args, args.out / "base")
+            if job.base is not None:
+                write_base(job.shape, args, job.base)
             keys = keys_of(job, args)
             command = [sys.executable, "-m", "rlinf.cli", "train", RECIPE, *keys]
             if subprocess.run([*command, f"runner.run_dir={folder}"]).returncode:
@@ -195,7 +193,7 @@ def write_base(shape: str, args: argparse.Namespace, folder: Path) -> None:
     from rlinf.models import get_model
     from rlinf.models.embodiment.openvla.folder import save_folder
 
-    cfg = validate_cfg(build_config(RECIPE, keys_of(Job("base", shape), args)))
+    cfg = validate_cfg(build_config(RECIPE, keys_of(Job("base", shape, placed(args, 2)), args)))
     spec, _ = env_sizes(cfg)
     with torch.device("cpu" if args.tiny else "cuda"):
         policy = get_model(cfg.actor.model, env_spec=spec)
