@@ -92,9 +92,16 @@ def choose_backend() -> None:
     Has to be called before MuJoCo is imported.
 
     Raises:
-        RuntimeError: No back-end draws; the message says what to install.
+        RuntimeError: No back-end draws, or the chosen one has no library here; the message says
+            what to install.
     """
-    if os.environ.get("MUJOCO_GL") or os.environ.get("DISPLAY"):
+    chosen = os.environ.get("MUJOCO_GL", "").lower()
+    if chosen in BACKENDS and not _loads(chosen):
+        # MuJoCo would fail on its import, with an error that names neither.
+        raise RuntimeError(
+            f"MUJOCO_GL={chosen} needs {BACKENDS[chosen][0]}, which is not installed here; {_HELP}"
+        )
+    if chosen or os.environ.get("DISPLAY"):
         return
     if "mujoco" in sys.modules:
         raise RuntimeError(

@@ -82,8 +82,16 @@ def test_mujoco_imported_too_early_is_explained(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", object())
     with pytest.raises(RuntimeError, match="export MUJOCO_GL=egl"):
         rendering.choose_backend()
+    monkeypatch.setattr(rendering, "_loads", lambda backend: True)
     monkeypatch.setenv("MUJOCO_GL", "egl")
     rendering.choose_backend()
+
+
+def test_a_chosen_back_end_without_its_library_is_explained(monkeypatch):
+    monkeypatch.setattr(rendering, "_loads", lambda backend: False)
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    with pytest.raises(RuntimeError, match=r"MUJOCO_GL=osmesa needs libOSMesa.so.8.*apt-get"):
+        rendering.choose_backend()
 
 
 def test_metaworld_draws_what_the_policy_sees(tmp_path):
