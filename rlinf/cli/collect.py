@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 1
     from rlinf.cli.collect_session import CollectSession
-    from rlinf.envs.errors import EnvError
+    from rlinf.envs.errors import EnvError, MissingSimulator
 
     try:
         with CollectSession(args.config, cfg) as session:
             return session.run()
-    except (ValueError, EnvError, OSError) as error:
+    except (ValueError, EnvError, MissingSimulator, OSError) as error:
         print(f"rlinf collect: {error}", file=sys.stderr)
         return 1
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from rlinf.envs.errors import EnvError
+
 BACKENDS = {
     "egl": ("libEGL.so.1", "libEGL.so"),
     "osmesa": ("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so"),
@@ -92,25 +94,25 @@ def choose_backend() -> None:
     Has to be called before MuJoCo is imported.
 
     Raises:
-        RuntimeError: No back-end draws, or the chosen one has no library here; the message says
+        EnvError: No back-end draws, or the chosen one has no library here; the message says
             what to install.
     """
     chosen = os.environ.get("MUJOCO_GL", "").lower()
     if chosen in BACKENDS and not _loads(chosen):
         # MuJoCo would fail on its import, with an error that names neither.
-        raise RuntimeError(
+        raise EnvError(
             f"MUJOCO_GL={chosen} needs {BACKENDS[chosen][0]}, which is not installed here; {_HELP}"
         )
     if chosen or os.environ.get("DISPLAY"):
         return
     if "mujoco" in sys.modules:
-        raise RuntimeError(
+        raise EnvError(
             "mujoco was imported before a back-end for pictures was chosen: export MUJOCO_GL=egl "
             "(or osmesa) before the program starts"
         )
     able, reason = can_render()
     if not able:
-        raise RuntimeError(f"pictures were asked for, but {reason}")
+        raise EnvError(f"pictures were asked for, but {reason}")
     os.environ["MUJOCO_GL"] = reason.rpartition("=")[2]
 
 
@@ -144,7 +146,7 @@ class Camera:
         try:
             self._renderer = mujoco.Renderer(model, height, width)
         except Exception as error:
-            raise RuntimeError(f"pictures cannot be drawn here: {error}; {_HELP}") from error
+            raise EnvError(f"pictures cannot be drawn here: {error}; {_HELP}") from error
         finally:
             model.vis.quality.offsamples = quality
 
