@@ -16,13 +16,18 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-UNITS = {"env steps": "env/total_steps", "gradient updates": "train/gradient_updates"}
+UNITS = {
+    "env steps": "env/total_steps",
+    "gradient updates": "train/gradient_updates",
+    "training steps": "step",
+}
 """What the length of a training may be counted in, and the metric that counts it; a run that has
-several is told in the first."""
+several is told in the first. Where episodes end at different times, so do the rollouts of different
+seeds: then their curves have training steps in common, and no env steps."""
 
 METRICS = ("success_once", "return")
 """What a curve holds, the one to compare first; recipes without successes compare the next."""
@@ -46,12 +51,20 @@ class Curve:
         episodes: episodes of each evaluation.
         values: means over these episodes, by the names in `METRICS`; one list entry per evaluation.
         unit: what `steps` counts, one of `UNITS`.
+        training_steps: the same as `steps`, in training steps, if it is known.
     """
 
     steps: list[int]
     episodes: list[int]
     values: dict[str, list[float]]
     unit: str = "env steps"
+    training_steps: list[int] = field(default_factory=list)
+
+    def counted_in(self, unit: str) -> Curve:
+        """Return the curve over another unit; itself if it is that, or does not know."""
+        if unit == self.unit or unit != "training steps" or not self.training_steps:
+            return self
+        return replace(self, steps=self.training_steps, unit=unit)
 
     def first_at_least(self, metric: str, value: float) -> int | None:
         """Steps before the first evaluation that reached a value, None if none did."""
@@ -258,6 +271,7 @@ def read_curve(folder: Path) -> Curve:
             for metric in METRICS
         },
         unit=unit,
+        training_steps=found,
     )
 
 
@@ -337,8 +351,9 @@ def gather(
     """
     if len(curves) < 2:
         raise ValueError(f"a band needs at least 2 seeds, not {len(curves)}")
-    places = {(curve.unit, *curve.steps) for curve in curves.values()}
-    if len(places) > 1:
+    if len(_places(curves)) > 1:
+        curves = {seed: curve.counted_in("training steps") for seed, curve in curves.items()}
+    if len(_places(curves)) > 1:
         raise ValueError(
             "the seeds were not evaluated after the same steps: "
             + "; ".join(
@@ -348,6 +363,10 @@ def gather(
     succeeded = any(any(curve.values["success_once"]) for curve in curves.values())
     metric = METRICS[0] if succeeded else METRICS[1]
     return CurveFile(recipe, list(overrides), metric, dict(curves), dict(facts))
+
+
+def _places(curves: Mapping[int, Curve]) -> set[tuple]:
+    return {(curve.unit, *curve.steps) for curve in curves.values()}
 
 
 def save(file: CurveFile, path: Path) -> None:

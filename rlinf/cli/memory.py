@@ -19,6 +19,7 @@ from rlinf.config.task_types import LANGUAGE
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.hybrid_engines.fsdp.precision import FORMATS
 from rlinf.models.embodiment.base_policy import acts_with
+from rlinf.models.embodiment.recompute import recomputes
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 
 BASE_PROCESS = {"actor": 440 * MIB, "rollout": 360 * MIB, "env": 360 * MIB}
@@ -172,7 +173,10 @@ def _actor(cfg: Any, model: nn.Module, rollout: _Rollout, ranks: int, gpu: bool)
         parts.append(Part("context", DEVICE_CONTEXT, exact=False))
     share = (cfg.actor.global_batch_size or rollout.samples) // ranks
     micro = min(cfg.actor.micro_batch_size or share, share)
-    parts.append(Part("activations", activation_bytes(model, rollout.inputs, micro), exact=False))
+    kept = activation_bytes(
+        model, rollout.inputs, micro, cfg.actor.fsdp_config.gradient_checkpointing
+    )
+    parts.append(Part("activations", kept, exact=False))
     return parts
 
 
@@ -213,21 +217,40 @@ def _simulating(rollout: _Rollout, ranks: int, gpu: bool) -> list[Part]:
     return [*parts, Part("context", DEVICE_CONTEXT, exact=False)] if gpu else parts
 
 
-def activation_bytes(model: nn.Module, inputs: Mapping[str, Tensor], rows: int) -> int:
+def activation_bytes(
+    model: nn.Module, inputs: Mapping[str, Tensor], rows: int, checkpointing: bool = False
+) -> int:
     """Return what a forward pass keeps for its backward pass, in fp32.
 
     Args:
-        model: on the meta device, or any other.
+        model: on the meta device, or any other; with checkpointing it does so from now on.
         inputs: of some samples, `[n, ...]` each, on the same device.
         rows: samples of a micro-batch.
+        checkpointing: keep the inputs of layers alone, and the activations of one layer at a time.
     """
     part = {key: tensor.new_zeros((rows, *tensor.shape[1:])) for key, tensor in inputs.items()}
-    return saved_bytes(
-        model,
-        lambda: model(
+
+    def run() -> Any:
+        return model(
             forward_type="default", forward_inputs=part, compute_entropy=True, compute_values=True
-        ),
-    )
+        )
+
+    whole = saved_bytes(model, run)
+    if not checkpointing:
+        return whole
+    model.enable_gradient_checkpointing()
+    layers = [module for module in model.modules() if recomputes(module)]
+    entered: dict[int, int] = {}
+
+    def enter(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        tensors = (each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
+        entered.update({each.untyped_storage()._cdata: each.nbytes for each in tensors})
+
+    hooks = [layer.register_forward_pre_hook(enter, with_kwargs=True) for layer in layers]
+    outside = saved_bytes(model, run)
+    for hook in hooks:
+        hook.remove()
+    return outside + sum(entered.values()) + (whole - outside) // len(layers)
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -236,16 +259,20 @@ def activation_bytes(model: nn.Module, inputs: Mapping[str, Tensor], rows: int) 
 def _meta_model(cfg: Any, spec: EnvSpec) -> nn.Module:
     """Return the model without memory."""
     from rlinf.models import get_model
+    from rlinf.models.registry import can_defer
 
-    section = copy.deepcopy(cfg.actor.model)
-    OmegaConf.set_readonly(section, False)
-    # Sizes do not depend on the weights that are loaded.
-    section.model_path = None
-    OmegaConf.set_readonly(section, True)
+    section = cfg.actor.model
     try:
+        if section.model_path is not None and can_defer(section.model_type):
+            # A folder may be what says the sizes.
+            return get_model(section, spec, torch.float32, deferred=True).to("meta")
+        section = copy.deepcopy(section)
+        OmegaConf.set_readonly(section, False)
+        section.model_path = None
+        OmegaConf.set_readonly(section, True)
         with torch.device("meta"):
             return get_model(section, spec, torch.float32)
-    except (NotImplementedError, RuntimeError, ValueError) as error:
+    except (NotImplementedError, OSError, RuntimeError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise CannotPredict(
             f"{section.model_type} cannot be built on the meta device: {first}"

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"rlinf verify: the run ended with exit code {code}", file=sys.stderr)
         return 1
     try:
-        curve = curves.read_curve(folder)
+        curve = curves.read_curve(folder).counted_in(known.unit)
         verdict = curves.compare(curve.steps, curve.values[known.metric], known.band())
     except curves.NoCurve as error:
         print(f"rlinf verify: {error}", file=sys.stderr)

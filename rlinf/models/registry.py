@@ -109,6 +109,20 @@ def _takes_spec(build: Builder) -> bool:
     return callable(build) and "env_spec" in inspect.signature(build).parameters
 
 
+def _takes_deferral(build: Builder) -> bool:
+    return "deferral" in inspect.signature(build).parameters
+
+
+def can_defer(model_type: str) -> bool:
+    """Return whether a model can be built without its weights.
+
+    Raises:
+        ValueError: The type is unknown, or has no builder.
+    """
+    load_extension()
+    return _takes_deferral(_builder(model_type))
+
+
 def get_model(
     cfg: Mapping[str, Any],
     env_spec: EnvSpec | None = None,
@@ -144,7 +158,7 @@ def get_model(
     if dtype is None:
         dtype = getattr(torch, _PRECISIONS[cfg.precision])
     further = {"env_spec": env_spec} if _takes_spec(builder) else {}
-    if deferred and "deferral" in inspect.signature(builder).parameters:
+    if deferred and _takes_deferral(builder):
         from rlinf.models.deferred import without_weights
 
         return without_weights(lambda deferral: builder(cfg, dtype, deferral=deferral, **further))

@@ -16,6 +16,11 @@ def recompute_activations(module: nn.Module) -> None:
     module.__class__ = _recomputing(type(module))
 
 
+def recomputes(module: nn.Module) -> bool:
+    """Return whether a module was told to compute its activations again."""
+    return getattr(type(module), "_recomputes", False)
+
+
 def recompute_named(model: nn.Module, names: Collection[str]) -> None:
     """Let all modules of some classes compute their activations again; see above.
 
@@ -46,4 +51,5 @@ def _recomputing(cls: type[nn.Module]) -> type[nn.Module]:
             return cls.forward(self, *args, **kwargs)
         return checkpoint(cls.forward, self, *args, use_reentrant=False, **kwargs)
 
-    return type(cls.__name__, (cls,), {"forward": forward, "__doc__": cls.__doc__})
+    own = {"forward": forward, "_recomputes": True, "__doc__": cls.__doc__}
+    return type(cls.__name__, (cls,), own)

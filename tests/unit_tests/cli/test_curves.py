@@ -202,3 +202,22 @@ def test_recipes_that_have_a_file(tmp_path: Path) -> None:
     for name in ("mine", "left_over"):
         (tmp_path / "curves" / f"{name}.json").write_text("{}")
     assert curves.recipes_with_curves([config]) == ["mine"]
+
+
+def test_seeds_whose_episodes_end_at_different_times_share_training_steps(tmp_path: Path) -> None:
+    found = {"success_once": [0.2, 0.9], "return": [0.2, 0.9]}
+    seeds = {
+        seed: Curve([100 + seed, 180 + seed], [20, 20], found, training_steps=[5, 10])
+        for seed in (0, 1)
+    }
+    file = curves.gather("mine", [], seeds, {})
+    assert file.unit == "training steps" and file.steps == [5, 10]
+    curves.save(file, tmp_path / "mine.json")
+    read = curves.load(tmp_path / "mine.json")
+    assert read.unit == "training steps" and read.steps == [5, 10]
+    # A run counts as the file does.
+    assert seeds[0].counted_in(read.unit).steps == [5, 10]
+    assert seeds[0].counted_in("env steps").steps == [100, 180]
+    other = Curve([90, 170], [20, 20], found, training_steps=[4, 8])
+    with pytest.raises(ValueError, match=r"not evaluated after the same steps: .*\[4, 8\]"):
+        curves.gather("mine", [], {**seeds, 2: other}, {})

@@ -6,11 +6,15 @@ import pytest
 import torch
 
 from rlinf.cli import main
+from rlinf.cli.env_sizes import env_sizes
 from rlinf.cli.memory import activation_bytes, predict_memory, readable
+from rlinf.cli.memory_parts import CannotPredict
+from rlinf.config import build_config, validate_cfg
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.hybrid_engines.fsdp.memory import TrainingBytes, saved_bytes
 from rlinf.models import get_model
+from rlinf.models.embodiment.openvla.folder import save_folder
 from rlinf.utils.env_spec import EnvSpec
 from tests.unit_tests.workers.actor.learning import make_cfg, make_learner, rollout
 
@@ -125,6 +129,41 @@ def test_accelerators_have_memory_of_their_own():
     assert part(workers["rollout"], "weights") < 0.6 * part(on_cpu["rollout"], "weights")
     assert workers["actor"].total(True) > part(workers["actor"], "optimiser")
     assert workers["actor"].total(False) < on_cpu["actor"].total(False)
+
+
+VLA = [
+    "runner.ckpt_path=null",
+    "env.train.total_num_envs=16",
+    "actor.global_batch_size=16",
+]
+LLAMA = "hidden_size: 64, intermediate_size: 128, num_hidden_layers: 6, num_attention_heads: 4"
+
+
+def of_recipe(*keys):
+    return of(validate_cfg(build_config("metaworld_grpo_oft", [*VLA, *keys])))["actor"]
+
+
+def test_layers_that_compute_again_keep_their_inputs():
+    keys = (f"actor.model.hf_config={{{LLAMA}}}", "actor.micro_batch_size=16")
+    whole = part(of_recipe(*keys), "activations")
+    again = part(of_recipe(*keys, "actor.fsdp_config.gradient_checkpointing=true"), "activations")
+    # A prompt of 8 tokens, the state, and 8 x 4 numbers; six layers, 16 samples.
+    inputs = 6 * 16 * (8 + 1 + 32) * 64 * 4
+    assert inputs < again < whole / 2
+
+
+def test_a_folder_says_the_sizes(tmp_path):
+    fresh = f"actor.model.hf_config={{{LLAMA}}}"
+    cfg = validate_cfg(build_config("metaworld_grpo_oft", [*VLA, fresh]))
+    folder = tmp_path / "base"
+    save_folder(get_model(cfg.actor.model, env_sizes(cfg)[0]), folder)
+    sizes = ("~actor.model.hf_config", "~actor.model.words", f"actor.model.model_path={folder}")
+    assert of_recipe(*sizes).parts == of_recipe(fresh).parts
+    lora = of_recipe(*sizes, "actor.model.is_lora=true", "actor.model.lora_rank=2")
+    assert part(lora, "gradients") < 0.1 * part(of_recipe(fresh), "gradients")
+    (folder / "config.json").unlink()
+    with pytest.raises(CannotPredict, match=r"openvla_oft cannot be built .*config.json"):
+        of_recipe(*sizes)
 
 
 def test_the_command_prints_it(embodied, capsys):
