@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlinf.agents.calls import EngineCall
@@ -81,7 +81,7 @@ class Episode:
         self.calls: list[EngineCall] = []
         self.turns: list[Turn] = []
         self._tokenizer, self._generate = tokenizer, generate
-        self._tools = Toolbox([]) if tools is None else tools
+        self._tools = (Toolbox([]) if tools is None else tools).session()
         self._max_turns, self._max_tokens = max_turns, max_total_tokens
         self._max_new = max_new_tokens
         self._asked = 0
@@ -120,6 +120,10 @@ class Episode:
         self._tool_errors += sum(result.error for result in results)
         return results
 
+    async def close(self) -> None:
+        """Close what tools have opened for the episode."""
+        await self._tools.close()
+
     def note(self, role: str, text: str, *, agent: int = 0, error: bool = False) -> None:
         """Add something to what a reader, and the reward, see of the episode."""
         self.turns.append(Turn(role, text, agent, error))
@@ -155,6 +159,8 @@ class Episode:
             "overlong": ending in OVERLONG,
             "failed": ending == "failed",
         }
+        for name, usage in self._tools.usage.items():
+            numbers |= {f"tools/{name}/{key}": value for key, value in asdict(usage).items()}
         return Trajectory(
             calls=tuple(self.calls),
             turns=tuple(self.turns),
@@ -178,3 +184,5 @@ async def play(run: Callable[[Episode], Awaitable[Trajectory]], episode: Episode
         return episode.finish(over.ending)
     except ToolFailed as error:
         return episode.fail(str(error))
+    finally:
+        await episode.close()

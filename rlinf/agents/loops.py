@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from omegaconf import DictConfig, OmegaConf
+
 from rlinf.agents.episode import Episode
 from rlinf.agents.templates import ChatFormat
 from rlinf.agents.tools.parsers import parser_registry
-from rlinf.agents.tools.toolbox import Toolbox, ToolResult
+from rlinf.agents.tools.toolbox import RemoteTools, Toolbox, ToolResult
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.plugin_table import PluginTable
 from rlinf.config.signatures import Call, check_call, check_method
@@ -161,12 +163,15 @@ def schemas_for_template(cfg: Any) -> list[dict[str, Any]]:
     return [] if parser_registry.lookup(cfg.parser).inline else tools.schemas
 
 
-def make_loop(cfg: Any, tokenizer: Any) -> tuple[AgentLoop, Toolbox]:
+def make_loop(
+    cfg: Any, tokenizer: Any, remote: RemoteTools | None = None
+) -> tuple[AgentLoop, Toolbox]:
     """Make the loop and the tools of a config.
 
     Args:
         cfg: the `agentloop` section.
         tokenizer: of the model.
+        remote: calls tools in other processes; None calls them here.
 
     Raises:
         ValueError: a name is not known, or the loop does not fit the tokenizer.
@@ -176,5 +181,14 @@ def make_loop(cfg: Any, tokenizer: Any) -> tuple[AgentLoop, Toolbox]:
         timeout=cfg.tool_timeout,
         concurrency=cfg.tool_concurrency,
         most_characters=cfg.max_tool_characters,
+        settings=_plain(cfg.tool_settings),
+        remote=remote,
     )
     return loop_registry.lookup(cfg.type)(cfg, tokenizer, tools), tools
+
+
+def _plain(section: Any) -> Any:
+    """Return a part of a config as plain data; all of it counts as read."""
+    if isinstance(section, DictConfig):
+        return OmegaConf.to_container(section, resolve=True)
+    return section

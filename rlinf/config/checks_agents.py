@@ -29,6 +29,18 @@ def tools_are_known(context: CheckContext) -> Iterator[Problem]:
 
 
 @cross_check(AGENTS)
+def settings_are_those_of_tools(context: CheckContext) -> Iterator[Problem]:
+    """Limits and options are given to tools that the run has."""
+    section = context.cfg.agentloop
+    names = [name.lower() for name in section.tools]
+    for name in section.tool_settings:
+        if name.lower() not in names:
+            message = "is not one of agentloop.tools"
+            hint = f"add it there, or take it out; there are: {', '.join(section.tools) or 'none'}"
+            yield Problem(f"agentloop.tool_settings.{name}", name, message, hint)
+
+
+@cross_check(AGENTS)
 def episodes_have_room(context: CheckContext) -> Iterator[Problem]:
     """A conversation fits into a sequence, and its first response behind the longest prompt."""
     cfg = context.cfg

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from rlinf.config.schema.base import Float, Int, Section
+
+
+class ToolSettings(Section):
+    """What a run says of one tool; null leaves it to the tool, or to the keys of all tools."""
+
+    timeout: Float | None = Field(None, gt=0, description="Time for one attempt at a call (s).")
+    concurrency: Int | None = Field(
+        None, gt=0, description="Calls of it at a time, of each worker that calls it."
+    )
+    idempotent: bool | None = Field(
+        None, description="Whether a call that was not answered may be made again."
+    )
+    retries: Int | None = Field(
+        None, ge=0, description="Further attempts at a call that was not answered, if it may be."
+    )
+    max_characters: Int | None = Field(None, gt=0, description="Most characters of an answer.")
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Arguments of the class of a tool that has a state, such as `seconds` of "
+        "python.",
+    )
 
 
 class AgentLoopConfig(Section):
@@ -42,8 +63,11 @@ class AgentLoopConfig(Section):
         "not count.",
     )
     tool_concurrency: Int = Field(
-        64, gt=0, description="Calls of tools at a time, of each rollout worker."
+        64, gt=0, description="Calls of each tool at a time, of each worker that calls it."
     )
     max_tool_characters: Int = Field(
         4096, gt=0, description="Most characters of an answer of a tool; the rest is cut."
+    )
+    tool_settings: dict[str, ToolSettings] = Field(
+        default_factory=dict, description="By name of a tool, limits and options of its own."
     )
