@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
-
 from rlinf.agents.episode import Episode
 from rlinf.agents.templates import ChatFormat
+from rlinf.agents.tools.build import make_toolbox
 from rlinf.agents.tools.parsers import parser_registry
 from rlinf.agents.tools.toolbox import RemoteTools, Toolbox, ToolResult
 from rlinf.agents.trajectory import Trajectory
@@ -159,7 +158,7 @@ def schemas_for_template(cfg: Any) -> list[dict[str, Any]]:
     Args:
         cfg: the `agentloop` section.
     """
-    tools = Toolbox(list(cfg.tools))
+    tools = make_toolbox(cfg)
     return [] if parser_registry.lookup(cfg.parser).inline else tools.schemas
 
 
@@ -176,19 +175,5 @@ def make_loop(
     Raises:
         ValueError: a name is not known, or the loop does not fit the tokenizer.
     """
-    tools = Toolbox(
-        list(cfg.tools),
-        timeout=cfg.tool_timeout,
-        concurrency=cfg.tool_concurrency,
-        most_characters=cfg.max_tool_characters,
-        settings=_plain(cfg.tool_settings),
-        remote=remote,
-    )
+    tools = make_toolbox(cfg, remote)
     return loop_registry.lookup(cfg.type)(cfg, tokenizer, tools), tools
-
-
-def _plain(section: Any) -> Any:
-    """Return a part of a config as plain data; all of it counts as read."""
-    if isinstance(section, DictConfig):
-        return OmegaConf.to_container(section, resolve=True)
-    return section

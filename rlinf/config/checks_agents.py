@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rlinf.config.checks import CheckContext, cross_check
 from rlinf.config.errors import Problem
 from rlinf.config.plugins import UnknownPlugin, known_names
+from rlinf.config.tracked import to_plain
 
 AGENTS = ("agent",)
 BY_MESSAGES = ("llama_json", "qwen")
@@ -76,3 +77,13 @@ def messages_have_a_template(context: CheckContext) -> Iterator[Problem]:
         message = "answers of tools are messages in this format, but there is no chat template"
         hint = "set data.apply_chat_template to true, or agentloop.parser to searchr1"
         yield Problem("agentloop.parser", section.parser, message, hint)
+
+
+@cross_check(AGENTS)
+def tool_workers_have_work(context: CheckContext) -> Iterator[Problem]:
+    """Workers of tools are placed where there are tools."""
+    if "tools" in (context.world_sizes or {}) and not context.cfg.agentloop.tools:
+        message = "workers of tools would have nothing to do: agentloop.tools is empty"
+        given = to_plain(context.cfg.cluster.component_placement)
+        hint = "name some tools, or take tools out"
+        yield Problem("cluster.component_placement", given, message, hint)

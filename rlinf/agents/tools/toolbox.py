@@ -129,7 +129,7 @@ class ToolLimits:
 
 
 class RemoteTools(Protocol):
-    """Calls tools in other processes; see `rlinf.workers.rollout.remote_tools`."""
+    """Calls tools in other processes; see `rlinf.workers.tools.remote_tools`."""
 
     def session(self, timeouts: Mapping[str, float]) -> RemoteSession:
         """Return what calls them for an episode."""
@@ -202,6 +202,16 @@ class Toolbox:
     def stuck(self) -> bool:
         """Whether a tool has only places left that are held by calls that do not end."""
         return any(slots.all_stuck for slots in self._slots.values())
+
+    @property
+    def stateful(self) -> frozenset[str]:
+        """Names of the tools that keep something open for an episode."""
+        return frozenset(name for name, each in self._tools.items() if each.stateful)
+
+    @property
+    def longest(self) -> float:
+        """The longest deadline of a tool (s)."""
+        return max((each.timeout for each in self._limits.values()), default=0.0)
 
     def parameters(self, name: str) -> tuple[str, ...]:
         """Return the names of the parameters of a tool."""
@@ -276,7 +286,7 @@ class ToolSession:
         attempts = self._box._limits[tool.name].attempts
         for attempt in range(1, attempts + 1):
             try:
-                return await self._attempt(tool, call)
+                return await self.attempt(call)
             except ToolFailed:
                 if attempt == attempts:
                     raise
@@ -284,8 +294,9 @@ class ToolSession:
             await asyncio.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
         raise AssertionError("a call has at least one attempt")
 
-    async def _attempt(self, tool: Tool, call: ToolCall) -> ToolResult:
-        box = self._box
+    async def attempt(self, call: ToolCall) -> ToolResult:
+        """Make one attempt at a call of a tool that there is; see `call`."""
+        box, tool = self._box, self._box._tools[call.name]
         most = box._limits[tool.name].most_characters
         try:
             arguments = tool.read(call.arguments)

@@ -10,7 +10,9 @@ from typing import Any
 from rlinf.agents.calls import EngineCall
 from rlinf.agents.episode import Episode, Question, play
 from rlinf.agents.loops import make_loop
+from rlinf.agents.tools.build import make_toolbox
 from rlinf.agents.trajectory import Trajectory
+from rlinf.config.placed import is_placed
 from rlinf.config.plugins import load_extension
 from rlinf.data.hashing import seed_of
 from rlinf.data.reasoning import GroupRequest
@@ -19,6 +21,7 @@ from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult
 from rlinf.scheduler import Channel
 from rlinf.workers.rollout.episode_samples import group_of_episodes
 from rlinf.workers.rollout.generation_worker import GenerationWorker
+from rlinf.workers.tools.remote_tools import RemoteTools
 
 _MOST_ROUNDS = 32
 """Turns of the event loop that episodes get before the engine goes on without those that wait for
@@ -45,8 +48,17 @@ class AgentLoopWorker(GenerationWorker):
         """Build the loop and its tools, and the engine."""
         load_extension()
         self._tokenizer = tokenizer_of_run(self.cfg)
-        self._loop, self._tools = make_loop(self.cfg.agentloop, self._tokenizer)
+        remote = await self._remote_tools()
+        self._loop, self._tools = make_loop(self.cfg.agentloop, self._tokenizer, remote)
         await super().init_worker()
+
+    async def _remote_tools(self) -> RemoteTools | None:
+        """Return what calls the tools, if they have workers of their own."""
+        if not is_placed(self.cfg, "tools"):
+            return None
+        stateful = make_toolbox(self.cfg.agentloop).stateful
+        name, come_back = self.cfg.tools.group_name, self.cfg.cluster.timeouts.launch
+        return await asyncio.to_thread(RemoteTools.connect, name, stateful, come_back)
 
     async def run(self, episode: Episode) -> Trajectory:
         """Play an episode: by the loop that `agentloop.type` names."""
