@@ -18,7 +18,8 @@ _PARAMETER = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 
 
 tool_registry: PluginTable[Tool] = PluginTable(
-    "tool", {"calculator": "rlinf.agents.tools.calculator"}
+    "tool",
+    {"calculator": "rlinf.agents.tools.calculator", "python": "rlinf.agents.tools.interpreter"},
 )
 """Tools by the names that the config uses."""
 
@@ -294,12 +295,11 @@ def _documentation(function: Function, called: Function) -> tuple[str, dict[str,
 
     Args:
         function: the function or class.
-        called: the function; that of a class may have the docstring.
+        called: the function; that of a class has the docstring if the class has none.
     """
     text = inspect.getdoc(called) or ""
-    if called is not function and not (called.__doc__ or ""):
-        text = function.__doc__ or ""
-        text = inspect.cleandoc(text)
+    if called is not function and function.__doc__:
+        text = inspect.cleandoc(function.__doc__)
     summary, _, rest = text.partition("\nArgs:\n")
     about: dict[str, str] = {}
     last = ""

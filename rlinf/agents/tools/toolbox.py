@@ -213,6 +213,17 @@ class Toolbox:
         """The longest deadline of a tool (s)."""
         return max((each.timeout for each in self._limits.values()), default=0.0)
 
+    def prepare(self) -> None:
+        """Let tools that have a method `prepare` of their class check what they need.
+
+        Raises:
+            Exception: what it raised; the tool cannot work here.
+        """
+        for name, each in self._tools.items():
+            prepare = getattr(each.function, "prepare", None) if each.stateful else None
+            if prepare is not None:
+                prepare(**self._limits[name].options)
+
     def parameters(self, name: str) -> tuple[str, ...]:
         """Return the names of the parameters of a tool."""
         return self._tools[name].parameters

@@ -50,6 +50,8 @@ class AgentLoopWorker(GenerationWorker):
         self._tokenizer = tokenizer_of_run(self.cfg)
         remote = await self._remote_tools()
         self._loop, self._tools = make_loop(self.cfg.agentloop, self._tokenizer, remote)
+        if remote is None:
+            await asyncio.to_thread(self._tools.prepare)
         await super().init_worker()
 
     async def _remote_tools(self) -> RemoteTools | None:

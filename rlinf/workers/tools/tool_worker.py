@@ -36,6 +36,7 @@ class ToolWorker(Worker):
         super().__init__()
         load_extension()
         self._box = make_toolbox(cfg.agentloop)
+        self._box.prepare()
         self._patience = self._box.longest + _GRACE_SECONDS
         self._sessions: dict[str, ToolSession] = {}
         self._running = 0
