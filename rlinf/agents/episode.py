@@ -81,7 +81,7 @@ class Episode:
         self.calls: list[EngineCall] = []
         self.turns: list[Turn] = []
         self._tokenizer, self._generate = tokenizer, generate
-        self._tools = (Toolbox([]) if tools is None else tools).session()
+        self._tools = (Toolbox([]) if tools is None else tools).session(question.metadata)
         self._max_turns, self._max_tokens = max_turns, max_total_tokens
         self._max_new = max_new_tokens
         self._asked = 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from rlinf.agents.tools.tool import ToolError, ToolFailed, tool
@@ -51,6 +53,7 @@ class PythonInterpreter:
         cpu_seconds: int = 60,
         memory_mb: int = 256,
         max_characters: int = 4096,
+        brief_errors: bool = False,
         allow_weak_sandbox: bool = False,
     ) -> None:
         """Open a session.
@@ -60,13 +63,14 @@ class PythonInterpreter:
             cpu_seconds: processor time of a session.
             memory_mb: memory of a session, its files included (MiB).
             max_characters: most that is kept of what a call prints.
+            brief_errors: tell only the type of an exception.
             allow_weak_sandbox: go on where the machine cannot enforce all of the sandbox.
 
         Raises:
             SandboxUnavailable: this machine cannot confine the code.
         """
         self._limits = Limits(seconds, memory_mb, cpu_seconds=cpu_seconds)
-        self._most = max_characters
+        self._most, self._brief, self._setup = max_characters, brief_errors, ""
         self._session: Session | None = None
         require = () if allow_weak_sandbox else GUARANTEES
         try:
@@ -87,6 +91,15 @@ class PythonInterpreter:
         finally:
             session.close()
 
+    def begin(self, metadata: Mapping[str, Any]) -> None:
+        """Run what the question brings along, `metadata["python_setup"]`, before anything else.
+
+        Raises:
+            ValueError: it fails.
+        """
+        self._setup = str(metadata.get("python_setup") or "")
+        self._start()
+
     def __call__(self, code: str) -> str:
         """Run Python code; see the class."""
         if len(code) > _MOST_CODE:
@@ -100,15 +113,27 @@ class PythonInterpreter:
         """End the session and all that it has started."""
         self._sandbox.close()
 
+    def _start(self) -> Session:
+        """Start the interpreter, and bring it to where a question begins."""
+        session = self._session = self._sandbox.interpret(self._most)
+        if self._setup:
+            session.send(values.encode({"code": self._setup}))
+            reply = session.read(values.decode)
+            if not _is_reply(reply) or reply["error"]:
+                why = reply["error"] if _is_reply(reply) else session.end().status
+                raise ValueError(f"python_setup of the question failed: {why}")
+        return session
+
     def _run(self, code: str) -> str:
-        if self._session is None:
-            self._session = self._sandbox.interpret(self._most)
-        self._session.send(values.encode({"code": code}))
-        reply = self._session.read(values.decode)
+        session = self._session or self._start()
+        session.send(values.encode({"code": code}))
+        reply = session.read(values.decode)
         if not _is_reply(reply):
             raise self._ended()
         said = reply["printed"] + reply["value"]
         shown = said if len(said) <= self._most else f"{said[: self._most]}... (more was printed)"
+        if reply["error"] and self._brief:
+            raise ToolError(re.split(r"[:( ]", reply["error"])[0])
         if reply["error"]:
             raise ToolError(f"{shown}\n{reply['error']}" if shown.strip() else reply["error"])
         return shown.rstrip("\n")

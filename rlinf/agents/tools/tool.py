@@ -39,8 +39,9 @@ class ToolFailed(RuntimeError):
 class Tool:
     """A function that a model may call, or a class with a state for each episode.
 
-    An instance of a class is made at the first call of an episode, and called for each. Its
-    `close`, plain or `async`, if it has one, is called when the episode ends, however it does.
+    An instance of a class is made at the first call of an episode, and called for each. If it has a
+    method `begin(metadata)`, that is told the metadata of the question first. Its `close`, plain or
+    `async`, if it has one, is called when the episode ends, however it does.
 
     Args:
         function: typed, plain or `async`; its docstring says what it does. One that yields texts is
@@ -160,13 +161,22 @@ class Tool:
                 f"{type(first['input']).__name__}; correct the tool, or its return type"
             ) from error
 
-    def open(self, options: Mapping[str, Any] | None = None) -> Any:
-        """Return what is called for an episode: a new instance of a class, or the function.
+    def open(self, options: Mapping[str, Any], metadata: Mapping[str, Any]) -> Any:
+        """Return a new instance of a class, to be called for an episode.
 
         Args:
-            options: arguments of `__init__` of a class; see `check_options`.
+            options: arguments of `__init__`; see `check_options`.
+            metadata: of the question.
         """
-        return self.function(**(options or {})) if self.stateful else self.function
+        made = self.function(**options)
+        if hasattr(made, "begin"):
+            try:
+                made.begin(metadata)
+            except BaseException:
+                if hasattr(made, "close") and not inspect.iscoroutinefunction(made.close):
+                    made.close()
+                raise
+        return made
 
     def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options as a class takes them.

@@ -131,7 +131,7 @@ class ToolLimits:
 class RemoteTools(Protocol):
     """Calls tools in other processes; see `rlinf.workers.tools.remote_tools`."""
 
-    def session(self, timeouts: Mapping[str, float]) -> RemoteSession:
+    def session(self, timeouts: Mapping[str, float], metadata: Mapping[str, Any]) -> RemoteSession:
         """Return what calls them for an episode."""
 
 
@@ -228,9 +228,13 @@ class Toolbox:
         """Return the names of the parameters of a tool."""
         return self._tools[name].parameters
 
-    def session(self) -> ToolSession:
-        """Return what calls the tools for one episode; it has to be closed."""
-        return ToolSession(self)
+    def session(self, metadata: Mapping[str, Any] | None = None) -> ToolSession:
+        """Return what calls the tools for one episode; it has to be closed.
+
+        Args:
+            metadata: of the question; tools with a state may begin with it.
+        """
+        return ToolSession(self, metadata)
 
     async def call(self, call: ToolCall | MalformedCall) -> ToolResult:
         """Make a single call; see `ToolSession.call`."""
@@ -246,13 +250,14 @@ class ToolSession:
 
     Args:
         box: the tools.
+        metadata: of the question.
 
     Attributes:
         usage: of each tool, by name.
     """
 
-    def __init__(self, box: Toolbox) -> None:
-        self._box = box
+    def __init__(self, box: Toolbox, metadata: Mapping[str, Any] | None = None) -> None:
+        self._box, self._metadata = box, metadata or {}
         self.usage = {name: Usage() for name in box._tools}
         self._opened: dict[str, Any] = {}
         self._turns: dict[str, asyncio.Lock] = {}
@@ -328,7 +333,8 @@ class ToolSession:
     async def _elsewhere(self, remote: RemoteTools, call: ToolCall) -> ToolResult:
         if self._remote is None:
             limits = self._box._limits
-            self._remote = remote.session({name: each.timeout for name, each in limits.items()})
+            timeouts = {name: each.timeout for name, each in limits.items()}
+            self._remote = remote.session(timeouts, self._metadata)
         return await self._remote.call(call)
 
     async def _here(self, tool: Tool, arguments: dict[str, Any], most: int) -> str:
@@ -351,7 +357,8 @@ class ToolSession:
         """
         options = self._box._limits[tool.name].options
         try:
-            made = await self._run(tool, lambda: in_thread(lambda: tool.open(options)))
+            opening = lambda: tool.open(options, self._metadata)  # noqa: E731
+            made = await self._run(tool, lambda: in_thread(opening))
         except (ToolFailed, ToolError):
             raise
         except Exception as error:

@@ -54,6 +54,7 @@ MODULES = {
             "reasoning_gym",
             "arithmetic",
             "calculations",
+            "programs",
         ),
     },
 }

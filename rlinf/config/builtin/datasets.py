@@ -78,7 +78,20 @@ class CalculationsKeys(Section):
     val_size: Int = Field(200, gt=0, description="Validation prompts.")
 
 
+class ProgramsKeys(Section):
+    """Keys of questions about a list that only a program can see."""
+
+    digits: Int = Field(2, ge=1, le=6, description="Most digits of a number.")
+    longest: Int = Field(4, ge=2, le=64, description="Most numbers of a list.")
+    held_out: Float = Field(
+        0.1, gt=0, lt=1, description="Share of all questions that only validation uses."
+    )
+    size: Int = Field(10000, gt=0, description="Training prompts of an epoch.")
+    val_size: Int = Field(200, gt=0, description="Validation prompts.")
+
+
 register_schema("dataset", "reasoning_gym", ReasoningGymKeys)
+register_schema("dataset", "programs", ProgramsKeys)
 register_schema("dataset", "calculations", CalculationsKeys)
 register_schema("dataset", "arithmetic", ArithmeticKeys)
 register_schema("dataset", "files", FilesKeys)

@@ -49,14 +49,17 @@ class RemoteTools:
         """Find the group of a name, from a worker or the driver."""
         return cls(WorkerGroup.from_group_name(ToolWorker, name), stateful, come_back)
 
-    def session(self, timeouts: Mapping[str, float]) -> RemoteToolSession:
+    def session(
+        self, timeouts: Mapping[str, float], metadata: Mapping[str, Any]
+    ) -> RemoteToolSession:
         """Return what calls tools for an episode.
 
         Args:
             timeouts: deadline of each tool (s).
+            metadata: of the question.
         """
         number = next(self._numbers)
-        return RemoteToolSession(self, f"{self._name}-{number}", number, timeouts)
+        return RemoteToolSession(self, f"{self._name}-{number}", number, timeouts, metadata)
 
     def rank_for(self, number: int) -> int:
         """Return the worker of an episode, among those that are not lost for good.
@@ -153,13 +156,19 @@ class RemoteToolSession:
         name: of the episode.
         number: of the episode.
         timeouts: deadline of each tool (s).
+        metadata: of the question.
     """
 
     def __init__(
-        self, tools: RemoteTools, name: str, number: int, timeouts: Mapping[str, float]
+        self,
+        tools: RemoteTools,
+        name: str,
+        number: int,
+        timeouts: Mapping[str, float],
+        metadata: Mapping[str, Any],
     ) -> None:
         self._tools, self._name, self._number = tools, name, number
-        self._timeouts = timeouts
+        self._timeouts, self._metadata = timeouts, dict(metadata)
         self._opened_at: int | None = None
         self._opened = False
 
@@ -171,7 +180,8 @@ class RemoteToolSession:
         if stateful:
             self._opened_at = rank
         limit = self._timeouts[call.name] + _GRACE_SECONDS
-        asked = (self._name, call.name, dict(call.arguments), self._opened)
+        metadata = self._metadata if stateful else {}
+        asked = (self._name, call.name, dict(call.arguments), self._opened, metadata)
         try:
             outcome, text = await self._tools.ask(rank, limit, "call_tool", *asked)
         except ToolFailed:

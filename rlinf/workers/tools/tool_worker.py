@@ -50,7 +50,12 @@ class ToolWorker(Worker):
         return {"on_failure": most} if most else "never"
 
     async def call_tool(
-        self, session: str, name: str, arguments: Mapping[str, Any], known: bool
+        self,
+        session: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        known: bool,
+        metadata: Mapping[str, Any],
     ) -> tuple[Outcome, str]:
         """Make one attempt at a call.
 
@@ -59,6 +64,7 @@ class ToolWorker(Worker):
             name: of the tool.
             arguments: of the call.
             known: whether this worker has opened something for the episode before.
+            metadata: of the question, for tools with a state.
 
         Returns:
             What came of it, and what the model reads or why the episode fails.
@@ -71,7 +77,7 @@ class ToolWorker(Worker):
             if known and opened is None:
                 lost = f"{self.get_name()} was started anew: what '{name}' had open is lost"
                 return "failed", lost
-            opened = self._sessions.setdefault(session, opened or self._box.session())
+            opened = self._sessions.setdefault(session, opened or self._box.session(metadata))
         self._running += 1
         try:
             result = await (opened or self._box.session()).attempt(ToolCall(name, arguments))
