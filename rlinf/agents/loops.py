@@ -158,8 +158,13 @@ def schemas_for_template(cfg: Any) -> list[dict[str, Any]]:
     Args:
         cfg: the `agentloop` section.
     """
+    if parser_registry.lookup(cfg.parser).inline:
+        return []
     tools = make_toolbox(cfg)
-    return [] if parser_registry.lookup(cfg.parser).inline else tools.schemas
+    try:
+        return tools.schemas
+    finally:
+        tools.close()
 
 
 def make_loop(

@@ -54,6 +54,7 @@ _needs = [
     Need(_VIDEO, ("true",), ("imageio", "imageio_ffmpeg"), "embodied"),
     Need(_MODEL, (*_LANGUAGE_MODELS, *_VLA_POLICIES), ("transformers",), "reasoning"),
     Need("*.model.is_lora", ("true",), ("peft",), "reasoning"),
+    Need("agentloop.mcp_servers.*.start_timeout", ("*",), ("mcp",), "agents"),
     Need("data.type", ("reasoning_gym",), ("reasoning_gym",), "reasoning"),
     Need("data.*_data_paths", ("*.parquet",), ("pyarrow",), "reasoning"),
     Need("reward.reward_type", ("math",), ("math_verify",), "reasoning"),

@@ -6,6 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rlinf.agents.tools.mcp_servers import McpServer, McpServerSettings
+from rlinf.agents.tools.tool import Tool
 from rlinf.agents.tools.toolbox import RemoteTools, Toolbox
 
 
@@ -17,16 +19,28 @@ def make_toolbox(cfg: Any, remote: RemoteTools | None = None) -> Toolbox:
         remote: calls tools in other processes; None calls them here.
 
     Raises:
-        ValueError: a name is not known, or options are not those of a tool.
+        ValueError: a name is not known, options are not those of a tool, or an MCP server cannot
+            be used.
     """
-    return Toolbox(
-        list(cfg.tools),
-        timeout=cfg.tool_timeout,
-        concurrency=cfg.tool_concurrency,
-        most_characters=cfg.max_tool_characters,
-        settings=_plain(cfg.tool_settings),
-        remote=remote,
-    )
+    servers: list[McpServer] = []
+    tools: list[str | Tool] = list(cfg.tools)
+    try:
+        for name, settings in _plain(cfg.mcp_servers).items():
+            servers.append(McpServer(name, McpServerSettings(**settings)))
+            tools += servers[-1].tools()
+        return Toolbox(
+            tools,
+            timeout=cfg.tool_timeout,
+            concurrency=cfg.tool_concurrency,
+            most_characters=cfg.max_tool_characters,
+            settings=_plain(cfg.tool_settings),
+            remote=remote,
+            servers=servers,
+        )
+    except BaseException:
+        for server in servers:
+            server.close()
+        raise
 
 
 def _plain(section: Any) -> Any:

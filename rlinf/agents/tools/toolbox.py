@@ -128,6 +128,13 @@ class ToolLimits:
         )
 
 
+class Closes(Protocol):
+    """Something to be closed."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
 class RemoteTools(Protocol):
     """Calls tools in other processes; see `rlinf.workers.tools.remote_tools`."""
 
@@ -159,6 +166,7 @@ class Toolbox:
         most_characters: of an answer; the rest is cut, and the answer says so.
         settings: by name of a tool, what a config says of it; see `ToolLimits.for_tool`.
         remote: calls tools elsewhere, but for those that are `inline`; None calls all here.
+        servers: what tools are connected to; closed with the box.
 
     Raises:
         ValueError: a name is not known, or given twice, or options are not those of a tool.
@@ -172,6 +180,7 @@ class Toolbox:
         most_characters: int = 4096,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         remote: RemoteTools | None = None,
+        servers: Sequence[Closes] = (),
     ) -> None:
         made = [tool_registry.lookup(each) if isinstance(each, str) else each for each in tools]
         self._tools = {each.name: each for each in made}
@@ -186,7 +195,14 @@ class Toolbox:
         self._slots = {
             name: Slots(name, limits.concurrency) for name, limits in self._limits.items()
         }
-        self._most, self._remote = most_characters, remote
+        self._most, self._remote, self._servers = most_characters, remote, list(servers)
+        unknown = own.keys() - {each.name.lower() for each in made}
+        if unknown:
+            self.close()
+            raise ValueError(
+                f"agentloop.tool_settings has {', '.join(sorted(unknown))}, but the tools are "
+                f"{', '.join(self._tools) or 'none'}"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -212,6 +228,11 @@ class Toolbox:
     def longest(self) -> float:
         """The longest deadline of a tool (s)."""
         return max((each.timeout for each in self._limits.values()), default=0.0)
+
+    def close(self) -> None:
+        """Leave the servers that tools are connected to."""
+        for server in self._servers:
+            server.close()
 
     def prepare(self) -> None:
         """Let tools that have a method `prepare` of their class check what they need.

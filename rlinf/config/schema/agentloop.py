@@ -30,6 +30,32 @@ class ToolSettings(Section):
     )
 
 
+class McpServerConfig(Section):
+    """An MCP server: a command that is started and spoken to over its pipes, or an address."""
+
+    command: str | None = Field(None, description="Program to start; spoken to over stdio.")
+    args: list[str] = Field(default_factory=list, description="Arguments of the program.")
+    env: dict[str, str] = Field(
+        default_factory=dict,
+        description="Variables of its environment, besides a few such as PATH and HOME.",
+    )
+    cwd: str | None = Field(
+        None, description="Folder where it is started; null is that of the run."
+    )
+    url: str | None = Field(None, description="Address of a server that runs already, over HTTP.")
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="Headers of requests to it, such as Authorization."
+    )
+    tools: list[str] | None = Field(
+        None, description="Which of its tools the model may call; null is all of them."
+    )
+    prefix: str = Field("", description="What is put before the names of its tools.")
+    start_timeout: Float = Field(30.0, gt=0, description="Time for it to answer at first (s).")
+    max_restarts: Int = Field(
+        100, ge=0, description="How often it is connected to, or started, again."
+    )
+
+
 class AgentLoopConfig(Section):
     """Turns, tools and limits; the schema registered for `type` adds its own keys."""
 
@@ -38,6 +64,9 @@ class AgentLoopConfig(Section):
     type: str = Field("tools", description="Registered loop: tools, single_turn, ...")
     tools: list[str] = Field(
         default_factory=list, description="Registered tools that the model may call."
+    )
+    mcp_servers: dict[str, McpServerConfig] = Field(
+        default_factory=dict, description="By a name, MCP servers whose tools the model may call."
     )
     parser: str = Field(
         "qwen",

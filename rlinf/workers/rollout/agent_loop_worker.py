@@ -49,7 +49,9 @@ class AgentLoopWorker(GenerationWorker):
         load_extension()
         self._tokenizer = tokenizer_of_run(self.cfg)
         remote = await self._remote_tools()
-        self._loop, self._tools = make_loop(self.cfg.agentloop, self._tokenizer, remote)
+        self._loop, self._tools = await asyncio.to_thread(
+            make_loop, self.cfg.agentloop, self._tokenizer, remote
+        )
         if remote is None:
             await asyncio.to_thread(self._tools.prepare)
         await super().init_worker()
@@ -58,7 +60,9 @@ class AgentLoopWorker(GenerationWorker):
         """Return what calls the tools, if they have workers of their own."""
         if not is_placed(self.cfg, "tools"):
             return None
-        stateful = make_toolbox(self.cfg.agentloop).stateful
+        box = await asyncio.to_thread(make_toolbox, self.cfg.agentloop)
+        stateful = box.stateful
+        box.close()
         name, come_back = self.cfg.tools.group_name, self.cfg.cluster.timeouts.launch
         return await asyncio.to_thread(RemoteTools.connect, name, stateful, come_back)
 
@@ -171,3 +175,9 @@ class AgentLoopWorker(GenerationWorker):
             self._groups.discard(task)
             task.result()
         await super()._hand_out(channel)
+
+    def on_shutdown(self) -> None:
+        """Leave servers of tools, and end what the engine started."""
+        if hasattr(self, "_tools"):
+            self._tools.close()
+        super().on_shutdown()

@@ -98,8 +98,9 @@ class ToolWorker(Worker):
         return self._running
 
     def on_shutdown(self) -> None:
-        """End the watch."""
+        """End the watch, and leave servers."""
         self._ended.set()
+        self._box.close()
 
     def _watch(self) -> None:
         """End the process when nothing works in it any more; it is started anew."""

@@ -30,6 +30,7 @@ def settings(**changes):
         "tool_concurrency": 4,
         "max_tool_characters": 100,
         "tool_settings": {},
+        "mcp_servers": {},
     }
     return SimpleNamespace(**values | changes)
 
