@@ -18,6 +18,9 @@ from rlinf.agents.trajectory import OVERLONG, Ending, Trajectory, Turn
 Generate = Callable[[Sequence[int], int, int, int], Awaitable[EngineCall]]
 """Asks an engine: the prompt, most tokens of the response, and the numbers of turn and agent."""
 
+Judge = Callable[[str], Awaitable[float]]
+"""Says what a text is worth as an answer."""
+
 
 class EpisodeOver(Exception):
     """A limit was reached: the episode ends with what there is.
@@ -59,11 +62,13 @@ class Episode:
         max_turns: most responses of the model.
         max_total_tokens: most tokens of a conversation: prompt, responses and answers of tools.
         max_new_tokens: most tokens of a response; None is what there is room for.
+        judge: asks the reward of the run what a text is worth; None if it cannot be asked.
 
     Attributes:
         question: what it begins with.
         calls: of the engine until now.
         turns: what was written until now.
+        score: what an environment gives for the episode until now; None leaves it to the reward.
     """
 
     def __init__(
@@ -76,8 +81,11 @@ class Episode:
         max_turns: int = 1,
         max_total_tokens: int,
         max_new_tokens: int | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self.question = question
+        self.score: float | None = None
+        self._judge = judge
         self.calls: list[EngineCall] = []
         self.turns: list[Turn] = []
         self._tokenizer, self._generate = tokenizer, generate
@@ -119,6 +127,18 @@ class Episode:
         self._tool_calls += len(results)
         self._tool_errors += sum(result.error for result in results)
         return results
+
+    async def judge(self, text: str) -> float:
+        """Ask the reward of the run what a text is worth as an answer to the question.
+
+        Raises:
+            ToolFailed: it does not say.
+        """
+        if self._judge is None:
+            raise ToolFailed(
+                "the reward of the run cannot be asked: the loop needs `judges = True`"
+            )
+        return await self._judge(text)
 
     async def close(self) -> None:
         """Close what tools have opened for the episode."""
@@ -168,6 +188,7 @@ class Episode:
             answer=answer,
             numbers={name: float(value) for name, value in numbers.items()},
             failure=failure,
+            score=self.score,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlinf.agents.episode import Episode
 from rlinf.agents.templates import ChatFormat
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 Loop = TypeVar("Loop", bound="type[AgentLoop]")
 
 loop_registry: PluginTable[type[AgentLoop]] = PluginTable(
-    "agent_loop", {"single_turn": "rlinf.agents.loops", "tools": "rlinf.agents.loops"}
+    "agent_loop",
+    {
+        "single_turn": "rlinf.agents.loops",
+        "tools": "rlinf.agents.loops",
+        "env": "rlinf.agents.env_loops",
+        "attempts": "rlinf.agents.env_loops",
+        "verifiers": "rlinf.agents.verifiers_loop",
+    },
 )
 
 
@@ -33,7 +40,12 @@ class AgentLoop:
         cfg: the `agentloop` section.
         tokenizer: of the model.
         tools: that `agentloop.tools` names.
+
+    Attributes:
+        judges: whether it asks the reward of the run, by `Episode.judge`.
     """
+
+    judges: ClassVar[bool] = False
 
     def __init__(self, cfg: Any, tokenizer: Any, tools: Toolbox) -> None:
         self.cfg, self.tokenizer, self.tools = cfg, tokenizer, tools

@@ -56,6 +56,8 @@ _needs = [
     Need("*.model.is_lora", ("true",), ("peft",), "reasoning"),
     Need("agentloop.mcp_servers.*.start_timeout", ("*",), ("mcp",), "agents"),
     Need("data.type", ("reasoning_gym",), ("reasoning_gym",), "reasoning"),
+    Need("data.type", ("verifiers",), ("verifiers",), packages=("verifiers>=0.1.14,<0.2",)),
+    Need("agentloop.type", ("verifiers",), ("verifiers",), packages=("verifiers>=0.1.14,<0.2",)),
     Need("data.*_data_paths", ("*.parquet",), ("pyarrow",), "reasoning"),
     Need("reward.reward_type", ("math",), ("math_verify",), "reasoning"),
     Need("reward.reward_type", ("reasoning_gym",), ("reasoning_gym",), "reasoning"),

@@ -55,7 +55,12 @@ MODULES = {
             "arithmetic",
             "calculations",
             "programs",
+            "verifiers",
         ),
+    },
+    "agent_loop": {
+        "rlinf.agents.env_loops": ("env", "attempts"),
+        "rlinf.agents.verifiers_loop": ("verifiers",),
     },
 }
 
@@ -64,6 +69,7 @@ WITHOUT_KEYS = {
     "loss": ("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"),
     "start_sampler": ("uniform",),
     "agent_loop": ("single_turn", "tools"),
+    "text_env": ("guess_number", "rooms"),
     "tool": ("calculator", "python"),
     "tool_parser": ("llama_json", "qwen", "searchr1"),
 }

@@ -23,6 +23,7 @@ dataset_registry: PluginTable[type] = PluginTable(
         "arithmetic": "rlinf.data.datasets.arithmetic",
         "calculations": "rlinf.data.datasets.calculations",
         "programs": "rlinf.data.datasets.programs",
+        "verifiers": "rlinf.data.datasets.verifiers",
     },
 )
 

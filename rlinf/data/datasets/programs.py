@@ -27,7 +27,8 @@ class ProgramDataset(PromptDataset):
 
     The list is in the session of the tool `python` and not in the question. It is named `a` or `b`;
     it holds numbers, or texts of digits, which do not add up. What is so shows when a program is
-    run: a worked solution tries the simplest one, and repairs it by what the error says. A hash of
+    run. Of the worked solutions, a share of `data.repairs` tries the simplest program, and repairs
+    it by what the error says; the others know what is in the session, as no model can. A hash of
     question and list says whether they are held out for validation.
     """
 
@@ -47,7 +48,7 @@ class ProgramDataset(PromptDataset):
         while True:
             task = self._task(draw)
             if task.is_held_out(self.cfg.held_out) == (self.split == "val"):
-                return task.record()
+                return task.record(repairs=draw.random() < self.cfg.repairs)
 
     def _task(self, draw: random.Random) -> _Task:
         words = [draw.choice(list(FUNCTIONS))]
@@ -65,7 +66,8 @@ class ProgramDataset(PromptDataset):
     def fingerprint(self) -> str:
         """Return what the questions follow from."""
         cfg = self.cfg
-        return f"programs {cfg.digits} {cfg.longest} {cfg.held_out} {len(self)} {self.seed}"
+        shape = f"{cfg.digits} {cfg.longest} {cfg.held_out} {cfg.repairs}"
+        return f"programs {shape} {len(self)} {self.seed}"
 
 
 class _Task:
@@ -85,13 +87,16 @@ class _Task:
         """Return whether it is one of those that only validation uses."""
         return seed_of("held out", [*self.words, *map(str, self.numbers)]) < share * 2**32
 
-    def record(self) -> Record:
-        """Return the question with its answer and a worked solution."""
+    def record(self, repairs: bool) -> Record:
+        """Return the question with its answer and a worked solution.
+
+        Args:
+            repairs: whether the solution begins with the simplest program.
+        """
         held = [str(n) for n in self.numbers] if self.texts else self.numbers
         metadata = {"python_setup": f"{self.name} = {held!r}"}
-        return Record(
-            f"{' '.join(self.words)} =", str(self._value()), "programs", metadata, self._solution()
-        )
+        question, answer = f"{' '.join(self.words)} =", str(self._value())
+        return Record(question, answer, "programs", metadata, self._solution(repairs))
 
     def _value(self) -> int:
         values = [FUNCTIONS[word][1](self.numbers) for word in self.words[::2]]
@@ -113,8 +118,8 @@ class _Task:
             parts.append(f"{function}({f'map(int,{name})' if as_number else name})")
         return "".join(parts)
 
-    def _solution(self) -> list[Message]:
-        """Return what a careful programmer writes and reads."""
+    def _solution(self, repairs: bool) -> list[Message]:
+        """Return what a programmer writes and reads."""
         said: list[Message] = []
 
         def run(name: str, converted: bool, answer: str) -> None:
@@ -122,10 +127,10 @@ class _Task:
             said.append({"role": "assistant", "content": f"<python>{program}</python>"})
             said.append({"role": "tool", "content": f"<information>{answer}</information>"})
 
-        if self.name == "b":
+        if repairs and self.name == "b":
             run("a", False, "error: NameError")
         converts = self.texts and any(word in ("sum", "largest", "smallest") for word in self.words)
-        if converts:
+        if repairs and converts:
             run(self.name, False, self._unconverted())
         run(self.name, converts, str(self._value()))
         said.append({"role": "assistant", "content": f"<answer>{self._value()}</answer>"})

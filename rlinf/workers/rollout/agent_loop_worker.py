@@ -11,6 +11,7 @@ from rlinf.agents.calls import EngineCall
 from rlinf.agents.episode import Episode, Question, play
 from rlinf.agents.loops import make_loop
 from rlinf.agents.tools.build import make_toolbox
+from rlinf.agents.tools.toolbox import ToolFailed
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.placed import is_placed
 from rlinf.config.plugins import load_extension
@@ -19,6 +20,7 @@ from rlinf.data.reasoning import GroupRequest
 from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult
 from rlinf.scheduler import Channel
+from rlinf.workers.reward.scorer import Scorer
 from rlinf.workers.rollout.episode_samples import group_of_episodes
 from rlinf.workers.rollout.generation_worker import GenerationWorker
 from rlinf.workers.tools.remote_tools import RemoteTools
@@ -44,6 +46,8 @@ class AgentLoopWorker(GenerationWorker):
         self._groups: set[asyncio.Task[None]] = set()
         self._episodes: dict[Episode, int] = {}
 
+    _scorer: Scorer | None = None
+
     async def init_worker(self) -> None:
         """Build the loop and its tools, and the engine."""
         load_extension()
@@ -54,6 +58,9 @@ class AgentLoopWorker(GenerationWorker):
         )
         if remote is None:
             await asyncio.to_thread(self._tools.prepare)
+        if self._loop.judges:
+            self._scorer = Scorer(self.cfg.reward)
+            await asyncio.to_thread(self._scorer.wait_ready)
         await super().init_worker()
 
     async def _remote_tools(self) -> RemoteTools | None:
@@ -114,6 +121,14 @@ class AgentLoopWorker(GenerationWorker):
         async def ask(prompt_ids: Sequence[int], limit: int, turn: int, agent: int) -> EngineCall:
             return await self._ask(request, number, episode, prompt_ids, limit, turn, agent)
 
+        async def judge(text: str) -> float:
+            outcome = await self._scorer.score(text, prompt)
+            if outcome.status != "ok":
+                raise ToolFailed(
+                    f"the reward did not say what an answer is worth: {outcome.message}"
+                )
+            return outcome.value["score"]
+
         episode = Episode(
             Question(tuple(prompt.token_ids), prompt.text, prompt.messages, prompt.metadata),
             self._tokenizer,
@@ -122,6 +137,7 @@ class AgentLoopWorker(GenerationWorker):
             max_turns=section.max_turns,
             max_total_tokens=section.max_total_tokens or self.cfg.runner.seq_length,
             max_new_tokens=self._params(request).max_new_tokens,
+            judge=None if self._scorer is None else judge,
         )
         self._episodes[episode] = 0
         return episode
@@ -180,4 +196,6 @@ class AgentLoopWorker(GenerationWorker):
         """Leave servers of tools, and end what the engine started."""
         if hasattr(self, "_tools"):
             self._tools.close()
+        if self._scorer is not None:
+            self._scorer.close()
         super().on_shutdown()
