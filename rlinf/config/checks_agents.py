@@ -45,6 +45,20 @@ def settings_are_those_of_tools(context: CheckContext) -> Iterator[Problem]:
 
 
 @cross_check(AGENTS)
+def environments_are_known(context: CheckContext) -> Iterator[Problem]:
+    """The environment of a loop of type env is registered; one of verifiers speaks by messages."""
+    cfg = context.cfg
+    section = cfg.agentloop
+    if section.type.lower() == "env" and section.env.lower() not in known_names("text_env"):
+        unknown = UnknownPlugin("text_env", section.env)
+        yield Problem("agentloop.env", section.env, str(unknown), unknown.hint)
+    if section.type.lower() == "verifiers" and not cfg.data.apply_chat_template:
+        message = "environments of verifiers speak by messages, but there is no chat template"
+        hint = "set data.apply_chat_template to true"
+        yield Problem("agentloop.type", section.type, message, hint)
+
+
+@cross_check(AGENTS)
 def mcp_servers_can_be_reached(context: CheckContext) -> Iterator[Problem]:
     """A server is started, or is at an address."""
     for name, server in context.cfg.agentloop.mcp_servers.items():
