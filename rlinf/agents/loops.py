@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlinf.agents.episode import Episode
 from rlinf.agents.templates import ChatFormat
-from rlinf.agents.tools.build import make_toolbox
+from rlinf.agents.tools.build import make_toolbox, tool_schemas
 from rlinf.agents.tools.parsers import parser_registry
 from rlinf.agents.tools.toolbox import RemoteTools, Toolbox, ToolResult
 from rlinf.agents.trajectory import Trajectory
@@ -170,13 +170,7 @@ def schemas_for_template(cfg: Any) -> list[dict[str, Any]]:
     Args:
         cfg: the `agentloop` section.
     """
-    if parser_registry.lookup(cfg.parser).inline:
-        return []
-    tools = make_toolbox(cfg)
-    try:
-        return tools.schemas
-    finally:
-        tools.close()
+    return [] if parser_registry.lookup(cfg.parser).inline else tool_schemas(cfg)
 
 
 def make_loop(

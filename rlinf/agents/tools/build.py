@@ -22,12 +22,8 @@ def make_toolbox(cfg: Any, remote: RemoteTools | None = None) -> Toolbox:
         ValueError: a name is not known, options are not those of a tool, or an MCP server cannot
             be used.
     """
-    servers: list[McpServer] = []
-    tools: list[str | Tool] = list(cfg.tools)
+    tools, servers = _tools_of(cfg)
     try:
-        for name, settings in _plain(cfg.mcp_servers).items():
-            servers.append(McpServer(name, McpServerSettings(**settings)))
-            tools += servers[-1].tools()
         return Toolbox(
             tools,
             timeout=cfg.tool_timeout,
@@ -38,9 +34,43 @@ def make_toolbox(cfg: Any, remote: RemoteTools | None = None) -> Toolbox:
             servers=servers,
         )
     except BaseException:
-        for server in servers:
-            server.close()
+        _close(servers)
         raise
+
+
+def tool_schemas(cfg: Any) -> list[dict[str, Any]]:
+    """Return the schemas of the tools of a run, as chat templates take them.
+
+    Args:
+        cfg: the `agentloop` section.
+
+    Raises:
+        ValueError: see `make_toolbox`.
+    """
+    tools, servers = _tools_of(cfg)
+    try:
+        return Toolbox(tools).schemas
+    finally:
+        _close(servers)
+
+
+def _tools_of(cfg: Any) -> tuple[list[str | Tool], list[McpServer]]:
+    """Return the tools that a config names, and the servers that some of them are on."""
+    servers: list[McpServer] = []
+    tools: list[str | Tool] = list(cfg.tools)
+    try:
+        for name, settings in _plain(cfg.mcp_servers).items():
+            servers.append(McpServer(name, McpServerSettings(**settings)))
+            tools += servers[-1].tools()
+    except BaseException:
+        _close(servers)
+        raise
+    return tools, servers
+
+
+def _close(servers: list[McpServer]) -> None:
+    for server in servers:
+        server.close()
 
 
 def _plain(section: Any) -> Any:
