@@ -23,6 +23,9 @@ def make_toolbox(cfg: Any, remote: RemoteTools | None = None) -> Toolbox:
             be used.
     """
     tools, servers = _tools_of(cfg)
+    if remote is not None:
+        # Here only their schemas are needed.
+        _close(servers)
     try:
         return Toolbox(
             tools,
@@ -36,6 +39,16 @@ def make_toolbox(cfg: Any, remote: RemoteTools | None = None) -> Toolbox:
     except BaseException:
         _close(servers)
         raise
+
+
+def stateful_tools(cfg: Any) -> frozenset[str]:
+    """Return the names of the tools of a run that keep something open for an episode.
+
+    Args:
+        cfg: the `agentloop` section.
+    """
+    # Those of MCP servers do not.
+    return Toolbox(list(cfg.tools)).stateful
 
 
 def tool_schemas(cfg: Any) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 from rlinf.agents.calls import EngineCall
 from rlinf.agents.episode import Episode, Question, play
 from rlinf.agents.loops import make_loop
-from rlinf.agents.tools.build import make_toolbox
+from rlinf.agents.tools.build import stateful_tools
 from rlinf.agents.tools.toolbox import ToolFailed
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.placed import is_placed
@@ -67,9 +67,7 @@ class AgentLoopWorker(GenerationWorker):
         """Return what calls the tools, if they have workers of their own."""
         if not is_placed(self.cfg, "tools"):
             return None
-        box = await asyncio.to_thread(make_toolbox, self.cfg.agentloop)
-        stateful = box.stateful
-        box.close()
+        stateful = stateful_tools(self.cfg.agentloop)
         name, come_back = self.cfg.tools.group_name, self.cfg.cluster.timeouts.launch
         return await asyncio.to_thread(RemoteTools.connect, name, stateful, come_back)
 
