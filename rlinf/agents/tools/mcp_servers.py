@@ -93,6 +93,8 @@ class McpServer:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Call a tool, from any event loop; see `McpTool`."""
+        if not self._thread.is_alive():
+            raise ToolFailed(f"the MCP server '{self.name}' was left")
         work = asyncio.run_coroutine_threadsafe(self._call(name, arguments), self._loop)
         return await asyncio.wrap_future(work)
 
@@ -109,6 +111,10 @@ class McpServer:
             self._loop.run_until_complete(self._serve())
         finally:
             self._answered.set()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
     async def _serve(self) -> None:
         """Be connected, again after a failure, until the end."""
@@ -129,7 +135,8 @@ class McpServer:
                 return
             self._restarts += 1
             await asyncio.sleep(min(_PAUSE_SECONDS * self._restarts, 5.0))
-        self._problem = self._problem or "it was closed"
+        # Whoever still calls is told why that is of no use.
+        await self._stop.wait()
 
     @contextlib.asynccontextmanager
     async def _connect(self) -> Any:
@@ -273,10 +280,11 @@ def require_mcp() -> None:
 
 async def _first_of(*waits: Any) -> None:
     tasks = [asyncio.ensure_future(each) for each in waits]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _text_of(block: Any) -> str:
