@@ -114,7 +114,8 @@ class McpServer:
             left = asyncio.all_tasks(self._loop)
             for task in left:
                 task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            if left:
+                self._loop.run_until_complete(asyncio.wait(left))
 
     async def _serve(self) -> None:
         """Be connected, again after a failure, until the end."""
