@@ -2,7 +2,7 @@
 
 JOB    ?= metaworld_ppo_mlp
 ARGS   ?=
-EXTRAS ?= embodied,reasoning,datasets,dev,docs
+EXTRAS ?= embodied,reasoning,agents,datasets,dev,docs
 VENV   := .venv
 PYTHONS ?= python3 python3.11 python3.12 python3.10
 

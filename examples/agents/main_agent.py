@@ -6,7 +6,7 @@ import hydra
 from omegaconf import DictConfig
 
 from rlinf.config import validate_cfg
-from rlinf.runners.agent_runner import AgentRunner
+from rlinf.runners.agent_runner import AgentRunner, launch_tools
 from rlinf.runners.reasoning_helpers import launch_helpers
 from rlinf.runners.restarts import WORKERS, run_with_restarts
 from rlinf.runners.run_folder import run_folder
@@ -42,6 +42,7 @@ def run(cfg: DictConfig) -> None:
                 )
             }
             groups |= launch_helpers(cfg, cluster, placement)
+            groups |= launch_tools(cfg, cluster, placement)
         runner = AgentRunner(cfg=cfg, **groups)
         runner.init_workers()
         runner.run()

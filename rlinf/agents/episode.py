@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlinf.agents.calls import EngineCall
@@ -17,6 +17,9 @@ from rlinf.agents.trajectory import OVERLONG, Ending, Trajectory, Turn
 
 Generate = Callable[[Sequence[int], int, int, int], Awaitable[EngineCall]]
 """Asks an engine: the prompt, most tokens of the response, and the numbers of turn and agent."""
+
+Judge = Callable[[str], Awaitable[float]]
+"""Says what a text is worth as an answer."""
 
 
 class EpisodeOver(Exception):
@@ -59,11 +62,13 @@ class Episode:
         max_turns: most responses of the model.
         max_total_tokens: most tokens of a conversation: prompt, responses and answers of tools.
         max_new_tokens: most tokens of a response; None is what there is room for.
+        judge: asks the reward of the run what a text is worth; None if it cannot be asked.
 
     Attributes:
         question: what it begins with.
         calls: of the engine until now.
         turns: what was written until now.
+        score: what an environment gives for the episode until now; None leaves it to the reward.
     """
 
     def __init__(
@@ -76,12 +81,15 @@ class Episode:
         max_turns: int = 1,
         max_total_tokens: int,
         max_new_tokens: int | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self.question = question
+        self.score: float | None = None
+        self._judge = judge
         self.calls: list[EngineCall] = []
         self.turns: list[Turn] = []
         self._tokenizer, self._generate = tokenizer, generate
-        self._tools = Toolbox([]) if tools is None else tools
+        self._tools = (Toolbox([]) if tools is None else tools).session(question.metadata)
         self._max_turns, self._max_tokens = max_turns, max_total_tokens
         self._max_new = max_new_tokens
         self._asked = 0
@@ -120,6 +128,22 @@ class Episode:
         self._tool_errors += sum(result.error for result in results)
         return results
 
+    async def judge(self, text: str) -> float:
+        """Ask the reward of the run what a text is worth as an answer to the question.
+
+        Raises:
+            ToolFailed: it does not say.
+        """
+        if self._judge is None:
+            raise ToolFailed(
+                "the reward of the run cannot be asked: the loop needs `judges = True`"
+            )
+        return await self._judge(text)
+
+    async def close(self) -> None:
+        """Close what tools have opened for the episode."""
+        await self._tools.close()
+
     def note(self, role: str, text: str, *, agent: int = 0, error: bool = False) -> None:
         """Add something to what a reader, and the reward, see of the episode."""
         self.turns.append(Turn(role, text, agent, error))
@@ -155,6 +179,8 @@ class Episode:
             "overlong": ending in OVERLONG,
             "failed": ending == "failed",
         }
+        for name, usage in self._tools.usage.items():
+            numbers |= {f"tools/{name}/{key}": value for key, value in asdict(usage).items()}
         return Trajectory(
             calls=tuple(self.calls),
             turns=tuple(self.turns),
@@ -162,6 +188,7 @@ class Episode:
             answer=answer,
             numbers={name: float(value) for name, value in numbers.items()},
             failure=failure,
+            score=self.score,
         )
 
 
@@ -178,3 +205,5 @@ async def play(run: Callable[[Episode], Awaitable[Trajectory]], episode: Episode
         return episode.finish(over.ending)
     except ToolFailed as error:
         return episode.fail(str(error))
+    finally:
+        await episode.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlinf.agents.episode import Episode
 from rlinf.agents.templates import ChatFormat
+from rlinf.agents.tools.build import make_toolbox, tool_schemas
 from rlinf.agents.tools.parsers import parser_registry
-from rlinf.agents.tools.toolbox import Toolbox, ToolResult
+from rlinf.agents.tools.toolbox import RemoteTools, Toolbox, ToolResult
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.plugin_table import PluginTable
 from rlinf.config.signatures import Call, check_call, check_method
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 Loop = TypeVar("Loop", bound="type[AgentLoop]")
 
 loop_registry: PluginTable[type[AgentLoop]] = PluginTable(
-    "agent_loop", {"single_turn": "rlinf.agents.loops", "tools": "rlinf.agents.loops"}
+    "agent_loop",
+    {
+        "single_turn": "rlinf.agents.loops",
+        "tools": "rlinf.agents.loops",
+        "env": "rlinf.agents.env_loops",
+        "attempts": "rlinf.agents.env_loops",
+        "verifiers": "rlinf.agents.verifiers_loop",
+    },
 )
 
 
@@ -32,7 +40,12 @@ class AgentLoop:
         cfg: the `agentloop` section.
         tokenizer: of the model.
         tools: that `agentloop.tools` names.
+
+    Attributes:
+        judges: whether it asks the reward of the run, by `Episode.judge`.
     """
+
+    judges: ClassVar[bool] = False
 
     def __init__(self, cfg: Any, tokenizer: Any, tools: Toolbox) -> None:
         self.cfg, self.tokenizer, self.tools = cfg, tokenizer, tools
@@ -157,24 +170,21 @@ def schemas_for_template(cfg: Any) -> list[dict[str, Any]]:
     Args:
         cfg: the `agentloop` section.
     """
-    tools = Toolbox(list(cfg.tools))
-    return [] if parser_registry.lookup(cfg.parser).inline else tools.schemas
+    return [] if parser_registry.lookup(cfg.parser).inline else tool_schemas(cfg)
 
 
-def make_loop(cfg: Any, tokenizer: Any) -> tuple[AgentLoop, Toolbox]:
+def make_loop(
+    cfg: Any, tokenizer: Any, remote: RemoteTools | None = None
+) -> tuple[AgentLoop, Toolbox]:
     """Make the loop and the tools of a config.
 
     Args:
         cfg: the `agentloop` section.
         tokenizer: of the model.
+        remote: calls tools in other processes; None calls them here.
 
     Raises:
         ValueError: a name is not known, or the loop does not fit the tokenizer.
     """
-    tools = Toolbox(
-        list(cfg.tools),
-        timeout=cfg.tool_timeout,
-        concurrency=cfg.tool_concurrency,
-        most_characters=cfg.max_tool_characters,
-    )
+    tools = make_toolbox(cfg, remote)
     return loop_registry.lookup(cfg.type)(cfg, tokenizer, tools), tools

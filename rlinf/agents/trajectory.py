@@ -43,6 +43,7 @@ class Trajectory:
         answer: text that the reward judges.
         numbers: of the episode, such as the tool calls; their means become metrics.
         failure: what failed, with the ending "failed".
+        score: what an environment gives for the episode; None leaves it to the reward.
     """
 
     calls: Sequence[EngineCall]
@@ -51,6 +52,7 @@ class Trajectory:
     answer: str = ""
     numbers: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+    score: float | None = None
 
     @property
     def overlong(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rlinf.config.checks import CheckContext, cross_check
 from rlinf.config.errors import Problem
 from rlinf.config.plugins import UnknownPlugin, known_names
+from rlinf.config.tracked import to_plain
 
 AGENTS = ("agent",)
 BY_MESSAGES = ("llama_json", "qwen")
@@ -22,10 +23,54 @@ def tools_are_known(context: CheckContext) -> Iterator[Problem]:
         if name.lower() not in known_names(kind):
             unknown = UnknownPlugin(kind, name)
             yield Problem(path, name, str(unknown), unknown.hint)
-    if section.type.lower() == "tools" and not section.tools:
+    if section.type.lower() == "tools" and not section.tools and not section.mcp_servers:
         message = "is empty: the loop of type tools needs one"
         hint = "name one, such as calculator; or set agentloop.type to single_turn"
         yield Problem("agentloop.tools", [], message, hint)
+
+
+@cross_check(AGENTS)
+def settings_are_those_of_tools(context: CheckContext) -> Iterator[Problem]:
+    """Limits and options are given to tools that the run has."""
+    section = context.cfg.agentloop
+    if section.mcp_servers:
+        # What tools they have is known when they have been asked.
+        return
+    names = [name.lower() for name in section.tools]
+    for name in section.tool_settings:
+        if name.lower() not in names:
+            message = "is not one of agentloop.tools"
+            hint = f"add it there, or take it out; there are: {', '.join(section.tools) or 'none'}"
+            yield Problem(f"agentloop.tool_settings.{name}", name, message, hint)
+
+
+@cross_check(AGENTS)
+def environments_are_known(context: CheckContext) -> Iterator[Problem]:
+    """The environment of a loop of type env is registered; one of verifiers speaks by messages."""
+    cfg = context.cfg
+    section = cfg.agentloop
+    if section.type.lower() == "env" and section.env.lower() not in known_names("text_env"):
+        unknown = UnknownPlugin("text_env", section.env)
+        yield Problem("agentloop.env", section.env, str(unknown), unknown.hint)
+    if section.type.lower() == "verifiers" and not cfg.data.apply_chat_template:
+        message = "environments of verifiers speak by messages, but there is no chat template"
+        hint = "set data.apply_chat_template to true"
+        yield Problem("agentloop.type", section.type, message, hint)
+
+
+@cross_check(AGENTS)
+def mcp_servers_can_be_reached(context: CheckContext) -> Iterator[Problem]:
+    """A server is started, or is at an address."""
+    for name, server in context.cfg.agentloop.mcp_servers.items():
+        path = f"agentloop.mcp_servers.{name}"
+        if (server.command is None) == (server.url is None):
+            both = "has a command and a url" if server.command else "has no command and no url"
+            hint = "give a command to start, or the url of one that runs"
+            yield Problem(path, to_plain(server), both, hint)
+        elif server.command is not None and server.headers:
+            yield Problem(f"{path}.headers", list(server.headers), "are for servers with a url")
+        elif server.url is not None and (server.args or server.env or server.cwd):
+            yield Problem(path, server.url, "args, env and cwd are for servers with a command")
 
 
 @cross_check(AGENTS)
@@ -64,3 +109,14 @@ def messages_have_a_template(context: CheckContext) -> Iterator[Problem]:
         message = "answers of tools are messages in this format, but there is no chat template"
         hint = "set data.apply_chat_template to true, or agentloop.parser to searchr1"
         yield Problem("agentloop.parser", section.parser, message, hint)
+
+
+@cross_check(AGENTS)
+def tool_workers_have_work(context: CheckContext) -> Iterator[Problem]:
+    """Workers of tools are placed where there are tools."""
+    section = context.cfg.agentloop
+    if "tools" in (context.world_sizes or {}) and not (section.tools or section.mcp_servers):
+        message = "workers of tools would have nothing to do: agentloop.tools is empty"
+        given = to_plain(context.cfg.cluster.component_placement)
+        hint = "name some tools, or take tools out"
+        yield Problem("cluster.component_placement", given, message, hint)

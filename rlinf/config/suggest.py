@@ -15,6 +15,7 @@ _DECORATORS = {
     "loss": "register_policy_loss or register_learner",
     "start_sampler": "register_start_sampler",
     "agent_loop": "register_agent_loop",
+    "text_env": "register_text_env",
     "tool": "the decorator `tool`",
     "tool_parser": "register_parser",
     "expert": "register_expert",

@@ -32,6 +32,14 @@ def item_section_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def map_section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section class of the values of a dict annotation; None if there is none."""
+    for option in options(annotation):
+        if get_origin(option) is dict:
+            return section_of(get_args(option)[1])
+    return None
+
+
 def options(annotation: Any) -> tuple[Any, ...]:
     """Return the members of a union annotation, without their `Annotated` wrapping."""
     if get_origin(annotation) in (Union, types.UnionType):
@@ -70,7 +78,7 @@ def fields_below(
 
     Yields:
         Dotted path, field, and the section class that the field belongs to. Items of a list of
-        sections have `[]` in their path.
+        sections have `[]` in their path, and values of a map of sections `.NAME`.
     """
     for name, field in model.model_fields.items():
         path = f"{prefix}.{name}" if prefix else name
@@ -80,6 +88,8 @@ def fields_below(
             yield from fields_below(inner, path)
         elif item is not None:
             yield from fields_below(item, f"{path}[]")
+        elif (value := map_section_of(field.annotation)) is not None:
+            yield from fields_below(value, f"{path}.NAME")
 
 
 def find(
@@ -100,6 +110,9 @@ def find(
     for key in keys:
         if isinstance(key, int):
             inner = item_section_of(field.annotation) if field is not None else None
+        elif inner is None and field is not None and map_section_of(field.annotation) is not None:
+            # The name of a value; a further key is looked for in its section.
+            inner, field = map_section_of(field.annotation), None
         else:
             owner = inner
             field = owner.model_fields.get(key) if owner is not None else None

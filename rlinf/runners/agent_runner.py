@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from rlinf.config.placed import is_placed
 from rlinf.runners.reasoning_runner import ReasoningRunner
+from rlinf.scheduler import WorkerGroup
+from rlinf.workers.tools.tool_worker import ToolWorker
+
+
+def launch_tools(cfg: Any, cluster: Any, placement: Any) -> dict[str, WorkerGroup]:
+    """Launch the workers of tools if the placement names them; return the group by its role.
+
+    Args:
+        cfg: checked configuration.
+        cluster: where to.
+        placement: has `get_strategy(component)`.
+    """
+    if not is_placed(cfg, "tools"):
+        return {}
+    group = ToolWorker.create_group(cfg).launch(
+        cluster, name=cfg.tools.group_name, placement_strategy=placement.get_strategy("tools")
+    )
+    return {"tools": group}
 
 
 class AgentRunner(ReasoningRunner):
@@ -10,7 +31,23 @@ class AgentRunner(ReasoningRunner):
 
     A response of one turn is the smallest episode, so the steps are those of `ReasoningRunner`. The
     rollout is a group of `AgentLoopWorker`, and `samples.jsonl` has the turns of episodes.
+
+    Args:
+        cfg: checked configuration.
+        tools: group of `ToolWorker`, if the placement names it. The rollout workers find it by its
+            name, and it is never waited for here: a worker of it that dies is started anew.
+        **groups: see `ReasoningRunner`.
     """
+
+    def __init__(self, cfg: Any, tools: WorkerGroup | None = None, **groups: WorkerGroup) -> None:
+        if (tools is not None) != is_placed(cfg, "tools"):
+            here = "was given" if tools is not None else "was not given"
+            raise ValueError(
+                f"a group of tools {here}, but cluster.component_placement "
+                f"{'does not name' if tools is not None else 'names'} tools; use launch_tools of "
+                "rlinf.runners.agent_runner"
+            )
+        super().__init__(cfg, **groups)
 
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
         """Score, speed, turns and tool calls."""

@@ -54,7 +54,13 @@ MODULES = {
             "reasoning_gym",
             "arithmetic",
             "calculations",
+            "programs",
+            "verifiers",
         ),
+    },
+    "agent_loop": {
+        "rlinf.agents.env_loops": ("env", "attempts"),
+        "rlinf.agents.verifiers_loop": ("verifiers",),
     },
 }
 
@@ -63,7 +69,8 @@ WITHOUT_KEYS = {
     "loss": ("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"),
     "start_sampler": ("uniform",),
     "agent_loop": ("single_turn", "tools"),
-    "tool": ("calculator",),
+    "text_env": ("guess_number", "rooms"),
+    "tool": ("calculator", "python"),
     "tool_parser": ("llama_json", "qwen", "searchr1"),
 }
 """Names that add no keys to their section."""

@@ -78,7 +78,36 @@ class CalculationsKeys(Section):
     val_size: Int = Field(200, gt=0, description="Validation prompts.")
 
 
+class ProgramsKeys(Section):
+    """Keys of questions about a list that only a program can see."""
+
+    digits: Int = Field(2, ge=1, le=6, description="Most digits of a number.")
+    longest: Int = Field(4, ge=2, le=64, description="Most numbers of a list.")
+    repairs: Float = Field(
+        1.0, ge=0, le=1, description="Share of the worked solutions that show repairs."
+    )
+    held_out: Float = Field(
+        0.1, gt=0, lt=1, description="Share of all questions that only validation uses."
+    )
+    size: Int = Field(10000, gt=0, description="Training prompts of an epoch.")
+    val_size: Int = Field(200, gt=0, description="Validation prompts.")
+
+
+class VerifiersKeys(Section):
+    """Keys of questions of the package verifiers."""
+
+    environment: str = Field(
+        ..., description="Environment of the package, the same as `agentloop.environment`."
+    )
+    environment_args: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of its `load_environment`."
+    )
+    val_size: Int = Field(200, gt=0, description="Most validation prompts.")
+
+
 register_schema("dataset", "reasoning_gym", ReasoningGymKeys)
+register_schema("dataset", "verifiers", VerifiersKeys)
+register_schema("dataset", "programs", ProgramsKeys)
 register_schema("dataset", "calculations", CalculationsKeys)
 register_schema("dataset", "arithmetic", ArithmeticKeys)
 register_schema("dataset", "files", FilesKeys)

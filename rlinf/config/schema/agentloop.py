@@ -2,11 +2,58 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from rlinf.config.schema.base import Float, Int, Section
+
+
+class ToolSettings(Section):
+    """What a run says of one tool; null leaves it to the tool, or to the keys of all tools."""
+
+    timeout: Float | None = Field(None, gt=0, description="Time for one attempt at a call (s).")
+    concurrency: Int | None = Field(
+        None, gt=0, description="Calls of it at a time, of each worker that calls it."
+    )
+    idempotent: bool | None = Field(
+        None, description="Whether a call that was not answered may be made again."
+    )
+    retries: Int | None = Field(
+        None, ge=0, description="Further attempts at a call that was not answered, if it may be."
+    )
+    max_characters: Int | None = Field(None, gt=0, description="Most characters of an answer.")
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Arguments of the class of a tool that has a state, such as `seconds` of "
+        "python.",
+    )
+
+
+class McpServerConfig(Section):
+    """An MCP server: a command that is started and spoken to over its pipes, or an address."""
+
+    command: str | None = Field(None, description="Program to start; spoken to over stdio.")
+    args: list[str] = Field(default_factory=list, description="Arguments of the program.")
+    env: dict[str, str] = Field(
+        default_factory=dict,
+        description="Variables of its environment, besides a few such as PATH and HOME.",
+    )
+    cwd: str | None = Field(
+        None, description="Folder where it is started; null is that of the run."
+    )
+    url: str | None = Field(None, description="Address of a server that runs already, over HTTP.")
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="Headers of requests to it, such as Authorization."
+    )
+    tools: list[str] | None = Field(
+        None, description="Which of its tools the model may call; null is all of them."
+    )
+    prefix: str = Field("", description="What is put before the names of its tools.")
+    start_timeout: Float = Field(30.0, gt=0, description="Time for it to answer at first (s).")
+    max_restarts: Int = Field(
+        100, ge=0, description="How often it is connected to, or started, again."
+    )
 
 
 class AgentLoopConfig(Section):
@@ -17,6 +64,9 @@ class AgentLoopConfig(Section):
     type: str = Field("tools", description="Registered loop: tools, single_turn, ...")
     tools: list[str] = Field(
         default_factory=list, description="Registered tools that the model may call."
+    )
+    mcp_servers: dict[str, McpServerConfig] = Field(
+        default_factory=dict, description="By a name, MCP servers whose tools the model may call."
     )
     parser: str = Field(
         "qwen",
@@ -42,8 +92,11 @@ class AgentLoopConfig(Section):
         "not count.",
     )
     tool_concurrency: Int = Field(
-        64, gt=0, description="Calls of tools at a time, of each rollout worker."
+        64, gt=0, description="Calls of each tool at a time, of each worker that calls it."
     )
     max_tool_characters: Int = Field(
         4096, gt=0, description="Most characters of an answer of a tool; the rest is cut."
+    )
+    tool_settings: dict[str, ToolSettings] = Field(
+        default_factory=dict, description="By name of a tool, limits and options of its own."
     )

@@ -16,7 +16,8 @@ class DataConfig(Section):
 
     type: str = Field(
         "files",
-        description="Registered dataset: files, reasoning_gym, arithmetic, calculations, ...",
+        description="Registered dataset: files, reasoning_gym, arithmetic, calculations, programs, "
+        "...",
     )
     apply_chat_template: bool = Field(False, description="Wrap prompts in the chat template.")
     system_prompt: str | None = Field(

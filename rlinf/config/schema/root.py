@@ -42,6 +42,7 @@ from rlinf.config.schema.runner import (
     RewardModelRunnerConfig,
     RunnerConfig,
 )
+from rlinf.config.schema.tools import ToolsConfig
 from rlinf.config.schema.weight_syncer import ReasoningWeightSyncerConfig, WeightSyncerConfig
 from rlinf.config.walk import find
 
@@ -52,6 +53,7 @@ SECTIONS: dict[str, str] = {
     "env": "Environments for training and for evaluation.",
     "data": "Prompts for training and validation, or episodes to learn from.",
     "agentloop": "How an agent plays an episode: turns, tools, limits.",
+    "tools": "Workers that run the tools of agents.",
     "rollout": "How the policy produces samples.",
     "actor": "The policy that is trained.",
     "critic": "A value function with a network of its own.",
@@ -196,7 +198,11 @@ TASKS: dict[str, Task] = {
             "data": {"rollout_batch_size": 1},
         },
     ),
-    "agent": replace(_REASONING, required={**_REASONING.required, "agentloop": AgentLoopConfig}),
+    "agent": replace(
+        _REASONING,
+        required={**_REASONING.required, "agentloop": AgentLoopConfig},
+        used={**_REASONING.used, "tools": ToolsConfig},
+    ),
 }
 """What each task type has."""
 

@@ -22,6 +22,8 @@ dataset_registry: PluginTable[type] = PluginTable(
         "reasoning_gym": "rlinf.data.datasets.reasoning_gym",
         "arithmetic": "rlinf.data.datasets.arithmetic",
         "calculations": "rlinf.data.datasets.calculations",
+        "programs": "rlinf.data.datasets.programs",
+        "verifiers": "rlinf.data.datasets.verifiers",
     },
 )
 

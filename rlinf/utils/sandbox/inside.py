@@ -84,7 +84,7 @@ def _confine(settings: Mapping[str, Any]) -> Enforced:
     megabyte = 1 << 20
     limits = {
         "AS": settings["memory_mb"] * megabyte,
-        "CPU": int(settings["seconds"]) + 2,
+        "CPU": int(settings["cpu_seconds"] or settings["seconds"]) + 2,
         "FSIZE": 0,
         "CORE": 0,
         "NOFILE": 64,

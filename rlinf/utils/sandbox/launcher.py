@@ -50,6 +50,10 @@ class Launcher:
             from rlinf.utils.sandbox import check_process
 
             self._check_process = check_process
+        if settings["interprets"]:
+            from rlinf.utils.sandbox import interpreter
+
+            self._interpreter = interpreter
         self._own = namespaces.Entered("not asked for")
         if "namespaces" in settings["layers"]:
             self._own = namespaces.enter()
@@ -105,7 +109,8 @@ class Launcher:
         """Start the program once.
 
         Args:
-            question: `stdin`, `seconds`, `serve`, `objects` and `check`, as `Sandbox` sends them.
+            question: `stdin`, `seconds`, `serve`, `objects`, `check` and `interpret`, as `Sandbox`
+                sends them.
         """
         stdin = os.memfd_create("stdin")
         with open(stdin, "wb", closefd=False) as file:
@@ -122,7 +127,12 @@ class Launcher:
             os.close(fd)
         seconds = question["seconds"]
         return Watch(
-            child, [read for read, _ in pipes], to_child, seconds, self._settings["output_bytes"]
+            child,
+            [read for read, _ in pipes],
+            to_child,
+            seconds,
+            self._settings["output_bytes"],
+            each_message="interpret" in question,
         )
 
     def _become(self, descriptors: list[int], question: dict[str, Any]) -> None:
@@ -146,6 +156,8 @@ class Launcher:
             return None
         if question.get("check") is not None:
             return lambda: self._check_process.work(question["check"])
+        if question.get("interpret") is not None:
+            return lambda: self._interpreter.work(question["interpret"])
         return lambda: program.work(self._code, question)
 
     def _prepare_user(self) -> str:

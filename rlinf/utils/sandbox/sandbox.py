@@ -14,6 +14,7 @@ from rlinf.utils.processes.child import ChildFailed, ChildProcess
 from rlinf.utils.sandbox import values
 from rlinf.utils.sandbox.confine import GUARANTEES, LAYERS, Enforced
 from rlinf.utils.sandbox.protocol import END, MESSAGE, START
+from rlinf.utils.sandbox.warm_parent import WarmParent
 
 START_SECONDS = 30.0
 GRACE_SECONDS = 5.0
@@ -30,14 +31,16 @@ class Limits:
     """What a program may use.
 
     Attributes:
-        seconds: wall time of one run.
+        seconds: wall time of one run; of an interpreter, of each piece of code.
         memory_mb: address space (MiB).
         output_bytes: bytes that one run may print, on each of its streams.
+        cpu_seconds: processor time of one run, in whole seconds; None is its wall time.
     """
 
     seconds: float = 5.0
     memory_mb: int = 512
     output_bytes: int = 1 << 20
+    cpu_seconds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,13 @@ class Sandbox:
     other files, or act as root. Each run is a fresh process, and all it has left behind is killed.
 
     Args:
-        code: the program; None for a sandbox that runs checks of other programs.
+        code: the program; None for a sandbox that runs checks of other programs, or interprets.
         limits: what each run may use.
         layers: what confines it; for tests.
         require: guarantees that must hold, see `rlinf.utils.sandbox.confine.GUARANTEES`.
         folder: a folder that the program may read, where it starts; none by default.
+        parent: forks what keeps the sandbox, which is quicker than to start it; None starts it, and
+            it ends with the thread that made it.
 
     Attributes:
         enforced: what holds, and by which layers.
@@ -89,20 +94,18 @@ class Sandbox:
         layers: Collection[str] = LAYERS,
         require: Collection[str] = GUARANTEES,
         folder: str | None = None,
+        parent: WarmParent | None = None,
     ):
         self._limits = limits or Limits()
         self._keeper: ChildProcess | None = None
         if sys.platform != "linux":
             raise SandboxUnavailable(f"programs are run on Linux only, and this is {sys.platform}")
-        self._keeper = ChildProcess(
-            "rlinf.utils.sandbox.launcher",
-            flags=("-I", "-S"),
-            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "LANG": "C.UTF-8"},
-        )
+        self._keeper = _start_keeper() if parent is None else parent.fork()
         try:
             hello = {
                 "code": code or "",
-                "checks": code is None,
+                "checks": code is None and parent is None,
+                "interprets": parent is not None,
                 "layers": list(layers),
                 "folder": folder,
                 "start_seconds": START_SECONDS,
@@ -166,6 +169,17 @@ class Sandbox:
         """Run a check, which asks for objects of a program; of a sandbox without a program."""
         return self._session({"check": check}, seconds)
 
+    def interpret(self, characters: int) -> Session:
+        """Start an interpreter; each message is a piece of code, and has its own time.
+
+        Args:
+            characters: most that is kept of what a piece of code prints.
+        """
+        question = {"interpret": {"characters": characters}, "seconds": self._limits.seconds}
+        session = Session(self._ask, question, self._limits.seconds, each_message=True)
+        session.read(values.decode)
+        return session
+
     def close(self) -> None:
         """End the sandbox and whatever is left in it."""
         if self._keeper is not None:
@@ -196,6 +210,14 @@ class Sandbox:
         self.close()
 
 
+def _start_keeper() -> ChildProcess:
+    return ChildProcess(
+        "rlinf.utils.sandbox.launcher",
+        flags=("-I", "-S"),
+        env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "LANG": "C.UTF-8"},
+    )
+
+
 class Session:
     """One run of a program that sends messages; a sandbox has one at a time.
 
@@ -203,12 +225,18 @@ class Session:
         ask: sends a question to the launcher, with a deadline, and returns the answer.
         question: what to start.
         seconds: how long the run has.
+        each_message: whether it has that long for each message, and not for all of them.
     """
 
     def __init__(
-        self, ask: Callable[[bytes, float], bytes], question: dict[str, Any], seconds: float
+        self,
+        ask: Callable[[bytes, float], bytes],
+        question: dict[str, Any],
+        seconds: float,
+        each_message: bool = False,
     ):
         self._ask = ask
+        self._seconds = seconds if each_message else None
         self._deadline = time.monotonic() + seconds
         self._result: RunResult | None = None
         self._message = b""
@@ -255,6 +283,8 @@ class Session:
         return self._result
 
     def _exchange(self, question: bytes) -> None:
+        if self._seconds is not None:
+            self._deadline = time.monotonic() + self._seconds
         left = max(0.0, self._deadline - time.monotonic())
         answer = self._ask(question, left + GRACE_SECONDS)
         if answer[:1] == MESSAGE:

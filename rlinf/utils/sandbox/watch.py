@@ -25,10 +25,20 @@ class Watch:
         requests: where requests go to.
         seconds: how long it has.
         limit: most bytes on each of them.
+        each_message: whether it has that long for each message, and not for all of them.
     """
 
-    def __init__(self, child: int, fds: list[int], requests: int, seconds: float, limit: int):
+    def __init__(
+        self,
+        child: int,
+        fds: list[int],
+        requests: int,
+        seconds: float,
+        limit: int,
+        each_message: bool = False,
+    ):
         self._child = child
+        self._seconds = seconds if each_message else None
         self._begin = time.monotonic()
         self._deadline = self._begin + seconds
         self._pidfd = os.pidfd_open(child)
@@ -50,6 +60,8 @@ class Watch:
         Returns:
             The message; None when the program has ended, or must be.
         """
+        if self._seconds is not None:
+            self._deadline = time.monotonic() + self._seconds
         if request is not None:
             self._outgoing = HEADER.pack(len(request)) + request
             self._write()
@@ -64,6 +76,8 @@ class Watch:
     def until_end(self) -> None:
         """Tell the program that there are no more requests, and wait for its end."""
         self._close_requests()
+        if self._seconds is not None:
+            self._deadline = time.monotonic() + self._seconds
         while not self._over():
             self._wait()
 

@@ -10,15 +10,20 @@ from typing import Any
 from rlinf.agents.calls import EngineCall
 from rlinf.agents.episode import Episode, Question, play
 from rlinf.agents.loops import make_loop
+from rlinf.agents.tools.build import stateful_tools
+from rlinf.agents.tools.toolbox import ToolFailed
 from rlinf.agents.trajectory import Trajectory
+from rlinf.config.placed import is_placed
 from rlinf.config.plugins import load_extension
 from rlinf.data.hashing import seed_of
 from rlinf.data.reasoning import GroupRequest
 from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult
 from rlinf.scheduler import Channel
+from rlinf.workers.reward.scorer import Scorer
 from rlinf.workers.rollout.episode_samples import group_of_episodes
 from rlinf.workers.rollout.generation_worker import GenerationWorker
+from rlinf.workers.tools.remote_tools import RemoteTools
 
 _MOST_ROUNDS = 32
 """Turns of the event loop that episodes get before the engine goes on without those that wait for
@@ -41,12 +46,30 @@ class AgentLoopWorker(GenerationWorker):
         self._groups: set[asyncio.Task[None]] = set()
         self._episodes: dict[Episode, int] = {}
 
+    _scorer: Scorer | None = None
+
     async def init_worker(self) -> None:
         """Build the loop and its tools, and the engine."""
         load_extension()
         self._tokenizer = tokenizer_of_run(self.cfg)
-        self._loop, self._tools = make_loop(self.cfg.agentloop, self._tokenizer)
+        remote = await self._remote_tools()
+        self._loop, self._tools = await asyncio.to_thread(
+            make_loop, self.cfg.agentloop, self._tokenizer, remote
+        )
+        if remote is None:
+            await asyncio.to_thread(self._tools.prepare)
+        if self._loop.judges:
+            self._scorer = Scorer(self.cfg.reward)
+            await asyncio.to_thread(self._scorer.wait_ready)
         await super().init_worker()
+
+    async def _remote_tools(self) -> RemoteTools | None:
+        """Return what calls the tools, if they have workers of their own."""
+        if not is_placed(self.cfg, "tools"):
+            return None
+        stateful = stateful_tools(self.cfg.agentloop)
+        name, come_back = self.cfg.tools.group_name, self.cfg.cluster.timeouts.launch
+        return await asyncio.to_thread(RemoteTools.connect, name, stateful, come_back)
 
     async def run(self, episode: Episode) -> Trajectory:
         """Play an episode: by the loop that `agentloop.type` names."""
@@ -96,6 +119,14 @@ class AgentLoopWorker(GenerationWorker):
         async def ask(prompt_ids: Sequence[int], limit: int, turn: int, agent: int) -> EngineCall:
             return await self._ask(request, number, episode, prompt_ids, limit, turn, agent)
 
+        async def judge(text: str) -> float:
+            outcome = await self._scorer.score(text, prompt)
+            if outcome.status != "ok":
+                raise ToolFailed(
+                    f"the reward did not say what an answer is worth: {outcome.message}"
+                )
+            return outcome.value["score"]
+
         episode = Episode(
             Question(tuple(prompt.token_ids), prompt.text, prompt.messages, prompt.metadata),
             self._tokenizer,
@@ -104,6 +135,7 @@ class AgentLoopWorker(GenerationWorker):
             max_turns=section.max_turns,
             max_total_tokens=section.max_total_tokens or self.cfg.runner.seq_length,
             max_new_tokens=self._params(request).max_new_tokens,
+            judge=None if self._scorer is None else judge,
         )
         self._episodes[episode] = 0
         return episode
@@ -157,3 +189,11 @@ class AgentLoopWorker(GenerationWorker):
             self._groups.discard(task)
             task.result()
         await super()._hand_out(channel)
+
+    def on_shutdown(self) -> None:
+        """Leave servers of tools, and end what the engine started."""
+        if hasattr(self, "_tools"):
+            self._tools.close()
+        if self._scorer is not None:
+            self._scorer.close()
+        super().on_shutdown()

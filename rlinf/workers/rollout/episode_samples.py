@@ -24,7 +24,7 @@ def group_of_episodes(
     samples: list[Sample] = []
     episodes: list[EpisodeRecord] = []
     for number, trajectory in enumerate(trajectories):
-        failed, score = trajectory.ending == "failed", None
+        failed, score = trajectory.ending == "failed", trajectory.score
         limited = trajectory.overlong and not request.validation
         left_out = (failed and not request.validation) or (limited and overlong == "drop")
         if failed or (limited and overlong != "score"):

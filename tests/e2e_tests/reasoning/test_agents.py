@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ import torch
 from rlinf.runners.agent_runner import AgentRunner
 from rlinf.scheduler import Cluster
 from rlinf.workers.rollout.agent_loop_worker import AgentLoopWorker
+from rlinf.workers.tools.tool_worker import ToolWorker
 from tests.e2e_tests.reasoning.jobs import Actor, Reward, metrics_of
 from tests.e2e_tests.runners import BeginsAgain, RunnerFactory
 
@@ -29,6 +33,21 @@ SHORT = [
 ]
 
 
+class Tools(BeginsAgain, ToolWorker):
+    """Is killed in one of its calls, once in a run."""
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._calls, self._mark = 0, Path(cfg.runner.logger.log_path, "killed")
+
+    async def call_tool(self, *arguments: Any) -> Any:
+        self._calls += 1
+        if self._calls == 10 and not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().call_tool(*arguments)
+
+
 class Agents(BeginsAgain, AgentLoopWorker):
     """Leaves the other cores to the other tests."""
 
@@ -42,7 +61,8 @@ def agents(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RunnerF
     """Makes runners of agents."""
     cast = {"rollout": Agents, "reward": Reward, "actor": Actor}
     kept = {(role, "0") for role in cast}
-    factory = RunnerFactory(cluster, CONFIGS, cast, AgentRunner, kept)
+    optional = {"tools": (Tools, ())}
+    factory = RunnerFactory(cluster, CONFIGS, cast, AgentRunner, kept, optional)
     yield factory
     factory.end_of_test(sound=False)
 
@@ -70,3 +90,25 @@ def test_a_resumed_run_of_an_agent_is_as_if_nothing_had_happened(agents, tmp_pat
     episodes = [json.loads(line) for line in (whole.folder / "samples.jsonl").open()]
     roles = {turn["role"] for episode in episodes for turn in episode["turns"]}
     assert roles == {"assistant", "tool"}
+
+
+@pytest.mark.timeout(240)
+def test_a_run_goes_on_when_a_worker_of_its_tools_is_killed(agents, tmp_path):
+    overrides = [
+        "runner.max_steps=3",
+        "runner.val_check_interval=-1",
+        "actor.supervised.steps=30",
+        "actor.supervised.batch_size=32",
+        "data.rollout_batch_size=8",
+        "algorithm.group_size=4",
+        "+cluster.component_placement.tools=1-2",
+    ]
+    runner = agents.runner(tmp_path, "code_agent", overrides)
+    runner.run()
+    assert (tmp_path / "killed").exists()
+    lines = [line for line in metrics_of(runner) if "rollout/score" in line]
+    assert len(lines) == 3
+    # What was under way in that worker is lost, and nothing else.
+    failed = [line["rollout/failed"] for line in lines]
+    assert 0 < sum(failed) and failed[-1] == 0.0 and max(failed) < 1.0
+    assert all(line["rollout/tools/python/calls"] > 0 for line in lines)

@@ -29,6 +29,8 @@ def settings(**changes):
         "tool_timeout": 5.0,
         "tool_concurrency": 4,
         "max_tool_characters": 100,
+        "tool_settings": {},
+        "mcp_servers": {},
     }
     return SimpleNamespace(**values | changes)
 
@@ -81,9 +83,12 @@ def test_a_tool_answers_in_the_text_and_is_not_learnt():
     assert read == "<information>3995</information>"
     assert engine.prompts[1] == sequence.token_ids[: len(engine.prompts[1])]
     assert made.answer == "<answer>3995</answer>" and made.ending == "done"
+    assert made.numbers.pop("tools/calculator/seconds") > 0.0
     assert made.numbers == {
         **{"turns": 2.0, "tool_calls": 1.0, "tool_errors": 0.0},
         **{"overlong": 0.0, "failed": 0.0},
+        **{"tools/calculator/calls": 1.0, "tools/calculator/errors": 0.0},
+        **{"tools/calculator/failures": 0.0, "tools/calculator/retries": 0.0},
     }
     assert [turn.role for turn in made.turns] == ["assistant", "tool", "assistant"]
 
@@ -173,3 +178,32 @@ def test_a_loop_without_run_is_refused():
 
     with pytest.raises(ValueError, match="must have a method run"):
         register_agent_loop("nothing")(Nothing)
+
+
+def test_what_tools_have_opened_is_closed_when_the_episode_ends_or_fails():
+    closed = []
+
+    class Tape:
+        """Write down."""
+
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def __call__(self, x: str) -> str:
+            self.said.append(x)
+            if x == "tear":
+                raise ToolFailed("the tape is torn")
+            return "".join(self.said)
+
+        async def close(self) -> None:
+            closed.append(self.said)
+
+    for texts in (["<tape>a</tape>", "<tape>b</tape>", "done"], ["<tape>tear</tape>"]):
+        box = Toolbox([Tool(Tape)])
+        question = Question((5,))
+        episode = Episode(
+            question, TOKENIZER, Engine(*texts), box, max_turns=4, max_total_tokens=999
+        )
+        made = asyncio.run(play(ToolLoop(settings(), TOKENIZER, box).run, episode))
+    assert closed == [["a", "b"], ["tear"]]
+    assert made.ending == "failed" and made.numbers["tools/tape/failures"] == 1.0

@@ -35,12 +35,48 @@ def test_the_recipe_is_valid():
         (["+agentloop.max_turn=4"], "did you mean 'max_turns'"),
         (["+agentloop.overlong=keep"], "score, zero, drop"),
         (["runner.task_type=reasoning"], "a run of task_type reasoning has no 'agentloop'"),
+        (["+agentloop.tool_settings={python: {timeout: 1}}"], "is not one of agentloop.tools"),
+        (["+agentloop.tool_settings={calculator: {timout: 1}}"], "did you mean 'timeout'"),
+        (["+agentloop.tool_settings={calculator: {retries: -1}}"], "retries"),
+        (["+agentloop.mcp_servers={a: {}}"], "has no command and no url"),
+        (["+agentloop.mcp_servers={a: {command: b, url: c}}"], "has a command and a url"),
+        (["+agentloop.mcp_servers={a: {command: b, headers: {c: d}}}"], "for servers with a url"),
+        (["+agentloop.mcp_servers={a: {url: b, args: [c]}}"], "for servers with a command"),
+        (["+agentloop.type=env"], "agentloop.env"),
+        (["+agentloop.type=env", "+agentloop.env=room"], "did you mean 'rooms'"),
+        (["+agentloop.type=verifiers", "+agentloop.environment=a"], "there is no chat template"),
+        (
+            [
+                "+agentloop.type=single_turn",
+                "agentloop.tools=[]",
+                "+cluster.component_placement.tools=1",
+            ],
+            "workers of tools would have nothing to do",
+        ),
     ],
 )
 def test_mistakes_are_named(overrides, said):
     with pytest.raises(ConfigError) as caught:
         check(*overrides)
     assert said in str(caught.value)
+
+
+def test_tools_may_have_settings_servers_and_workers():
+    cfg = check(
+        "agentloop.tools=[]",
+        "+agentloop.mcp_servers={shop: {command: python, args: [-m, shop]}}",
+        "+agentloop.tool_settings={price: {timeout: 1, idempotent: true}}",
+        "+cluster.component_placement.tools=1-2",
+        "+tools.max_restarts=3",
+    )
+    assert cfg.agentloop.mcp_servers.shop.start_timeout == 30.0
+    assert cfg.agentloop.tool_settings.price.retries is None and cfg.tools.max_restarts == 3
+
+
+def test_loops_over_environments_have_keys_of_their_own():
+    cfg = check("+agentloop.type=env", "+agentloop.env=rooms", "agentloop.tools=[]")
+    assert cfg.agentloop.env_options == {}
+    assert check("+agentloop.type=attempts", "agentloop.tools=[]").agentloop.discount == 1.0
 
 
 def test_a_loop_without_tools_needs_none():

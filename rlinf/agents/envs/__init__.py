@@ -1,0 +1,1 @@
+"""Worlds of text that an agent plays in, turn by turn."""

@@ -1,0 +1,1 @@
+"""Workers that run the tools of agents."""
