@@ -108,8 +108,8 @@ class Toolbox:
             return ToolResult("", self._cut(call.problem), error=True)
         found = self._tools.get(call.name)
         if found is None:
-            known = ", ".join(self._tools)
-            return ToolResult("", f"there is no tool {call.name!r}, only {known}", error=True)
+            known = f", only {', '.join(self._tools)}" if self._tools else ""
+            return ToolResult("", f"there is no tool {call.name!r}{known}", error=True)
         try:
             arguments = found.read(call.arguments)
             return ToolResult(found.name, self._cut(_text(await self._run(found, arguments))))

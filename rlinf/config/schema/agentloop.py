@@ -23,6 +23,11 @@ class AgentLoopConfig(Section):
         description="Format of tool calls: qwen (`<tool_call>`), llama_json, searchr1 (a tag per "
         "tool, answered in the text), ...",
     )
+    eval_without_tools: bool = Field(
+        False,
+        description="Evaluate a second time with tools switched off: each call is answered as "
+        "that of an unknown tool. The result is eval/pass@1_no_tools.",
+    )
     max_turns: Int = Field(8, gt=0, description="Most responses of an episode.")
     max_total_tokens: Int | None = Field(
         None,

@@ -10,6 +10,7 @@ from typing import Any
 from rlinf.agents.calls import EngineCall
 from rlinf.agents.episode import Episode, Question, play
 from rlinf.agents.loops import make_loop
+from rlinf.agents.tools.toolbox import Toolbox
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.plugins import load_extension
 from rlinf.data.hashing import seed_of
@@ -23,6 +24,8 @@ from rlinf.workers.rollout.generation_worker import GenerationWorker
 _MOST_ROUNDS = 32
 """Turns of the event loop that episodes get before the engine goes on without those that wait for
 something it does not know of."""
+_NO_TOOLS = Toolbox([])
+"""Answers each call as that of an unknown tool."""
 
 
 class AgentLoopWorker(GenerationWorker):
@@ -100,7 +103,7 @@ class AgentLoopWorker(GenerationWorker):
             Question(tuple(prompt.token_ids), prompt.text, prompt.messages, prompt.metadata),
             self._tokenizer,
             ask,
-            self._tools,
+            self._tools if request.tools else _NO_TOOLS,
             max_turns=section.max_turns,
             max_total_tokens=section.max_total_tokens or self.cfg.runner.seq_length,
             max_new_tokens=self._params(request).max_new_tokens,

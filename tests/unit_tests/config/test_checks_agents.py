@@ -45,3 +45,18 @@ def test_mistakes_are_named(overrides, said):
 
 def test_a_loop_without_tools_needs_none():
     assert check("+agentloop.type=single_turn", "agentloop.tools=[]").agentloop.tools == []
+
+
+EVALUATION = [
+    "runner.task_type=reasoning_eval",
+    "+runner.ckpt_path=logs/calculator_agent",
+]
+
+
+def test_agents_are_evaluated_without_an_actor():
+    cfg = check(*EVALUATION, "agentloop.eval_without_tools=false")
+    assert cfg.runner.only_eval and cfg.agentloop.tools == ["calculator"]
+    with pytest.raises(ConfigError, match="did you mean 'calculator'"):
+        check(*EVALUATION, "agentloop.tools=[calculater]")
+    # Language models of one turn have no such section.
+    assert check(*EVALUATION, "~agentloop").agentloop is None
