@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rlinf.agents.episode import Episode
 from rlinf.agents.templates import ChatFormat
 from rlinf.agents.tools.parsers import parser_registry
+from rlinf.agents.tools.tool import tool_registry
 from rlinf.agents.tools.toolbox import Toolbox, ToolResult
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.plugin_table import PluginTable
@@ -161,18 +162,26 @@ def schemas_for_template(cfg: Any) -> list[dict[str, Any]]:
     return [] if parser_registry.lookup(cfg.parser).inline else tools.schemas
 
 
-def make_loop(cfg: Any, tokenizer: Any) -> tuple[AgentLoop, Toolbox]:
+def make_loop(
+    cfg: Any, tokenizer: Any, documents: Callable[[], Any] | None = None
+) -> tuple[AgentLoop, Toolbox]:
     """Make the loop and the tools of a config.
 
     Args:
         cfg: the `agentloop` section.
         tokenizer: of the model.
+        documents: returns those that the data brings, for tools that search; None if it has none.
 
     Raises:
         ValueError: a name is not known, or the loop does not fit the tokenizer.
     """
+    registered = map(tool_registry.lookup, cfg.tools)
+    # Those that need settings of the run are made for it.
+    made = [
+        each.for_run(cfg, documents) if hasattr(each, "for_run") else each for each in registered
+    ]
     tools = Toolbox(
-        list(cfg.tools),
+        made,
         timeout=cfg.tool_timeout,
         concurrency=cfg.tool_concurrency,
         most_characters=cfg.max_tool_characters,

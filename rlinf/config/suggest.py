@@ -17,6 +17,7 @@ _DECORATORS = {
     "agent_loop": "register_agent_loop",
     "tool": "the decorator `tool`",
     "tool_parser": "register_parser",
+    "query_encoder": "register_query_encoder",
     "expert": "register_expert",
     "gate": "register_gate",
 }

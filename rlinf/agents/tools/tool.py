@@ -18,7 +18,8 @@ _PARAMETER = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 
 
 tool_registry: PluginTable[Tool] = PluginTable(
-    "tool", {"calculator": "rlinf.agents.tools.calculator"}
+    "tool",
+    {"calculator": "rlinf.agents.tools.calculator", "search": "rlinf.agents.tools.search"},
 )
 """Tools by the names that the config uses."""
 

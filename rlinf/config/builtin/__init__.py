@@ -54,6 +54,7 @@ MODULES = {
             "reasoning_gym",
             "arithmetic",
             "calculations",
+            "facts",
         ),
     },
 }
@@ -63,7 +64,7 @@ WITHOUT_KEYS = {
     "loss": ("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"),
     "start_sampler": ("uniform",),
     "agent_loop": ("single_turn", "tools"),
-    "tool": ("calculator",),
+    "tool": ("calculator", "search"),
     "tool_parser": ("llama_json", "qwen", "searchr1"),
 }
 """Names that add no keys to their section."""

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from rlinf.config.schema.base import Float, Int, Section
+from rlinf.config.schema.search import SearchConfig
 
 
 class AgentLoopConfig(Section):
@@ -17,6 +18,9 @@ class AgentLoopConfig(Section):
     type: str = Field("tools", description="Registered loop: tools, single_turn, ...")
     tools: list[str] = Field(
         default_factory=list, description="Registered tools that the model may call."
+    )
+    search: SearchConfig | None = Field(
+        None, description="What the tool search searches; needed if tools names it."
     )
     parser: str = Field(
         "qwen",

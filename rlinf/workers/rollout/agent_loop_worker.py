@@ -14,6 +14,7 @@ from rlinf.agents.tools.toolbox import Toolbox
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.plugins import load_extension
 from rlinf.data.hashing import seed_of
+from rlinf.data.prompts import documents_of_run
 from rlinf.data.reasoning import GroupRequest
 from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult
@@ -48,7 +49,8 @@ class AgentLoopWorker(GenerationWorker):
         """Build the loop and its tools, and the engine."""
         load_extension()
         self._tokenizer = tokenizer_of_run(self.cfg)
-        self._loop, self._tools = make_loop(self.cfg.agentloop, self._tokenizer)
+        documents = documents_of_run(self.cfg)
+        self._loop, self._tools = make_loop(self.cfg.agentloop, self._tokenizer, documents)
         await super().init_worker()
 
     async def run(self, episode: Episode) -> Trajectory:
