@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlinf.agents.episode import Episode
 from rlinf.agents.templates import ChatFormat
+from rlinf.agents.tools.for_run import tools_for_run
 from rlinf.agents.tools.parsers import parser_registry
-from rlinf.agents.tools.tool import tool_registry
 from rlinf.agents.tools.toolbox import Toolbox, ToolResult
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.plugin_table import PluginTable
@@ -175,13 +175,8 @@ def make_loop(
     Raises:
         ValueError: a name is not known, or the loop does not fit the tokenizer.
     """
-    registered = map(tool_registry.lookup, cfg.tools)
-    # Those that need settings of the run are made for it.
-    made = [
-        each.for_run(cfg, documents) if hasattr(each, "for_run") else each for each in registered
-    ]
     tools = Toolbox(
-        made,
+        tools_for_run(cfg, documents),
         timeout=cfg.tool_timeout,
         concurrency=cfg.tool_concurrency,
         most_characters=cfg.max_tool_characters,
