@@ -16,8 +16,8 @@ MOST_BYTES = 4 * 2**20
 """Of a request."""
 MOST_QUERIES, MOST_HITS = 1024, 100
 """Queries of a request, and documents for each."""
-_AT_ONCE = 64
-"""Requests that are answered at a time; more are refused, and may be made again."""
+_AT_ONCE, _PATIENCE_SECONDS = 64, 5.0
+"""Requests that are answered at a time. Others wait so long; then they may be made again."""
 _SLOW_SECONDS = 30.0
 """What a client may take between two parts of a request."""
 
@@ -68,8 +68,7 @@ class SearchService:
             )
         self._searcher, self._key, self._limit = searcher, key, limit
         self._room = threading.BoundedSemaphore(_AT_ONCE)
-        self._server = ThreadingHTTPServer((host, port), _handler_of(self))
-        self._server.daemon_threads = True
+        self._server = _Server((host, port), _handler_of(self))
         self.host, self.port = self._server.server_address[:2]
 
     @property
@@ -115,7 +114,7 @@ class SearchService:
         Raises:
             BadRequest: it cannot be answered; says why.
         """
-        if not self._room.acquire(blocking=False):
+        if not self._room.acquire(timeout=_PATIENCE_SECONDS):
             raise BadRequest(503, f"{_AT_ONCE} requests are under way; ask again")
         try:
             queries, limit, scores = self._read(request)
@@ -139,6 +138,13 @@ class SearchService:
         if type(limit) is not int or not 1 <= limit <= MOST_HITS:
             raise BadRequest(400, f'"topk" must be a whole number from 1 to {MOST_HITS}')
         return queries, limit, bool(request.get("return_scores", False))
+
+
+class _Server(ThreadingHTTPServer):
+    """Takes the connections of a whole batch of episodes at once."""
+
+    daemon_threads = True
+    request_queue_size = 1024
 
 
 def _plain(hit: Hit, scores: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Barrier, Thread
 
 import pytest
 
@@ -126,7 +126,19 @@ def test_other_hosts_need_a_key(index, host):
         SearchService(index, host)
 
 
+def test_a_whole_batch_of_episodes_asks_at_once(index, service):
+    together = Barrier(200)
+
+    def ask(i):
+        together.wait()
+        return RemoteIndex(service.url, timeout=60.0).search(f"title {i % 20}", 1)[0].document
+
+    with ThreadPoolExecutor(200) as pool:
+        assert list(pool.map(ask, range(200))) == [DOCUMENTS[i % 20] for i in range(200)]
+
+
 def test_too_many_requests_are_refused_and_asked_again(index, monkeypatch):
+    monkeypatch.setattr(service_module, "_PATIENCE_SECONDS", 0.01)
     service = SearchService(index).start()
     try:
         for _ in range(service_module._AT_ONCE):
