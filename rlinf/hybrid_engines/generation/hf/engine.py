@@ -383,10 +383,10 @@ class HFEngine(GenerationEngine):
         """Return the responses of some lanes that have come to a text that ends them."""
         assert self._texts is not None
         found: dict[Response, FinishReason] = {}
-        for lane in lanes[lanes != self._lanes.trash]:
-            response = self._lanes.owner(lane)
+        for response in filter(None, map(self._lanes.owner, lanes)):
             stops = response.request.params.stop
-            if stops and self._texts.ends(stops, self._lanes.last(lane, self._texts.reach(stops))):
+            last = self._lanes.last(response, self._texts.reach(stops))
+            if stops and self._texts.ends(stops, last):
                 found[response] = "stop"
         return found
 

@@ -98,19 +98,16 @@ class Lanes:
             if lanes[i] != self.trash
         ]
 
-    def owner(self, lane: int) -> Response:
-        """Return the response that has a lane."""
-        response = self._owner[lane]
-        assert response is not None
-        return response
+    def owner(self, lane: int) -> Response | None:
+        """Return the response that has a lane; None if nobody has."""
+        return self._owner[lane]
 
-    def last(self, lane: int, count: int) -> list[int]:
-        """Return the last tokens of the response that has a lane, older ones included."""
-        made = int(self._made[lane])
+    def last(self, response: Response, count: int) -> list[int]:
+        """Return the last tokens of a response, those from before it got its lane included."""
+        lane, made = response.lane, self.made(response)
         new = self._tokens[lane, max(0, made - count) : made].tolist()
-        older = self.owner(lane).tokens
         missing = count - len(new)
-        return [*older[-missing:], *new] if missing > 0 else new
+        return [*response.tokens[-missing:], *new] if missing > 0 else new
 
     def made(self, response: Response) -> int:
         """New tokens of a response."""
