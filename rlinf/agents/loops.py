@@ -163,7 +163,7 @@ def schemas_for_template(cfg: Any) -> list[dict[str, Any]]:
 
 
 def make_loop(
-    cfg: Any, tokenizer: Any, documents: Callable[[], Any] | None = None
+    cfg: Any, tokenizer: Any, *, documents: Callable[[], Any] | None = None
 ) -> tuple[AgentLoop, Toolbox]:
     """Make the loop and the tools of a config.
 

@@ -8,8 +8,7 @@ from rlinf.config.checks import CheckContext, cross_check
 from rlinf.config.errors import Problem
 from rlinf.config.plugins import UnknownPlugin, known_names
 
-AGENTS = ("agent", "reasoning_eval")
-"""Task types whose configs have or may have an `agentloop` section."""
+AGENTS = ("agent",)
 BY_MESSAGES = ("llama_json", "qwen")
 """Formats of tool calls that are answered by messages."""
 
@@ -18,8 +17,6 @@ BY_MESSAGES = ("llama_json", "qwen")
 def tools_are_known(context: CheckContext) -> Iterator[Problem]:
     """Tools and the format of their calls are registered."""
     section = context.cfg.agentloop
-    if section is None:
-        return
     named = [("tool", name, f"agentloop.tools.{i}") for i, name in enumerate(section.tools)]
     for kind, name, path in [*named, ("tool_parser", section.parser, "agentloop.parser")]:
         if name.lower() not in known_names(kind):
@@ -35,8 +32,6 @@ def tools_are_known(context: CheckContext) -> Iterator[Problem]:
 def episodes_have_room(context: CheckContext) -> Iterator[Problem]:
     """A conversation fits into a sequence, and its first response behind the longest prompt."""
     cfg = context.cfg
-    if cfg.agentloop is None:
-        return
     total, longest = cfg.agentloop.max_total_tokens, cfg.runner.seq_length
     if total is None or longest is None:
         return
@@ -52,10 +47,7 @@ def episodes_have_room(context: CheckContext) -> Iterator[Problem]:
 @cross_check(AGENTS)
 def long_episodes_are_dealt_with_once(context: CheckContext) -> Iterator[Problem]:
     """The penalty for long responses is for one response, and an episode has several."""
-    cfg = context.cfg
-    if cfg.agentloop is None or cfg.algorithm is None:
-        return
-    buffer = cfg.algorithm.overlong_buffer_length
+    buffer = context.cfg.algorithm.overlong_buffer_length
     if buffer:
         message = "punishes a single response for its length, and episodes have several"
         hint = "leave it out, and set agentloop.overlong"
@@ -67,8 +59,6 @@ def messages_have_a_template(context: CheckContext) -> Iterator[Problem]:
     """Tools whose answers are messages need the chat template."""
     cfg = context.cfg
     section = cfg.agentloop
-    if section is None:
-        return
     by_messages = section.type.lower() == "tools" and section.parser.lower() in BY_MESSAGES
     if by_messages and not cfg.data.apply_chat_template:
         message = "answers of tools are messages in this format, but there is no chat template"

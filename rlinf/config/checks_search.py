@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlinf.config.checks import CheckContext, cross_check
-from rlinf.config.checks_agents import AGENTS
+from rlinf.config.checks_agents import (
+    AGENTS,
+    episodes_have_room,
+    messages_have_a_template,
+    tools_are_known,
+)
 from rlinf.config.errors import ABSENT, Problem
 from rlinf.config.plugins import UnknownPlugin, known_names
 
@@ -19,8 +24,6 @@ _FIELDS = ("rank", "id", "title", "text")
 def searches_have_their_settings(context: CheckContext) -> Iterator[Problem]:
     """The tool `search` has a section, and the section has the tool."""
     section = context.cfg.agentloop
-    if section is None:
-        return
     named = "search" in [name.lower() for name in section.tools]
     if named and section.search is None:
         message = "is missing: agentloop.tools names search, and nothing says what is searched"
@@ -31,6 +34,16 @@ def searches_have_their_settings(context: CheckContext) -> Iterator[Problem]:
         yield Problem("agentloop.search", {}, message, "name it there, or leave this out")
     elif named:
         yield from _of_section(section.search)
+
+
+@cross_check(("reasoning_eval",))
+def evaluated_agents_are_as_trained_ones(context: CheckContext) -> Iterator[Problem]:
+    """An evaluation with an `agentloop` section has tools and room as a training has."""
+    if context.cfg.agentloop is not None:
+        yield from tools_are_known(context)
+        yield from episodes_have_room(context)
+        yield from messages_have_a_template(context)
+        yield from searches_have_their_settings(context)
 
 
 def _of_section(search: Any) -> Iterator[Problem]:

@@ -33,7 +33,7 @@ class SearchTool(Tool):
         Raises:
             ValueError: there is nothing to search, or it cannot be opened; says what to do.
         """
-        settings = cfg.get("search")
+        settings = cfg.search
         if settings is None:
             raise ValueError(
                 "agentloop.tools names search, and there is no section agentloop.search; name an "

@@ -49,8 +49,9 @@ class AgentLoopWorker(GenerationWorker):
         """Build the loop and its tools, and the engine."""
         load_extension()
         self._tokenizer = tokenizer_of_run(self.cfg)
-        documents = documents_of_run(self.cfg)
-        self._loop, self._tools = make_loop(self.cfg.agentloop, self._tokenizer, documents)
+        self._loop, self._tools = make_loop(
+            self.cfg.agentloop, self._tokenizer, documents=documents_of_run(self.cfg)
+        )
         await super().init_worker()
 
     async def run(self, episode: Episode) -> Trajectory:

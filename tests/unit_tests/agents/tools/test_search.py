@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from rlinf.agents.search.service import SearchService
 from rlinf.agents.search.text_index import TextIndex, build_index
 from rlinf.agents.tools.search import open_searcher, searching
 from rlinf.agents.tools.toolbox import ToolCall, ToolFailed
+from rlinf.config.schema.agentloop import AgentLoopConfig
 from rlinf.config.schema.search import SearchConfig
 
 DOCUMENTS = [
@@ -23,21 +22,13 @@ DOCUMENTS = [
 ]
 
 
-class Section(SimpleNamespace):
-    """As a section of a config is read."""
-
-    def get(self, key, default=None):
-        return getattr(self, key, default)
-
-
 def loop_section(**search):
-    settings = {"type": "tools", "parser": "searchr1", "tools": ["search"]}
-    limits = {"tool_timeout": 10.0, "tool_concurrency": 4, "max_tool_characters": 400}
-    return Section(**settings, **limits, search=SearchConfig(**search))
+    settings = {"tools": ["search"], "parser": "searchr1", "max_tool_characters": 400}
+    return AgentLoopConfig(**settings, search=SearchConfig(**search))
 
 
 async def asked(section, query, documents=None):
-    _, tools = make_loop(section, None, documents)
+    _, tools = make_loop(section, None, documents=documents)
     return await tools.call(ToolCall("search", {"query": query}))
 
 
@@ -78,7 +69,7 @@ async def test_the_model_reads_what_the_config_says():
 
 
 def test_the_model_is_told_of_it_before_there_is_an_index():
-    (schema,) = schemas_for_template(Section(tools=["search"], parser="qwen"))
+    (schema,) = schemas_for_template(AgentLoopConfig(tools=["search"], parser="qwen"))
     parameters = schema["function"]["parameters"]
     assert schema["function"]["name"] == "search" and parameters["required"] == ["query"]
 
@@ -87,7 +78,7 @@ def test_nothing_to_search_is_an_error():
     with pytest.raises(ValueError, match="there is nothing to search"):
         open_searcher(SearchConfig())
     with pytest.raises(ValueError, match="agentloop.search"):
-        make_loop(Section(tools=["search"], search=None), None)
+        make_loop(AgentLoopConfig(tools=["search"]), None)
 
 
 class Flaky:
@@ -115,5 +106,5 @@ def test_results_are_kept_and_failures_are_not():
 
 def test_inline_is_for_what_answers_at_once():
     for inline in (False, True):
-        _, tools = make_loop(loop_section(inline=inline), None, lambda: DOCUMENTS)
+        _, tools = make_loop(loop_section(inline=inline), None, documents=lambda: DOCUMENTS)
         assert tools._tools["search"].inline is inline
