@@ -1,4 +1,4 @@
-"""Trains or evaluates a language model: worker groups on whatever the YAML names."""
+"""Trains or evaluates a language model, or evaluates an agent, wherever the YAML says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hydra
 from omegaconf import DictConfig
 
 from rlinf.config import validate_cfg
+from rlinf.runners.agent_eval_runner import AgentEvalRunner
 from rlinf.runners.reasoning_eval_runner import ReasoningEvalRunner
 from rlinf.runners.reasoning_helpers import launch_helpers
 from rlinf.runners.reasoning_runner import ReasoningRunner
@@ -14,6 +15,7 @@ from rlinf.runners.run_folder import run_folder
 from rlinf.scheduler import Cluster, ModelParallelComponentPlacement
 from rlinf.workers.actor.reasoning_actor import ReasoningActor
 from rlinf.workers.reward.reward_worker import RewardWorker
+from rlinf.workers.rollout.agent_loop_worker import AgentLoopWorker
 from rlinf.workers.rollout.generation_worker import GenerationWorker
 
 
@@ -30,9 +32,12 @@ def run(cfg: DictConfig) -> None:
     with Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=logs, trace=trace) as cluster:
         component_placement = ModelParallelComponentPlacement(cfg, cluster)
         evaluates = cfg.runner.task_type == "reasoning_eval"
+        # With tools, only the evaluation is here: main_agent.py trains.
+        agents = cfg.get("agentloop") is not None
         with cluster.launch_together():
+            worker = AgentLoopWorker if agents else GenerationWorker
             groups = {
-                "rollout": GenerationWorker.create_group(cfg).launch(
+                "rollout": worker.create_group(cfg).launch(
                     cluster,
                     name=cfg.rollout.group_name,
                     placement_strategy=component_placement.get_strategy("rollout"),
@@ -50,7 +55,8 @@ def run(cfg: DictConfig) -> None:
                     placement_strategy=component_placement.get_strategy("actor"),
                 )
                 groups |= launch_helpers(cfg, cluster, component_placement)
-        runner = (ReasoningEvalRunner if evaluates else ReasoningRunner)(cfg=cfg, **groups)
+        kind = AgentEvalRunner if agents else ReasoningEvalRunner
+        runner = (kind if evaluates else ReasoningRunner)(cfg=cfg, **groups)
         runner.init_workers()
         runner.run()
 

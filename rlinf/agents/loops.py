@@ -174,7 +174,11 @@ def schemas_for_template(cfg: Any) -> list[dict[str, Any]]:
 
 
 def make_loop(
-    cfg: Any, tokenizer: Any, remote: RemoteTools | None = None
+    cfg: Any,
+    tokenizer: Any,
+    remote: RemoteTools | None = None,
+    *,
+    documents: Callable[[], Any] | None = None,
 ) -> tuple[AgentLoop, Toolbox]:
     """Make the loop and the tools of a config.
 
@@ -182,9 +186,10 @@ def make_loop(
         cfg: the `agentloop` section.
         tokenizer: of the model.
         remote: calls tools in other processes; None calls them here.
+        documents: returns those that the data brings, for tools that search; None if it has none.
 
     Raises:
         ValueError: a name is not known, or the loop does not fit the tokenizer.
     """
-    tools = make_toolbox(cfg, remote)
+    tools = make_toolbox(cfg, remote, documents)
     return loop_registry.lookup(cfg.type)(cfg, tokenizer, tools), tools

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -254,21 +255,26 @@ def _of_checkpoint(checkpoint: Checkpoint, wishes: Wishes) -> ChatModel:
     tokenizer = load_tokenizer(OmegaConf.create(actor["tokenizer"]), network.model_path)
     on_rollout = (config["rollout"].get("model") or {}).get("precision")
     precision = (on_rollout or network.precision) if torch.cuda.is_available() else "fp32"
-    engine = _engine(network, precision, max(LENGTH, runner["seq_length"]), wishes.seed)
+    section = SimpleNamespace(**config["algorithm"]["sampling_params"])
+    tokens = {text: tokenizer.encode(text, add_special_tokens=False) for text in section.stop}
+    with tempfile.TemporaryDirectory(prefix="rlinf-tokenizer-") as folder:
+        tokenizer.save_pretrained(folder)
+        length = max(LENGTH, runner["seq_length"])
+        engine = _engine(network, precision, length, wishes.seed, folder)
     policy = get_model(network, dtype=torch.float32)
     policy.load_state_dict(read_model(checkpoint.path / "actor" / "tensors"))
     engine.update_weights(policy.policy_tensors(lambda tensor: tensor), checkpoint.step)
-    section = SimpleNamespace(**config["algorithm"]["sampling_params"])
-    # The run has checked that each of these texts is one token.
-    texts = [tokenizer.encode(text, add_special_tokens=False) for text in section.stop]
-    ends = [tokenizer.eos_token_id, *(token for tokens in texts for token in tokens)]
-    params = SamplingParams.from_config(section, stop_token_ids=ends)
+    ends = [tokenizer.eos_token_id, *(ids[0] for ids in tokens.values() if len(ids) == 1)]
+    texts = tuple(text for text, ids in tokens.items() if len(ids) > 1)
+    params = SamplingParams.from_config(section, stop_token_ids=ends, stop=texts)
     name = f"{runner['logger']['experiment_name']}, global step {checkpoint.step} ({place})"
     data = SimpleNamespace(**config["data"])
     return ChatModel(name, engine, tokenizer, data, wishes.applied_to(params))
 
 
-def _engine(network: Any, precision: str, length: int, seed: int) -> StreamingEngine:
+def _engine(
+    network: Any, precision: str, length: int, seed: int, tokenizer: str | None = None
+) -> StreamingEngine:
     """Build an engine for one response at a time.
 
     Args:
@@ -276,6 +282,7 @@ def _engine(network: Any, precision: str, length: int, seed: int) -> StreamingEn
         precision: Number format to compute in.
         length: Tokens of a sequence; fewer if the model was made for fewer.
         seed: Of the noise.
+        tokenizer: Folder of the tokenizer, for texts that end a response; None does without.
     """
     model = load_causal_lm(network, torch.float32)
     most = getattr(model.config, "max_position_embeddings", None)
@@ -285,5 +292,6 @@ def _engine(network: Any, precision: str, length: int, seed: int) -> StreamingEn
         precision=precision,
         max_running=1,
         seed=seed,
+        tokenizer_path=tokenizer,
     )
     return StreamingEngine.from_settings(settings)

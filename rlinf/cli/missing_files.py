@@ -35,13 +35,19 @@ _KINDS = {
     "model_dir": _WEIGHTS,
     "lora_path": _Kind("a folder with adapters of peft", "set null for fresh adapters"),
     "tokenizer_model": _Kind(
-        "a folder with a tokenizer in Hugging Face layout, `characters`, or `words:` with words",
+        "a folder with a tokenizer in Hugging Face layout, `characters`, or `words:` or "
+        "`spaced_words:` with words",
         "download it; null is the model's own folder",
     ),
     "load_path": _Kind(
         "a folder with a LeRobot dataset or a saved replay buffer",
         "make one with `rlinf collect`, or correct the path",
     ),
+    "agentloop.search.index": _Kind(
+        "an index of documents",
+        "build it with `python -m toolkits.search build CORPUS.jsonl FILE`, or correct the path",
+    ),
+    "agentloop.search.embeddings": _Kind("a file that numpy.save wrote", "correct the path"),
     "train_data_paths": _DATA,
     "val_data_paths": _DATA,
     "ckpt_path": _Kind(
@@ -90,6 +96,10 @@ def _is_there(key: str, name: str) -> bool:
         return True
     if key == "expert" and not is_folder(name):
         return True
-    if key == "tokenizer_model" and name.partition(":")[0] in ("characters", "words"):
+    if key == "tokenizer_model" and name.partition(":")[0] in (
+        "characters",
+        "words",
+        "spaced_words",
+    ):
         return True
     return Path(name).expanduser().exists()

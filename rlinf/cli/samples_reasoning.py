@@ -77,7 +77,7 @@ def reasoning_sample(cfg: Any) -> dict[str, Any]:
             f"records before it that have more than data.max_prompt_length="
             f"{data.max_prompt_length} tokens: {too_long}"
         )
-    if "agentloop" in cfg and data.apply_chat_template:
+    if cfg.get("agentloop") is not None and data.apply_chat_template:
         sample["notes"] += _rewrites(tokenizer)
     if responses:
         sample["response"] = _shown(tokenizer, ids, responses[best])
@@ -239,7 +239,7 @@ def _complaints(cfg: Any, sample: Mapping[str, Any], prompt: int, response: int)
     found = []
     sampling = cfg.algorithm.sampling_params if cfg.algorithm is not None else None
     limit = None if sampling is None else sampling.max_new_tokens
-    if "agentloop" in cfg:
+    if cfg.get("agentloop") is not None:
         # An episode has several responses.
         total = cfg.agentloop.max_total_tokens
         limit = None if total is None else total - prompt

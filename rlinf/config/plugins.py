@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KINDS = (
     *("env", "model", "reward", "dataset", "advantage", "loss", "start_sampler"),
-    *("agent_loop", "text_env", "tool", "tool_parser"),
+    *("agent_loop", "text_env", "tool", "tool_parser", "query_encoder"),
 )
 EXT_VARIABLE = "RLINF_EXT_MODULE"
 EXT_KEY = "runner.ext_modules"

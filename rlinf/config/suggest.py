@@ -18,6 +18,7 @@ _DECORATORS = {
     "text_env": "register_text_env",
     "tool": "the decorator `tool`",
     "tool_parser": "register_parser",
+    "query_encoder": "register_query_encoder",
     "expert": "register_expert",
     "gate": "register_gate",
 }

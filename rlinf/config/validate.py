@@ -20,6 +20,7 @@ from rlinf.config import (  # noqa: F401 (they register)
     checks_offline,
     checks_reasoning,
     checks_reward_model,
+    checks_search,
 )
 from rlinf.config.alternatives import known, relaxed
 from rlinf.config.checks import CheckContext, run_checks

@@ -116,7 +116,7 @@ class PromptEncoder:
 def encoder_of_run(cfg: Any, tokenizer: PreTrainedTokenizerBase) -> PromptEncoder:
     """Make the encoder of a whole config; agents tell their chat template of their tools."""
     tools: Sequence[Mapping[str, Any]] = ()
-    if "agentloop" in cfg:
+    if cfg.get("agentloop") is not None:
         from rlinf.agents.loops import schemas_for_template
 
         tools = schemas_for_template(cfg.agentloop)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlinf.data.datasets import make_dataset
+from rlinf.data.datasets import dataset_registry, make_dataset
 from rlinf.data.datasets.base import PromptDataset, Record, Split
 from rlinf.data.hashing import permutation
 from rlinf.data.prompt_encoder import PromptEncoder, encoder_of_run
@@ -238,11 +238,27 @@ def validation_prompts(cfg: Any, tokenizer: PreTrainedTokenizerBase) -> PromptSe
     return _prompt_set(cfg, tokenizer, "val", shuffle=False)
 
 
+def documents_of_run(cfg: Any) -> Callable[[], Any] | None:
+    """Return what makes the documents that the dataset of a config brings; None if it has none.
+
+    Args:
+        cfg: a whole config.
+    """
+    documents = getattr(dataset_registry.lookup(cfg.data.type), "documents", None)
+    if documents is None:
+        return None
+    return lambda: documents(make_dataset(cfg.data, "train", _seed_of_data(cfg)))
+
+
+def _seed_of_data(cfg: Any) -> int:
+    return cfg.runner.seed if cfg.data.seed is None else cfg.data.seed
+
+
 def _prompt_set(
     cfg: Any, tokenizer: PreTrainedTokenizerBase, split: Split, shuffle: bool
 ) -> PromptSet:
     data = cfg.data
-    seed = cfg.runner.seed if data.seed is None else data.seed
+    seed = _seed_of_data(cfg)
     dataset = make_dataset(data, split, seed)
     encoder = encoder_of_run(cfg, tokenizer)
     prompts = PromptSet(dataset, encoder, data, seed=seed, shuffle=shuffle)

@@ -146,6 +146,7 @@ class GroupRequest:
         key: what they are for: the step that trains on them, or a name.
         validation: whether they are only scored.
         greedy: take the likeliest token each time instead of drawing.
+        tools: whether agents have their tools; without, each call is that of an unknown tool.
     """
 
     prompt: Prompt
@@ -153,6 +154,7 @@ class GroupRequest:
     key: int | str
     validation: bool = False
     greedy: bool = False
+    tools: bool = True
 
 
 @dataclass

@@ -19,6 +19,9 @@ CHARACTERS = "characters"
 WORDS = "words"
 """The same for a tokenizer of words, which stand after the colon with spaces between them."""
 
+SPACED_WORDS = "spaced_words"
+"""The same for one that puts spaces between words again when it decodes."""
+
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
 
@@ -29,7 +32,7 @@ def load_tokenizer(cfg: Any, model_path: str | None = None) -> PreTrainedTokeniz
     Args:
         cfg: A `tokenizer` section, or just what its `tokenizer_model` would be: a folder in Hugging
             Face layout, `characters`, `characters:` with all characters of the alphabet, or
-            `words:` with all words.
+            `words:` or `spaced_words:` with all words.
         model_path: The folder to use when `tokenizer_model` is null.
 
     Returns:
@@ -48,8 +51,9 @@ def load_tokenizer(cfg: Any, model_path: str | None = None) -> PreTrainedTokeniz
         )
     if name == CHARACTERS or name.startswith(f"{CHARACTERS}:"):
         return character_tokenizer(name.partition(":")[2] or PRINTABLE)
-    if name.startswith(f"{WORDS}:"):
-        return word_tokenizer(name.partition(":")[2].split())
+    kind, _, words = name.partition(":")
+    if kind in (WORDS, SPACED_WORDS) and ":" in name:
+        return word_tokenizer(words.split(), spaced=kind == SPACED_WORDS)
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise ValueError(
@@ -103,15 +107,16 @@ def character_tokenizer(alphabet: str = PRINTABLE) -> PreTrainedTokenizerBase:
     return _word_level(list(alphabet), r"[\s\S]", skips_spaces=False)
 
 
-def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerBase:
+def word_tokenizer(words: Sequence[str], spaced: bool = False) -> PreTrainedTokenizerBase:
     """Make a tokenizer with a token per word, an end token and a pad token.
 
-    Of words that begin alike the longest is taken. Spaces separate words and are no tokens, nor do
-    they come back when tokens are decoded. Text that is none of the words raises when it is
-    encoded, or becomes `<unk>` if that is one of the words.
+    Of words that begin alike the longest is taken. Spaces separate words and are no tokens. Text
+    that is none of the words raises when it is encoded, or becomes `<unk>` if that is one of them.
 
     Args:
         words: Their order is that of their ids, from 2 on.
+        spaced: Whether words that are decoded have spaces between them, as names in a sentence
+            need; otherwise they have none, as the digits of a number must not.
 
     Raises:
         ValueError: There are no words, or one is given twice.
@@ -119,10 +124,13 @@ def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerBase:
     if not words or len(set(words)) != len(words):
         raise ValueError(f"the words {' '.join(words)!r} must be some, each of them once")
     longest_first = sorted(words, key=len, reverse=True)
-    return _word_level(words, "|".join(map(re.escape, longest_first)), skips_spaces=True)
+    pattern = "|".join(map(re.escape, longest_first))
+    return _word_level(words, pattern, skips_spaces=True, spaced=spaced)
 
 
-def _word_level(words: Sequence[str], pattern: str, skips_spaces: bool) -> PreTrainedTokenizerBase:
+def _word_level(
+    words: Sequence[str], pattern: str, skips_spaces: bool, spaced: bool = False
+) -> PreTrainedTokenizerBase:
     """Make an ordinary fast tokenizer of what matches a pattern."""
     try:
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -137,7 +145,8 @@ def _word_level(words: Sequence[str], pattern: str, skips_spaces: bool) -> PreTr
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
     parts = [pre_tokenizers.WhitespaceSplit(), split] if skips_spaces else [split]
     inner.pre_tokenizer = pre_tokenizers.Sequence(parts) if len(parts) > 1 else split
-    inner.decoder = decoders.Fuse()
+    if not spaced:
+        inner.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,
         eos_token=EOS,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rlinf.config.placed import is_placed
+from rlinf.data.reasoning import Verdict
+from rlinf.runners.agent_evaluation import asks_without_tools, sentence, without_tools
 from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.scheduler import WorkerGroup
 from rlinf.workers.tools.tool_worker import ToolWorker
@@ -55,3 +58,21 @@ class AgentRunner(ReasoningRunner):
         facts["turns"] = f"{metrics['rollout/turns']:.1f}"
         facts["tool calls"] = f"{metrics['rollout/tool_calls']:.1f}"
         return facts
+
+    def _of_validation(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
+        found = super()._of_validation(verdicts)
+        if asks_without_tools(self.cfg) and self._validation is not None:
+            key = f"validation {self.global_step} without tools"
+            found |= without_tools(self.services, self._validation, key)
+        return found
+
+    def evaluation_cost(self) -> float | None:
+        """Episodes of an evaluation, with and without tools, by those of the training."""
+        cost = super().evaluation_cost()
+        return cost if cost is None or not asks_without_tools(self.cfg) else 2 * cost
+
+    def farewell(self, final: dict[str, float]) -> None:
+        """What came out, also without tools, and where everything is."""
+        super().farewell(final)
+        if (said := sentence(final)) is not None:
+            print(said)

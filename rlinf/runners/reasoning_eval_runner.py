@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rlinf.data.prompts import validation_prompts
+from rlinf.data.reasoning import Verdict
 from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.models.evaluated import evaluated_model
 from rlinf.runners.base_runner import BaseRunner
@@ -46,6 +48,7 @@ class ReasoningEvalRunner(BaseRunner):
         """Score responses to all prompts; the first one to each goes to `samples.jsonl`."""
         with phases.phase("evaluation"):
             verdicts = self.services.validate(self._validation, "validation")
+            found = self._of_validation(verdicts)
         place = self.folder / "samples.jsonl"
         with tolerate_disk_errors(str(place)), open(place, "w") as file:
             for verdict in verdicts:
@@ -55,7 +58,13 @@ class ReasoningEvalRunner(BaseRunner):
                     "score": verdict.scores[0],
                     "scores": verdict.scores,
                 }
+                if verdict.turns:
+                    line["turns"] = verdict.turns
                 file.write(json.dumps(line) + "\n")
+        return found
+
+    def _of_validation(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
+        """Return the metrics of the validation."""
         return of_validation(verdicts)
 
     def end_services(self) -> None:

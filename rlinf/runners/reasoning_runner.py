@@ -311,6 +311,10 @@ class ReasoningRunner(BaseRunner):
         with phases.phase("evaluation"), self._training_aside():
             self.update_rollout_weights()
             verdicts = self.services.validate(self._validation, f"validation {self.global_step}")
+            return self._of_validation(verdicts)
+
+    def _of_validation(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
+        """Return the metrics of a validation, while the engines have time for it."""
         return of_validation(verdicts)
 
     def evaluation_cost(self) -> float | None:

@@ -89,16 +89,17 @@ class ReasoningServices:
                 if deadline.passed():
                     raise
 
-    def validate(self, prompts: PromptSet, key: str) -> list[Verdict]:
+    def validate(self, prompts: PromptSet, key: str, tools: bool = True) -> list[Verdict]:
         """Let the rollout answer all prompts of a set; return verdicts in their order.
 
         Args:
             prompts: the validation set.
             key: what the responses wait under.
+            tools: whether agents have their tools.
         """
         size = self._cfg.data.val_group_size
         asked = [prompts.prompt(number) for number in range(len(prompts))]
-        self.request([GroupRequest(prompt, size, key, True, greedy=size == 1) for prompt in asked])
+        self.request([GroupRequest(prompt, size, key, True, size == 1, tools) for prompt in asked])
         verdicts = [self.next_verdict(key) for _ in asked]
         return sorted(verdicts, key=lambda verdict: verdict.index)
 

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rlinf.agents.tools.for_run import tools_for_run
 from rlinf.agents.tools.mcp_servers import McpServer, McpServerSettings
 from rlinf.agents.tools.tool import Tool
 from rlinf.agents.tools.toolbox import RemoteTools, Toolbox
 
 
-def make_toolbox(cfg: Any, remote: RemoteTools | None = None) -> Toolbox:
+def make_toolbox(
+    cfg: Any,
+    remote: RemoteTools | None = None,
+    documents: Callable[[], Any] | None = None,
+) -> Toolbox:
     """Make the tools of a run.
 
     Args:
         cfg: the `agentloop` section.
         remote: calls tools in other processes; None calls them here.
+        documents: returns those that the data brings, for tools that search; None if it has none.
 
     Raises:
         ValueError: a name is not known, options are not those of a tool, or an MCP server cannot
             be used.
     """
-    tools, servers = _tools_of(cfg)
+    # Tools that are called elsewhere are only described here, without an index, say.
+    tools, servers = _with_servers(
+        cfg, tools_for_run(cfg, documents) if remote is None else list(cfg.tools)
+    )
     if remote is not None:
-        # Here only their schemas are needed.
         _close(servers)
     try:
         return Toolbox(
@@ -60,17 +69,16 @@ def tool_schemas(cfg: Any) -> list[dict[str, Any]]:
     Raises:
         ValueError: see `make_toolbox`.
     """
-    tools, servers = _tools_of(cfg)
+    tools, servers = _with_servers(cfg, list(cfg.tools))
     try:
         return Toolbox(tools).schemas
     finally:
         _close(servers)
 
 
-def _tools_of(cfg: Any) -> tuple[list[str | Tool], list[McpServer]]:
-    """Return the tools that a config names, and the servers that some of them are on."""
+def _with_servers(cfg: Any, tools: list[str | Tool]) -> tuple[list[str | Tool], list[McpServer]]:
+    """Return tools and those of MCP servers, and these servers."""
     servers: list[McpServer] = []
-    tools: list[str | Tool] = list(cfg.tools)
     try:
         for name, settings in _plain(cfg.mcp_servers).items():
             servers.append(McpServer(name, McpServerSettings(**settings)))

@@ -19,7 +19,11 @@ _PARAMETER = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 
 tool_registry: PluginTable[Tool] = PluginTable(
     "tool",
-    {"calculator": "rlinf.agents.tools.calculator", "python": "rlinf.agents.tools.interpreter"},
+    {
+        "calculator": "rlinf.agents.tools.calculator",
+        "python": "rlinf.agents.tools.interpreter",
+        "search": "rlinf.agents.tools.search",
+    },
 )
 """Tools by the names that the config uses."""
 

@@ -296,8 +296,8 @@ class ToolSession:
             return ToolResult("", cut(call.problem, box._most), error=True)
         found = box._tools.get(call.name)
         if found is None:
-            known = ", ".join(box._tools)
-            return ToolResult("", f"there is no tool {call.name!r}, only {known}", error=True)
+            known = f", only {', '.join(box._tools)}" if box._tools else ""
+            return ToolResult("", f"there is no tool {call.name!r}{known}", error=True)
         usage, begin = self.usage[found.name], time.perf_counter()
         usage.calls += 1
         try:

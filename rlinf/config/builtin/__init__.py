@@ -54,6 +54,7 @@ MODULES = {
             "reasoning_gym",
             "arithmetic",
             "calculations",
+            "facts",
             "programs",
             "verifiers",
         ),
@@ -70,7 +71,7 @@ WITHOUT_KEYS = {
     "start_sampler": ("uniform",),
     "agent_loop": ("single_turn", "tools"),
     "text_env": ("guess_number", "rooms"),
-    "tool": ("calculator", "python"),
+    "tool": ("calculator", "python", "search"),
     "tool_parser": ("llama_json", "qwen", "searchr1"),
 }
 """Names that add no keys to their section."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -78,6 +78,31 @@ class CalculationsKeys(Section):
     val_size: Int = Field(200, gt=0, description="Validation prompts.")
 
 
+class FactsKeys(Section):
+    """Keys of questions about people, for an agent that searches."""
+
+    people: Int = Field(
+        1000, ge=8, le=1024, description="People; for each of them there are four facts."
+    )
+    held_out: Float = Field(
+        0.2, gt=0, lt=1, description="Share of the people that only validation asks about."
+    )
+    hops: list[Literal[1, 2]] = Field(
+        [1, 2],
+        min_length=1,
+        description="Facts that a question needs: questions take these numbers in turn.",
+    )
+    careless: Float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the worked solutions of two facts that stop at the first one and "
+        "answer wrongly, as people do.",
+    )
+    size: Int = Field(10000, gt=0, description="Training prompts of an epoch.")
+    val_size: Int = Field(200, gt=0, description="Validation prompts.")
+
+
 class ProgramsKeys(Section):
     """Keys of questions about a list that only a program can see."""
 
@@ -109,5 +134,6 @@ register_schema("dataset", "reasoning_gym", ReasoningGymKeys)
 register_schema("dataset", "verifiers", VerifiersKeys)
 register_schema("dataset", "programs", ProgramsKeys)
 register_schema("dataset", "calculations", CalculationsKeys)
+register_schema("dataset", "facts", FactsKeys)
 register_schema("dataset", "arithmetic", ArithmeticKeys)
 register_schema("dataset", "files", FilesKeys)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rlinf.config.schema.base import Float, Int, Section
+from rlinf.config.schema.search import SearchConfig
 
 
 class ToolSettings(Section):
@@ -65,6 +66,9 @@ class AgentLoopConfig(Section):
     tools: list[str] = Field(
         default_factory=list, description="Registered tools that the model may call."
     )
+    search: SearchConfig | None = Field(
+        None, description="What the tool search searches; needed if tools names it."
+    )
     mcp_servers: dict[str, McpServerConfig] = Field(
         default_factory=dict, description="By a name, MCP servers whose tools the model may call."
     )
@@ -72,6 +76,11 @@ class AgentLoopConfig(Section):
         "qwen",
         description="Format of tool calls: qwen (`<tool_call>`), llama_json, searchr1 (a tag per "
         "tool, answered in the text), ...",
+    )
+    eval_without_tools: bool = Field(
+        False,
+        description="Evaluate a second time with tools switched off: each call is answered as "
+        "that of an unknown tool. The result is eval/pass@1_no_tools.",
     )
     max_turns: Int = Field(8, gt=0, description="Most responses of an episode.")
     max_total_tokens: Int | None = Field(

@@ -102,7 +102,8 @@ class TokenizerConfig(Section):
 
     tokenizer_model: str | None = Field(
         None,
-        description="Folder with the tokenizer, `characters`, or `words:` with all words; null is "
+        description="Folder with the tokenizer, `characters`, or `words:` or `spaced_words:` with "
+        "all words, which decode without or with spaces between them; null is "
         "the model's own folder.",
     )
     trust_remote_code: bool = Field(False, description="Run Python code found in that folder.")

@@ -184,6 +184,7 @@ TASKS: dict[str, Task] = {
         optional={
             "algorithm": ReasoningAlgorithmConfig,
             "actor": ReasoningActorConfig,
+            "agentloop": AgentLoopConfig,
             "critic": CriticConfig,
             "inference": InferenceConfig,
             "reference": ReferenceConfig,

@@ -298,8 +298,8 @@ class GenerationEngine(ABC):
             )
         require(
             not request.params.stop or self.takes_stop_texts,
-            f"request {name!r} ends at the texts {list(request.params.stop)}, but this engine ends "
-            "at tokens alone: use another rollout_backend than hf, or texts of one token each",
+            f"request {name!r} ends at the texts {list(request.params.stop)}, but this engine has "
+            "no tokenizer to find them with: build it with one, or use texts of one token each",
         )
         self._check_tokens(name, "prompt", prompt)
         for partial in request.partials:

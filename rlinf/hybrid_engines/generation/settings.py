@@ -106,11 +106,6 @@ def runs_elsewhere(rollout: Any) -> bool:
     return rollout.rollout_backend in SERVERS
 
 
-def finds_texts(rollout: Any) -> bool:
-    """Return whether the engine of a `rollout` section can end responses at texts."""
-    return rollout.rollout_backend != "hf"
-
-
 def vocabulary(settings: EngineSettings) -> int:
     """Return the number of tokens of the model in a folder."""
     from transformers import AutoConfig

@@ -11,11 +11,12 @@ from rlinf.agents.calls import EngineCall
 from rlinf.agents.episode import Episode, Question, play
 from rlinf.agents.loops import make_loop
 from rlinf.agents.tools.build import stateful_tools
-from rlinf.agents.tools.toolbox import ToolFailed
+from rlinf.agents.tools.toolbox import Toolbox, ToolFailed
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.placed import is_placed
 from rlinf.config.plugins import load_extension
 from rlinf.data.hashing import seed_of
+from rlinf.data.prompts import documents_of_run
 from rlinf.data.reasoning import GroupRequest
 from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult
@@ -28,6 +29,8 @@ from rlinf.workers.tools.remote_tools import RemoteTools
 _MOST_ROUNDS = 32
 """Turns of the event loop that episodes get before the engine goes on without those that wait for
 something it does not know of."""
+_NO_TOOLS = Toolbox([])
+"""Answers each call as that of an unknown tool."""
 
 
 class AgentLoopWorker(GenerationWorker):
@@ -54,7 +57,11 @@ class AgentLoopWorker(GenerationWorker):
         self._tokenizer = tokenizer_of_run(self.cfg)
         remote = await self._remote_tools()
         self._loop, self._tools = await asyncio.to_thread(
-            make_loop, self.cfg.agentloop, self._tokenizer, remote
+            make_loop,
+            self.cfg.agentloop,
+            self._tokenizer,
+            remote,
+            documents=documents_of_run(self.cfg),
         )
         if remote is None:
             await asyncio.to_thread(self._tools.prepare)
@@ -131,7 +138,7 @@ class AgentLoopWorker(GenerationWorker):
             Question(tuple(prompt.token_ids), prompt.text, prompt.messages, prompt.metadata),
             self._tokenizer,
             ask,
-            self._tools,
+            self._tools if request.tools else _NO_TOOLS,
             max_turns=section.max_turns,
             max_total_tokens=section.max_total_tokens or self.cfg.runner.seq_length,
             max_new_tokens=self._params(request).max_new_tokens,

@@ -20,7 +20,7 @@ from rlinf.hybrid_engines.generation import (
     build_engine,
 )
 from rlinf.hybrid_engines.generation.adapters import ReceivedAdapters, keeps_adapters
-from rlinf.hybrid_engines.generation.settings import PRECISIONS, finds_texts
+from rlinf.hybrid_engines.generation.settings import PRECISIONS
 from rlinf.hybrid_engines.initial_weights import load_weights
 from rlinf.hybrid_engines.weight_sync.policy_receiver import PolicyReceiver
 from rlinf.hybrid_engines.weight_sync.receiver import WeightReceiver
@@ -100,27 +100,15 @@ class GenerationWorker(Worker):
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
 
     def _stops(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the tokens and the texts that end a response.
-
-        Raises:
-            ValueError: A text is not one token, and the engine does not look for texts.
-        """
+        """Return the tokens and the texts of several tokens that end a response."""
         tokenizer = tokenizer_of_run(self.cfg)
-        backend = self.cfg.rollout.rollout_backend
         ends, texts = [tokenizer.eos_token_id], []
         for text in self._stop_texts(tokenizer):
             tokens = tokenizer.encode(text, add_special_tokens=False)
             if len(tokens) == 1:
                 ends += tokens
-            elif finds_texts(self.cfg.rollout):
-                texts.append(text)
             else:
-                raise ValueError(
-                    f"responses end at {text!r} (algorithm.sampling_params.stop, or the format of "
-                    f"tool calls), which is {len(tokens)} tokens; with rollout_backend {backend} a "
-                    "text that ends a response must be one token of the tokenizer (the other "
-                    "engines take any text)"
-                )
+                texts.append(text)
         return tuple(ends), tuple(texts)
 
     def _stop_texts(self, tokenizer: Any) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rlinf.agents.tools.build import make_toolbox
 from rlinf.agents.tools.toolbox import ToolCall, ToolFailed, ToolSession
 from rlinf.config.plugins import load_extension
+from rlinf.data.prompts import documents_of_run
 from rlinf.scheduler import Worker
 
 Outcome = Literal["answer", "error", "failed"]
@@ -35,7 +36,7 @@ class ToolWorker(Worker):
     def __init__(self, cfg: Any) -> None:
         super().__init__()
         load_extension()
-        self._box = make_toolbox(cfg.agentloop)
+        self._box = make_toolbox(cfg.agentloop, documents=documents_of_run(cfg))
         self._box.prepare()
         self._patience = self._box.longest + _GRACE_SECONDS
         self._sessions: dict[str, ToolSession] = {}

@@ -81,7 +81,17 @@ def test_other_text_is_unknown_if_there_is_a_word_for_that(tmp_path):
         assert made.encode("error: cannot read it 1") == [4, 2, 2, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["words:", "words:a b a"])
+def test_spaced_words_have_spaces_again_when_they_are_decoded(tmp_path):
+    words = load_tokenizer("spaced_words:<unk> ada dahl <answer> </answer>")
+    ids = words.encode("<answer>ada   dahl</answer>")
+    assert len(ids) == 4
+    words.save_pretrained(tmp_path)
+    for made in (words, load_tokenizer(str(tmp_path))):
+        assert made.decode(ids) == "<answer> ada dahl </answer>"
+        assert made.decode([*ids, 0], skip_special_tokens=True) == "<answer> ada dahl </answer>"
+
+
+@pytest.mark.parametrize("name", ["words:", "words:a b a", "spaced_words:"])
 def test_words_are_some_and_each_is_there_once(name):
     with pytest.raises(ValueError, match="each of them once"):
         load_tokenizer(name)

@@ -21,9 +21,14 @@ from rlinf.hybrid_engines.generation.hf.build import (
 from rlinf.hybrid_engines.generation.hf.graphs import CapturedSteps
 from rlinf.hybrid_engines.generation.hf.rows import Rows
 from rlinf.hybrid_engines.generation.hf.sequences import Lanes, Pack, batches, packs_of
+from rlinf.hybrid_engines.generation.hf.stop_texts import StopTexts
 from rlinf.hybrid_engines.generation.hf.table import RowTable
 from rlinf.hybrid_engines.generation.interface import GenerationEngine, KeptWeights, NamedTensors
-from rlinf.hybrid_engines.generation.requests import GenerationRequest, GenerationResult
+from rlinf.hybrid_engines.generation.requests import (
+    FinishReason,
+    GenerationRequest,
+    GenerationResult,
+)
 from rlinf.hybrid_engines.generation.responses import Response
 from rlinf.hybrid_engines.generation.settings import PRECISIONS, EngineSettings
 
@@ -78,6 +83,7 @@ class HFEngine(GenerationEngine):
             `max_length` tokens take, or what fits into the memory. With less, the youngest response
             waits when there is no block left, and is read again later.
         reuse_prefixes: Let sequences use the blocks of others that began with the same tokens.
+        tokenizer_path: Folder of the tokenizer, for requests that end at texts; None does without.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class HFEngine(GenerationEngine):
         paged: bool | Literal["auto"] = "auto",
         max_cache_tokens: int | None = None,
         reuse_prefixes: bool = True,
+        tokenizer_path: str | None = None,
     ):
         super().__init__(
             max_length=max_length, vocab_size=model.config.vocab_size, seed=seed, version=version
@@ -135,6 +142,9 @@ class HFEngine(GenerationEngine):
         self._behind = 1 if self._on_cuda else 0
         self._pinned: list[Tensor] = []
         self._weights_away = False
+        self._texts: StopTexts | None = None
+        if tokenizer_path is not None:
+            self._texts = StopTexts.of_folder(tokenizer_path, model.config.vocab_size)
         self._most_running = self._slots
         self._counts = dict.fromkeys(
             (
@@ -177,7 +187,13 @@ class HFEngine(GenerationEngine):
             paged=settings.options.get("paged_cache", "auto"),
             max_cache_tokens=settings.options.get("max_cache_tokens"),
             reuse_prefixes=settings.options.get("reuse_prefixes", True),
+            tokenizer_path=settings.tokenizer_path,
         )
+
+    @property
+    def takes_stop_texts(self) -> bool:
+        """See the base: with a tokenizer."""
+        return self._texts is not None
 
     @property
     def model(self) -> nn.Module:
@@ -219,6 +235,8 @@ class HFEngine(GenerationEngine):
         for request in requests:
             params = request.params
             stops = (*(() if params.ignore_eos else self._ends), *params.stop_token_ids)
+            if self._texts is not None:
+                self._texts.know(params.stop)
             self._waiting.extend(packs_of(request, self._limit(request), stops, most))
 
     def _abort(self, request_ids: set[Hashable] | None) -> list[GenerationResult]:
@@ -350,13 +368,27 @@ class HFEngine(GenerationEngine):
         tokens, logprobs = launch.result.numpy().T
         if not np.isfinite(logprobs).all():
             self._check_finite(launch.lanes, logprobs)
-        ended = self._lanes.append(launch.lanes, tokens.astype(np.int64), logprobs)
-        for response, reason in ended:
+        tokens = tokens.astype(np.int64)
+        ended = dict(self._lanes.append(launch.lanes, tokens, logprobs))
+        if self._texts is not None:
+            ended |= self._ended_by_text(launch.lanes[self._texts.completes(tokens)])
+        for response, reason in ended.items():
             self._leave(response)
             self._done.append(response.result(reason))
         self._counts["new_tokens"] += int(np.count_nonzero(launch.lanes != self._lanes.trash))
         if launch.pinned is not None:
             self._pinned.append(launch.pinned)
+
+    def _ended_by_text(self, lanes: np.ndarray) -> dict[Response, FinishReason]:
+        """Return the responses of some lanes that have come to a text that ends them."""
+        assert self._texts is not None
+        found: dict[Response, FinishReason] = {}
+        for response in filter(None, map(self._lanes.owner, lanes)):
+            stops = response.request.params.stop
+            last = self._lanes.last(response, self._texts.reach(stops))
+            if stops and self._texts.ends(stops, last):
+                found[response] = "stop"
+        return found
 
     def _check_finite(self, lanes: np.ndarray, logprobs: np.ndarray) -> None:
         if not np.isfinite(logprobs[lanes != self._lanes.trash]).all():

@@ -98,6 +98,17 @@ class Lanes:
             if lanes[i] != self.trash
         ]
 
+    def owner(self, lane: int) -> Response | None:
+        """Return the response that has a lane; None if nobody has."""
+        return self._owner[lane]
+
+    def last(self, response: Response, count: int) -> list[int]:
+        """Return the last tokens of a response, those from before it got its lane included."""
+        lane, made = response.lane, self.made(response)
+        new = self._tokens[lane, max(0, made - count) : made].tolist()
+        missing = count - len(new)
+        return [*response.tokens[-missing:], *new] if missing > 0 else new
+
     def made(self, response: Response) -> int:
         """New tokens of a response."""
         return int(self._made[response.lane])

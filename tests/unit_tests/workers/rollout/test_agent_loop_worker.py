@@ -306,3 +306,16 @@ async def test_tools_that_take_their_time_hold_up_nobody_else():
     second = await asyncio.wait_for(out.get(0, True), DEADLINE)
     assert second.prompt.index == 0
     await asyncio.wait_for(serving, DEADLINE)
+
+
+async def test_without_tools_a_call_is_that_of_an_unknown_tool():
+    request = ask(0, size=1, validation=True)
+    request.tools = False
+    groups = await serve(Agents(Writer(careful)), request, ask(1, size=1, validation=True))
+    without, usual = (group.episodes[0] for group in groups)
+    assert without.numbers["tool_calls"] == without.numbers["tool_errors"] == 1.0
+    (said,) = [turn for turn in without.turns if turn["role"] == "tool"]
+    assert said["error"] and "there is no tool 'calculator'</information>" in said["text"]
+    # What was asked is not answered, and the prompt is the same.
+    assert usual.numbers["tool_errors"] == 0.0
+    assert groups[0].samples[0].prompt_ids == groups[1].samples[0].prompt_ids

@@ -328,3 +328,11 @@ async def test_an_evaluation_leaves_training_alone(keep):
     assert all(honest(group) for group in (validated, *groups))
     assert float(run.worker.engine.weights["w"]) == run.worker.engine.version == after
     await run.end()
+
+
+def test_responses_end_at_tokens_and_at_texts_of_several():
+    stops = {"algorithm.sampling_params": {"max_new_tokens": 8, "stop": ["7", "12"]}}
+    worker = object.__new__(GenerationWorker)
+    worker.cfg = make_cfg({**stops, "actor.tokenizer.tokenizer_model": "characters:0123456789"})
+    # The end token, and that of 7; ids begin at 2.
+    assert worker._stops() == ((0, 9), ("12",))

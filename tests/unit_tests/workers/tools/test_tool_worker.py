@@ -80,7 +80,7 @@ class Tools(ToolWorker):
     """Has the tools of this test."""
 
     def __init__(self, cfg: Any) -> None:
-        tool_worker.make_toolbox = lambda _: Toolbox(
+        tool_worker.make_toolbox = lambda _, documents: Toolbox(
             tools(), settings={"notes": {"options": {"mark": cfg.mark}}}
         )
         super().__init__(cfg)

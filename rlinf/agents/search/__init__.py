@@ -1,0 +1,1 @@
+"""Search over a corpus: a text index, a dense index, and both behind HTTP."""

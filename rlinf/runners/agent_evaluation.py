@@ -1,0 +1,47 @@
+"""What agents are evaluated by beside answers: the same questions, with tools switched off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlinf.data.prompts import PromptSet
+from rlinf.runners.reasoning_metrics import of_validation
+from rlinf.runners.reasoning_services import ReasoningServices
+from rlinf.utils.numbers import percent
+
+_KEPT = ("pass@1", "pass@1_low", "pass@1_high")
+
+
+def asks_without_tools(cfg: Any) -> bool:
+    """Return whether an evaluation asks its questions without tools, too.
+
+    Args:
+        cfg: checked configuration.
+    """
+    section = cfg.get("agentloop")
+    return section is not None and section.eval_without_tools and bool(section.tools)
+
+
+def without_tools(services: ReasoningServices, prompts: PromptSet, key: str) -> dict[str, float]:
+    """Ask all questions again with tools switched off; return `eval/pass@1_no_tools`.
+
+    Prompts and format of calls stay the same. A call is answered as one of an unknown tool is: by
+    an error that the model reads. So the model may still answer with what it knows itself.
+
+    Args:
+        services: of the run.
+        prompts: the validation set.
+        key: what the episodes wait under.
+    """
+    found = of_validation(services.validate(prompts, key, tools=False))
+    return {f"eval/{_renamed(name)}": found[f"eval/{name}"] for name in _KEPT}
+
+
+def sentence(metrics: dict[str, float]) -> str | None:
+    """Say what an evaluation without tools found; None if there was none."""
+    rate = metrics.get("eval/pass@1_no_tools")
+    return None if rate is None else f"the same with tools switched off: pass@1 {percent(rate)}"
+
+
+def _renamed(name: str) -> str:
+    return name.replace("pass@1", "pass@1_no_tools")

@@ -1,0 +1,1 @@
+"""Builds, asks and serves search indexes for agents."""
