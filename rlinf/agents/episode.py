@@ -7,8 +7,9 @@ it. A loop that ends, at a limit or by itself, cannot but hand over that log.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlinf.agents.calls import EngineCall
@@ -85,6 +86,7 @@ class Episode:
         self._max_turns, self._max_tokens = max_turns, max_total_tokens
         self._max_new = max_new_tokens
         self._asked = 0
+        self._rewards: dict[int, float] = {}
         self._tool_calls = self._tool_errors = 0
 
     async def generate(self, prompt_ids: Sequence[int], agent: int = 0) -> EngineCall:
@@ -106,11 +108,40 @@ class Episode:
         limit = room if self._max_new is None else min(room, self._max_new)
         call = await self._generate(prompt_ids, limit, turn, agent)
         self.calls.append(call)
-        self.note("assistant", self.text(call), agent=agent)
+        self.turns.append(Turn("assistant", self.text(call), agent, turn=turn))
         return call
 
-    async def use_tools(self, calls: Sequence[ToolCall | MalformedCall]) -> list[ToolResult]:
+    def reward(self, value: float, *, agent: int = 0, turn: int | None = None) -> None:
+        """Give a turn a reward, beside that of the episode; several add up.
+
+        Args:
+            value: what it is worth.
+            agent: whose last turn, unless `turn` says which.
+            turn: `EngineCall.turn` of a call of this episode.
+
+        Raises:
+            ValueError: there is no such turn, or the value is not finite.
+        """
+        known = [call.turn for call in self.calls if turn is not None or call.agent == agent]
+        if not known or (turn is not None and turn not in known):
+            whose = f"agent {agent} has no turn" if turn is None else f"there is no turn {turn}"
+            raise ValueError(
+                f"{whose} yet that could have the reward {value:g}; turns until now: "
+                f"{sorted(call.turn for call in self.calls)}"
+            )
+        if not math.isfinite(value):
+            raise ValueError(f"the reward of a turn is {value}; it must be finite")
+        number = known[-1] if turn is None else turn
+        self._rewards[number] = self._rewards.get(number, 0.0) + float(value)
+
+    async def use_tools(
+        self, calls: Sequence[ToolCall | MalformedCall], agent: int = 0
+    ) -> list[ToolResult]:
         """Do what the model asks for, side by side; what it did wrong is among the answers.
+
+        Args:
+            calls: what it asks for.
+            agent: who does; the last turn of it is given what the tools give.
 
         Raises:
             ToolFailed: a tool did not answer.
@@ -118,6 +149,9 @@ class Episode:
         results = await asyncio.gather(*map(self._tools.call, calls))
         self._tool_calls += len(results)
         self._tool_errors += sum(result.error for result in results)
+        for result in results:
+            if result.reward:
+                self.reward(result.reward, agent=agent)
         return results
 
     def note(self, role: str, text: str, *, agent: int = 0, error: bool = False) -> None:
@@ -154,14 +188,18 @@ class Episode:
             "tool_errors": self._tool_errors,
             "overlong": ending in OVERLONG,
             "failed": ending == "failed",
+            "turn_rewards": sum(self._rewards.values()),
         }
+        given = self._rewards
+        turns = [replace(turn, reward=given.get(turn.turn, 0.0)) for turn in self.turns]
         return Trajectory(
             calls=tuple(self.calls),
-            turns=tuple(self.turns),
+            turns=tuple(turns),
             ending=ending,
             answer=answer,
             numbers={name: float(value) for name, value in numbers.items()},
             failure=failure,
+            rewards=dict(given),
         )
 
 

@@ -9,6 +9,8 @@ from rlinf.config.errors import Problem
 from rlinf.config.plugins import UnknownPlugin, known_names
 
 AGENTS = ("agent",)
+LEVELS = ("group_level", "agent_level", "turn_level")
+"""What `algorithm.loss_scales` may name, in this order."""
 BY_MESSAGES = ("llama_json", "qwen")
 """Formats of tool calls that are answered by messages."""
 
@@ -52,6 +54,33 @@ def long_episodes_are_dealt_with_once(context: CheckContext) -> Iterator[Problem
         message = "punishes a single response for its length, and episodes have several"
         hint = "leave it out, and set agentloop.overlong"
         yield Problem("algorithm.overlong_buffer_length", buffer, message, hint)
+
+
+@cross_check(("agent", "reasoning"))
+def credit_fits_the_loss(context: CheckContext) -> Iterator[Problem]:
+    """Turns and agents are those of episodes; scales are of means per turn, in their order."""
+    cfg = context.cfg
+    algorithm = cfg.algorithm
+    levels, mode = list(algorithm.loss_scales), algorithm.advantage_mode
+    if cfg.runner.task_type != "agent":
+        message = "is about the turns and agents of episodes, and a response is one turn"
+        hint = "leave it out, or set runner.task_type to agent"
+        if levels:
+            yield Problem("algorithm.loss_scales", levels, message, hint)
+        if mode != "trajectory":
+            yield Problem("algorithm.advantage_mode", mode, message, hint)
+        return
+    if levels != [level for level in LEVELS if level in levels]:
+        message = f"must name each level once, in the order {', '.join(LEVELS)}"
+        yield Problem("algorithm.loss_scales", levels, message)
+    if levels and algorithm.loss_agg_func != "seq-mean-token-mean":
+        message = f"weighs means of turns, but loss_agg_func is {algorithm.loss_agg_func}"
+        hint = "set algorithm.loss_agg_func to seq-mean-token-mean"
+        yield Problem("algorithm.loss_scales", levels, message, hint)
+    if mode != "trajectory" and algorithm.adv_type.lower() == "gae":
+        message = "compares turns or agents, but gae has values that say what each token is worth"
+        hint = "set it to trajectory; rewards of turns count there, too"
+        yield Problem("algorithm.advantage_mode", mode, message, hint)
 
 
 @cross_check(AGENTS)

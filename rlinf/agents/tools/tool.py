@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -25,6 +26,19 @@ tool_registry: PluginTable[Tool] = PluginTable(
 
 class ToolError(Exception):
     """What a tool cannot do; the model reads the message and may try something else."""
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """What a tool returns if it also says what the call was worth.
+
+    Attributes:
+        value: the answer, as if it was returned alone.
+        reward: what the turn that made the call is given, beside the reward of the episode.
+    """
+
+    value: Any
+    reward: float
 
 
 class Tool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf.agents.tools.tool import Tool, ToolError, tool_registry
+from rlinf.agents.tools.tool import Rewarded, Tool, ToolError, tool_registry
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,13 @@ class ToolResult:
         name: of the tool; empty if the call named none.
         text: what the model reads.
         error: whether it says what went wrong.
+        reward: what the turn that called it is given for it.
     """
 
     name: str
     text: str
     error: bool = False
+    reward: float = 0.0
 
 
 class ToolFailed(RuntimeError):
@@ -112,7 +114,10 @@ class Toolbox:
             return ToolResult("", f"there is no tool {call.name!r}, only {known}", error=True)
         try:
             arguments = found.read(call.arguments)
-            return ToolResult(found.name, self._cut(_text(await self._run(found, arguments))))
+            value, reward = await self._run(found, arguments), 0.0
+            if isinstance(value, Rewarded):
+                value, reward = value.value, value.reward
+            return ToolResult(found.name, self._cut(_text(value)), reward=reward)
         except ToolFailed:
             raise
         except ToolError as error:

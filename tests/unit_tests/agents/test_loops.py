@@ -83,7 +83,7 @@ def test_a_tool_answers_in_the_text_and_is_not_learnt():
     assert made.answer == "<answer>3995</answer>" and made.ending == "done"
     assert made.numbers == {
         **{"turns": 2.0, "tool_calls": 1.0, "tool_errors": 0.0},
-        **{"overlong": 0.0, "failed": 0.0},
+        **{"overlong": 0.0, "failed": 0.0, "turn_rewards": 0.0},
     }
     assert [turn.role for turn in made.turns] == ["assistant", "tool", "assistant"]
 
