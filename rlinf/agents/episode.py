@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlinf.agents.calls import EngineCall
+from rlinf.agents.sequences import sequences_of
 from rlinf.agents.tools.toolbox import MalformedCall, Toolbox, ToolCall, ToolFailed, ToolResult
 from rlinf.agents.trajectory import OVERLONG, Ending, Trajectory, Turn
 
-Generate = Callable[[Sequence[int], int, int, int], Awaitable[EngineCall]]
-"""Asks an engine: the prompt, most tokens of the response, and the numbers of turn and agent."""
+Generate = Callable[..., Awaitable[EngineCall]]
+"""Asks an engine: the prompt, most tokens of the response, and the numbers of turn and agent; where
+a turn has texts of its own that end it, they come as `stop`."""
 
 
 class EpisodeOver(Exception):
@@ -57,7 +59,7 @@ class Episode:
         tokenizer: of the model.
         generate: asks the engine.
         tools: that may be used.
-        max_turns: most responses of the model.
+        max_turns: most responses of each agent.
         max_total_tokens: most tokens of a conversation: prompt, responses and answers of tools.
         max_new_tokens: most tokens of a response; None is what there is room for.
 
@@ -85,28 +87,34 @@ class Episode:
         self._tools = Toolbox([]) if tools is None else tools
         self._max_turns, self._max_tokens = max_turns, max_total_tokens
         self._max_new = max_new_tokens
-        self._asked = 0
+        self._asked: dict[int, int] = {}
         self._rewards: dict[int, float] = {}
         self._tool_calls = self._tool_errors = 0
 
-    async def generate(self, prompt_ids: Sequence[int], agent: int = 0) -> EngineCall:
+    async def generate(
+        self, prompt_ids: Sequence[int], agent: int = 0, stop: Sequence[str] | None = None
+    ) -> EngineCall:
         """Let the model go on from some tokens.
 
         Args:
             prompt_ids: all that it reads; what it wrote before is to be there as it was written.
             agent: number of the agent that writes.
+            stop: texts that end this response, besides the end token and those of
+                `algorithm.sampling_params.stop`; None is those of the loop.
 
         Raises:
             EpisodeOver: there are no turns left, or no room for a token.
         """
-        if self._asked >= self._max_turns:
+        if self._asked.get(agent, 0) >= self._max_turns:
             raise EpisodeOver("max_turns")
         room = self._max_tokens - len(prompt_ids)
         if room < 1:
             raise EpisodeOver("max_total_tokens")
-        turn, self._asked = self._asked, self._asked + 1
+        turn = sum(self._asked.values())
+        self._asked[agent] = self._asked.get(agent, 0) + 1
         limit = room if self._max_new is None else min(room, self._max_new)
-        call = await self._generate(prompt_ids, limit, turn, agent)
+        own = {} if stop is None else {"stop": tuple(stop)}
+        call = await self._generate(prompt_ids, limit, turn, agent, **own)
         self.calls.append(call)
         self.turns.append(Turn("assistant", self.text(call), agent, turn=turn))
         return call
@@ -184,6 +192,7 @@ class Episode:
             answer = self._tokenizer.decode(list(last), skip_special_tokens=True)
         numbers = {
             "turns": len(self.calls),
+            **_tokens(self.calls),
             "tool_calls": self._tool_calls,
             "tool_errors": self._tool_errors,
             "overlong": ending in OVERLONG,
@@ -201,6 +210,21 @@ class Episode:
             failure=failure,
             rewards=dict(given),
         )
+
+
+def _tokens(calls: Sequence[EngineCall]) -> dict[str, float]:
+    """Count the tokens that engine calls read and wrote, and those that had to be computed."""
+    sequences = [sequence.token_ids for sequence in sequences_of(calls)]
+    read = sum(len(call.prompt_ids) for call in calls)
+    numbers = {
+        "total_tokens": sum(map(len, sequences)),
+        "context_tokens": max(map(len, sequences), default=0),
+        "prompt_tokens": read,
+    }
+    computed = [call.computed_tokens for call in calls]
+    if calls and None not in computed:
+        numbers |= {"computed_tokens": sum(computed), "prefix_reuse": 1.0 - sum(computed) / read}
+    return numbers
 
 
 async def play(run: Callable[[Episode], Awaitable[Trajectory]], episode: Episode) -> Trajectory:

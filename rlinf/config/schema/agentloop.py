@@ -23,7 +23,7 @@ class AgentLoopConfig(Section):
         description="Format of tool calls: qwen (`<tool_call>`), llama_json, searchr1 (a tag per "
         "tool, answered in the text), ...",
     )
-    max_turns: Int = Field(8, gt=0, description="Most responses of an episode.")
+    max_turns: Int = Field(8, gt=0, description="Most responses of each agent of an episode.")
     max_total_tokens: Int | None = Field(
         None,
         gt=0,

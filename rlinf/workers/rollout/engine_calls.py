@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from rlinf.hybrid_engines.generation import GenerationEngine, GenerationRequest, GenerationResult
@@ -48,6 +48,16 @@ class EngineCalls:
             self._held.append(work)
         else:
             self._engine.submit([work])
+
+    def cancel(self, request_ids: Iterable[Hashable]) -> None:
+        """End requests that nobody waits for any more; those that have ended are left alone."""
+        names = {name for name in request_ids if name in self._calls}
+        held = {work.request_id for work in self._held}
+        self._held = [work for work in self._held if work.request_id not in names]
+        for name in names:
+            del self._calls[name]
+        if names - held:
+            self._engine.abort(names - held)
 
     def step(self) -> None:
         """Let the engine work on for a moment."""
