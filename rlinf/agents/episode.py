@@ -67,6 +67,7 @@ class Episode:
         question: what it begins with.
         calls: of the engine until now.
         turns: what was written until now.
+        numbers: what the loop counts; their means over episodes become metrics.
     """
 
     def __init__(
@@ -83,11 +84,13 @@ class Episode:
         self.question = question
         self.calls: list[EngineCall] = []
         self.turns: list[Turn] = []
+        self.numbers: dict[str, float] = {}
         self._tokenizer, self._generate = tokenizer, generate
         self._tools = Toolbox([]) if tools is None else tools
         self._max_turns, self._max_tokens = max_turns, max_total_tokens
         self._max_new = max_new_tokens
         self._asked: dict[int, int] = {}
+        self._limits: dict[int, tuple[int, int]] = {}
         self._rewards: dict[int, float] = {}
         self._tool_calls = self._tool_errors = 0
 
@@ -105,9 +108,10 @@ class Episode:
         Raises:
             EpisodeOver: there are no turns left, or no room for a token.
         """
-        if self._asked.get(agent, 0) >= self._max_turns:
+        most_turns, most_tokens = self._limits.get(agent, (self._max_turns, self._max_tokens))
+        if self._asked.get(agent, 0) >= most_turns:
             raise EpisodeOver("max_turns")
-        room = self._max_tokens - len(prompt_ids)
+        room = most_tokens - len(prompt_ids)
         if room < 1:
             raise EpisodeOver("max_total_tokens")
         turn = sum(self._asked.values())
@@ -118,6 +122,18 @@ class Episode:
         self.calls.append(call)
         self.turns.append(Turn("assistant", self.text(call), agent, turn=turn))
         return call
+
+    def limit(
+        self, agent: int, *, max_turns: int | None = None, max_total_tokens: int | None = None
+    ) -> None:
+        """Give an agent limits of its own.
+
+        Args:
+            agent: its number.
+            max_turns: most responses; None is that of the episode.
+            max_total_tokens: most tokens of its context; None likewise.
+        """
+        self._limits[agent] = (max_turns or self._max_turns, max_total_tokens or self._max_tokens)
 
     def reward(self, value: float, *, agent: int = 0, turn: int | None = None) -> None:
         """Give a turn a reward, beside that of the episode; several add up.
@@ -178,7 +194,7 @@ class Episode:
 
         Args:
             ending: how it ends.
-            answer: text that the reward judges; None is the last response.
+            answer: text that the reward judges; None is the last response of agent 0.
         """
         return self._trajectory(ending, answer)
 
@@ -188,11 +204,13 @@ class Episode:
 
     def _trajectory(self, ending: Ending, answer: str | None, failure: str = "") -> Trajectory:
         if answer is None:
-            last = self.calls[-1].response_ids if self.calls else ()
+            own = [call for call in self.calls if call.agent == 0] or self.calls
+            last = own[-1].response_ids if own else ()
             answer = self._tokenizer.decode(list(last), skip_special_tokens=True)
         numbers = {
             "turns": len(self.calls),
             **_tokens(self.calls),
+            **self.numbers,
             "tool_calls": self._tool_calls,
             "tool_errors": self._tool_errors,
             "overlong": ending in OVERLONG,

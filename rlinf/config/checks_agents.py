@@ -11,6 +11,8 @@ from rlinf.config.plugins import UnknownPlugin, known_names
 AGENTS = ("agent",)
 LEVELS = ("group_level", "agent_level", "turn_level")
 """What `algorithm.loss_scales` may name, in this order."""
+WITH_TOOLS = ("tools", "team")
+"""Loops that call tools."""
 BY_MESSAGES = ("llama_json", "qwen")
 """Formats of tool calls that are answered by messages."""
 
@@ -24,8 +26,8 @@ def tools_are_known(context: CheckContext) -> Iterator[Problem]:
         if name.lower() not in known_names(kind):
             unknown = UnknownPlugin(kind, name)
             yield Problem(path, name, str(unknown), unknown.hint)
-    if section.type.lower() == "tools" and not section.tools:
-        message = "is empty: the loop of type tools needs one"
+    if section.type.lower() in WITH_TOOLS and not section.tools:
+        message = f"is empty: the loop of type {section.type} needs one"
         hint = "name one, such as calculator; or set agentloop.type to single_turn"
         yield Problem("agentloop.tools", [], message, hint)
 
@@ -44,6 +46,22 @@ def episodes_have_room(context: CheckContext) -> Iterator[Problem]:
         message = f"leaves no room behind a prompt of {cfg.data.max_prompt_length} tokens"
         hint = "raise it, or lower data.max_prompt_length"
         yield Problem("agentloop.max_total_tokens", total, message, hint)
+
+
+@cross_check(AGENTS)
+def workers_have_room(context: CheckContext) -> Iterator[Problem]:
+    """The context of a worker fits into a sequence, and its prompt has its task."""
+    cfg = context.cfg
+    section = cfg.agentloop
+    if section.type.lower() != "team":
+        return
+    if "{task}" not in section.worker_prompt:
+        message = "has no {task}: a worker would not know what to do"
+        yield Problem("agentloop.worker_prompt", section.worker_prompt, message)
+    total, longest = section.worker_max_tokens, cfg.runner.seq_length
+    if total is not None and longest is not None and total > longest:
+        message = f"is more than runner.seq_length, the most tokens of a sequence: {longest}"
+        yield Problem("agentloop.worker_max_tokens", total, message)
 
 
 @cross_check(AGENTS)
@@ -88,7 +106,7 @@ def messages_have_a_template(context: CheckContext) -> Iterator[Problem]:
     """Tools whose answers are messages need the chat template."""
     cfg = context.cfg
     section = cfg.agentloop
-    by_messages = section.type.lower() == "tools" and section.parser.lower() in BY_MESSAGES
+    by_messages = section.type.lower() in WITH_TOOLS and section.parser.lower() in BY_MESSAGES
     if by_messages and not cfg.data.apply_chat_template:
         message = "answers of tools are messages in this format, but there is no chat template"
         hint = "set data.apply_chat_template to true, or agentloop.parser to searchr1"

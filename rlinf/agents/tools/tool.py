@@ -19,7 +19,11 @@ _PARAMETER = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 
 
 tool_registry: PluginTable[Tool] = PluginTable(
-    "tool", {"calculator": "rlinf.agents.tools.calculator"}
+    "tool",
+    {
+        "calculator": "rlinf.agents.tools.calculator",
+        "lookup": "rlinf.agents.tools.lookup",
+    },
 )
 """Tools by the names that the config uses."""
 

@@ -54,7 +54,11 @@ MODULES = {
             "reasoning_gym",
             "arithmetic",
             "calculations",
+            "wide_questions",
         ),
+    },
+    "agent_loop": {
+        "rlinf.config.builtin.agent_loops": ("team",),
     },
 }
 
@@ -63,7 +67,7 @@ WITHOUT_KEYS = {
     "loss": ("actor", "decoupled_actor", "actor_critic", "decoupled_actor_critic"),
     "start_sampler": ("uniform",),
     "agent_loop": ("single_turn", "tools"),
-    "tool": ("calculator",),
+    "tool": ("calculator", "lookup"),
     "tool_parser": ("llama_json", "qwen", "searchr1"),
 }
 """Names that add no keys to their section."""

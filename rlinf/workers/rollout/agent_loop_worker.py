@@ -135,7 +135,7 @@ class AgentLoopWorker(GenerationWorker):
             return {}
         found = self._endings.get(tuple(stop))
         if found is None:
-            always = self.cfg.algorithm.sampling_params.stop
+            always = super()._stop_texts(self._tokenizer)
             ends, texts = self._stops(self._tokenizer, [*always, *stop])
             found = self._endings[tuple(stop)] = {"stop_token_ids": ends, "stop": texts}
         return found
