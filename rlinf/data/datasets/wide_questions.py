@@ -11,6 +11,10 @@ from rlinf.data.datasets.base import Message, PromptDataset, Record, Split
 from rlinf.data.hashing import seed_of
 
 
+ALONE = 3
+"""Products that a context of 64 tokens has room for."""
+
+
 @register_dataset("wide_questions")
 class WideQuestionDataset(PromptDataset):
     """Where are the companies that make some products?
@@ -20,7 +24,8 @@ class WideQuestionDataset(PromptDataset):
     answer is all towns in the order of the products, as `<answer>...</answer>`.
 
     With `data.team` a worked solution is that of a lead that gives each product to a worker as
-    `<task>...</task>`, and of one of these workers. Without, one agent looks everything up.
+    `<task>...</task>`, and of one of these workers. Without, one agent looks the first products up
+    that it has room for.
     """
 
     generated = True
@@ -69,8 +74,9 @@ def _of_team(items: list[str], draw: random.Random) -> Record:
 
 def _of_one(items: list[str]) -> Record:
     towns = [town(maker(item)) for item in items]
-    steps = [message for item in items for message in _look_up(item)]
-    return _record(items, towns, [*steps, {"role": "assistant", "content": _answer(towns)}], [])
+    steps = [message for item in items[:ALONE] for message in _look_up(item)]
+    said: Message = {"role": "assistant", "content": _answer(towns[:ALONE])}
+    return _record(items, towns, [*steps, said], [])
 
 
 def _record(
@@ -80,8 +86,10 @@ def _record(
     further: list[tuple[str | list[Message], str | list[Message]]],
 ) -> Record:
     prompt = f"where {' '.join(items)} ="
+    # Word tokenizers give text back without spaces.
+    answers = [" ".join(towns), "".join(towns)]
     metadata = {"items": len(items)}
-    return Record(prompt, "".join(towns), f"{len(items)}_items", metadata, solution, further)
+    return Record(prompt, answers, f"{len(items)}_items", metadata, solution, further)
 
 
 def as_task(item: str) -> str:

@@ -101,7 +101,7 @@ async def test_teams_answer_with_contexts_of_64_tokens_each_across_weight_update
     assert len({v for g in groups for s in g.samples for v in s.versions}) > 1
     for group in groups:
         for episode in group.episodes:
-            assert tagged(episode.answer, "answer") == [group.prompt.answer]
+            assert tagged(episode.answer, "answer") == [group.prompt.answer[1]]
             assert episode.numbers["context_tokens"] <= 64
         items = (len(group.prompt.token_ids) - 2) // 2
         assert len(group.samples) == 2 * (1 + items)
@@ -143,7 +143,11 @@ def test_one_agent_has_no_room_for_what_a_team_finds_out():
         together = sum(len(ids(part)) for part in lead) + 2
         assert one[index].prompt == team[index].prompt and one[index].answer == team[index].answer
         assert together <= 64
-        assert (alone > 64) == (one[index].metadata["items"] >= 4)
+        items = one[index].metadata["items"]
+        assert alone <= 64 and (alone + 15 > 64) == (items >= 3)
+        assert (
+            f"<answer>{one[index].answer[0]}</answer>" == one[index].solution[-1]["content"]
+        ) == (items <= 3)
 
 
 def test_training_and_validation_ask_for_other_products():
@@ -153,7 +157,7 @@ def test_training_and_validation_ask_for_other_products():
             words = dataset[index].prompt.split()[1:-1]
             items = [" ".join(pair) for pair in zip(words[::2], words[1::2], strict=True)]
             assert set(items) <= set(products(held_out))
-            assert dataset[index].answer == "".join(town(maker(item)) for item in items)
+            assert dataset[index].answer[0] == " ".join(town(maker(item)) for item in items)
     assert dataset.fingerprint() != WideQuestionDataset(data(), "val", 4).fingerprint()
 
 
