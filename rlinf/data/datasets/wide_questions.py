@@ -10,7 +10,6 @@ from rlinf.data.datasets import register_dataset
 from rlinf.data.datasets.base import Message, PromptDataset, Record, Split
 from rlinf.data.hashing import seed_of
 
-
 ALONE = 3
 """Products that a context of 64 tokens has room for."""
 
