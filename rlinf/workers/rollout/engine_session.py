@@ -68,21 +68,21 @@ class EngineSession:
             self.awake.add(agent)
             answer.set_result(results[0])
 
+        self._calls.submit(GenerationRequest(name, list(prompt_ids), params), done, hold=hold)
         self._pending[name] = answer
         self.awake -= {agent, -1}
-        self._calls.submit(GenerationRequest(name, list(prompt_ids), params), done, hold=hold)
         try:
             return await answer
         finally:
             if name in self._pending:
                 # Whoever asked has been cancelled.
                 del self._pending[name]
-                self._calls.cancel([name])
+                self._calls.abort(name)
 
     def end(self) -> None:
         """End what the engine still generates for the episode."""
         self._ended = True
         pending, self._pending = self._pending, {}
-        self._calls.cancel(pending)
-        for answer in pending.values():
+        for name, answer in pending.items():
+            self._calls.abort(name)
             answer.cancel()
