@@ -80,6 +80,12 @@ class ReasoningCredit:
                 "takes values, which say themselves what each token was worth: set it to "
                 "trajectory; rewards of turns count there, too"
             )
+        if self._mode != "trajectory" and self._takes_size and not self._takes_groups:
+            raise ValueError(
+                f"algorithm.advantage_mode is {self._mode}, and advantage {algorithm.adv_type} "
+                "takes groups of group_size, but questions have any number of turns and agents: "
+                "let it take group_ids, or set advantage_mode to trajectory"
+            )
         self.nan_skipped = 0
 
     @property

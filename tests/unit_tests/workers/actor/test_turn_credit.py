@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
+from rlinf.algorithms.registry import register_advantage
 from rlinf.config.errors import ConfigError
 from rlinf.data.reasoning import SampleGroup
 from rlinf.data.token_batch import TokenBatch
@@ -170,6 +171,20 @@ def test_values_learn_from_the_rewards_of_turns():
         later = batch.turn_rewards[where].flip(0).cumsum(0).flip(0)
         difference = (with_rewards.returns - without.returns)[where]
         assert torch.allclose(difference, later, atol=1e-5)
+
+
+def test_an_advantage_that_cannot_tell_groups_apart_is_refused():
+    @register_advantage("by neighbours", replaces=True)
+    def by_neighbours(*, rewards, group_size):
+        return rewards - rewards.unflatten(1, (-1, group_size)).mean(-1).repeat_interleave(
+            group_size, 1
+        ), None
+
+    groups = make_episodes(seed=1)
+    named = {"algorithm.adv_type": "by neighbours"}
+    assert assign(groups, named).advantages.any()
+    with pytest.raises(ValueError, match="let it take group_ids"):
+        assign(groups, {**named, "algorithm.advantage_mode": "turn"})
 
 
 def test_one_turn_of_one_agent_per_episode_weighs_as_ever():
