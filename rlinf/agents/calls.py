@@ -20,6 +20,8 @@ class EngineCall:
         finish_reason: "stop" or "length".
         turn: number of the call in its episode, from 0.
         agent: number of the agent that made it.
+        computed_tokens: tokens that the engine read for it, less those of the prompt that it still
+            had of earlier calls; None if the engine does not say.
     """
 
     prompt_ids: tuple[int, ...]
@@ -29,6 +31,7 @@ class EngineCall:
     finish_reason: str
     turn: int = 0
     agent: int = 0
+    computed_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Take any sequences, and check that they fit one another."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlinf.agents.episode import Episode
 from rlinf.agents.templates import ChatFormat
 from rlinf.agents.tools.build import make_toolbox, tool_schemas
 from rlinf.agents.tools.parsers import parser_registry
-from rlinf.agents.tools.toolbox import RemoteTools, Toolbox, ToolResult
-from rlinf.agents.trajectory import Trajectory
+from rlinf.agents.tools.toolbox import MalformedCall, RemoteTools, Toolbox, ToolCall, ToolResult
+from rlinf.agents.trajectory import Ending, Trajectory
 from rlinf.config.plugin_table import PluginTable
 from rlinf.config.signatures import Call, check_call, check_method
 
@@ -29,6 +29,7 @@ loop_registry: PluginTable[type[AgentLoop]] = PluginTable(
         "env": "rlinf.agents.env_loops",
         "attempts": "rlinf.agents.env_loops",
         "verifiers": "rlinf.agents.verifiers_loop",
+        "team": "rlinf.agents.team",
     },
 )
 
@@ -54,6 +55,15 @@ class AgentLoop:
     def stops(self) -> tuple[str, ...]:
         """Texts that end a response, besides the end token."""
         return ()
+
+    @classmethod
+    def told(cls, cfg: Any) -> list[dict[str, Any]]:
+        """Return the tools that a chat template is told of; none if they answer in the text.
+
+        Args:
+            cfg: the `agentloop` section.
+        """
+        return [] if parser_registry.lookup(cfg.parser).inline else tool_schemas(cfg)
 
     async def run(self, episode: Episode) -> Trajectory:
         """Play an episode.
@@ -123,24 +133,63 @@ class ToolLoop(AgentLoop):
 
     async def run(self, episode: Episode) -> Trajectory:
         """See `AgentLoop.run`."""
-        ids: Sequence[int] = episode.question.prompt_ids
-        if self._chat is not None and episode.question.messages is None:
+        question = episode.question
+        ending, _ = await self.converse(episode, question.prompt_ids, question.messages)
+        return episode.finish(ending)
+
+    async def converse(
+        self,
+        episode: Episode,
+        prompt_ids: Sequence[int],
+        messages: Sequence[Mapping[str, Any]] | None,
+        agent: int = 0,
+        stop: Sequence[str] | None = None,
+    ) -> tuple[Ending, str]:
+        """Let an agent write and use tools until a response calls none.
+
+        Args:
+            episode: that it is of.
+            prompt_ids: what it reads first.
+            messages: the same as messages; None without a chat template.
+            agent: its number.
+            stop: see `Episode.generate`.
+
+        Returns:
+            How it ended, and its last response.
+
+        Raises:
+            EpisodeOver: it reached a limit.
+        """
+        ids: Sequence[int] = prompt_ids
+        if self._chat is not None and messages is None:
             raise ValueError(
                 f"agentloop.parser {self.cfg.parser} answers calls by messages, but the question "
                 "is a text; set data.apply_chat_template to true"
             )
-        messages = list(episode.question.messages or ())
+        said = list(messages or ())
         while True:
-            call = await episode.generate(ids)
-            if call.finish_reason == "length":
-                return episode.finish("max_total_tokens")
+            call = await episode.generate(ids, agent, stop)
             text = episode.text(call)
+            if call.finish_reason == "length":
+                return "max_total_tokens", text
             calls = self.parser.parse(text)
             if not calls:
-                return episode.finish()
-            results = await episode.use_tools(calls)
-            further = self._further(episode, messages, call, text, results)
+                return "done", text
+            results = await self.use(episode, calls, agent)
+            further = self._further(episode, said, call, text, results)
             ids = [*call.token_ids, *further]
+
+    async def use(
+        self, episode: Episode, calls: Sequence[ToolCall | MalformedCall], agent: int
+    ) -> list[ToolResult]:
+        """Do what an agent asks for.
+
+        Args:
+            episode: that it is of.
+            calls: what it asks for.
+            agent: its number.
+        """
+        return await episode.use_tools(calls, agent)
 
     def _further(
         self,
@@ -153,11 +202,12 @@ class ToolLoop(AgentLoop):
         """Return the tokens that the model reads next; messages go to those of the conversation."""
         if self._chat is None:
             answer = self.parser.answer(results)
-            episode.note("tool", answer, error=any(result.error for result in results))
+            error = any(result.error for result in results)
+            episode.note("tool", answer, agent=call.agent, error=error)
             return list(self.tokenizer.encode(answer, add_special_tokens=False))
         said, new = {"role": "assistant", "content": text}, self.parser.messages(results)
         for message, result in zip(new, results, strict=True):
-            episode.note("tool", message["content"], error=result.error)
+            episode.note("tool", message["content"], agent=call.agent, error=result.error)
         ended = call.response_ids[-1] == self.tokenizer.eos_token_id
         further = self._chat.between(messages, said, new, ended)
         messages += [said, *new]
@@ -170,7 +220,7 @@ def schemas_for_template(cfg: Any) -> list[dict[str, Any]]:
     Args:
         cfg: the `agentloop` section.
     """
-    return [] if parser_registry.lookup(cfg.parser).inline else tool_schemas(cfg)
+    return loop_registry.lookup(cfg.type).told(cfg)
 
 
 def make_loop(

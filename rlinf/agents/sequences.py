@@ -10,7 +10,7 @@ the place where the engine read exactly the tokens that stand before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rlinf.agents.calls import EngineCall, extends
@@ -30,6 +30,7 @@ class TokenSequence:
         loss_mask: `[R]` whether the policy wrote the token.
         turns: `[R]` number of the call that wrote the token, or that read it first.
         agents: `[R]` number of the agent of that call.
+        rewards: `[R]` what calls were given, each at the last token that it wrote; 0 elsewhere.
         finish_reason: of the last call.
     """
 
@@ -40,6 +41,7 @@ class TokenSequence:
     loss_mask: list[bool] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
     agents: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
     finish_reason: str = "stop"
 
     @property
@@ -47,8 +49,21 @@ class TokenSequence:
         """Prompt and what follows, `[P + R]`."""
         return [*self.prompt_ids, *self.response_ids]
 
-    def append(self, call: EngineCall) -> None:
-        """Add a call that has read all of this sequence, and perhaps more."""
+    def append(self, call: EngineCall, reward: float = 0.0) -> None:
+        """Add a call that has read all of this sequence, and perhaps more.
+
+        Args:
+            call: the call.
+            reward: what it was given.
+
+        Raises:
+            ValueError: it was given a reward and wrote no token.
+        """
+        if reward and not call.response_ids:
+            raise ValueError(
+                f"turn {call.turn} has the reward {reward:g}, but wrote no token that could learn "
+                "from it; give the reward to another turn"
+            )
         read = call.prompt_ids[len(self.prompt_ids) + len(self.response_ids) :]
         written = call.response_ids
         self.response_ids += [*read, *written]
@@ -58,15 +73,21 @@ class TokenSequence:
         self.loss_mask += [*[False] * len(read), *[True] * len(written)]
         self.turns += [call.turn] * (len(read) + len(written))
         self.agents += [call.agent] * (len(read) + len(written))
+        self.rewards += [0.0] * (len(read) + len(written))
+        if reward:
+            self.rewards[-1] = reward
         self.finish_reason = call.finish_reason
 
 
-def sequences_of(calls: Iterable[EngineCall]) -> list[TokenSequence]:
+def sequences_of(
+    calls: Iterable[EngineCall], rewards: Mapping[int, float] | None = None
+) -> list[TokenSequence]:
     """Return the sequences that hold each generated token of some calls once.
 
     Args:
         calls: of one episode, in the order in which they were made. Calls that run side by side
             may come in any order that has each after those that it goes on from.
+        rewards: what calls were given, by their `turn`.
     """
     sequences: list[TokenSequence] = []
     for call in calls:
@@ -76,5 +97,5 @@ def sequences_of(calls: Iterable[EngineCall]) -> list[TokenSequence]:
         if target is None:
             target = TokenSequence(list(call.prompt_ids))
             sequences.append(target)
-        target.append(call)
+        target.append(call, (rewards or {}).get(call.turn, 0.0))
     return sequences

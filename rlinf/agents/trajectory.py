@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,12 +24,16 @@ class Turn:
         text: what.
         agent: number of the agent that wrote or read it.
         error: whether it tells the policy of a mistake.
+        turn: number of the engine call that wrote it; -1 if it is not of the policy.
+        reward: what that call was given beside the reward of the episode.
     """
 
     role: str
     text: str
     agent: int = 0
     error: bool = False
+    turn: int = -1
+    reward: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Trajectory:
         numbers: of the episode, such as the tool calls; their means become metrics.
         failure: what failed, with the ending "failed".
         score: what an environment gives for the episode; None leaves it to the reward.
+        rewards: what calls were given beside the reward of the episode, by their `turn`.
     """
 
     calls: Sequence[EngineCall]
@@ -53,6 +58,7 @@ class Trajectory:
     numbers: dict[str, float] = field(default_factory=dict)
     failure: str = ""
     score: float | None = None
+    rewards: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def overlong(self) -> bool:
@@ -61,4 +67,4 @@ class Trajectory:
 
     def sequences(self) -> list[TokenSequence]:
         """Return the sequences to train on; see `rlinf.agents.sequences`."""
-        return sequences_of(self.calls)
+        return sequences_of(self.calls, self.rewards)

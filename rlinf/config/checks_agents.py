@@ -10,6 +10,10 @@ from rlinf.config.plugins import UnknownPlugin, known_names
 from rlinf.config.tracked import to_plain
 
 AGENTS = ("agent",)
+LEVELS = ("group_level", "agent_level", "turn_level")
+"""What `algorithm.loss_scales` may name, in this order."""
+WITH_TOOLS = ("tools", "team")
+"""Loops that call tools."""
 BY_MESSAGES = ("llama_json", "qwen")
 """Formats of tool calls that are answered by messages."""
 
@@ -23,8 +27,8 @@ def tools_are_known(context: CheckContext) -> Iterator[Problem]:
         if name.lower() not in known_names(kind):
             unknown = UnknownPlugin(kind, name)
             yield Problem(path, name, str(unknown), unknown.hint)
-    if section.type.lower() == "tools" and not section.tools and not section.mcp_servers:
-        message = "is empty: the loop of type tools needs one"
+    if section.type.lower() in WITH_TOOLS and not section.tools and not section.mcp_servers:
+        message = f"is empty: the loop of type {section.type} needs one"
         hint = "name one, such as calculator; or set agentloop.type to single_turn"
         yield Problem("agentloop.tools", [], message, hint)
 
@@ -90,6 +94,22 @@ def episodes_have_room(context: CheckContext) -> Iterator[Problem]:
 
 
 @cross_check(AGENTS)
+def workers_have_room(context: CheckContext) -> Iterator[Problem]:
+    """The context of a worker fits into a sequence, and its prompt has its task."""
+    cfg = context.cfg
+    section = cfg.agentloop
+    if section.type.lower() != "team":
+        return
+    if "{task}" not in section.worker_prompt:
+        message = "has no {task}: a worker would not know what to do"
+        yield Problem("agentloop.worker_prompt", section.worker_prompt, message)
+    total, longest = section.worker_max_tokens, cfg.runner.seq_length
+    if total is not None and longest is not None and total > longest:
+        message = f"is more than runner.seq_length, the most tokens of a sequence: {longest}"
+        yield Problem("agentloop.worker_max_tokens", total, message)
+
+
+@cross_check(AGENTS)
 def long_episodes_are_dealt_with_once(context: CheckContext) -> Iterator[Problem]:
     """The penalty for long responses is for one response, and an episode has several."""
     buffer = context.cfg.algorithm.overlong_buffer_length
@@ -99,12 +119,39 @@ def long_episodes_are_dealt_with_once(context: CheckContext) -> Iterator[Problem
         yield Problem("algorithm.overlong_buffer_length", buffer, message, hint)
 
 
+@cross_check(("agent", "reasoning"))
+def credit_fits_the_loss(context: CheckContext) -> Iterator[Problem]:
+    """Turns and agents are those of episodes; scales are of means per turn, in their order."""
+    cfg = context.cfg
+    algorithm = cfg.algorithm
+    levels, mode = list(algorithm.loss_scales), algorithm.advantage_mode
+    if cfg.runner.task_type != "agent":
+        message = "is about the turns and agents of episodes, and a response is one turn"
+        hint = "leave it out, or set runner.task_type to agent"
+        if levels:
+            yield Problem("algorithm.loss_scales", levels, message, hint)
+        if mode != "trajectory":
+            yield Problem("algorithm.advantage_mode", mode, message, hint)
+        return
+    if levels != [level for level in LEVELS if level in levels]:
+        message = f"must name each level once, in the order {', '.join(LEVELS)}"
+        yield Problem("algorithm.loss_scales", levels, message)
+    if levels and algorithm.loss_agg_func != "seq-mean-token-mean":
+        message = f"weighs means of turns, but loss_agg_func is {algorithm.loss_agg_func}"
+        hint = "set algorithm.loss_agg_func to seq-mean-token-mean"
+        yield Problem("algorithm.loss_scales", levels, message, hint)
+    if mode != "trajectory" and algorithm.adv_type.lower() == "gae":
+        message = "compares turns or agents, but gae has values that say what each token is worth"
+        hint = "set it to trajectory; rewards of turns count there, too"
+        yield Problem("algorithm.advantage_mode", mode, message, hint)
+
+
 @cross_check(AGENTS)
 def messages_have_a_template(context: CheckContext) -> Iterator[Problem]:
     """Tools whose answers are messages need the chat template."""
     cfg = context.cfg
     section = cfg.agentloop
-    by_messages = section.type.lower() == "tools" and section.parser.lower() in BY_MESSAGES
+    by_messages = section.type.lower() in WITH_TOOLS and section.parser.lower() in BY_MESSAGES
     if by_messages and not cfg.data.apply_chat_template:
         message = "answers of tools are messages in this format, but there is no chat template"
         hint = "set data.apply_chat_template to true, or agentloop.parser to searchr1"

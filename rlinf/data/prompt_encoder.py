@@ -90,6 +90,8 @@ class PromptEncoder:
         learnt: list[bool] = []
         for message in solution:
             part = self._ids(message["content"], add_special_tokens=False)
+            if message.get("ends"):
+                part = [*part, self._tokenizer.eos_token_id]
             ids += part
             learnt += [message["role"] == "assistant"] * len(part)
         return [*ids, self._tokenizer.eos_token_id], [*learnt, True]

@@ -103,7 +103,11 @@ class PromptSet:
                 f"the prompt {text[:80]!r} has no worked solution; name the field that holds it "
                 "with data.solution_key, or use a dataset that brings solutions, as arithmetic does"
             )
-        return SupervisedExample(ids, *self._encoder.solution(record.solution))
+        which = number % (1 + len(record.further))
+        if not which:
+            return SupervisedExample(ids, *self._encoder.solution(record.solution))
+        prompt, solution = record.further[which - 1]
+        return SupervisedExample(self._encoder.encode(prompt)[1], *self._encoder.solution(solution))
 
     def prefetch(self, first: int, count: int) -> None:
         """Say that the prompts from a running number on are needed soon."""

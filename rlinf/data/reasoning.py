@@ -63,6 +63,11 @@ class Sample:
             `sample_index`: each response is an episode of its own. Sequences of one episode stand
             together and have the same reward.
         left_out: whether the episode counts neither in the loss nor in the baseline of its group.
+        turns: `[R]` number of the turn, in the episode, that wrote each token or read it first;
+            None is one turn.
+        agents: `[R]` number of the agent of that turn; None is agent 0.
+        turn_rewards: `[R]` what turns were given beside the reward of the episode, each at the last
+            token that its turn wrote, and 0 elsewhere; None is nothing.
     """
 
     prompt_index: int
@@ -80,6 +85,9 @@ class Sample:
     loss_mask: list[bool] | None = None
     trajectory: int | None = None
     left_out: bool = False
+    turns: list[int] | None = None
+    agents: list[int] | None = None
+    turn_rewards: list[float] | None = None
 
     @property
     def written(self) -> int:
@@ -93,10 +101,12 @@ class EpisodeRecord:
 
     Attributes:
         answer: text that the reward judges.
-        turns: what was written, in its order: `role`, `text`, `agent` and `error` of each.
+        turns: what was written, in its order: `role`, `text`, `agent`, `error`, `turn` and `reward`
+            of each.
         numbers: of the episode, by name; their means become metrics.
         score: what it is worth without asking the reward; None asks it.
         failure: what failed beside the policy; empty if nothing did.
+        ending: how it ended: "done", "max_turns", "max_total_tokens" or "failed".
     """
 
     answer: str
@@ -104,6 +114,7 @@ class EpisodeRecord:
     numbers: dict[str, float] = field(default_factory=dict)
     score: float | None = None
     failure: str = ""
+    ending: str = "done"
 
 
 @dataclass

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 GIVEN = ("old_logprobs", "ref_logprobs", "values")
 """What groups of workers of their own may have computed for each response token."""
 
-OF_RESPONSE_TOKENS = ("logprobs", "versions", "loss_mask", *GIVEN)
+OF_EPISODES = ("turns", "agents", "turn_rewards")
+"""What is known of each response token from its place in an episode of several turns."""
+
+OF_RESPONSE_TOKENS = ("logprobs", "versions", "loss_mask", *OF_EPISODES, *GIVEN)
 """Fields with one entry per response token, `[R]`."""
 
 OF_SEQUENCES = (
@@ -54,6 +57,10 @@ class TokenBatch:
             episode stand together, and have one reward.
         left_out: whether the episode counts neither in the loss nor in the baseline of its group,
             bool `[n]`.
+        turns: number of each response token's turn in its episode, int64 `[R]`.
+        agents: number of the agent of that turn, int64 `[R]`.
+        turn_rewards: what turns were given beside the reward of their episode, at the last token
+            that each wrote, float32 `[R]`; 0 elsewhere.
         old_logprobs: of response tokens, by the trainer before the update, float32 `[R]`; None if
             nobody has computed them yet.
         ref_logprobs: of response tokens, by the reference policy, likewise.
@@ -72,6 +79,9 @@ class TokenBatch:
     truncated: Tensor
     trajectories: Tensor
     left_out: Tensor
+    turns: Tensor
+    agents: Tensor
+    turn_rewards: Tensor
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
     values: Tensor | None = None
@@ -128,6 +138,9 @@ class TokenBatch:
                 dtype=torch.int64,
             ),
             left_out=torch.tensor([s.left_out for s in samples]).bool(),
+            turns=torch.tensor(_of_tokens(samples, "turns"), dtype=torch.int64),
+            agents=torch.tensor(_of_tokens(samples, "agents"), dtype=torch.int64),
+            turn_rewards=torch.tensor(_of_tokens(samples, "turn_rewards"), dtype=torch.float32),
             **{name: _given(samples, name) for name in GIVEN},
         )
 
@@ -170,6 +183,9 @@ class TokenBatch:
             truncated=torch.zeros(count, dtype=torch.bool),
             trajectories=torch.arange(count),
             left_out=torch.zeros(count, dtype=torch.bool),
+            turns=torch.zeros(total, dtype=torch.int64),
+            agents=torch.zeros(total, dtype=torch.int64),
+            turn_rewards=torch.zeros(total),
         )
 
     def select(self, rows: Tensor) -> TokenBatch:
@@ -269,6 +285,7 @@ def _check(sample: object, index: int) -> None:
         ("logprobs", sample.logprobs or range(count)),
         ("versions", sample.versions),
         ("entries in loss_mask", _loss_mask(sample)),
+        *((f"entries in {name}", getattr(sample, name) or range(count)) for name in OF_EPISODES),
     ):
         if len(values) != count:
             raise ValueError(
@@ -298,6 +315,11 @@ def _logprobs(sample: object) -> Iterator[float]:
     """What the engine said of each token; 0 for those that the policy did not write."""
     given = sample.logprobs or [math.nan] * len(sample.response_ids)
     return (x if own else 0.0 for x, own in zip(given, _loss_mask(sample), strict=True))
+
+
+def _of_tokens(samples: Sequence[object], name: str) -> list[float]:
+    """Return what is known of each response token; 0 where a sample does not say."""
+    return [x for s in samples for x in getattr(s, name) or [0] * len(s.response_ids)]
 
 
 def _loss_mask(sample: object) -> Sequence[bool]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from rlinf.agents.tools.tool import Tool, ToolFailed
+from rlinf.agents.tools.tool import Rewarded, Tool, ToolFailed
 
 
 def cut(text: str, most: int) -> str:
@@ -19,7 +19,14 @@ def cut(text: str, most: int) -> str:
     return f"{text[:most]}... ({len(text) - most} characters more)"
 
 
-def text_of(tool: Tool, value: Any, most: int) -> str:
+class Answer(NamedTuple):
+    """What came of a call: the text that a model reads, and what the call was worth by itself."""
+
+    text: str
+    reward: float = 0.0
+
+
+def answer_from(tool: Tool, value: Any, most: int) -> Answer:
     """Return an answer as a model reads it: texts as they are, other values as JSON.
 
     Args:
@@ -42,11 +49,14 @@ def text_of(tool: Tool, value: Any, most: int) -> str:
             "itself yield texts, or return a list"
         )
     tool.check(value)
+    reward = 0.0
+    if isinstance(value, Rewarded):
+        value, reward = value.value, value.reward
     if isinstance(value, str):
-        return cut(value, most)
+        return Answer(cut(value, most), reward)
     try:
         plain = to_jsonable_python(value)
-        return cut(json.dumps(plain, ensure_ascii=False), most)
+        return Answer(cut(json.dumps(plain, ensure_ascii=False), most), reward)
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         raise ToolFailed(
             f"the tool '{tool.name}' returned a {type(value).__name__} that cannot be written as "
@@ -54,7 +64,7 @@ def text_of(tool: Tool, value: Any, most: int) -> str:
         ) from error
 
 
-def text_of_parts(tool: Tool, parts: Iterator[Any], most: int) -> str:
+def answer_of_parts(tool: Tool, parts: Iterator[Any], most: int) -> Answer:
     """Return the texts that a tool yields; one that does not end is stopped at the limit."""
     kept = _Kept(tool, most)
     try:
@@ -63,11 +73,11 @@ def text_of_parts(tool: Tool, parts: Iterator[Any], most: int) -> str:
                 break
     finally:
         parts.close()  # type: ignore[attr-defined]
-    return kept.text
+    return Answer(kept.text)
 
 
-async def text_of_async_parts(tool: Tool, parts: AsyncIterator[Any], most: int) -> str:
-    """Return the texts that an `async` tool yields; see `text_of_parts`."""
+async def answer_of_async_parts(tool: Tool, parts: AsyncIterator[Any], most: int) -> Answer:
+    """Return the texts that an `async` tool yields; see `answer_of_parts`."""
     kept = _Kept(tool, most)
     try:
         async for part in parts:
@@ -75,7 +85,7 @@ async def text_of_async_parts(tool: Tool, parts: AsyncIterator[Any], most: int) 
                 break
     finally:
         await parts.aclose()  # type: ignore[attr-defined]
-    return kept.text
+    return Answer(kept.text)
 
 
 class _Kept:

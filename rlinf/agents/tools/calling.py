@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.agents.tools.answers import text_of, text_of_async_parts, text_of_parts
+from rlinf.agents.tools.answers import Answer, answer_from, answer_of_async_parts, answer_of_parts
 from rlinf.agents.tools.slots import Slots
 from rlinf.agents.tools.tool import Tool, ToolFailed
 
@@ -15,7 +15,7 @@ _SMALL = (str, int, float, bool, type(None))
 
 
 def answer_of(tool: Tool, target: Any, arguments: dict[str, Any], most: int) -> Any:
-    """Begin a call; return something to wait for, which gives the answer as text.
+    """Begin a call; return something to wait for, which gives the `Answer`.
 
     Args:
         tool: what is called.
@@ -24,20 +24,20 @@ def answer_of(tool: Tool, target: Any, arguments: dict[str, Any], most: int) -> 
         most: characters of the answer.
     """
     if tool.yields_async:
-        return text_of_async_parts(tool, target(**arguments), most)
+        return answer_of_async_parts(tool, target(**arguments), most)
     if tool.is_async:
         return _of_async(tool, target, arguments, most)
     if tool.yields:
-        return in_thread(lambda: text_of_parts(tool, target(**arguments), most))
-    return in_thread(lambda: text_of(tool, target(**arguments), most))
+        return in_thread(lambda: answer_of_parts(tool, target(**arguments), most))
+    return in_thread(lambda: answer_from(tool, target(**arguments), most))
 
 
-async def _of_async(tool: Tool, target: Any, arguments: dict[str, Any], most: int) -> str:
+async def _of_async(tool: Tool, target: Any, arguments: dict[str, Any], most: int) -> Answer:
     value = await target(**arguments)
     if isinstance(value, _SMALL):
-        return text_of(tool, value, most)
+        return answer_from(tool, value, most)
     # To check and to write what is large takes its time, which is not that of other episodes.
-    return await in_thread(lambda: text_of(tool, value, most))
+    return await in_thread(lambda: answer_from(tool, value, most))
 
 
 async def within(awaitable: Any, slots: Slots, seconds: float, late: str) -> Any:

@@ -6,9 +6,18 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, overload
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
 from rlinf.config.plugin_table import PluginTable
 
@@ -21,6 +30,7 @@ tool_registry: PluginTable[Tool] = PluginTable(
     "tool",
     {
         "calculator": "rlinf.agents.tools.calculator",
+        "lookup": "rlinf.agents.tools.lookup",
         "python": "rlinf.agents.tools.interpreter",
         "search": "rlinf.agents.tools.search",
     },
@@ -38,6 +48,19 @@ class ToolError(Exception):
 
 class ToolFailed(RuntimeError):
     """A tool did not answer: no fault of the policy, so that its episode does not count."""
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """What a tool returns if it also says what the call was worth.
+
+    Attributes:
+        value: the answer, as if it was returned alone.
+        reward: what the turn that made the call is given, beside the reward of the episode.
+    """
+
+    value: Any
+    reward: float
 
 
 class Tool:
@@ -278,7 +301,11 @@ def _returns(function: Function) -> TypeAdapter[Any] | None:
         return None
     if inspect.isasyncgenfunction(function):
         return None
-    return TypeAdapter(hints["return"], config=ConfigDict(arbitrary_types_allowed=True))
+    try:
+        return TypeAdapter(hints["return"], config=ConfigDict(arbitrary_types_allowed=True))
+    except PydanticUserError:
+        # A model or a dataclass, which has a config of its own.
+        return TypeAdapter(hints["return"])
 
 
 def _model_of(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rlinf.agents.tools.answers import cut, text_of
+from rlinf.agents.tools.answers import Answer, answer_from, cut
 from rlinf.agents.tools.calling import answer_of, in_thread, within
 from rlinf.agents.tools.slots import Slots
 from rlinf.agents.tools.tool import Tool, ToolError, ToolFailed, tool_registry
@@ -56,11 +56,13 @@ class ToolResult:
         name: of the tool; empty if the call named none.
         text: what the model reads.
         error: whether it says what went wrong.
+        reward: what the turn that called it is given for it.
     """
 
     name: str
     text: str
     error: bool = False
+    reward: float = 0.0
 
 
 @dataclass
@@ -339,7 +341,8 @@ class ToolSession:
             arguments = tool.read(call.arguments)
             if box._remote is not None and not tool.inline:
                 return await self._elsewhere(box._remote, call)
-            return ToolResult(tool.name, await self._here(tool, arguments, most))
+            answer = await self._here(tool, arguments, most)
+            return ToolResult(tool.name, answer.text, reward=answer.reward)
         except ToolFailed:
             raise
         except ToolError as error:
@@ -358,9 +361,9 @@ class ToolSession:
             self._remote = remote.session(timeouts, self._metadata)
         return await self._remote.call(call)
 
-    async def _here(self, tool: Tool, arguments: dict[str, Any], most: int) -> str:
+    async def _here(self, tool: Tool, arguments: dict[str, Any], most: int) -> Answer:
         if tool.inline and not (tool.is_async or tool.stateful or tool.yields):
-            return text_of(tool, tool(**arguments), most)
+            return answer_from(tool, tool(**arguments), most)
         if not tool.stateful:
             return await self._run(tool, lambda: answer_of(tool, tool.function, arguments, most))
         # What one call leaves behind is there for the next: one at a time.

@@ -57,11 +57,13 @@ MODULES = {
             "facts",
             "programs",
             "verifiers",
+            "wide_questions",
         ),
     },
     "agent_loop": {
         "rlinf.agents.env_loops": ("env", "attempts"),
         "rlinf.agents.verifiers_loop": ("verifiers",),
+        "rlinf.config.builtin.agent_loops": ("team",),
     },
 }
 
@@ -71,7 +73,7 @@ WITHOUT_KEYS = {
     "start_sampler": ("uniform",),
     "agent_loop": ("single_turn", "tools"),
     "text_env": ("guess_number", "rooms"),
-    "tool": ("calculator", "python", "search"),
+    "tool": ("calculator", "lookup", "python", "search"),
     "tool_parser": ("llama_json", "qwen", "searchr1"),
 }
 """Names that add no keys to their section."""

@@ -130,6 +130,21 @@ class VerifiersKeys(Section):
     val_size: Int = Field(200, gt=0, description="Most validation prompts.")
 
 
+class WideQuestionsKeys(Section):
+    """Keys of questions about several items."""
+
+    max_items: Int = Field(5, ge=1, le=8, description="Most items of a question.")
+    min_items: Int = Field(2, ge=1, le=8, description="Fewest items of a question.")
+    team: bool = Field(
+        True,
+        description="Whether worked solutions are those of a lead and its workers; false lets one "
+        "agent look everything up.",
+    )
+    size: Int = Field(10000, gt=0, description="Training prompts of an epoch.")
+    val_size: Int = Field(200, gt=0, description="Validation prompts.")
+
+
+register_schema("dataset", "wide_questions", WideQuestionsKeys)
 register_schema("dataset", "reasoning_gym", ReasoningGymKeys)
 register_schema("dataset", "verifiers", VerifiersKeys)
 register_schema("dataset", "programs", ProgramsKeys)

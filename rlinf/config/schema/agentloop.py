@@ -82,7 +82,7 @@ class AgentLoopConfig(Section):
         description="Evaluate a second time with tools switched off: each call is answered as "
         "that of an unknown tool. The result is eval/pass@1_no_tools.",
     )
-    max_turns: Int = Field(8, gt=0, description="Most responses of an episode.")
+    max_turns: Int = Field(8, gt=0, description="Most responses of each agent of an episode.")
     max_total_tokens: Int | None = Field(
         None,
         gt=0,

@@ -241,6 +241,20 @@ class ReasoningAlgorithmConfig(AlgorithmConfig):
         1.0, ge=0, description="Penalty at the length limit, growing over the buffer."
     )
 
+    advantage_mode: Literal["trajectory", "turn", "agent"] = Field(
+        "trajectory",
+        description="What is compared among the episodes of a prompt, and has one advantage: whole "
+        "episodes, turns by what they and later turns of their agent were given, or agents by what "
+        "their turns were given; each has the reward of its episode, too (agents).",
+    )
+    loss_scales: list[Literal["group_level", "agent_level", "turn_level"]] = Field(
+        default_factory=list,
+        description="How turns weigh in the loss, in this order: group_level divides by the number "
+        "of episodes instead of turns, agent_level counts the agents of an episode alike and the "
+        "turns of an agent, turn_level counts those turns by their tokens; needs loss_agg_func "
+        "seq-mean-token-mean (agents).",
+    )
+
     mask_truncated: bool = Field(
         False,
         description="Learn nothing from responses that were cut at the length limit; their "

@@ -25,6 +25,7 @@ dataset_registry: PluginTable[type] = PluginTable(
         "facts": "rlinf.data.datasets.facts",
         "programs": "rlinf.data.datasets.programs",
         "verifiers": "rlinf.data.datasets.verifiers",
+        "wide_questions": "rlinf.data.datasets.wide_questions",
     },
 )
 

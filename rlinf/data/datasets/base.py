@@ -20,7 +20,10 @@ class Record:
         task: name of the task; metrics are per task.
         metadata: whatever else the reward needs, plain data.
         solution: a worked solution for supervised training; None without one. For agents also
-            messages, of which those of the role `assistant` are learnt and the others only read.
+            messages, of which those of the role `assistant` are learnt and the others only read;
+            one with `ends: True` has the end token behind it, as the last one always has.
+        further: prompts and worked solutions of other agents of the same episode, such as workers;
+            supervised training takes one of all of them in turn.
     """
 
     prompt: str | list[Message]
@@ -28,6 +31,7 @@ class Record:
     task: str
     metadata: dict[str, Any] = field(default_factory=dict)
     solution: str | list[Message] | None = None
+    further: list[tuple[str | list[Message], str | list[Message]]] = field(default_factory=list)
 
 
 class PromptDataset:

@@ -26,12 +26,15 @@ class Made:
         tokens: New ones.
         logprobs: Of these.
         finished: Why it ended, None if it goes on.
+        reused: Tokens of the prompt that were not read again, told when it has ended; None if the
+            engine does not say.
     """
 
     key: str
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finished: FinishReason | None = None
+    reused: int | None = None
 
 
 class ExternalEngine(GenerationEngine):
@@ -44,6 +47,7 @@ class ExternalEngine(GenerationEngine):
     def __init__(self, *, max_length: int, vocab_size: int, seed: int = 0, version: int = 0):
         super().__init__(max_length=max_length, vocab_size=vocab_size, seed=seed, version=version)
         self._open: dict[str, Response] = {}
+        self._sizes: dict[str, int] = {}
         self._started = 0
         self._done: list[GenerationResult] = []
         self._new_tokens = 0
@@ -100,6 +104,8 @@ class ExternalEngine(GenerationEngine):
         results = [result for result in self._done if wanted(result.request_id)]
         self._done = [result for result in self._done if not wanted(result.request_id)]
         left = [self._open.pop(key) for key in keys if key in self._open]
+        for key in keys:
+            self._sizes.pop(key, None)
         return [*results, *(response.result("abort") for response in left)]
 
     def _update_weights(self, named: NamedTensors) -> None:
@@ -119,6 +125,7 @@ class ExternalEngine(GenerationEngine):
         self._take(self._halt(list(self._open)))
         left = list(self._open.values())
         self._open.clear()
+        self._sizes.clear()
         return left
 
     def _start(self, response: Response) -> None:
@@ -128,6 +135,7 @@ class ExternalEngine(GenerationEngine):
         # Their noise begins anew with each request: what is carried on must not repeat it.
         seed = sample_key(response.request.params.seed, response.sample_index) + made
         tokens = [*response.request.prompt_ids, *response.tokens]
+        self._sizes[key] = len(tokens)
         self._begin(key, tokens, response, response.limit - made, seed & 0x7FFFFFFF)
 
     def _take(self, made: Iterable[Made]) -> None:
@@ -140,6 +148,9 @@ class ExternalEngine(GenerationEngine):
             response.versions += [self.version] * len(news.tokens)
             self._new_tokens += len(news.tokens)
             if news.finished is not None:
+                if news.reused is not None:
+                    response.read(self._sizes[news.key], news.reused)
+                del self._sizes[news.key]
                 del self._open[news.key]
                 self._done.append(response.result(news.finished))
 

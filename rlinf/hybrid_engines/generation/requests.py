@@ -101,6 +101,9 @@ class GenerationResult:
             is taken) in fp32; top_k and top_p cut the drawing and not this.
         versions: Of the weights that gave each token.
         finish_reason: `stop`, `length` or `abort`.
+        computed_tokens: Tokens that the engine read for it: of the prompt, less those whose keys
+            and values it still had; what was read again after weights changed counts again. None
+            if the engine does not say.
     """
 
     request_id: Hashable
@@ -109,6 +112,7 @@ class GenerationResult:
     logprobs: list[float]
     versions: list[int]
     finish_reason: FinishReason
+    computed_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Response:
         versions: Of these.
         row: Of the cache of `hf`; -1 while it waits.
         lane: Where `hf` collects its new tokens; -1 while it waits.
+        computed: Tokens that were read for it, see `GenerationResult.computed_tokens`.
     """
 
     request: GenerationRequest
@@ -36,6 +37,11 @@ class Response:
     versions: list[int] = field(default_factory=list)
     row: int = -1
     lane: int = -1
+    computed: int | None = None
+
+    def read(self, tokens: int, reused: int) -> None:
+        """Note that so many tokens before the next one were read, but for those that were there."""
+        self.computed = (self.computed or 0) + tokens - reused
 
     def result(self, reason: FinishReason) -> GenerationResult:
         """Return what is returned to the caller."""
@@ -46,6 +52,7 @@ class Response:
             self.logprobs,
             self.versions,
             reason,
+            self.computed,
         )
 
 
@@ -70,6 +77,7 @@ def responses_of(
             list(partial.token_ids),
             list(partial.logprobs),
             list(partial.versions),
+            computed=partial.computed_tokens,
         )
         for partial in request.partials
     ]

@@ -117,7 +117,8 @@ class VllmEngine(ExternalEngine):
             found = completion.logprobs
             logprobs = [found.logprobs[place] for place in found.start_indices] if tokens else []
             reason = completion.finish_reason if output.finished else None
-            yield Made(output.request_id, tokens, logprobs, reason)
+            reused = getattr(output, "num_cached_tokens", None)
+            yield Made(output.request_id, tokens, logprobs, reason, reused)
 
     def _halt(self, keys: list[str]) -> Iterable[Made]:
         if keys:

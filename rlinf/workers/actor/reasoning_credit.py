@@ -12,11 +12,13 @@ from torch import Tensor
 from rlinf.algorithms.advantages import normalize_advantages
 from rlinf.algorithms.groups import Groups
 from rlinf.algorithms.kl import kl_penalised_rewards
+from rlinf.algorithms.loss_scales import LossScales, loss_scales
 from rlinf.algorithms.masks import last_valid
 from rlinf.algorithms.metrics import Metric, MetricMax, MetricSum
 from rlinf.algorithms.registry import advantage_registry, normalizes
 from rlinf.algorithms.utils import compute_token_advantages
-from rlinf.data.token_batch import TokenBatch, pad_ragged, valid_entries
+from rlinf.data.credit_units import CreditUnits
+from rlinf.data.token_batch import TokenBatch, pad_ragged
 from rlinf.data.trajectories import Trajectories
 
 
@@ -29,12 +31,14 @@ class TokenCredit:
         returns: `[R]`; None if the advantage has none.
         mask: bool `[R]`, what counts in the loss.
         metrics: of this rank, to be merged.
+        scales: what each token weighs in the loss; None is by `algorithm.loss_agg_func` alone.
     """
 
     advantages: Tensor
     returns: Tensor | None
     mask: Tensor
     metrics: dict[str, Metric]
+    scales: LossScales | None = None
 
 
 class ReasoningCredit:
@@ -69,6 +73,19 @@ class ReasoningCredit:
         self._normalizes = algorithm.normalize_advantages and normalizes(algorithm.adv_type)
         self._of_agents = cfg.runner.task_type == "agent"
         self._in_reward = algorithm.kl_in == "reward" and algorithm.kl_beta > 0
+        self._mode, self._levels = algorithm.advantage_mode, list(algorithm.loss_scales)
+        if self._mode != "trajectory" and self._takes_values:
+            raise ValueError(
+                f"algorithm.advantage_mode is {self._mode}, but advantage {algorithm.adv_type} "
+                "takes values, which say themselves what each token was worth: set it to "
+                "trajectory; rewards of turns count there, too"
+            )
+        if self._mode != "trajectory" and self._takes_size and not self._takes_groups:
+            raise ValueError(
+                f"algorithm.advantage_mode is {self._mode}, and advantage {algorithm.adv_type} "
+                "takes groups of group_size, but questions have any number of turns and agents: "
+                "let it take group_ids, or set advantage_mode to trajectory"
+            )
         self.nan_skipped = 0
 
     @property
@@ -106,12 +123,13 @@ class ReasoningCredit:
         counts = finite & kept
         if self._algorithm.mask_truncated:
             counts = counts & ~episodes.truncated
-        # An episode is a row: the tokens of all its sequences, one after the other.
-        rows = valid_entries(episodes.tokens)
-        written = pad_ragged(batch.loss_mask, episodes.tokens)
-        mask = written & counts.unsqueeze(1)
+        # A unit is a row; one that is an episode has the tokens of all its sequences.
+        units = CreditUnits.of(batch, episodes, self._mode)
+        rows_in_group = groups.ids[units.episodes]
+        written = units.rows(batch.loss_mask)
+        mask = written & counts[units.episodes].unsqueeze(1)
         padded = {
-            name: None if flat is None else pad_ragged(flat, episodes.tokens)
+            name: None if flat is None else units.rows(flat)
             for name, flat in (
                 ("logprobs", logprobs),
                 ("ref_logprobs", ref_logprobs),
@@ -120,34 +138,53 @@ class ReasoningCredit:
         }
         advantages, returns = compute_token_advantages(
             adv_type=self._algorithm.adv_type,
-            rewards=self._rewards(rewards, written, padded),
+            rewards=self._rewards(batch, units, rewards, written, padded),
             response_mask=mask,
-            group_ids=groups.ids,
+            group_ids=rows_in_group,
             **padded,
             **self._settings,
         )
-        advantages = advantages[rows]
-        returns = None if returns is None else returns[rows]
-        mask = mask[rows]
+        advantages, mask = units.flat(advantages), units.flat(mask)
+        returns = None if returns is None else units.flat(returns)
         if self._normalizes:
             advantages = normalize_advantages(advantages, mask, self._all_reduce)
         metrics = self._metrics(batch, episodes, groups, rewards, finite, kept)
         metrics["advantages_mean"] = self._mean(advantages, mask)
         if returns is not None:
             metrics["returns"] = self._mean(returns, mask)
-        return TokenCredit(advantages, returns, mask, metrics)
+        return TokenCredit(advantages, returns, mask, metrics, self._scales(batch, episodes, mask))
+
+    def _scales(self, batch: TokenBatch, episodes: Trajectories, mask: Tensor) -> LossScales | None:
+        if not self._levels:
+            return None
+        numbers = torch.repeat_interleave(torch.arange(len(episodes.sizes)), episodes.tokens)
+        return loss_scales(
+            self._levels, episodes=numbers, agents=batch.agents, turns=batch.turns, mask=mask
+        )
 
     def _rewards(
-        self, rewards: Tensor, written: Tensor, padded: dict[str, Tensor | None]
+        self,
+        batch: TokenBatch,
+        units: CreditUnits,
+        rewards: Tensor,
+        written: Tensor,
+        padded: dict[str, Tensor | None],
     ) -> Tensor:
-        """Rewards of episodes `[m]`, or of tokens `[m, L]` if divergence is a part of them."""
-        if not self._in_reward:
+        """Rewards of units `[u]`; of tokens `[u, L]` if some have more than that of their end."""
+        rewards = rewards[units.episodes] + units.later
+        given = bool(batch.turn_rewards.any())
+        if not self._in_reward and not given:
             return rewards
         place = last_valid(written.T).T
         # A response without a token has its reward all the same, in the mean of its group.
         place[:, -1] |= ~written.any(1)
+        of_tokens = torch.where(place, rewards.unsqueeze(1), 0.0)
+        if given:
+            of_tokens = of_tokens + units.rows(batch.turn_rewards)
+        if not self._in_reward:
+            return of_tokens
         return kl_penalised_rewards(
-            torch.where(place, rewards.unsqueeze(1), 0.0),
+            of_tokens,
             logprobs=padded["logprobs"],
             ref_logprobs=padded["ref_logprobs"],
             kl_beta=self._algorithm.kl_beta,

@@ -149,7 +149,8 @@ class ReasoningLearner(Learner):
         """Return what a value function elsewhere learns from, of what was prepared on this rank."""
         if self._samples is None:
             raise RuntimeError("there are no returns: call compute_advantages_and_returns first")
-        return replace(self._samples, advantages=None, old_logprobs=None, ref_logprobs=None)
+        left = dict.fromkeys(("advantages", "old_logprobs", "ref_logprobs", "weights", "shares"))
+        return replace(self._samples, **left)
 
     def update(
         self, tolerance: Tolerance | None = None, critic_first: bool = False
@@ -178,7 +179,7 @@ class ReasoningLearner(Learner):
             self.engine.onload()
             metrics |= self.updates.run(self._task(samples))
         if self.critic is not None:
-            metrics |= self.critic.update(samples)
+            metrics |= self.critic.update(replace(samples, weights=None, shares=None))
         return self._finish(metrics)
 
     def stream(
@@ -285,6 +286,8 @@ class ReasoningLearner(Learner):
             old_logprobs=old,
             ref_logprobs=reference,
             old_values=values,
+            weights=None if credit.scales is None else credit.scales.weights,
+            shares=None if credit.scales is None else credit.scales.shares,
         )
         return samples, credit.metrics
 

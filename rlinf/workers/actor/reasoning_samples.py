@@ -36,6 +36,9 @@ class TokenSamples:
             forward pass of the only update gives the same.
         ref_logprobs: of the reference policy, `[R]`; None without one.
         old_values: of the state before each token, `[R]`; None without a critic.
+        weights: what each token weighs in the loss, `[R]`; None is by `loss_agg_func` alone. See
+            `rlinf.algorithms.loss_scales`.
+        shares: what each token adds to the number that such a loss is divided by, `[R]`.
     """
 
     batch: TokenBatch
@@ -45,6 +48,8 @@ class TokenSamples:
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
     old_values: Tensor | None = None
+    weights: Tensor | None = None
+    shares: Tensor | None = None
 
     def select(self, rows: Tensor) -> TokenSamples:
         """Return some of the sequences; of none, one that does not count.
@@ -66,6 +71,8 @@ class TokenSamples:
             old_logprobs=cut(self.old_logprobs),
             ref_logprobs=cut(self.ref_logprobs),
             old_values=cut(self.old_values),
+            weights=cut(self.weights),
+            shares=cut(self.shares),
         )
 
     @classmethod
@@ -103,6 +110,23 @@ class TokenSamples:
     def counts(self) -> Tensor:
         """Response tokens of each sequence that count, int64 `[n]`."""
         return self.batch.count(self.mask)
+
+    def divisors(self) -> Tensor:
+        """Return what the loss of each response token is divided by, `[R]`, before the mean.
+
+        That is the number of tokens of its sequence that count, unless tokens have weights.
+        """
+        if self.weights is None:
+            return self.counts()[self.batch.sequence_ids()]
+        # Weights are at most 1; what does not count is masked.
+        return 1.0 / torch.where(self.mask, self.weights, 1.0)
+
+    def parts(self) -> Tensor:
+        """Return what each sequence adds to the number of sequences in the mean, float64 `[n]`."""
+        if self.shares is None:
+            return (self.counts() > 0).double()
+        out = torch.zeros(self.batch.num_sequences, dtype=torch.float64)
+        return out.index_add(0, self.batch.sequence_ids(), self.shares.double())
 
 
 @dataclass(frozen=True)
@@ -206,13 +230,12 @@ class SequenceTask:
         self._samples = samples
         self._micro_batches = micro_batches
         self._lengths = samples.batch.lengths
-        self._counts = samples.counts()
+        self._counts, self._parts = samples.counts(), samples.parts()
         self.num_samples = samples.batch.num_sequences
 
     def norm(self, rows: Tensor, all_reduce: Callable[[Tensor], Tensor] | None) -> LossNorm:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
-        counts = self._counts[rows]
-        both = torch.stack([counts.sum(), (counts > 0).sum()]).double()
+        both = torch.stack([self._counts[rows].sum().double(), self._parts[rows].sum()])
         if all_reduce is not None:
             both = all_reduce(both)
         entries, sequences = both.tolist()
@@ -279,7 +302,7 @@ class PolicyTask(SequenceTask):
             "old_logprobs": own if settings.recomputes and not settings.decoupled else sampled,
             "advantages": there(part.advantages),
             "loss_mask": mask,
-            "loss_mask_sum": there(part.counts()[ids]),
+            "loss_mask_sum": there(part.divisors()),
             "sequence_ids": there(ids),
             "versions": versions,
             "current_version": self._version,
@@ -399,4 +422,6 @@ def _nothing(like: TokenSamples) -> TokenSamples:
         old_logprobs=zero(like.old_logprobs),
         ref_logprobs=zero(like.ref_logprobs),
         old_values=zero(like.old_values),
+        weights=zero(like.weights),
+        shares=zero(like.shares),
     )

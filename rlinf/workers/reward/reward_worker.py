@@ -149,7 +149,10 @@ class RewardWorker(Worker):
         episode = group.episodes[parts[0].trajectory]
         if episode.score is not None:
             return Outcome("ok", {"score": episode.score, "info": {}})
-        metadata = {**group.prompt.metadata, "turns": episode.turns}
+        metadata = {
+            **group.prompt.metadata,
+            **{"turns": episode.turns, "ending": episode.ending, "numbers": episode.numbers},
+        }
         return await self._scorer.score(text, replace(group.prompt, metadata=metadata))
 
     def _shown(self, group: SampleGroup, text: str) -> str:

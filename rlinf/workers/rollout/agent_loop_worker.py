@@ -15,13 +15,12 @@ from rlinf.agents.tools.toolbox import Toolbox, ToolFailed
 from rlinf.agents.trajectory import Trajectory
 from rlinf.config.placed import is_placed
 from rlinf.config.plugins import load_extension
-from rlinf.data.hashing import seed_of
 from rlinf.data.prompts import documents_of_run
 from rlinf.data.reasoning import GroupRequest
 from rlinf.data.tokenizer import tokenizer_of_run
-from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult
 from rlinf.scheduler import Channel
 from rlinf.workers.reward.scorer import Scorer
+from rlinf.workers.rollout.engine_session import EngineSession
 from rlinf.workers.rollout.episode_samples import group_of_episodes
 from rlinf.workers.rollout.generation_worker import GenerationWorker
 from rlinf.workers.tools.remote_tools import RemoteTools
@@ -47,7 +46,8 @@ class AgentLoopWorker(GenerationWorker):
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
         self._groups: set[asyncio.Task[None]] = set()
-        self._episodes: dict[Episode, int] = {}
+        self._sessions: dict[Episode, EngineSession] = {}
+        self._endings: dict[tuple[str, ...], dict[str, Any]] = {}
 
     _scorer: Scorer | None = None
 
@@ -118,13 +118,34 @@ class AgentLoopWorker(GenerationWorker):
         try:
             return await play(self.run, episode)
         finally:
-            del self._episodes[episode]
+            self._sessions.pop(episode).end()
 
     def _episode(self, request: GroupRequest, number: int) -> Episode:
         prompt, section = request.prompt, self.cfg.agentloop
+        session = EngineSession(self._calls, (request.key, prompt.index, number), number)
+        params = self._params(request)
 
-        async def ask(prompt_ids: Sequence[int], limit: int, turn: int, agent: int) -> EngineCall:
-            return await self._ask(request, number, episode, prompt_ids, limit, turn, agent)
+        async def ask(
+            prompt_ids: Sequence[int],
+            limit: int,
+            turn: int,
+            agent: int,
+            stop: Sequence[str] | None = None,
+        ) -> EngineCall:
+            how = replace(params, max_new_tokens=limit, **self._ending(stop))
+            self._came.set()
+            hold = self._holds(request)
+            result = await session.ask(prompt_ids, how, agent=agent, hold=hold)
+            return EngineCall(
+                prompt_ids=tuple(prompt_ids),
+                response_ids=tuple(result.token_ids),
+                logprobs=tuple(result.logprobs),
+                versions=tuple(result.versions),
+                finish_reason=result.finish_reason,
+                turn=turn,
+                agent=agent,
+                computed_tokens=result.computed_tokens,
+            )
 
         async def judge(text: str) -> float:
             outcome = await self._scorer.score(text, prompt)
@@ -141,57 +162,32 @@ class AgentLoopWorker(GenerationWorker):
             self._tools if request.tools else _NO_TOOLS,
             max_turns=section.max_turns,
             max_total_tokens=section.max_total_tokens or self.cfg.runner.seq_length,
-            max_new_tokens=self._params(request).max_new_tokens,
+            max_new_tokens=params.max_new_tokens,
             judge=None if self._scorer is None else judge,
         )
-        self._episodes[episode] = 0
+        self._sessions[episode] = session
         return episode
 
-    async def _ask(
-        self,
-        request: GroupRequest,
-        number: int,
-        episode: Episode,
-        prompt_ids: Sequence[int],
-        limit: int,
-        turn: int,
-        agent: int,
-    ) -> EngineCall:
-        """Let the engine answer one turn of an episode."""
-        params = self._params(request)
-        seed = seed_of(params.seed, number, turn)
-        params = replace(params, max_new_tokens=limit, seed=seed)
-        name = (request.key, request.prompt.index, number, turn)
-        answer: asyncio.Future[GenerationResult] = asyncio.get_running_loop().create_future()
-
-        def done(results: list[GenerationResult]) -> None:
-            # The episode may have ended without this one.
-            if episode in self._episodes:
-                self._episodes[episode] -= 1
-            if not answer.done():
-                answer.set_result(results[0])
-
-        work = GenerationRequest(name, list(prompt_ids), params)
-        self._episodes[episode] += 1
-        self._calls.submit(work, done, hold=self._holds(request))
-        self._came.set()
-        result = await answer
-        return EngineCall(
-            prompt_ids=tuple(prompt_ids),
-            response_ids=tuple(result.token_ids),
-            logprobs=tuple(result.logprobs),
-            versions=tuple(result.versions),
-            finish_reason=result.finish_reason,
-            turn=turn,
-            agent=agent,
-        )
+    def _ending(self, stop: Sequence[str] | None) -> dict[str, Any]:
+        """Return the parameters that say what ends a turn; none is what ends all of them."""
+        if stop is None:
+            return {}
+        found = self._endings.get(tuple(stop))
+        if found is None:
+            always = super()._stop_texts(self._tokenizer)
+            ends, texts = self._stops(self._tokenizer, [*always, *stop])
+            found = self._endings[tuple(stop)] = {"stop_token_ids": ends, "stop": texts}
+        return found
 
     async def _hand_out(self, channel: Channel) -> None:
         """Let episodes go on until they wait, then put what is complete."""
         for _ in range(_MOST_ROUNDS):
-            if all(waiting > 0 for waiting in self._episodes.values()):
+            if all(session.waits for session in self._sessions.values()):
                 break
             await asyncio.sleep(0)
+        for session in self._sessions.values():
+            # Who has not asked by now waits for something else.
+            session.awake.clear()
         for task in [task for task in self._groups if task.done()]:
             self._groups.discard(task)
             task.result()

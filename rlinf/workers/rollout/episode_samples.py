@@ -42,6 +42,7 @@ def group_of_episodes(
                 numbers=dict(trajectory.numbers),
                 score=score,
                 failure=trajectory.failure,
+                ending=trajectory.ending,
             )
         )
     return SampleGroup(request.prompt, samples, request.key, request.validation, episodes)
@@ -58,6 +59,9 @@ def _sample(request: GroupRequest, sequence: TokenSequence, index: int, trajecto
         finish_reason=sequence.finish_reason,
         loss_mask=sequence.loss_mask,
         trajectory=trajectory,
+        turns=sequence.turns,
+        agents=sequence.agents,
+        turn_rewards=sequence.rewards,
     )
 
 

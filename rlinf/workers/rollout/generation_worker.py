@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -86,10 +87,11 @@ class GenerationWorker(Worker):
         if self._adapters is not None:
             settings = replace(settings, lora_rank=self._adapters.config.r)
         self._format = getattr(torch, PRECISIONS[settings.precision])
-        self._ends, self._texts = self._stops()
+        tokenizer = tokenizer_of_run(cfg)
+        self._ends, self._texts = self._stops(tokenizer, self._stop_texts(tokenizer))
         with tempfile.TemporaryDirectory(prefix="rlinf-tokenizer-") as folder:
             if self._texts:
-                tokenizer_of_run(cfg).save_pretrained(folder)
+                tokenizer.save_pretrained(folder)
                 settings = replace(settings, tokenizer_path=folder)
             self.engine = build_engine(cfg.rollout.rollout_backend, settings)
         if evaluated is not None and evaluated.weights is not None:
@@ -99,11 +101,17 @@ class GenerationWorker(Worker):
         self._calls = EngineCalls(self.engine)
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
 
-    def _stops(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the tokens and the texts of several tokens that end a response."""
-        tokenizer = tokenizer_of_run(self.cfg)
+    def _stops(
+        self, tokenizer: Any, wanted: Iterable[str]
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Return the tokens and the texts of several tokens that end a response.
+
+        Args:
+            tokenizer: of the model.
+            wanted: the texts, of one token or of several.
+        """
         ends, texts = [tokenizer.eos_token_id], []
-        for text in self._stop_texts(tokenizer):
+        for text in wanted:
             tokens = tokenizer.encode(text, add_special_tokens=False)
             if len(tokens) == 1:
                 ends += tokens

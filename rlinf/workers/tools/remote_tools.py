@@ -183,7 +183,7 @@ class RemoteToolSession:
         metadata = self._metadata if stateful else {}
         asked = (self._name, call.name, dict(call.arguments), self._opened, metadata)
         try:
-            outcome, text = await self._tools.ask(rank, limit, "call_tool", *asked)
+            outcome, text, reward = await self._tools.ask(rank, limit, "call_tool", *asked)
         except ToolFailed:
             # The next attempt goes to another worker, unless something is open at this one.
             self._number += 1
@@ -193,7 +193,7 @@ class RemoteToolSession:
         if outcome == "failed":
             raise ToolFailed(text)
         self._opened = self._opened or stateful
-        return ToolResult(call.name, text, error=outcome == "error")
+        return ToolResult(call.name, text, error=outcome == "error", reward=reward)
 
     async def close(self) -> None:
         """Let the worker close what the episode has open."""

@@ -57,7 +57,7 @@ class ToolWorker(Worker):
         arguments: Mapping[str, Any],
         known: bool,
         metadata: Mapping[str, Any],
-    ) -> tuple[Outcome, str]:
+    ) -> tuple[Outcome, str, float]:
         """Make one attempt at a call.
 
         Args:
@@ -68,7 +68,8 @@ class ToolWorker(Worker):
             metadata: of the question, for tools with a state.
 
         Returns:
-            What came of it, and what the model reads or why the episode fails.
+            What came of it, what the model reads or why the episode fails, and what the call was
+            worth by itself.
         """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -77,14 +78,14 @@ class ToolWorker(Worker):
         if name in self._box.stateful:
             if known and opened is None:
                 lost = f"{self.get_name()} was started anew: what '{name}' had open is lost"
-                return "failed", lost
+                return "failed", lost, 0.0
             opened = self._sessions.setdefault(session, opened or self._box.session(metadata))
         self._running += 1
         try:
             result = await (opened or self._box.session()).attempt(ToolCall(name, arguments))
-            return ("error" if result.error else "answer"), result.text
+            return ("error" if result.error else "answer"), result.text, result.reward
         except ToolFailed as error:
-            return "failed", str(error)
+            return "failed", str(error), 0.0
         finally:
             self._running -= 1
 

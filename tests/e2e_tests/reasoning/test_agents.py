@@ -15,6 +15,7 @@ import torch
 from rlinf.runners.agent_runner import AgentRunner
 from rlinf.scheduler import Cluster
 from rlinf.workers.rollout.agent_loop_worker import AgentLoopWorker
+from rlinf.workers.rollout.multi_agent_loop_worker import MultiAgentLoopWorker
 from rlinf.workers.tools.tool_worker import ToolWorker
 from tests.e2e_tests.reasoning.jobs import Actor, Reward, metrics_of
 from tests.e2e_tests.runners import BeginsAgain, RunnerFactory
@@ -65,6 +66,56 @@ def agents(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RunnerF
     factory = RunnerFactory(cluster, CONFIGS, cast, AgentRunner, kept, optional)
     yield factory
     factory.end_of_test(sound=False)
+
+
+class Teams(BeginsAgain, MultiAgentLoopWorker):
+    """Likewise."""
+
+    async def init_worker(self) -> None:
+        await super().init_worker()
+        torch.set_num_threads(1)
+
+
+@pytest.fixture
+def teams(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RunnerFactory]:
+    """Makes runners of a lead and its workers."""
+    cast = {"rollout": Teams, "reward": Reward, "actor": Actor}
+    factory = RunnerFactory(cluster, CONFIGS, cast, AgentRunner, set())
+    yield factory
+    factory.end_of_test(sound=False)
+
+
+@pytest.mark.timeout(240)
+def test_a_lead_and_its_workers_learn_together(teams, tmp_path):
+    few = [
+        "runner.max_steps=2",
+        "runner.val_check_interval=-1",
+        "actor.supervised.steps=40",
+        "actor.supervised.batch_size=32",
+        "data.rollout_batch_size=4",
+        "data.max_items=3",
+        "algorithm.group_size=4",
+        "algorithm.advantage_mode=agent",
+        "algorithm.loss_agg_func=seq-mean-token-mean",
+        "algorithm.loss_scales=[group_level,agent_level,turn_level]",
+    ]
+    runner = teams.runner(tmp_path, "wideseek_small", few)
+    start = runner.actor.weights().wait()[0]
+    runner.run()
+    trained = runner.actor.weights().wait()[0]
+    assert any(not torch.equal(start[name], trained[name]) for name in start)
+    lines = [line for line in metrics_of(runner) if "rollout/score" in line]
+    assert len(lines) == 2
+    for line in lines:
+        assert line["rollout/workers"] > 0 and line["rollout/tool_calls"] > 0
+        assert line["rollout/sequences_per_episode"] > 1
+        assert line["rollout/context_tokens"] <= 64
+        assert line["rollout/total_tokens"] > line["rollout/context_tokens"]
+        assert 0 <= line["rollout/prefix_reuse"] < 1
+        # What each agent wrote is learnt behind what that agent had read.
+        assert line["train/actor/rollout_gap_max"] < 1e-4
+    episodes = [json.loads(line) for line in (runner.folder / "samples.jsonl").open()]
+    assert {turn["agent"] for episode in episodes for turn in episode["turns"]} > {0, 1}
 
 
 @pytest.mark.timeout(240)

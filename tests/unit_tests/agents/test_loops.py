@@ -83,10 +83,13 @@ def test_a_tool_answers_in_the_text_and_is_not_learnt():
     assert read == "<information>3995</information>"
     assert engine.prompts[1] == sequence.token_ids[: len(engine.prompts[1])]
     assert made.answer == "<answer>3995</answer>" and made.ending == "done"
+    whole = float(len(sequence.token_ids))
     assert made.numbers.pop("tools/calculator/seconds") > 0.0
     assert made.numbers == {
         **{"turns": 2.0, "tool_calls": 1.0, "tool_errors": 0.0},
-        **{"overlong": 0.0, "failed": 0.0},
+        **{"total_tokens": whole, "context_tokens": whole},
+        "prompt_tokens": float(sum(map(len, engine.prompts))),
+        **{"overlong": 0.0, "failed": 0.0, "turn_rewards": 0.0},
         **{"tools/calculator/calls": 1.0, "tools/calculator/errors": 0.0},
         **{"tools/calculator/failures": 0.0, "tools/calculator/retries": 0.0},
     }

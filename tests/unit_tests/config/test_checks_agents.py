@@ -79,6 +79,36 @@ def test_loops_over_environments_have_keys_of_their_own():
     assert check("+agentloop.type=attempts", "agentloop.tools=[]").agentloop.discount == 1.0
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["agentloop.worker_prompt=find"], "has no {task}"),
+        (["+agentloop.worker_max_tokens=65"], "more than runner.seq_length"),
+        (["agentloop.max_workers=0"], "greater than 0"),
+        (["agentloop.tools=[]"], "the loop of type team needs one"),
+        (["agentloop.parser=qwen"], "there is no chat template"),
+        (["agentloop.type=tools"], "'agentloop' has no 'max_workers'"),
+        (["+algorithm.loss_scales=[agent_level]"], "loss_agg_func is token-mean"),
+        (["+algorithm.advantage_mode=turns"], "trajectory, turn, agent"),
+        (["data.max_items=9"], "at most 8"),
+    ],
+)
+def test_mistakes_of_teams_are_named(overrides, said):
+    with pytest.raises(ConfigError) as caught:
+        validate_cfg(build_config("wideseek_small", overrides, CONFIGS))
+    assert said in str(caught.value)
+
+
+def test_one_agent_and_a_team_have_the_same_questions_and_contexts():
+    one, team = (
+        validate_cfg(build_config(name, [], CONFIGS))
+        for name in ("wideseek_single", "wideseek_small")
+    )
+    assert one.agentloop.max_total_tokens == team.agentloop.max_total_tokens == 64
+    assert one.data.max_items == team.data.max_items and one.actor == team.actor
+    assert not one.data.team and team.data.team
+
+
 def test_a_loop_without_tools_needs_none():
     assert check("+agentloop.type=single_turn", "agentloop.tools=[]").agentloop.tools == []
 

@@ -219,7 +219,12 @@ def test_templates_are_told_of_the_tools_of_an_agent():
     words.chat_template = "{{ tools[0].function.name if tools else 'none' }}" + CHAT
     cfg = config(apply_chat_template=True)
     assert encoder_of_run(cfg, words).encode("a")[0].startswith("none[user]")
-    cfg.agentloop = {"tools": ["calculator"], "mcp_servers": {}, "parser": "qwen"}
+    cfg.agentloop = {
+        "type": "tools",
+        "tools": ["calculator"],
+        "mcp_servers": {},
+        "parser": "qwen",
+    }
     assert encoder_of_run(cfg, words).encode("a")[0].startswith("calculator[user]")
     cfg.agentloop.parser = "searchr1"
     assert encoder_of_run(cfg, words).encode("a")[0].startswith("none[user]")

@@ -336,6 +336,8 @@ class HFEngine(GenerationEngine):
             self._counts["prompt_tokens"] += len(pack.prefix) - reused
             self._counts["reused_tokens"] += reused
             self._counts["shared_tokens"] += len(pack.prefix) * (len(pack.responses) - 1)
+            for number, response in enumerate(pack.responses):
+                response.read(len(pack.prefix), len(pack.prefix) if number else reused)
 
     def _decode(self) -> None:
         rows, longest, lanes = self._table.step()

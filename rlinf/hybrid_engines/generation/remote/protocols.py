@@ -372,7 +372,8 @@ def sglang_made(key: str, meta: dict[str, Any]) -> Made:
         )
     if reason == "abort" and _WAITED not in (meta["finish_reason"].get("message") or ""):
         entries = entries[:-1]
-    return Made(key, [entry[1] for entry in entries], [entry[0] for entry in entries], reason)
+    tokens, logprobs = [entry[1] for entry in entries], [entry[0] for entry in entries]
+    return Made(key, tokens, logprobs, reason, meta.get("cached_tokens"))
 
 
 def _not_read(error: object, folder: str) -> WeightMismatch:

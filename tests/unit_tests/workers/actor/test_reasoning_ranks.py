@@ -3,6 +3,7 @@
 import pytest
 
 from rlinf.models.causal_lm.model import CausalLM
+from tests.unit_tests.workers.actor.episodes import AGENTS, make_episodes
 from tests.unit_tests.workers.actor.reasoning import (
     CRITIC,
     GAE,
@@ -40,6 +41,13 @@ SCENARIOS = {
     "a reference on the host": {"algorithm.kl_beta": 0.1, "actor.offload_reference": True},
     "recomputed layers": {"actor.fsdp_config.gradient_checkpointing": True},
     "examples": SUPERVISED,
+    "turns of agents": {
+        **AGENTS,
+        "algorithm.advantage_mode": "turn",
+        "algorithm.loss_agg_func": "seq-mean-token-mean",
+        "algorithm.loss_scales": ["group_level", "agent_level", "turn_level"],
+        **TOKENS,
+    },
 }
 
 
@@ -53,6 +61,8 @@ def train(name, rank=0, world_size=1):
             seen.append(learner.supervise(EXAMPLES + EXAMPLES[::-1]))
             continue
         groups = make_groups(make_model(cfg.actor.model), seed=step, version=step)
+        if name == "turns of agents":
+            groups = make_episodes(make_model(cfg.actor.model), seed=step)
         if name == "one rank has nothing":
             groups = groups[:1]
         if name == "groups of any size":

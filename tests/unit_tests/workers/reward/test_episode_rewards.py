@@ -22,9 +22,12 @@ class Judge:
 
     def __init__(self) -> None:
         self.shown: list[tuple[str, int]] = []
+        self.seen: list[tuple[str, float]] = []
 
     async def score(self, response: str, prompt: Prompt) -> Outcome:
         self.shown.append((response, len(prompt.metadata["turns"])))
+        seen = prompt.metadata["ending"], prompt.metadata["numbers"]["tool_calls"]
+        self.seen.append(seen)
         score = float(response == prompt.answer)
         return Outcome("ok", {"score": score, "info": {"answered": 1.0}})
 
@@ -64,7 +67,7 @@ def group(validation: bool = False) -> SampleGroup:
     numbers = {"tool_calls": 1.0, "overlong": 0.0}
     episodes = [
         EpisodeRecord("3", turns, numbers),
-        EpisodeRecord("4", turns, {**numbers, "tool_calls": 3.0}),
+        EpisodeRecord("4", turns, {**numbers, "tool_calls": 3.0}, ending="max_turns"),
         EpisodeRecord("", turns, {**numbers, "overlong": 1.0}, score=0.0),
         EpisodeRecord("", [], numbers, score=0.0, failure="gone"),
     ]
@@ -89,6 +92,7 @@ async def judged(validation: bool) -> tuple[Worker, SampleGroup, Any]:
 async def test_an_episode_is_judged_once_for_all_its_sequences():
     worker, scored, verdict = await judged(validation=False)
     assert worker._scorer.shown == [("3", 2), ("4", 2)]
+    assert worker._scorer.seen == [("done", 1.0), ("max_turns", 3.0)]
     assert [each.reward for each in scored.samples] == [2.0, 2.0, 0.0, 0.0, 0.0]
     assert verdict.scores == [1.0, 0.0, 0.0] and verdict.rewards == [2.0, 0.0, 0.0]
     assert verdict.lengths == [4, 2, 2] and verdict.truncated == 1 and verdict.left_out == 1

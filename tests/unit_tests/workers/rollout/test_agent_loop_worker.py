@@ -68,9 +68,9 @@ class Writer:
                 del self._work[name]
         return finished
 
-    def abort(self) -> list[GenerationResult]:
-        work, self._work = self._work, {}
-        return [result for _, result in work.values()]
+    def abort(self, request_ids: Any = None) -> list[GenerationResult]:
+        names = list(self._work) if request_ids is None else list(request_ids)
+        return [self._work.pop(name)[1] for name in names]
 
     def stats(self) -> dict[str, float]:
         return {"steps": float(len(self.batches))}
@@ -82,8 +82,9 @@ class Agents(AgentLoopWorker, Untied):
     def __init__(self, engine: Writer, loop: AgentLoop | None = None, **section: Any) -> None:
         Untied.__init__(self, engine)
         self.warnings: list[str] = []
-        self._calls, self._groups, self._episodes = EngineCalls(engine), set(), {}
+        self._calls, self._groups, self._sessions = EngineCalls(engine), set(), {}
         self._tokenizer, self._tools = WORDS, Toolbox(["calculator"])
+        self._endings = {}
         settings = {"max_turns": 3, "max_total_tokens": 64, "overlong": "score"}
         self.cfg = SimpleNamespace(
             agentloop=SimpleNamespace(parser="searchr1", **settings | section),

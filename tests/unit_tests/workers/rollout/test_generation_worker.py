@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rlinf.data.reasoning import GroupRequest, Prompt
+from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.hybrid_engines.generation import (
     GenerationRequest,
     GenerationResult,
@@ -334,5 +335,7 @@ def test_responses_end_at_tokens_and_at_texts_of_several():
     stops = {"algorithm.sampling_params": {"max_new_tokens": 8, "stop": ["7", "12"]}}
     worker = object.__new__(GenerationWorker)
     worker.cfg = make_cfg({**stops, "actor.tokenizer.tokenizer_model": "characters:0123456789"})
+    tokenizer = tokenizer_of_run(worker.cfg)
+    wanted = worker._stop_texts(tokenizer)
     # The end token, and that of 7; ids begin at 2.
-    assert worker._stops() == ((0, 9), ("12",))
+    assert worker._stops(tokenizer, wanted) == ((0, 9), ("12",))
