@@ -350,6 +350,8 @@ class HFEngine(GenerationEngine):
         tokens, logprobs = launch.result.numpy().T
         if not np.isfinite(logprobs).all():
             self._check_finite(launch.lanes, logprobs)
+        if self.on_token is not None:
+            self._tell(launch.lanes, tokens, logprobs)
         ended = self._lanes.append(launch.lanes, tokens.astype(np.int64), logprobs)
         for response, reason in ended:
             self._leave(response)
@@ -357,6 +359,14 @@ class HFEngine(GenerationEngine):
         self._counts["new_tokens"] += int(np.count_nonzero(launch.lanes != self._lanes.trash))
         if launch.pinned is not None:
             self._pinned.append(launch.pinned)
+
+    def _tell(self, lanes: np.ndarray, tokens: np.ndarray, logprobs: np.ndarray) -> None:
+        """Call `on_token` with the tokens of all responses that are read."""
+        for lane, token, logprob in zip(lanes, tokens, logprobs, strict=True):
+            response = self._lanes.owner(int(lane))
+            if response is not None:
+                name, index = response.request.request_id, response.sample_index
+                self.on_token(name, index, int(token), float(logprob))
 
     def _check_finite(self, lanes: np.ndarray, logprobs: np.ndarray) -> None:
         if not np.isfinite(logprobs[lanes != self._lanes.trash]).all():

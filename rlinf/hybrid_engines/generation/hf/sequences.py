@@ -98,6 +98,10 @@ class Lanes:
             if lanes[i] != self.trash
         ]
 
+    def owner(self, lane: int) -> Response | None:
+        """Return the response that has a lane; None if nobody has."""
+        return self._owner[lane]
+
     def made(self, response: Response) -> int:
         """New tokens of a response."""
         return int(self._made[response.lane])
