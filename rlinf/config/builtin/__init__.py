@@ -26,6 +26,7 @@ MODULES = {
         "rlinf.config.builtin.rewards": (
             "arithmetic",
             "code",
+            "code_completion",
             "math",
             "reasoning_gym",
             "searchr1",
@@ -54,6 +55,7 @@ MODULES = {
             "reasoning_gym",
             "arithmetic",
             "calculations",
+            "one_liners",
         ),
     },
 }

@@ -22,6 +22,7 @@ dataset_registry: PluginTable[type] = PluginTable(
         "reasoning_gym": "rlinf.data.datasets.reasoning_gym",
         "arithmetic": "rlinf.data.datasets.arithmetic",
         "calculations": "rlinf.data.datasets.calculations",
+        "one_liners": "rlinf.data.datasets.one_liners",
     },
 )
 
