@@ -36,6 +36,9 @@ class Server:
         endpoint: That answers.
         key: What clients have to give as bearer token.
         limits: How much they may do.
+
+    Attributes:
+        failures: Requests that failed without a fault of their client.
     """
 
     def __init__(self, endpoint: Endpoint, key: str, limits: Limits | None = None) -> None:
@@ -43,6 +46,7 @@ class Server:
         self.limits = limits or Limits()
         self._rate = RateLimit(self.limits.requests_per_second, self.limits.burst)
         self._in_flight = 0
+        self.failures = 0
         self._runner: web.AppRunner | None = None
         self._sockets: asyncio.Server | None = None
 
@@ -104,6 +108,7 @@ class Server:
         try:
             return await handler(request)
         except ApiError as error:
+            self.failures += error.status >= 500
             return _refused(error)
         except web.HTTPRequestEntityTooLarge:
             return _refused(self._too_large())
@@ -115,6 +120,7 @@ class Server:
             raise
         except Exception:
             logger.exception("a request of the endpoint failed")
+            self.failures += 1
             message = "the endpoint failed; its log says why"
             return _refused(ApiError(message, status=500, kind="server_error"))
 
@@ -197,6 +203,7 @@ class Server:
                     await self._write(response, event)
             except ApiError as error:
                 # The status has been sent; the error is an event.
+                self.failures += error.status >= 500
                 await self._write(response, sse(error.body()))
             except asyncio.TimeoutError:
                 logger.warning("a client does not read its stream: its connection is closed")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rlinf.agents.serving.backend import Drawing, EngineGone, Piece
@@ -17,6 +19,7 @@ from rlinf.hybrid_engines.generation.requests import (
     GenerationResult,
     SamplingParams,
 )
+from rlinf.hybrid_engines.generation.token_news import TokenNews
 
 logger = logging.getLogger(__name__)
 
@@ -66,14 +69,7 @@ class HostedEngine:
         self, prompt_ids: Sequence[int], drawing: Drawing, session: str = ""
     ) -> AsyncIterator[Piece]:
         """See `rlinf.agents.serving.backend.Backend.generate`."""
-        params = SamplingParams(
-            max_new_tokens=drawing.max_new_tokens,
-            temperature=drawing.temperature,
-            top_p=drawing.top_p,
-            top_k=drawing.top_k,
-            seed=drawing.seed,
-            stop_token_ids=drawing.stop_token_ids,
-        )
+        params = SamplingParams(**asdict(drawing))
         request = GenerationRequest(next(self._numbers), list(prompt_ids), params)
         follower = _Follower(asyncio.get_running_loop())
         self._jobs.put(lambda: self._begin(request, follower))
@@ -144,7 +140,7 @@ class HostedEngine:
     def _fail(self, reason: str) -> None:
         self._failure = reason
         for follower in self._followers.values():
-            follower.fail(EngineGone(reason))
+            follower.put(EngineGone(reason))
         self._followers.clear()
         # What came meanwhile hears of it, too.
         while not self._jobs.empty():
@@ -154,12 +150,12 @@ class HostedEngine:
 
     def _begin(self, request: GenerationRequest, follower: _Follower) -> None:
         if self._failure is not None:
-            follower.fail(EngineGone(self._failure))
+            follower.put(EngineGone(self._failure))
             return
         try:
             self._engine.submit([request])
         except ValueError as error:
-            follower.fail(error)
+            follower.put(error)
             return
         self._followers[request.request_id] = follower
 
@@ -170,24 +166,21 @@ class HostedEngine:
     def _note(self, name: Hashable, index: int, token: int, logprob: float) -> None:
         follower = self._followers.get(name)
         if follower is not None:
-            follower.note(token, logprob, self._engine.version)
+            follower.news.note(token, logprob, self._engine.version)
 
     def _end(self, result: GenerationResult) -> None:
         follower = self._followers.pop(result.request_id, None)
         if follower is not None:
-            follower.end(result)
+            follower.put(follower.news.end(result))
 
 
 class _Follower:
     """Brings the tokens of one response from the thread of an engine to an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.news = TokenNews()
         self._loop = loop
         self._pieces: asyncio.Queue[Piece | Exception] = asyncio.Queue()
-        self._tokens: list[int] = []
-        self._logprobs: list[float] = []
-        self._versions: list[int] = []
-        self._told = 0
 
     async def next(self) -> Piece:
         piece = await self._pieces.get()
@@ -195,36 +188,15 @@ class _Follower:
             raise piece
         return piece
 
-    def note(self, token: int, logprob: float, version: int) -> None:
-        self._tokens.append(token)
-        self._logprobs.append(logprob)
-        self._versions.append(version)
-
     def hand_over(self) -> None:
-        if self._tokens:
-            self._put(self._piece(None))
+        piece = self.news.take()
+        if piece is not None:
+            self.put(piece)
 
-    def end(self, result: GenerationResult) -> None:
-        # What the engine returns is what counts: tokens that were not told are told now.
-        self._tokens = result.token_ids[self._told :]
-        self._logprobs = result.logprobs[self._told :]
-        self._versions = result.versions[self._told :]
-        self._put(self._piece(result.finish_reason))
-
-    def fail(self, error: Exception) -> None:
-        self._put(error)
-
-    def _piece(self, reason: str | None) -> Piece:
-        piece = Piece(self._tokens, self._logprobs, self._versions, reason)
-        self._told += len(self._tokens)
-        self._tokens, self._logprobs, self._versions = [], [], []
-        return piece
-
-    def _put(self, piece: Piece | Exception) -> None:
-        try:
+    def put(self, piece: Piece | Exception) -> None:
+        # The loop of who asked may have ended.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
-        except RuntimeError:
-            pass  # The loop of who asked has ended.
 
 
 def _tell(

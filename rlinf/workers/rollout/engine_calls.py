@@ -42,17 +42,29 @@ class EngineCalls:
             work: the request.
             done: is called once; it may submit the next one.
             hold: keep it until `carry_on`.
+
+        Raises:
+            ValueError: the engine cannot serve it; nothing has changed then.
         """
-        self._calls[work.request_id] = _Call(work, done)
         if hold:
             self._held.append(work)
         else:
             self._engine.submit([work])
+        self._calls[work.request_id] = _Call(work, done)
 
     def step(self) -> None:
         """Let the engine work on for a moment."""
         for result in self._engine.step():
             self._add(result)
+
+    def abort(self, request_id: Hashable) -> None:
+        """Give a request up, if it is there; nobody is told of what there is of it."""
+        if self._calls.pop(request_id, None) is None:
+            return
+        held = [work for work in self._held if work.request_id != request_id]
+        if len(held) == len(self._held):
+            self._engine.abort([request_id])
+        self._held = held
 
     def suspend(self) -> None:
         """Take unfinished responses out of the engine and hold them."""
