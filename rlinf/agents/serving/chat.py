@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rlinf.agents.serving.endpoint import Ask, Choice, Delta, Endpoint
+from rlinf.agents.serving.dialogue import Dialogue
+from rlinf.agents.serving.endpoint import Choice, Delta, Endpoint
 from rlinf.agents.serving.errors import ApiError
 from rlinf.agents.serving.fields import MOST_CHOICES, Fields
-from rlinf.agents.serving.messages import Message, read_messages, read_tools
+from rlinf.agents.serving.messages import read_messages, read_tools
 from rlinf.agents.serving.protocol import (
     exact_tokens,
     identity,
@@ -18,7 +19,6 @@ from rlinf.agents.serving.protocol import (
     wants_usage,
 )
 from rlinf.agents.serving.sessions import Session
-from rlinf.agents.trajectory import Turn
 
 _KNOWN = (
     "model messages stream stream_options tools tool_choice logprobs top_logprobs n stop seed "
@@ -49,9 +49,9 @@ class ChatExchange:
         fields = Fields(body, _KNOWN, WITHOUT_EFFECT, _NEUTRAL)
         endpoint.check_model(fields.get("model"))
         messages = read_messages(fields.get("messages"))
-        tools = _offered(fields, read_tools(fields.get("tools")))
+        tools = offered(fields, read_tools(fields.get("tools")))
         self._name, self._created = identity("chatcmpl-")
-        self._endpoint, self._has_tools = endpoint, bool(tools)
+        self._endpoint = endpoint
         self._logprobs = fields.boolean("logprobs")
         if fields.integer("top_logprobs", 0, 20):
             raise ApiError(
@@ -65,32 +65,17 @@ class ChatExchange:
         self._usage = wants_usage(fields.get("stream_options"), self.streams)
         name = "max_tokens" if fields.get("max_completion_tokens") is None else _COMPLETION
         limit = fields.integer(name, 1, 2**31)
-        chats, scope = endpoint.conversations, "" if session is None else session.name
-        prompt = chats.chat(messages, tools, scope)
-        self._answers: dict[int, Message] = {}
-        self._texts: dict[int, str] = {}
-
-        def keep(choice: Choice) -> None:
-            answer = self._answers[choice.index] = self._message(choice)
-            chats.keep_chat(prompt, messages, tools, answer, choice.token_ids, scope)
-
-        self.ask = Ask(
-            prompt=prompt,
-            drawing=endpoint.fitted(
-                prompt, fields.drawing(limit, endpoint.default), limit is not None
-            ),
+        self._dialogue = Dialogue(
+            endpoint,
+            messages,
+            tools,
+            fields.drawing(limit, endpoint.default),
+            limited=limit is not None,
             n=fields.integer("n", 1, MOST_CHOICES) or 1,
             stops=fields.stops(),
             session=session,
-            read=unread(messages),
-            keep=keep,
         )
-
-    def _message(self, choice: Choice) -> Message:
-        text, calls = choice.text, []
-        if self._has_tools:
-            text, calls = self._endpoint.tools.split(choice.text)
-        return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+        self.ask = self._dialogue.ask
 
     # -- whole ----------------------------------------------------------------------------------
 
@@ -103,7 +88,7 @@ class ChatExchange:
         }
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
-        message = dict(self._answers[choice.index])
+        message = dict(self._dialogue.answers[choice.index])
         if "tool_calls" in message and not message["content"]:
             message["content"] = None
         out = {
@@ -115,8 +100,7 @@ class ChatExchange:
         return {**out, **exact_tokens(self.ask, choice)} if self._exact else out
 
     def _reason(self, choice: Choice) -> str:
-        called = "tool_calls" in self._answers[choice.index]
-        return "tool_calls" if called else choice.finish_reason
+        return "tool_calls" if self._dialogue.calls(choice) else choice.finish_reason
 
     def _probabilities(self, tokens: Iterable[int], logprobs: Iterable[float]) -> Any:
         if not self._logprobs:
@@ -134,32 +118,16 @@ class ChatExchange:
 
     def events(self, delta: Delta) -> Iterable[bytes]:
         """See `Exchange`."""
-        index, text = delta.index, delta.text
-        if self._has_tools:
-            text = self._shown(delta)
+        index, text = delta.index, self._dialogue.shown(delta)
         if text or (self._logprobs and delta.token_ids):
             found = self._probabilities(delta.token_ids, delta.logprobs)
             yield self._chunk(index, {"content": text}, logprobs=found)
         if delta.done is None:
             return
-        calls = self._answers[index].get("tool_calls", ())
-        for number, call in enumerate(calls):
+        for number, call in enumerate(self._dialogue.calls(delta.done)):
             yield self._chunk(index, {"tool_calls": [{"index": number, **call}]})
         further = exact_tokens(self.ask, delta.done) if self._exact else {}
         yield self._chunk(index, {}, reason=self._reason(delta.done), further=further)
-
-    def _shown(self, delta: Delta) -> str:
-        """Return the new text that is certainly not part of a tool call."""
-        before, done = self._texts.get(delta.index, ""), delta.done
-        whole = before + delta.text
-        self._texts[delta.index] = whole
-        reader = self._endpoint.tools
-        end = reader.shown(whole)
-        if done is not None:
-            # What turned out to be no call is text.
-            answer = self._answers[delta.index]
-            end = len(answer["content"] if "tool_calls" in answer else whole)
-        return whole[reader.shown(before) : end]
 
     def end(self, choices: list[Choice]) -> Iterable[bytes]:
         """See `Exchange`."""
@@ -193,14 +161,7 @@ class ChatExchange:
 _COMPLETION = "max_completion_tokens"
 
 
-def unread(messages: list[Message]) -> list[Turn]:
-    """Return the messages behind the latest answer of the model, as turns of a trajectory."""
-    answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    new = messages[answers[-1] + 1 :] if answers else messages
-    return [Turn(message["role"], message["content"]) for message in new]
-
-
-def _offered(fields: Fields, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def offered(fields: Fields, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the tools that the model is told of."""
     choice = fields.get("tool_choice")
     if choice in (None, "auto"):

@@ -32,6 +32,7 @@ class Choice:
         logprobs: Of each token.
         versions: Of the weights that drew each token.
         finish_reason: `stop` or `length`.
+        stop_text: The stop text that ended it; None if there was none.
     """
 
     index: int
@@ -40,6 +41,7 @@ class Choice:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     finish_reason: str = ""
+    stop_text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,7 @@ class Endpoint:
                 if reason is not None:
                     new += text.finish()
                     choice.text, choice.finish_reason = text.text, reason
+                    choice.stop_text = text.stop_text
                 if new or taken or reason is not None:
                     yield Delta(
                         index,

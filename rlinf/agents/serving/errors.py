@@ -36,6 +36,14 @@ class ApiError(Exception):
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}
 
+    def anthropic_body(self) -> dict[str, Any]:
+        """Return the same as clients of Anthropic's API know it."""
+        known = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+        kind = known.get(self.status)
+        if kind is None:
+            kind = "api_error" if self.status >= 500 else "invalid_request_error"
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
 
 def engine_gone(reason: str) -> ApiError:
     """Return the error of a request that no engine can answer."""

@@ -19,18 +19,23 @@ class GrowingText:
 
     Attributes:
         text: All that was given out.
-        stopped: Whether a stop text has come; what comes behind it is not decoded.
+        stop_text: The stop text that has come; what comes behind it is not decoded. None before.
     """
 
     def __init__(self, tokenizer: Any, stops: Sequence[str] = ()) -> None:
         self.text = ""
-        self.stopped = False
+        self.stop_text: str | None = None
         self._tokenizer, self._stops = tokenizer, tuple(stops)
         self._tokens: list[int] = []
         # Of tokens before `_read` the text is known; decoding begins at `_from`, so that a token
         # whose text depends on the one before it is decoded behind that.
         self._from = self._read = 0
         self._held = ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop text has come."""
+        return self.stop_text is not None
 
     def add(self, token: int) -> str:
         """Take a token; return the text that is certain now."""
@@ -58,9 +63,10 @@ class GrowingText:
 
     def _give_out(self, new: str) -> str:
         known = self._held + new
-        places = [place for stop in self._stops if (place := known.find(stop)) >= 0]
+        places = [(place, stop) for stop in self._stops if (place := known.find(stop)) >= 0]
         if places:
-            self.stopped, out, self._held = True, known[: min(places)], ""
+            end, self.stop_text = min(places)
+            out, self._held = known[:end], ""
         else:
             keep = max((_overlap(known, stop) for stop in self._stops), default=0)
             out, self._held = known[: len(known) - keep], known[len(known) - keep :]

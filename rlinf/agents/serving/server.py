@@ -13,12 +13,14 @@ from typing import Any
 
 from aiohttp import web
 
+from rlinf.agents.serving.anthropic_messages import MessagesExchange
 from rlinf.agents.serving.chat import ChatExchange
 from rlinf.agents.serving.completions import CompletionExchange
 from rlinf.agents.serving.endpoint import Endpoint
 from rlinf.agents.serving.errors import ApiError
 from rlinf.agents.serving.limits import Limits, RateLimit
 from rlinf.agents.serving.protocol import ReadRequest, answer_of, events_of, sse
+from rlinf.agents.serving.responses import Responses
 from rlinf.agents.serving.sessions import HEADER
 
 logger = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _OPEN = ("/health",)
 """Paths that need no key."""
+_ANTHROPIC = "/v1/messages"
 _STOP_SECONDS = 5.0
 
 
@@ -69,6 +72,8 @@ class Server:
                 web.get("/v1/models/{name:.+}", self._model),
                 web.post("/v1/chat/completions", self._exchange(ChatExchange)),
                 web.post("/v1/completions", self._exchange(CompletionExchange)),
+                web.post("/v1/responses", self._exchange(Responses())),
+                web.post(_ANTHROPIC, self._exchange(MessagesExchange)),
                 web.get("/v1/sessions/{name}", self._session),
                 web.post("/v1/sessions/{name}/reward", self._reward),
             ]
@@ -109,20 +114,20 @@ class Server:
             return await handler(request)
         except ApiError as error:
             self.failures += error.status >= 500
-            return _refused(error)
+            return _refused(error, request)
         except web.HTTPRequestEntityTooLarge:
-            return _refused(self._too_large())
+            return _refused(self._too_large(), request)
         except web.HTTPException as error:
             kind = "invalid_request_error"
             message = f"{request.method} {request.path}: {error.reason}"
-            return _refused(ApiError(message, status=error.status, kind=kind))
+            return _refused(ApiError(message, status=error.status, kind=kind), request)
         except ConnectionError:
             raise
         except Exception:
             logger.exception("a request of the endpoint failed")
             self.failures += 1
             message = "the endpoint failed; its log says why"
-            return _refused(ApiError(message, status=500, kind="server_error"))
+            return _refused(ApiError(message, status=500, kind="server_error"), request)
 
     @web.middleware
     async def _admission(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -204,7 +209,7 @@ class Server:
             except ApiError as error:
                 # The status has been sent; the error is an event.
                 self.failures += error.status >= 500
-                await self._write(response, sse(error.body()))
+                await self._write(response, _error_event(error, request))
             except asyncio.TimeoutError:
                 logger.warning("a client does not read its stream: its connection is closed")
                 if request.transport is not None:
@@ -281,10 +286,17 @@ def _too_many(message: str, wait: float) -> ApiError:
     )
 
 
-def _refused(error: ApiError) -> web.Response:
+def _error_event(error: ApiError, request: web.Request) -> bytes:
+    if request.path == _ANTHROPIC:
+        return sse(error.anthropic_body(), "error")
+    return sse(error.body())
+
+
+def _refused(error: ApiError, request: web.Request) -> web.Response:
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return web.json_response(error.body(), status=error.status, headers=headers)
+    body = error.anthropic_body() if request.path == _ANTHROPIC else error.body()
+    return web.json_response(body, status=error.status, headers=headers)
