@@ -71,12 +71,15 @@ def simulated_users(cfg: DictConfig, folder: Path) -> Iterator[Callable[[], None
     Yields:
         What raises if they have gone.
     """
-    if not cfg.rollout_server.simulated_users or cfg.runner.only_eval:
+    section = cfg.rollout_server
+    numbers = [str(section.simulated_users), str(section.think_seconds)]
+    if not section.simulated_users or cfg.runner.only_eval:
         yield lambda: None
         return
     folder.mkdir(parents=True, exist_ok=True)
     script = Path(__file__).with_name("simulated_editor.py")
-    users = subprocess.Popen([sys.executable, str(script), str(folder)], stdin=subprocess.PIPE)
+    command = [sys.executable, str(script), str(folder), *numbers]
+    users = subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def check() -> None:
         if users.poll() is not None:

@@ -1,6 +1,6 @@
 """Plays users of an editor: they ask for completions, run their tests, and accept or reject.
 
-    python simulated_editor.py RUN_FOLDER
+    python simulated_editor.py RUN_FOLDER USERS THINK_SECONDS
 
 The users know of a run what any client does, the address and the key in its `endpoint.json`; and
 from its `config.yaml` which code they work on. They go when standard input ends.
@@ -35,10 +35,13 @@ class Users:
         folder: of the run.
         cfg: its configuration.
         endpoint: what its `endpoint.json` says.
+        think_seconds: pause of a user between two requests.
     """
 
-    def __init__(self, folder: Path, cfg: Any, endpoint: dict[str, str]) -> None:
-        self._cfg, self._endpoint = cfg, endpoint
+    def __init__(
+        self, folder: Path, cfg: Any, endpoint: dict[str, str], think_seconds: float
+    ) -> None:
+        self._endpoint, self._think_seconds = endpoint, think_seconds
         tokenizer = tokenizer_of_run(cfg)
         self._work = PromptStream(training_prompts(cfg, tokenizer).prompts)
         self._judge = Scorer(cfg.reward)
@@ -70,7 +73,7 @@ class Users:
             except (aiohttp.ClientError, RuntimeError) as error:
                 fact["error"] = str(error)
             self._log.write(json.dumps(fact) + "\n")
-            await asyncio.sleep(self._cfg.rollout_server.think_seconds)
+            await asyncio.sleep(self._think_seconds)
 
     async def _ask(self, client: aiohttp.ClientSession, prompt: Prompt, session: str) -> Any:
         body = {"model": self._endpoint["model"], "prompt": prompt.text, "return_token_ids": True}
@@ -101,7 +104,7 @@ class Users:
         self._log.close()
 
 
-async def main(folder: Path) -> None:
+async def main(folder: Path, number: int, think_seconds: float) -> None:
     """Wait for the endpoint of a run, and play users until standard input ends."""
     leaving = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
     while not (folder / "endpoint.json").exists():
@@ -109,8 +112,9 @@ async def main(folder: Path) -> None:
         if leaving.done():
             return
     cfg = validate_cfg(OmegaConf.load(folder / "config.yaml"))
-    users = Users(folder, cfg, json.loads((folder / "endpoint.json").read_text()))
-    working = asyncio.ensure_future(users.work(cfg.rollout_server.simulated_users))
+    endpoint = json.loads((folder / "endpoint.json").read_text())
+    users = Users(folder, cfg, endpoint, think_seconds)
+    working = asyncio.ensure_future(users.work(number))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -121,4 +125,4 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

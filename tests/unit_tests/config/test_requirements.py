@@ -27,8 +27,8 @@ NOTHING = {
         *("mlp_policy", "cnn_policy", "flow_policy", "cma"),
         *("mlp_reward_model", "cnn_reward_model"),
     ),
-    "data.type": ("files", "arithmetic", "calculations"),
-    "reward.reward_type": ("arithmetic", "code", "searchr1", "vqa"),
+    "data.type": ("files", "arithmetic", "calculations", "one_liners"),
+    "reward.reward_type": ("arithmetic", "code", "code_completion", "searchr1", "vqa"),
     "rollout.rollout_backend": ("hf", "vllm_server", "sglang_server"),
     "runner.logger.logger_backends": ("jsonl",),
 }
