@@ -53,9 +53,8 @@ def run(cfg: DictConfig) -> None:
                 )
             }
             groups |= launch_helpers(cfg, cluster, placement)
-        server = groups.pop("rollout_server")
         with simulated_users(cfg, folder) as traffic:
-            runner = CodingOnlineRLRunner(cfg=cfg, server=server, traffic=traffic, **groups)
+            runner = CodingOnlineRLRunner(cfg=cfg, traffic=traffic, **groups)
             runner.init_workers()
             runner.run()
 

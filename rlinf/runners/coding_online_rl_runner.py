@@ -25,7 +25,7 @@ class CodingOnlineRLRunner(ReasoningRunner):
         actor: group of `ReasoningActor`.
         rollout: group of `ServerRolloutWorker`.
         reward: group of `RewardWorker`.
-        server: group of one `OnlineRouterWorker`.
+        rollout_server: group of one `OnlineRouterWorker`.
         traffic: called while the run waits for clients; raises if none will come any more.
         **helpers: groups that only some runs have; see `rlinf.runners.reasoning_helpers`.
     """
@@ -36,13 +36,15 @@ class CodingOnlineRLRunner(ReasoningRunner):
         actor: WorkerGroup,
         rollout: WorkerGroup,
         reward: WorkerGroup,
-        server: WorkerGroup,
+        rollout_server: WorkerGroup,
         traffic: Callable[[], None] = lambda: None,
         **helpers: WorkerGroup,
     ):
         super().__init__(cfg, actor, rollout, reward, **helpers)
-        self.server = server
-        self.services: OnlineServices = OnlineServices(cfg, rollout, reward, server, traffic)
+        self.rollout_server = rollout_server
+        self.services: OnlineServices = OnlineServices(
+            cfg, rollout, reward, rollout_server, traffic
+        )
         # Clients do not wait for the actor: what they do meanwhile is for the next step.
         self._ahead = 1
         self._key: str | None = None
@@ -51,7 +53,7 @@ class CodingOnlineRLRunner(ReasoningRunner):
 
     def build_workers(self) -> None:
         """Build what the base does, and what speaks with clients."""
-        wait_all(self.server.init_worker())
+        wait_all(self.rollout_server.init_worker())
         super().build_workers()
 
     def update_rollout_weights(self) -> int:

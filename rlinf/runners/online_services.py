@@ -24,6 +24,9 @@ class OnlineServices(ReasoningServices):
         reward: group of `RewardWorker`.
         server: group of one `OnlineRouterWorker`.
         traffic: called while the run waits for clients; raises if none will come any more.
+
+    Attributes:
+        traffic: the same.
     """
 
     def __init__(
@@ -35,7 +38,7 @@ class OnlineServices(ReasoningServices):
         traffic: Callable[[], None],
     ) -> None:
         super().__init__(cfg, rollout, reward)
-        self._server, self._traffic = server, traffic
+        self._server, self.traffic = server, traffic
         self._serving: list[Any] = []
 
     def start(self, create: Callable[[str], Channel]) -> None:
@@ -86,7 +89,7 @@ class OnlineServices(ReasoningServices):
             try:
                 return self._verdicts.get(key=step, timeout=_LOOK_SECONDS)
             except WaitTimeout:
-                self._traffic()
+                self.traffic()
                 for call in self.calls:
                     if call.done():
                         call.wait()
