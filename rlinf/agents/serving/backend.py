@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Drawing:
         top_k: Draw among this many likeliest tokens; 0 is all.
         seed: Of the noise; None is a new one.
         stop_token_ids: Tokens that end a response, besides the end token of the model.
+        whole: Nobody reads before the end: all may come in one piece.
     """
 
     max_new_tokens: int
@@ -26,6 +27,11 @@ class Drawing:
     top_k: int = 0
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
+    whole: bool = False
+
+    def sampling(self) -> dict[str, Any]:
+        """Return what an engine has to know, by name."""
+        return {name: value for name, value in vars(self).items() if name != "whole"}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from rlinf.agents.serving.endpoint import Ask, Choice, Delta, Endpoint
@@ -51,7 +52,11 @@ class ReadRequest(Protocol):
 
 async def answer_of(endpoint: Endpoint, exchange: Exchange) -> dict[str, Any]:
     """Let the endpoint answer, and return the whole of it."""
-    done = [delta.done async for delta in endpoint.choices(exchange.ask) if delta.done is not None]
+    ask = exchange.ask
+    if not ask.stops:
+        # Stop texts are looked for as tokens come.
+        ask = replace(ask, drawing=replace(ask.drawing, whole=True))
+    done = [delta.done async for delta in endpoint.choices(ask) if delta.done is not None]
     return exchange.whole(sorted(done, key=lambda choice: choice.index))
 
 

@@ -9,7 +9,6 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rlinf.agents.serving.backend import Drawing, EngineGone, Piece
@@ -69,9 +68,9 @@ class HostedEngine:
         self, prompt_ids: Sequence[int], drawing: Drawing, session: str = ""
     ) -> AsyncIterator[Piece]:
         """See `rlinf.agents.serving.backend.Backend.generate`."""
-        params = SamplingParams(**asdict(drawing))
+        params = SamplingParams(**drawing.sampling())
         request = GenerationRequest(next(self._numbers), list(prompt_ids), params)
-        follower = _Follower(asyncio.get_running_loop())
+        follower = _Follower(asyncio.get_running_loop(), drawing.whole)
         self._jobs.put(lambda: self._begin(request, follower))
         if self._failure is not None:
             raise EngineGone(self._failure)
@@ -177,9 +176,9 @@ class HostedEngine:
 class _Follower:
     """Brings the tokens of one response from the thread of an engine to an event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, whole: bool) -> None:
         self.news = TokenNews()
-        self._loop = loop
+        self._loop, self._whole = loop, whole
         self._pieces: asyncio.Queue[Piece | Exception] = asyncio.Queue()
 
     async def next(self) -> Piece:
@@ -189,7 +188,7 @@ class _Follower:
         return piece
 
     def hand_over(self) -> None:
-        piece = self.news.take()
+        piece = None if self._whole else self.news.take()
         if piece is not None:
             self.put(piece)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import asdict
 from typing import Any
 
 from rlinf.agents.serving.backend import Piece
@@ -31,6 +30,7 @@ class ServerRolloutWorker(GenerationWorker):
         super().__init__(cfg)
         self._live: Channel | None = None
         self._news: dict[int, TokenNews] = {}
+        self._streams: set[int] = set()
         self._ended: dict[int, Piece] = {}
         self._refused: dict[int, str] = {}
 
@@ -46,7 +46,7 @@ class ServerRolloutWorker(GenerationWorker):
 
     def _submit(self, request: GroupRequest | LiveRequest | LiveAbort) -> None:
         if isinstance(request, LiveAbort):
-            self._news.pop(request.number, None)
+            self._forget(request.number)
             self._calls.abort((_LIVE, request.number))
         elif isinstance(request, LiveRequest):
             self._begin(request)
@@ -55,21 +55,27 @@ class ServerRolloutWorker(GenerationWorker):
 
     def _begin(self, request: LiveRequest) -> None:
         number = request.number
-        params = SamplingParams(**asdict(request.drawing))
+        params = SamplingParams(**request.drawing.sampling())
         work = GenerationRequest((_LIVE, number), list(request.prompt_ids), params)
 
         def done(results: list[GenerationResult]) -> None:
-            news = self._news.pop(number, None)
+            news = self._forget(number)
             if news is not None:
                 self._ended[number] = news.end(results[0])
 
         self._news[number] = TokenNews()
+        if not request.drawing.whole:
+            self._streams.add(number)
         try:
             self._calls.submit(work, done, hold=self._asleep)
         except ValueError as error:
             # What one client asks for is no reason for the others to stop.
-            del self._news[number]
+            self._forget(number)
             self._refused[number] = str(error)
+
+    def _forget(self, number: int) -> TokenNews | None:
+        self._streams.discard(number)
+        return self._news.pop(number, None)
 
     def _note(self, name: Hashable, index: int, token: int, logprob: float) -> None:
         if isinstance(name, tuple) and name[0] == _LIVE and name[1] in self._news:
@@ -77,7 +83,7 @@ class ServerRolloutWorker(GenerationWorker):
 
     async def _hand_out(self, channel: Channel) -> None:
         """Tell clients what is new, and hand out what the run asked for."""
-        pieces = {n: [piece] for n, news in self._news.items() if (piece := news.take())}
+        pieces = {n: [piece] for n in self._streams if (piece := self._news[n].take())}
         pieces |= {number: [piece] for number, piece in self._ended.items()}
         if self._live is not None and (pieces or self._refused):
             news = LiveNews(self._rank, self.engine.version, pieces, self._refused)

@@ -71,6 +71,7 @@ class Live(ServerRolloutWorker, Untied):
         Untied.__init__(self, engine)
         self._calls = EngineCalls(engine)
         self._live, self._news, self._ended, self._refused = None, {}, {}, {}
+        self._streams = set()
         engine.on_token = self._note
 
     def _params(self, request: GroupRequest) -> SamplingParams:
@@ -119,6 +120,14 @@ async def test_clients_read_tokens_as_they_are_made() -> None:
         assert tokens(pieces) == [100 * n + i for i in range(1, 21)]
         assert len(pieces) > 1 and pieces[-1].finish_reason == "length"
     assert link.load == 0
+
+
+async def test_what_nobody_reads_before_the_end_comes_in_one_piece() -> None:
+    async with linked() as (link, worker, _, _):
+        drawing = Drawing(max_new_tokens=20, whole=True)
+        (piece,) = [piece async for piece in link.generate([100], drawing)]
+    assert piece.token_ids == list(range(101, 121)) and len(piece.versions) == 20
+    assert not worker._news and not worker._streams
 
 
 async def test_no_request_fails_for_new_weights() -> None:
