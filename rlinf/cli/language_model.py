@@ -53,7 +53,13 @@ class LanguageModel:
 
 
 def load_language_model(
-    path: str, command: str, engine: type[HFEngine] = HFEngine, *, max_running: int, seed: int = 0
+    path: str,
+    command: str,
+    engine: type[HFEngine] = HFEngine,
+    *,
+    max_running: int,
+    seed: int = 0,
+    device: str | None = None,
 ) -> LanguageModel:
     """Load a model into this process.
 
@@ -63,6 +69,7 @@ def load_language_model(
         engine: Kind of the engine.
         max_running: Responses at a time.
         seed: Of the noise.
+        device: To compute on; None is CUDA if there is any.
 
     Raises:
         ValueError: There is no model, or none of language.
@@ -87,6 +94,7 @@ def load_language_model(
             precision=precision,
             max_running=max_running,
             seed=seed,
+            device=device,
         )
         return engine.from_settings(settings)
 

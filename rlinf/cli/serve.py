@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlinf.agents.serving.endpoint import Endpoint
+    from rlinf.agents.serving.router import Router
+    from rlinf.agents.serving.session_file import SessionFile
+    from rlinf.cli.language_model import LanguageModel
 
 _EXAMPLES = """\
 examples:
@@ -46,7 +49,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--port", type=int, default=0, help="a free one unless given")
     parser.add_argument("--model-name", metavar="NAME", help="for requests; that of the run if not")
     parser.add_argument(
-        "--max-running", metavar="N", type=int, default=32, help="answers at a time (32)"
+        "--max-running",
+        metavar="N",
+        type=int,
+        default=32,
+        help="answers of an engine at a time (32)",
+    )
+    parser.add_argument(
+        "--engines", metavar="N", type=int, default=1, help="engines, one for each GPU in turn (1)"
     )
     parser.add_argument(
         "--rate", metavar="N", type=float, default=100.0, help="requests a second of one address"
@@ -72,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0; 1 if the model cannot be loaded or nobody can listen; 2 for wrong usage.
     """
-    for name, value in (("--max-running", args.max_running), ("--max-body", args.max_body)):
+    for name in ("max-running", "max-body", "engines"):
+        value, name = getattr(args, name.replace("-", "_")), f"--{name}"
         if value <= 0:
             print(f"rlinf serve: {name} is {value}: more than 0 is needed", file=sys.stderr)
             return 2
@@ -88,16 +99,17 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(args: argparse.Namespace) -> int:
     from rlinf.agents.serving.endpoint_file import new_key, remove_endpoint, write_endpoint
     from rlinf.agents.serving.limits import Limits
+    from rlinf.agents.serving.router import Router
     from rlinf.agents.serving.server import Server
     from rlinf.agents.serving.session_file import SessionFile
-    from rlinf.cli.language_model import load_language_model
     from rlinf.hybrid_engines.generation.hosting import HostedEngine
 
-    found = load_language_model(args.folder, "serve", max_running=args.max_running, seed=args.seed)
+    models = [_load(args, number) for number in range(args.engines)]
+    found = models[0]
     record = SessionFile(Path(args.sessions or found.run / "sessions.jsonl"))
-    engine = HostedEngine(found.engine)
+    engines = [HostedEngine(model.engine, f"engine {i}") for i, model in enumerate(models)]
     key = new_key()
-    endpoint = _endpoint(args, found, engine, record)
+    endpoint = _endpoint(args, found, Router(engines, _tell_death), record)
     limits = Limits(requests_per_second=args.rate, body_bytes=int(args.max_body * 2**20))
     server = Server(endpoint, key, limits)
     stopped = _stop_event()
@@ -113,11 +125,35 @@ async def _serve(args: argparse.Namespace) -> int:
             remove_endpoint(found.run, key)
             await server.stop()
     finally:
-        engine.close()
+        for engine in engines:
+            engine.close()
     return 0
 
 
-def _endpoint(args: argparse.Namespace, found: Any, engine: Any, record: Any) -> Endpoint:
+def _load(args: argparse.Namespace, number: int) -> LanguageModel:
+    """Load the model of one of the engines."""
+    import torch
+
+    from rlinf.cli.language_model import load_language_model
+
+    devices = torch.cuda.device_count()
+    return load_language_model(
+        args.folder,
+        "serve",
+        max_running=args.max_running,
+        # Requests without a seed get others from each engine.
+        seed=args.seed * args.engines + number,
+        device=f"cuda:{number % devices}" if devices else None,
+    )
+
+
+def _tell_death(name: str, reason: str) -> None:
+    print(f"rlinf serve: {name} is left out from now on: {reason}", file=sys.stderr, flush=True)
+
+
+def _endpoint(
+    args: argparse.Namespace, found: LanguageModel, backend: Router, record: SessionFile
+) -> Endpoint:
     from rlinf.agents.serving.backend import Drawing
     from rlinf.agents.serving.endpoint import Endpoint
     from rlinf.agents.serving.sessions import Sessions
@@ -127,7 +163,7 @@ def _endpoint(args: argparse.Namespace, found: Any, engine: Any, record: Any) ->
     if args.tool_parser is None and parser == "searchr1":
         parser = "qwen"  # Calls within the text are text to clients.
     return Endpoint(
-        engine,
+        backend,
         found.tokenizer,
         args.model_name or found.short_name,
         Drawing(

@@ -34,7 +34,7 @@ def ask(endpoint: dict[str, str], path: str, body: Any, session: str | None = No
 @pytest.mark.timeout(180)
 def test_a_run_is_served_until_it_is_asked_to_end(tmp_path: Path) -> None:
     save_run(tmp_path)
-    command = [sys.executable, "-m", "rlinf.cli", "serve", str(tmp_path), "--model-name", "mine"]
+    command = [sys.executable, "-m", "rlinf.cli", "serve", str(tmp_path), "--engines", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             lines = [process.stdout.readline() for _ in range(2)]
@@ -43,7 +43,7 @@ def test_a_run_is_served_until_it_is_asked_to_end(tmp_path: Path) -> None:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             endpoint = json.loads(path.read_text())
             assert endpoint["key"] not in "".join(lines), "the key is for the file alone"
-            body = {"model": "mine", "prompt": "12+3", "max_tokens": 6, "seed": 1}
+            body = {"model": endpoint["model"], "prompt": "12+3", "max_tokens": 6, "seed": 1}
             first = ask(endpoint, "/completions", body, session="s")
             text = first["choices"][0]["text"]
             more = {**body, "prompt": f"12+3{text}+1"}
