@@ -30,6 +30,8 @@ _OPEN = ("/health",)
 """Paths that need no key."""
 _ANTHROPIC = "/v1/messages"
 _STOP_SECONDS = 5.0
+_LINGER_SECONDS = 1.0
+"""For a client to take note of its answer before it has sent all of its request."""
 
 
 class Server:
@@ -85,6 +87,7 @@ class Server:
             keepalive_timeout=self.limits.read_seconds,
             access_log=None,
             shutdown_timeout=_STOP_SECONDS,
+            lingering_time=_LINGER_SECONDS,
         )
         await self._runner.setup()
         loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -230,10 +231,12 @@ async def test_a_client_that_does_not_read_ends_its_generation() -> None:
     backend = Scripted("x" * 4000)
     backend.hold_after = 3900
     async with serving(backend, Limits(write_seconds=0.3)) as (url, _):
-        body = json.dumps(chat("hi", stream=True, n=16, max_tokens=4000)).encode()
+        body = json.dumps(chat("hi", stream=True, n=8, max_tokens=4000)).encode()
         parts = urlsplit(url)
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_connection(asyncio.Protocol, parts.hostname, parts.port)
+        narrow = socket.create_connection((parts.hostname, parts.port))
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        transport, _ = await loop.create_connection(asyncio.Protocol, sock=narrow)
         transport.pause_reading()
         transport.write(head(len(body)) + body)
         await asyncio.wait_for(backend.ended.wait(), 60)
