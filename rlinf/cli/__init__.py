@@ -29,6 +29,7 @@ from rlinf.cli import (
     new,
     report,
     runs,
+    serve,
     stop,
     testbed,
     trace,
@@ -106,6 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
     collect.add_parser(commands)
     export.add_parser(commands)
     chat.add_parser(commands)
+    serve.add_parser(commands)
     verify.add_parser(commands)
     check.add_parser(commands)
     check_env.add_parser(commands)

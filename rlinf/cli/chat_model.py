@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import torch
-from omegaconf import OmegaConf
-
-from rlinf.config.task_types import GENERATING
+from rlinf.cli.language_model import load_language_model
 from rlinf.data.datasets.base import Message
 from rlinf.data.prompt_encoder import PromptEncoder
-from rlinf.data.tokenizer import load_tokenizer
-from rlinf.hybrid_engines.fsdp.checkpoint import read_model
-from rlinf.hybrid_engines.generation import EngineSettings, GenerationRequest, SamplingParams
+from rlinf.hybrid_engines.generation import GenerationRequest, SamplingParams
 from rlinf.hybrid_engines.generation.hf.streaming import StreamingEngine
 from rlinf.hybrid_engines.generation.requests import FinishReason
-from rlinf.models import get_model
-from rlinf.models.causal_lm.load import load_causal_lm, transformers_module
-from rlinf.models.evaluated import ANY_TYPE
-from rlinf.models.settings import complete
-from rlinf.utils.checkpoint import Checkpoint
-from rlinf.utils.runs.folders import shown
-
-LENGTH = 4096
-"""Most tokens of a conversation; of a run with longer sequences, as many as those have."""
 
 
 @dataclass(frozen=True)
@@ -197,101 +179,6 @@ def load_chat_model(path: str, wishes: Wishes) -> ChatModel:
     Raises:
         ValueError: There is no model, or none of language.
     """
-    folder = Path(path).expanduser()
-    # A name of a checkpoint gets an answer that says which ones there are.
-    if not folder.is_dir() and not folder.name.startswith("global_step_"):
-        logs = Path("logs") / path
-        hint = f"; did you mean {logs}?" if logs.is_dir() else "."
-        raise ValueError(
-            f"there is no folder {path}{hint} It must be that of a run, an experiment, a "
-            "checkpoint (.../global_step_<N>), or a model in Hugging Face layout"
-        )
-    transformers_module().utils.logging.disable_progress_bar()
-    if (folder / "config.json").is_file():
-        return _of_folder(folder, wishes)
-    return _of_checkpoint(Checkpoint.find(folder), wishes)
-
-
-def _of_folder(folder: Path, wishes: Wishes) -> ChatModel:
-    if json.loads((folder / "config.json").read_text()).get("model_type") == "rlinf_policy":
-        raise ValueError(
-            f"{folder} is a policy that acts in an env, and chat is for language models; "
-            "its README.md shows how to use it"
-        )
-    network = complete({"model_type": ANY_TYPE, "model_path": str(folder)}, None)
-    precision = "bf16" if torch.cuda.is_available() else "fp32"
-    engine = _engine(network, precision, LENGTH, wishes.seed)
-    tokenizer = load_tokenizer(str(folder))
-    data = SimpleNamespace(
-        apply_chat_template=bool(tokenizer.chat_template),
-        system_prompt=None,
-        prompt_template="{prompt}",
-    )
-    # As transformers itself would generate with this folder.
-    own = engine.model.generation_config
-    drawn = {"temperature": 0.0}
-    if own.do_sample:
-        drawn = {name: getattr(own, name) for name in ("temperature", "top_k", "top_p")}
-    known = {name: value for name, value in drawn.items() if value is not None}
-    params = SamplingParams(stop_token_ids=(tokenizer.eos_token_id,), **known)
-    return ChatModel(str(shown(folder)), engine, tokenizer, data, wishes.applied_to(params))
-
-
-def _of_checkpoint(checkpoint: Checkpoint, wishes: Wishes) -> ChatModel:
-    config, place = checkpoint.manifest.get("config"), shown(checkpoint.path)
-    if config is None:
-        raise ValueError(
-            f"{place} does not say of which model it is: it was not written by a run of `rlinf "
-            "train`; give the checkpoint of one"
-        )
-    runner = config["runner"]
-    if runner["task_type"] not in GENERATING:
-        raise ValueError(
-            f"{place} is the policy of an {runner['task_type']} run, and chat is for language "
-            f"models; see how it acts with: rlinf eval {place}"
-        )
-    actor = config["actor"]
-    network = complete(actor["model"], None)
-    tokenizer = load_tokenizer(OmegaConf.create(actor["tokenizer"]), network.model_path)
-    on_rollout = (config["rollout"].get("model") or {}).get("precision")
-    precision = (on_rollout or network.precision) if torch.cuda.is_available() else "fp32"
-    section = SimpleNamespace(**config["algorithm"]["sampling_params"])
-    tokens = {text: tokenizer.encode(text, add_special_tokens=False) for text in section.stop}
-    with tempfile.TemporaryDirectory(prefix="rlinf-tokenizer-") as folder:
-        tokenizer.save_pretrained(folder)
-        length = max(LENGTH, runner["seq_length"])
-        engine = _engine(network, precision, length, wishes.seed, folder)
-    policy = get_model(network, dtype=torch.float32)
-    policy.load_state_dict(read_model(checkpoint.path / "actor" / "tensors"))
-    engine.update_weights(policy.policy_tensors(lambda tensor: tensor), checkpoint.step)
-    ends = [tokenizer.eos_token_id, *(ids[0] for ids in tokens.values() if len(ids) == 1)]
-    texts = tuple(text for text, ids in tokens.items() if len(ids) > 1)
-    params = SamplingParams.from_config(section, stop_token_ids=ends, stop=texts)
-    name = f"{runner['logger']['experiment_name']}, global step {checkpoint.step} ({place})"
-    data = SimpleNamespace(**config["data"])
-    return ChatModel(name, engine, tokenizer, data, wishes.applied_to(params))
-
-
-def _engine(
-    network: Any, precision: str, length: int, seed: int, tokenizer: str | None = None
-) -> StreamingEngine:
-    """Build an engine for one response at a time.
-
-    Args:
-        network: A model section, complete; weights are those of its folder, or random.
-        precision: Number format to compute in.
-        length: Tokens of a sequence; fewer if the model was made for fewer.
-        seed: Of the noise.
-        tokenizer: Folder of the tokenizer, for texts that end a response; None does without.
-    """
-    model = load_causal_lm(network, torch.float32)
-    most = getattr(model.config, "max_position_embeddings", None)
-    settings = EngineSettings(
-        max_length=length if most is None else min(length, most),
-        model=model,
-        precision=precision,
-        max_running=1,
-        seed=seed,
-        tokenizer_path=tokenizer,
-    )
-    return StreamingEngine.from_settings(settings)
+    found = load_language_model(path, "chat", StreamingEngine, max_running=1, seed=wishes.seed)
+    params = wishes.applied_to(found.params)
+    return ChatModel(found.name, found.engine, found.tokenizer, found.data, params)

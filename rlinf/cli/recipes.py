@@ -15,6 +15,7 @@ ENTRY_SCRIPTS = {
     "reasoning": "examples/reasoning/main_grpo.py",
     "reasoning_eval": "examples/reasoning/main_grpo.py",
     "agent": "examples/agents/main_agent.py",
+    "coding_online_rl": "examples/coding_online_rl/main_coding_online_rl.py",
 }
 """Script that runs a config, by its `runner.task_type`."""
 

@@ -1,6 +1,6 @@
 """Groups of task types that several places treat alike."""
 
-LANGUAGE = ("reasoning", "agent")
+LANGUAGE = ("reasoning", "agent", "coding_online_rl")
 """Tasks that train a language model on what it generates."""
 GENERATING = (*LANGUAGE, "reasoning_eval")
 """Tasks in which a language model generates."""

@@ -18,6 +18,7 @@ from rlinf.config import (  # noqa: F401 (they register)
     checks_flow,
     checks_off_policy,
     checks_offline,
+    checks_online,
     checks_reasoning,
     checks_reward_model,
     checks_search,

@@ -200,12 +200,16 @@ class ReasoningRunner(BaseRunner):
             metrics[f"time/actor/{tag}"] = seconds
         return metrics | {f"time/{name}": seconds for name, seconds in times.items()}
 
-    def update_rollout_weights(self) -> None:
-        """Bring the actor's weights to the rollout workers, between two of their tokens."""
+    def update_rollout_weights(self) -> int:
+        """Bring the actor's weights to the rollout workers, between two of their tokens.
+
+        Returns:
+            Their version.
+        """
         rollout = self.rollout.sync_model_from_actor()
         actor = self.actor.sync_model_to_rollout()
         wait_beside(actor, [rollout, *self.services.calls])
-        wait_beside(rollout, self.services.calls)
+        return wait_beside(rollout, self.services.calls)[0]
 
     def _start_training(self, groups: int, chosen: list[int] | None = None) -> Any:
         """Begin the update of a step.

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 
 _BUILTIN = {
     name: f"rlinf.algorithms.rewards.{name}"
-    for name in ("arithmetic", "code", "math", "reasoning_gym", "searchr1", "vqa")
+    for name in (
+        "arithmetic",
+        "code",
+        "code_completion",
+        "math",
+        "reasoning_gym",
+        "searchr1",
+        "vqa",
+    )
 }
 """For each built-in reward the module that defines and registers it when imported."""
 

@@ -26,6 +26,7 @@ MODULES = {
         "rlinf.config.builtin.rewards": (
             "arithmetic",
             "code",
+            "code_completion",
             "math",
             "reasoning_gym",
             "searchr1",
@@ -58,6 +59,7 @@ MODULES = {
             "programs",
             "verifiers",
             "wide_questions",
+            "one_liners",
         ),
     },
     "agent_loop": {

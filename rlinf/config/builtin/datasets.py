@@ -144,10 +144,29 @@ class WideQuestionsKeys(Section):
     val_size: Int = Field(200, gt=0, description="Validation prompts.")
 
 
+class OneLinersKeys(Section):
+    """Keys of lines of code to complete."""
+
+    depth: Int = Field(2, ge=1, le=3, description="Operations within operations, at most.")
+    mistakes: Float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Probability that an operation of a worked solution is a wrong one, as in code "
+        "that nobody has tested.",
+    )
+    held_out: Float = Field(
+        0.1, gt=0, lt=1, description="Share of all lines that only validation uses."
+    )
+    size: Int = Field(20000, gt=0, description="Training prompts of an epoch.")
+    val_size: Int = Field(200, gt=0, description="Validation prompts.")
+
+
 register_schema("dataset", "wide_questions", WideQuestionsKeys)
 register_schema("dataset", "reasoning_gym", ReasoningGymKeys)
 register_schema("dataset", "verifiers", VerifiersKeys)
 register_schema("dataset", "programs", ProgramsKeys)
+register_schema("dataset", "one_liners", OneLinersKeys)
 register_schema("dataset", "calculations", CalculationsKeys)
 register_schema("dataset", "facts", FactsKeys)
 register_schema("dataset", "arithmetic", ArithmeticKeys)

@@ -39,6 +39,7 @@ class VQAKeys(Section):
 
 
 register_schema("reward", "code", CodeKeys)
+register_schema("reward", "code_completion", CodeKeys)
 register_schema("reward", "reasoning_gym", ReasoningGymRewardKeys)
 register_schema("reward", "vqa", VQAKeys)
 for _name in ("arithmetic", "math", "searchr1"):

@@ -35,6 +35,7 @@ from rlinf.config.schema.env import EnvSection
 from rlinf.config.schema.inference import InferenceConfig, ReferenceConfig
 from rlinf.config.schema.reward import EmbodiedRewardConfig, RewardConfig
 from rlinf.config.schema.rollout import EmbodiedRolloutConfig, ReasoningRolloutConfig
+from rlinf.config.schema.rollout_server import RolloutServerConfig
 from rlinf.config.schema.runner import (
     EmbodiedRunnerConfig,
     OfflineRunnerConfig,
@@ -55,6 +56,7 @@ SECTIONS: dict[str, str] = {
     "agentloop": "How an agent plays an episode: turns, tools, limits.",
     "tools": "Workers that run the tools of agents.",
     "rollout": "How the policy produces samples.",
+    "rollout_server": "The endpoint by which clients use the policy while it learns.",
     "actor": "The policy that is trained.",
     "critic": "A value function with a network of its own.",
     "reward": "What a sample is worth.",
@@ -203,6 +205,11 @@ TASKS: dict[str, Task] = {
         _REASONING,
         required={**_REASONING.required, "agentloop": AgentLoopConfig},
         used={**_REASONING.used, "tools": ToolsConfig},
+    ),
+    "coding_online_rl": replace(
+        _REASONING,
+        used={**_REASONING.used, "rollout_server": RolloutServerConfig},
+        components=(*_REASONING.components, "rollout_server"),
     ),
 }
 """What each task type has."""

@@ -11,7 +11,15 @@ from pydantic import AfterValidator, Field
 from rlinf.config.schema.base import Float, Int, Section
 
 TaskType = Literal[
-    "workers", "embodied", "offline", "sft", "reward_model", "reasoning", "reasoning_eval", "agent"
+    "workers",
+    "embodied",
+    "offline",
+    "sft",
+    "reward_model",
+    "reasoning",
+    "reasoning_eval",
+    "agent",
+    "coding_online_rl",
 ]
 Backend = Literal["tensorboard", "wandb", "swanlab", "jsonl"]
 

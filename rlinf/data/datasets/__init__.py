@@ -26,6 +26,7 @@ dataset_registry: PluginTable[type] = PluginTable(
         "programs": "rlinf.data.datasets.programs",
         "verifiers": "rlinf.data.datasets.verifiers",
         "wide_questions": "rlinf.data.datasets.wide_questions",
+        "one_liners": "rlinf.data.datasets.one_liners",
     },
 )
 

@@ -147,6 +147,10 @@ class ExternalEngine(GenerationEngine):
             response.logprobs += news.logprobs
             response.versions += [self.version] * len(news.tokens)
             self._new_tokens += len(news.tokens)
+            if self.on_token is not None:
+                name, index = response.request.request_id, response.sample_index
+                for token, logprob in zip(news.tokens, news.logprobs, strict=True):
+                    self.on_token(name, index, token, logprob)
             if news.finished is not None:
                 if news.reused is not None:
                     response.read(self._sizes[news.key], news.reused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, Union
 
@@ -15,6 +15,8 @@ from rlinf.hybrid_engines.generation.settings import EngineSettings
 
 KeptWeights = Literal["keep", "offload", "discard"]
 NamedTensors: TypeAlias = Union[Mapping[str, Tensor], Iterable[tuple[str, Tensor]]]  # noqa: UP007
+OnToken: TypeAlias = Callable[[Hashable, int, int, float], None]
+"""Gets request id, sample index, token and log-probability."""
 
 
 class GenerationEngine(ABC):
@@ -25,7 +27,13 @@ class GenerationEngine(ABC):
         vocab_size: Tokens are below it.
         seed: Of the noise of requests without a seed of their own.
         version: Of the weights it starts with.
+
+    Attributes:
+        on_token: Called by `step` with each token as soon as it is known, for those who do not wait
+            for the end of a response; None calls nobody.
     """
+
+    on_token: OnToken | None = None
 
     def __init__(self, *, max_length: int, vocab_size: int, seed: int = 0, version: int = 0):
         require(max_length >= 2, f"max_length is {max_length}: a prompt and a response need 2")

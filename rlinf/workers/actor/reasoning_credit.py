@@ -71,7 +71,7 @@ class ReasoningCredit:
         self._takes_values = "values" in names
         self._takes_size, self._takes_groups = "group_size" in names, "group_ids" in names
         self._normalizes = algorithm.normalize_advantages and normalizes(algorithm.adv_type)
-        self._of_agents = cfg.runner.task_type == "agent"
+        self._of_agents = cfg.runner.task_type in ("agent", "coding_online_rl")
         self._in_reward = algorithm.kl_in == "reward" and algorithm.kl_beta > 0
         self._mode, self._levels = algorithm.advantage_mode, list(algorithm.loss_scales)
         if self._mode != "trajectory" and self._takes_values:

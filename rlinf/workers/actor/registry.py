@@ -21,6 +21,7 @@ _OF_POLICY_LOSSES = {
     "embodied": ("rlinf.workers.actor.embodied_learner", "EmbodiedLearner"),
     "reasoning": ("rlinf.workers.actor.reasoning_learner", "ReasoningLearner"),
     "agent": ("rlinf.workers.actor.reasoning_learner", "ReasoningLearner"),
+    "coding": ("rlinf.workers.actor.reasoning_learner", "ReasoningLearner"),
 }
 """Who learns by a registered policy loss, by the beginning of `runner.task_type`."""
 

@@ -230,7 +230,8 @@ EMBODIED = {
     "a correction for engines": (
         {"algorithm.mismatch": {"high": 3}},
         "algorithm.mismatch = ",
-        "it is a key of task_type reasoning and reasoning_eval and agent; remove it",
+        "it is a key of task_type reasoning and reasoning_eval and agent and "
+        "coding_online_rl; remove it",
     ),
 }
 

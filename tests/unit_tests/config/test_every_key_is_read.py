@@ -17,6 +17,12 @@ from rlinf.scheduler.cluster.settings import DEFAULT_TIMEOUTS
 PACKAGE = Path(rlinf.__file__).parent
 DECLARE = ("config/schema/", "config/builtin/", "config/checks", "config/old_keys", "/config.py")
 """Where keys are described and checked, which is not what they are for."""
+_ONLINE = (
+    "online",
+    "workers/rollout/server_rollout",
+    "workers/rollout/engine_link",
+    "workers/rollout/live_batches",
+)
 NOT_OF = {
     "workers": ("workers/", "runners/", "hybrid_engines/", "models/", "envs/", "data/", "cli/"),
     "embodied": (
@@ -34,6 +40,8 @@ NOT_OF = {
         "data/token",
         "config/arithmetic",
         "cli/",
+        "agents/serving/",
+        *_ONLINE,
     ),
     "reasoning": (
         "embodied",
@@ -46,8 +54,9 @@ NOT_OF = {
         "cli/",
     ),
 }
-NOT_OF["agent"] = NOT_OF["reasoning"]
-NOT_OF["reasoning"] = (*NOT_OF["reasoning"], "agents/", "workers/rollout/agent_loop")
+NOT_OF["coding_online_rl"] = (*NOT_OF["reasoning"], "workers/rollout/agent_loop")
+NOT_OF["agent"] = (*NOT_OF["reasoning"], *_ONLINE)
+NOT_OF["reasoning"] = (*NOT_OF["agent"], "agents/", "workers/rollout/agent_loop")
 NOT_OF["offline"] = (
     *NOT_OF["embodied"],
     "embodied_runner",
@@ -62,7 +71,10 @@ PASSED_ON = ("rollout.vllm.", "rollout.sglang.")
 """Sections that another library gets as they are."""
 OF_COMMAND = {"collect.": "cli/collect*.py"}
 """Sections of a command, and the modules of it that read them."""
-OF_PROGRAM = {"workers": ("example", "runner.logger", "runner.seed")}
+OF_PROGRAM = {
+    "workers": ("example", "runner.logger", "runner.seed"),
+    "coding_online_rl": ("rollout_server.simulated_users", "rollout_server.think_seconds"),
+}
 """What the user's own program reads."""
 KINDS = {
     "workers": (),
@@ -72,6 +84,7 @@ KINDS = {
     "reward_model": ("model",),
     "reasoning": ("model", "reward", "dataset"),
     "agent": ("model", "reward", "dataset", "agent_loop"),
+    "coding_online_rl": ("model", "reward", "dataset"),
 }
 
 

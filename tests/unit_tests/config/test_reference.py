@@ -85,10 +85,11 @@ def test_the_page_has_every_section_key_and_plugin():
     section = page.partition("## algorithm")[2].split("\n## ")[0]
     parts = section.split("With task type ")[2:]
     of_tasks = {part.partition(" only:")[0]: part for part in parts}
-    shared = "`embodied`, `reasoning`, `reasoning_eval`, `agent`"
+    shared = "`embodied`, `reasoning`, `reasoning_eval`, `agent`, `coding_online_rl`"
     assert [name for name, part in of_tasks.items() if "`algorithm.adv_type`" in part] == [shared]
     assert "`algorithm.reward_type`" in of_tasks["`embodied`"]
-    assert "`algorithm.n_minibatches`" in of_tasks["`reasoning`, `reasoning_eval`, `agent`"]
+    language = "`reasoning`, `reasoning_eval`, `agent`, `coding_online_rl`"
+    assert "`algorithm.n_minibatches`" in of_tasks[language]
     assert "`maze`:\n\n| key |" in page
     assert "| `walls` | a whole number | `3` | Walls of the maze. |" in page
     columns = {line.replace("\\|", "").count("|") for line in page.splitlines() if "|" in line}

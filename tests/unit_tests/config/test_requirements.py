@@ -27,8 +27,11 @@ NOTHING = {
         *("mlp_policy", "cnn_policy", "flow_policy", "cma"),
         *("mlp_reward_model", "cnn_reward_model"),
     ),
-    "data.type": ("files", "arithmetic", "calculations", "facts", "programs", "wide_questions"),
-    "reward.reward_type": ("arithmetic", "code", "searchr1", "vqa"),
+    "data.type": (
+        *("files", "arithmetic", "calculations", "facts", "one_liners", "programs"),
+        "wide_questions",
+    ),
+    "reward.reward_type": ("arithmetic", "code", "code_completion", "searchr1", "vqa"),
     "rollout.rollout_backend": ("hf", "vllm_server", "sglang_server"),
     "runner.logger.logger_backends": ("jsonl",),
 }

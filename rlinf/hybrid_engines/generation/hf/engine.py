@@ -371,6 +371,8 @@ class HFEngine(GenerationEngine):
         if not np.isfinite(logprobs).all():
             self._check_finite(launch.lanes, logprobs)
         tokens = tokens.astype(np.int64)
+        if self.on_token is not None:
+            self._tell(launch.lanes, tokens, logprobs)
         ended = dict(self._lanes.append(launch.lanes, tokens, logprobs))
         if self._texts is not None:
             ended |= self._ended_by_text(launch.lanes[self._texts.completes(tokens)])
@@ -391,6 +393,14 @@ class HFEngine(GenerationEngine):
             if stops and self._texts.ends(stops, last):
                 found[response] = "stop"
         return found
+
+    def _tell(self, lanes: np.ndarray, tokens: np.ndarray, logprobs: np.ndarray) -> None:
+        """Call `on_token` with the tokens of all responses that are read."""
+        for lane, token, logprob in zip(lanes, tokens, logprobs, strict=True):
+            response = self._lanes.owner(int(lane))
+            if response is not None:
+                name, index = response.request.request_id, response.sample_index
+                self.on_token(name, index, int(token), float(logprob))
 
     def _check_finite(self, lanes: np.ndarray, logprobs: np.ndarray) -> None:
         if not np.isfinite(logprobs[lanes != self._lanes.trash]).all():

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlinf.hybrid_engines.generation.hf.engine import HFEngine, Launch
+from rlinf.hybrid_engines.generation.hf.engine import HFEngine
 from rlinf.hybrid_engines.generation.requests import GenerationRequest, GenerationResult, require
 
 
 class StreamingEngine(HFEngine):
     """An `HFEngine` for one response at a time, whose reader does not wait for the end of it."""
-
-    _on_token: Callable[[int], None] | None = None
 
     def stream(
         self,
@@ -35,18 +33,11 @@ class StreamingEngine(HFEngine):
         require(not self.unfinished, "stream: the engine has other work; abort() it first")
         require(request.n == 1, f"stream: n is {request.n}, only one response can be shown")
         self.submit([request])
-        self._on_token = on_token
+        self.on_token = lambda name, index, token, logprob: on_token(token)
         try:
             results: list[GenerationResult] = []
             while not results:
                 results = self.abort() if stop() else self.step()
             return results[0]
         finally:
-            self._on_token = None
-
-    def _collect(self, launch: Launch) -> None:
-        super()._collect(launch)
-        if self._on_token is not None:
-            for lane, token in zip(launch.lanes, launch.result[:, 0].tolist(), strict=True):
-                if lane != self._lanes.trash:
-                    self._on_token(int(token))
+            self.on_token = None

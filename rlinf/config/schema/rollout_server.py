@@ -1,0 +1,44 @@
+"""The `rollout_server` section: the endpoint by which clients use a policy while it learns."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlinf.config.schema.base import Float, Int, Section
+
+
+class RolloutServerConfig(Section):
+    """Where the endpoint listens, and how much clients may do."""
+
+    group_name: str = Field("RolloutServerGroup", description="Name of the group of workers.")
+    host: str = Field(
+        "127.0.0.1", description="Address to listen at; loopback unless others are to be let in."
+    )
+    port: Int = Field(0, ge=0, le=65535, description="Port to listen at; 0 is a free one.")
+    model_name: str | None = Field(
+        None,
+        description="Name that requests have to give; null is runner.logger.experiment_name.",
+    )
+    requests_per_second: Float = Field(
+        1000.0, ge=0, description="Requests of one address, on average; 0 is no limit."
+    )
+    max_body_mb: Float = Field(4.0, gt=0, description="Largest request (MiB).")
+    max_sessions: Int = Field(10_000, gt=0, description="Sessions that wait for their reward.")
+    session_timeout: Float = Field(
+        3600.0, gt=0, description="A session that nobody uses for so long is dropped (s)."
+    )
+    parser: str = Field("qwen", description="Format of tool calls: qwen, llama_json, ...")
+    patience: Float = Field(
+        1500.0,
+        gt=0,
+        description="Time that the run waits for the next rewarded session before it fails (s).",
+    )
+    simulated_users: Int = Field(
+        0,
+        ge=0,
+        description="Users that the example plays: they ask for what data has and accept what the "
+        "reward does; 0 leaves it to real ones.",
+    )
+    think_seconds: Float = Field(
+        0.0, ge=0, description="Pause of a simulated user between two requests (s)."
+    )

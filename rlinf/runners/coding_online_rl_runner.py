@@ -1,0 +1,106 @@
+"""The training loop with live traffic: clients use the policy, and it learns from what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rlinf.agents.serving.endpoint_file import remove_endpoint, write_endpoint
+from rlinf.data.reasoning import Verdict
+from rlinf.runners.online_services import OnlineServices
+from rlinf.runners.reasoning_runner import ReasoningRunner
+from rlinf.scheduler import WorkerGroup, wait_all
+
+
+class CodingOnlineRLRunner(ReasoningRunner):
+    """Drives rollout, reward and actor groups through training, beside an endpoint.
+
+    Where other runs ask for responses, this one waits for clients: a step trains on the next
+    `data.rollout_batch_size` sessions that got their reward. The endpoint is open from the first
+    weights to the end of the run; weights change between two tokens, and no request fails for it.
+    `data` and `reward` are for the supervised start and for validations.
+
+    Args:
+        cfg: checked configuration.
+        actor: group of `ReasoningActor`.
+        rollout: group of `ServerRolloutWorker`.
+        reward: group of `RewardWorker`.
+        rollout_server: group of one `OnlineRouterWorker`.
+        traffic: called while the run waits for clients; raises if none will come any more.
+        **helpers: groups that only some runs have; see `rlinf.runners.reasoning_helpers`.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        actor: WorkerGroup,
+        rollout: WorkerGroup,
+        reward: WorkerGroup,
+        rollout_server: WorkerGroup,
+        traffic: Callable[[], None] = lambda: None,
+        **helpers: WorkerGroup,
+    ):
+        super().__init__(cfg, actor, rollout, reward, **helpers)
+        self.rollout_server = rollout_server
+        self.services: OnlineServices = OnlineServices(
+            cfg, rollout, reward, rollout_server, traffic
+        )
+        # Clients do not wait for the actor: what they do meanwhile is for the next step.
+        self._ahead = 1
+        self._key: str | None = None
+        self._version = 0
+        self._before: dict[str, float] = {}
+
+    def build_workers(self) -> None:
+        """Build what the base does, and what speaks with clients."""
+        wait_all(self.rollout_server.init_worker())
+        super().build_workers()
+
+    def update_rollout_weights(self) -> int:
+        """Bring the actor's weights to the engines; with the first ones, let clients in."""
+        self._version = super().update_rollout_weights()
+        if not self.services.is_open and not self.cfg.runner.only_eval:
+            facts = self.services.open()
+            self._key = facts["key"]
+            path = write_endpoint(self.folder, facts["url"], facts["key"], facts["model"])
+            print(f"clients are served at {facts['url']}; the key is in {path}", flush=True)
+        return self._version
+
+    def train_step(self) -> dict[str, float]:
+        """Train on sessions of clients, and say what they did meanwhile."""
+        metrics = super().train_step()
+        now = self.services.statistics()
+        for name, value in now.items():
+            grows = name != "waiting"
+            metrics[f"rollout/live_{name}"] = value - self._before.get(name, 0.0) * grows
+        self._before = now
+        return metrics
+
+    def _request_steps(self, until: int) -> None:
+        self._requested = max(self._requested, self.global_step)
+        while self._requested < min(until, self.max_steps):
+            ahead = self._requested - self.global_step
+            self.services.collect(self._requested, self._batch, self._version + ahead)
+            self._asked[self._requested] = self._batch
+            self._requested += 1
+
+    def _await_groups(self, step: int) -> list[Verdict]:
+        count = self._asked.pop(step)
+        return [self.services.next_live_verdict(step) for _ in range(count)]
+
+    def headline(self, metrics: dict[str, float]) -> dict[str, str]:
+        """What the base shows, and how many requests there were."""
+        facts = super().headline(metrics)
+        facts["requests"] = f"{metrics['rollout/live_requests']:.0f}"
+        return facts
+
+    def totals(self, training_seconds: float) -> dict[str, Any]:
+        """What the base counts, and what clients did."""
+        known = {f"live_{name}": value for name, value in self._before.items()}
+        return {**super().totals(training_seconds), **known}
+
+    def end_services(self) -> None:
+        """Let no more clients in, and the workers come to their end."""
+        if self._key is not None:
+            remove_endpoint(self.folder, self._key)
+        super().end_services()

@@ -1,0 +1,179 @@
+"""The worker that clients talk to: an endpoint, a router over the engines, and their sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from rlinf.agents.serving.backend import Drawing
+from rlinf.agents.serving.endpoint import Endpoint
+from rlinf.agents.serving.endpoint_file import new_key
+from rlinf.agents.serving.limits import Limits
+from rlinf.agents.serving.router import Router
+from rlinf.agents.serving.server import Server
+from rlinf.agents.serving.sessions import RewardedSession, Sessions
+from rlinf.config.plugins import load_extension
+from rlinf.data.tokenizer import tokenizer_of_run
+from rlinf.scheduler import Channel, ChannelClosed, Worker
+from rlinf.workers.rollout.engine_link import EngineLink
+from rlinf.workers.rollout.live_batches import LiveBatches
+
+_LONGEST = 512
+"""Tokens of an answer when neither the request nor the run names a limit."""
+
+
+class OnlineRouterWorker(Worker):
+    """Serves clients with the engines of the rollout, and hands on what they rewarded.
+
+    Args:
+        cfg: checked configuration, with a `rollout_server` section.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self._batches = LiveBatches(cfg.algorithm.max_policy_age)
+        self._came = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._links: list[EngineLink] = []
+        self._server: Server | None = None
+        self._endpoint: Endpoint | None = None
+
+    async def init_worker(self) -> None:
+        """Load what is needed to speak with the model."""
+        load_extension()
+        self._tokenizer = tokenizer_of_run(self.cfg)
+
+    async def start(self, requests: Channel, engines: list[int]) -> dict[str, str]:
+        """Listen for clients.
+
+        Args:
+            requests: of the rollout workers, by rank.
+            engines: most tokens of a sequence of each of them.
+
+        Returns:
+            `url`, `key` and `model` of the endpoint.
+        """
+        section, cfg = self.cfg.rollout_server, self.cfg
+        for rank, length in enumerate(engines):
+            self._links.append(EngineLink(rank, length, _sender(requests, rank)))
+        router = Router(self._links, self._tell_death)
+        model = section.model_name or cfg.runner.logger.experiment_name
+        sampling = cfg.algorithm.sampling_params
+        self._endpoint = Endpoint(
+            router,
+            self._tokenizer,
+            model,
+            Drawing(
+                max_new_tokens=sampling.max_new_tokens or _LONGEST,
+                temperature=float(sampling.temperature) if sampling.do_sample else 0.0,
+                top_p=sampling.top_p,
+                top_k=max(sampling.top_k, 0),
+                stop_token_ids=self._stop_tokens(),
+            ),
+            has_template=cfg.data.apply_chat_template,
+            system_prompt=cfg.data.system_prompt,
+            parser=section.parser,
+            sessions=Sessions(self._rewarded, section.max_sessions, section.session_timeout),
+        )
+        limits = Limits(
+            requests_per_second=section.requests_per_second,
+            burst=max(1, int(2 * section.requests_per_second)),
+            body_bytes=int(section.max_body_mb * 2**20),
+        )
+        key = new_key()
+        self._server = Server(self._endpoint, key, limits)
+        url = await self._server.start(section.host, section.port)
+        self.log_info(f"clients are served at {url}")
+        return {"url": url, "key": key, "model": model}
+
+    def _stop_tokens(self) -> tuple[int, ...]:
+        ends = [self._tokenizer.eos_token_id]
+        for text in self.cfg.algorithm.sampling_params.stop:
+            tokens = self._tokenizer.encode(text, add_special_tokens=False)
+            if len(tokens) == 1:
+                ends += tokens
+        return tuple(ends)
+
+    async def serve(self, live: Channel, responses: Channel) -> dict[str, float]:
+        """Bring news of the engines to clients and rewarded sessions to the run, until `stop`.
+
+        Args:
+            live: news of the rollout workers.
+            responses: gets the groups that steps have asked for.
+
+        Returns:
+            What `statistics` does.
+        """
+        tasks = [
+            asyncio.ensure_future(self._bring_news(live)),
+            asyncio.ensure_future(self._hand_on(responses)),
+        ]
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            return await self.statistics()
+        finally:
+            for task in (*tasks, stopped):
+                task.cancel()
+            if self._server is not None:
+                await self._server.stop()
+
+    async def stop(self) -> None:
+        """Close the endpoint."""
+        self._stopped.set()
+
+    async def collect(self, step: int, count: int, version: int) -> None:
+        """Order the sessions that a step trains on, with weights of some version."""
+        self._batches.order(step, count, version)
+        self._came.set()
+
+    async def statistics(self) -> dict[str, float]:
+        """Return what clients have done since the start."""
+        batches, endpoint = self._batches, self._endpoint
+        found = {
+            "sessions": batches.rewarded,
+            "accepted": batches.accepted,
+            "too_old": batches.too_old,
+            "crowded_out": batches.crowded_out,
+            "waiting": batches.waiting,
+        }
+        if endpoint is not None and self._server is not None:
+            found |= {name: endpoint.counts[name] for name in ("requests", "choices", "aborted")}
+            found["failed_requests"] = self._server.failures
+            found["expired"] = endpoint.sessions.expired
+        return {name: float(value) for name, value in found.items()}
+
+    # -- what goes on ---------------------------------------------------------------------------
+
+    def _rewarded(self, session: RewardedSession) -> None:
+        self._batches.add(session)
+        self._came.set()
+
+    async def _bring_news(self, live: Channel) -> None:
+        while True:
+            try:
+                news = await live.get(async_op=True)
+            except ChannelClosed:
+                return
+            self._links[news.rank].deliver(news)
+
+    async def _hand_on(self, responses: Channel) -> None:
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            for group in self._batches.take():
+                await responses.put(group, async_op=True)
+
+    def _tell_death(self, name: str, reason: str) -> None:
+        self.log_warning(f"{name} is left out from now on: {reason}")
+
+
+def _sender(requests: Channel, rank: int) -> Any:
+    async def send(messages: list[Any]) -> None:
+        await requests.put(messages, key=rank, async_op=True)
+
+    return send
