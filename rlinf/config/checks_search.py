@@ -9,8 +9,11 @@ from typing import Any
 from rlinf.config.checks import CheckContext, cross_check
 from rlinf.config.checks_agents import (
     AGENTS,
+    environments_are_known,
     episodes_have_room,
+    mcp_servers_can_be_reached,
     messages_have_a_template,
+    settings_are_those_of_tools,
     tools_are_known,
 )
 from rlinf.config.errors import ABSENT, Problem
@@ -40,10 +43,16 @@ def searches_have_their_settings(context: CheckContext) -> Iterator[Problem]:
 def evaluated_agents_are_as_trained_ones(context: CheckContext) -> Iterator[Problem]:
     """An evaluation with an `agentloop` section has tools and room as a training has."""
     if context.cfg.agentloop is not None:
-        yield from tools_are_known(context)
-        yield from episodes_have_room(context)
-        yield from messages_have_a_template(context)
-        yield from searches_have_their_settings(context)
+        for check in (
+            tools_are_known,
+            settings_are_those_of_tools,
+            environments_are_known,
+            mcp_servers_can_be_reached,
+            episodes_have_room,
+            messages_have_a_template,
+            searches_have_their_settings,
+        ):
+            yield from check(context)
 
 
 def _of_section(search: Any) -> Iterator[Problem]:

@@ -19,7 +19,9 @@ def asks_without_tools(cfg: Any) -> bool:
         cfg: checked configuration.
     """
     section = cfg.get("agentloop")
-    return section is not None and section.eval_without_tools and bool(section.tools)
+    if section is None or not section.eval_without_tools:
+        return False
+    return bool(section.tools or section.mcp_servers)
 
 
 def without_tools(services: ReasoningServices, prompts: PromptSet, key: str) -> dict[str, float]:

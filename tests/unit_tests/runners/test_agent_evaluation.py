@@ -40,9 +40,11 @@ def test_questions_are_asked_again_without_tools():
         ({"eval_without_tools": True, "tools": ["calculator"]}, True),
         ({"eval_without_tools": False, "tools": ["calculator"]}, False),
         ({"eval_without_tools": True, "tools": []}, False),
+        ({"eval_without_tools": True, "tools": [], "mcp_servers": {"shop": {}}}, True),
     ],
 )
 def test_only_those_who_have_tools_are_asked_without(section, expected):
+    section = {"mcp_servers": {}} | section
     assert asks_without_tools({"agentloop": SimpleNamespace(**section)}) is expected
     assert asks_without_tools({"agentloop": None}) is False
     assert asks_without_tools({}) is False
