@@ -339,8 +339,15 @@ class ToolSession:
         most = box._limits[tool.name].most_characters
         try:
             arguments = tool.read(call.arguments)
-            if box._remote is not None and not tool.inline:
-                return await self._elsewhere(box._remote, call)
+        except ToolError as error:
+            return ToolResult(tool.name, cut(str(error), most), error=True)
+        except Exception as error:
+            # A type of the user's own may raise anything; the model may ask in another way.
+            return ToolResult(tool.name, cut(_said(error), most), error=True)
+        if box._remote is not None and not tool.inline:
+            # What goes wrong on the way there is no answer of the tool.
+            return await self._elsewhere(box._remote, call)
+        try:
             answer = await self._here(tool, arguments, most)
             return ToolResult(tool.name, answer.text, reward=answer.reward)
         except ToolFailed:
