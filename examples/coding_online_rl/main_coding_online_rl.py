@@ -76,6 +76,8 @@ def simulated_users(cfg: DictConfig, folder: Path) -> Iterator[Callable[[], None
         yield lambda: None
         return
     folder.mkdir(parents=True, exist_ok=True)
+    # One of a run that died is not to be used; this one writes its own.
+    (folder / "endpoint.json").unlink(missing_ok=True)
     script = Path(__file__).with_name("simulated_editor.py")
     command = [sys.executable, str(script), str(folder), *numbers]
     users = subprocess.Popen(command, stdin=subprocess.PIPE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 import uuid
@@ -106,7 +107,7 @@ class Users:
 
 async def main(folder: Path, number: int, think_seconds: float) -> None:
     """Wait for the endpoint of a run, and play users until standard input ends."""
-    leaving = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
+    leaving = asyncio.ensure_future(_end_of_input())
     while not (folder / "endpoint.json").exists():
         await asyncio.wait({leaving}, timeout=_LOOK_SECONDS)
         if leaving.done():
@@ -121,7 +122,21 @@ async def main(folder: Path, number: int, think_seconds: float) -> None:
             working.result()
     finally:
         working.cancel()
+        leaving.cancel()
         users.close()
+
+
+async def _end_of_input() -> None:
+    """Wait for the end of standard input; in no thread, which could not be left."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def read() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            ended.set()
+
+    loop.add_reader(0, read)
+    await ended.wait()
 
 
 if __name__ == "__main__":

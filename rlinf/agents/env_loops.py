@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -64,7 +65,7 @@ class EnvLoop(AgentLoop):
 
     async def run(self, episode: Episode) -> Trajectory:
         """See `AgentLoop.run`."""
-        env = make_text_env(self.cfg.env, self._options)
+        env = await self._call(make_text_env, self.cfg.env, self._options)
         talk = Conversation(episode, self.tokenizer)
         try:
             said = await self._call(env.reset, episode.question)
@@ -79,7 +80,9 @@ class EnvLoop(AgentLoop):
                     episode.note("user", said)
                     return episode.finish()
         finally:
-            await self._call(env.close)
+            # What goes wrong here is the environment's own loss: the episode is what it is.
+            with contextlib.suppress(ToolFailed):
+                await self._call(env.close)
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         await self._slots.take()

@@ -79,11 +79,17 @@ class TeamLoop(ToolLoop):
         self, episode: Episode, calls: Sequence[ToolCall | MalformedCall], agent: int
     ) -> list[ToolResult]:
         """Let workers do the tasks of a response of the lead."""
-        return list(await asyncio.gather(*(self._work(episode, call) for call in calls)))
+        tasks = [asyncio.ensure_future(self._work(episode, call)) for call in calls]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            # Where one fails, the others work for an episode that has ended.
+            for task in tasks:
+                task.cancel()
 
     async def _work(self, episode: Episode, call: ToolCall | MalformedCall) -> ToolResult:
         if isinstance(call, MalformedCall) or call.name != TASK.name:
-            return await self.tools.session().call(call)
+            return await self.tools.call(call)
         wanted = str(call.arguments.get("question", "")).strip()
         if not wanted:
             return ToolResult(TASK.name, "the task is empty", error=True)

@@ -82,7 +82,10 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0; 1 if the model cannot be loaded or nobody can listen; 2 for wrong usage.
     """
-    for name in ("max-running", "max-body", "engines"):
+    if not 0 <= args.port <= 65535:
+        print(f"rlinf serve: --port is {args.port}: 0 to 65535 is needed", file=sys.stderr)
+        return 2
+    for name in ("max-running", "max-body", "engines", "rate"):
         value, name = getattr(args, name.replace("-", "_")), f"--{name}"
         if value <= 0:
             print(f"rlinf serve: {name} is {value}: more than 0 is needed", file=sys.stderr)

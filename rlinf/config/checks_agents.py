@@ -119,13 +119,13 @@ def long_episodes_are_dealt_with_once(context: CheckContext) -> Iterator[Problem
         yield Problem("algorithm.overlong_buffer_length", buffer, message, hint)
 
 
-@cross_check(("agent", "reasoning"))
+@cross_check(("agent", "reasoning", "coding_online_rl"))
 def credit_fits_the_loss(context: CheckContext) -> Iterator[Problem]:
     """Turns and agents are those of episodes; scales are of means per turn, in their order."""
     cfg = context.cfg
     algorithm = cfg.algorithm
     levels, mode = list(algorithm.loss_scales), algorithm.advantage_mode
-    if cfg.runner.task_type != "agent":
+    if cfg.runner.task_type == "reasoning":
         message = "is about the turns and agents of episodes, and a response is one turn"
         hint = "leave it out, or set runner.task_type to agent"
         if levels:

@@ -50,7 +50,9 @@ class CreditUnits:
         count = len(episodes.sizes)
         of_token = torch.repeat_interleave(torch.arange(count), episodes.tokens)
         if mode == "trajectory":
-            order = torch.arange(len(of_token))
+            # Sequences of agents side by side are not in the order of time; turns are.
+            order = batch.turns.argsort(stable=True)
+            order = order[of_token[order].argsort(stable=True)]
             return cls(torch.arange(count), episodes.tokens, order, torch.zeros(count))
         part = batch.turns if mode == "turn" else batch.agents
         empty = (episodes.tokens == 0).nonzero().squeeze(1)

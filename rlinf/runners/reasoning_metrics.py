@@ -45,7 +45,8 @@ def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]
     tasks = _tasks(verdicts)
     for task in tasks if len(tasks) > 1 else ():
         of_task = [s for verdict in verdicts if verdict.task == task for s in verdict.scores]
-        out[f"{task}/score"] = statistics.fmean(of_task)
+        if of_task:
+            out[f"{task}/score"] = statistics.fmean(of_task)
     out |= of_episodes(verdicts)
     return {f"rollout/{name}": value for name, value in out.items()} | of_rewards(verdicts)
 

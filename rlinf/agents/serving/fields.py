@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -61,7 +60,8 @@ class Fields:
         if value is None:
             return default
         plain = isinstance(value, int | float) and not isinstance(value, bool)
-        if not plain or not math.isfinite(value) or not least <= value <= most:
+        # Neither NaN nor infinity is within bounds.
+        if not plain or not least <= value <= most:
             raise ApiError(
                 f"{name} is {_short(value)}: a number from {least:g} to {most:g} is needed",
                 param=name,

@@ -46,7 +46,7 @@ class Responses:
         """Return the conversation up to a response."""
         if name is None:
             return []
-        if name not in self._known:
+        if not isinstance(name, str) or name not in self._known:
             raise ApiError(
                 f"there is no response {str(name)[:80]!r}; send the conversation as input",
                 status=404,

@@ -30,6 +30,8 @@ _OPEN = ("/health",)
 """Paths that need no key."""
 _ANTHROPIC = "/v1/messages"
 _STOP_SECONDS = 5.0
+_MOST_REWARD = 1e6
+"""Largest reward: sums and squares of such are numbers in float32."""
 _LINGER_SECONDS = 1.0
 """For a client to take note of its answer before it has sent all of its request."""
 
@@ -155,7 +157,7 @@ class Server:
         kind, _, given = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() != "bearer":
             given = request.headers.get("x-api-key", "")
-        if not hmac.compare_digest(given.strip().encode(), self._key):
+        if not hmac.compare_digest(given.strip().encode(errors="surrogateescape"), self._key):
             raise ApiError(
                 "the API key is missing or wrong; give the key of endpoint.json as bearer token",
                 status=401,
@@ -215,8 +217,14 @@ class Server:
                 await self._write(response, _error_event(error, request))
             except asyncio.TimeoutError:
                 logger.warning("a client does not read its stream: its connection is closed")
-                if request.transport is not None:
-                    request.transport.abort()
+                _abort(request)
+            except ConnectionError:
+                raise
+            except Exception:
+                # Another answer cannot begin in the middle of this one.
+                logger.exception("a stream of the endpoint failed")
+                self.failures += 1
+                _abort(request)
         return response
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
@@ -265,11 +273,21 @@ class Server:
         body = await self._body(request)
         reward = body.get("reward") if isinstance(body, dict) else None
         plain = isinstance(reward, int | float) and not isinstance(reward, bool)
-        if not plain or not math.isfinite(reward):
-            raise ApiError('the body must be {"reward": NUMBER}, a finite one', param="reward")
+        if not plain or not -_MOST_REWARD <= reward <= _MOST_REWARD:
+            raise ApiError(
+                f'the body must be {{"reward": NUMBER}}, from {-_MOST_REWARD:g} to '
+                f"{_MOST_REWARD:g}",
+                param="reward",
+            )
         ended = self._endpoint.sessions.reward(request.match_info["name"], float(reward))
         calls = len(ended.trajectory.calls)
         return web.json_response({"id": ended.name, "reward": ended.reward, "calls": calls})
+
+
+def _abort(request: web.Request) -> None:
+    """Cut the connection, so that its client sees that the answer is not whole."""
+    if request.transport is not None:
+        request.transport.abort()
 
 
 class _Refusal(asyncio.Protocol):

@@ -155,12 +155,13 @@ class Sessions:
                 status=409,
                 code="session_empty",
             )
+        ended = RewardedSession(name, session.trajectory(), reward)
+        # If this fails, the client may send its reward again.
+        self._on_reward(ended)
         del self._open[name]
         self._ended[name] = None
         while len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
-        ended = RewardedSession(name, session.trajectory(), reward)
-        self._on_reward(ended)
         return ended
 
     def _expire(self) -> None:

@@ -34,11 +34,12 @@ class ToolReader:
     def shown(self, text: str) -> int:
         """Return how many characters of a growing text are certainly not part of a call."""
         if isinstance(self._parser, QwenParser):
-            place = text.find(_MARK)
-            if place >= 0:
-                return place
-            ends = range(len(_MARK) - 1, 0, -1)
-            return len(text) - next((n for n in ends if text.endswith(_MARK[:n])), 0)
+            end = text.find(_MARK)
+            if end < 0:
+                ends = range(len(_MARK) - 1, 0, -1)
+                end = len(text) - next((n for n in ends if text.endswith(_MARK[:n])), 0)
+            # Blanks before a call are no part of the text, and one may follow.
+            return len(text[:end].rstrip())
         if isinstance(self._parser, LlamaParser):
             return len(text) if text.strip() and not text.strip().startswith("{") else 0
         return 0
@@ -56,4 +57,4 @@ class ToolReader:
             }
             for call in calls
         ]
-        return text[: self.shown(text)].rstrip(), found
+        return text[: self.shown(text)], found

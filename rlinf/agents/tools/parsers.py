@@ -20,6 +20,10 @@ parser_registry: PluginTable[type[ToolParser]] = PluginTable(
 )
 
 
+_NO_JSON = (ValueError, RecursionError)
+"""What reading JSON that a model wrote may raise; the latter if it is nested too deeply."""
+
+
 class ToolParser:
     """Reads the tool calls of a response.
 
@@ -75,24 +79,25 @@ class QwenParser(ToolParser):
 class LlamaParser(ToolParser):
     """`{"name": ..., "parameters": {...}}` as the whole response, of Llama 3; several by `;`."""
 
-    _tag = "<|python_tag|>"
+    _tag, _end = "<|python_tag|>", "<|eom_id|>"
 
     def parse(self, text: str) -> list[Call]:
         """Read a response that is JSON; any other is an answer."""
         tagged = self._tag in text
-        rest = text.rpartition(self._tag)[2].strip()
+        rest = text.rpartition(self._tag)[2].strip().removesuffix(self._end).strip()
         if not tagged and not rest.startswith("{"):
             return []
         calls: list[Call] = []
         while rest:
             try:
                 found, end = json.JSONDecoder().raw_decode(rest)
-            except ValueError:
+                call = _of_value(found, "parameters")
+            except _NO_JSON:
                 return [*calls, MalformedCall(f"no JSON: {_short(rest)}")]
             if not tagged and not calls and not (isinstance(found, Mapping) and "name" in found):
                 # Some other JSON is an answer.
                 return []
-            calls.append(_of_value(found, "parameters"))
+            calls.append(call)
             rest = rest[end:].lstrip(" \n;")
         return calls
 
@@ -133,7 +138,7 @@ class TagParser(ToolParser):
 def _of_json(text: str, key: str) -> Call:
     try:
         return _of_value(json.loads(text), key)
-    except ValueError as error:
+    except _NO_JSON as error:
         return MalformedCall(f"the tool call is no JSON ({error}): {_short(text)}")
 
 
@@ -147,7 +152,7 @@ def _of_value(value: Any, key: str) -> Call:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except _NO_JSON:
             return MalformedCall(f'"{key}" is no JSON: {_short(arguments)}')
     if not isinstance(arguments, Mapping):
         return MalformedCall(f'"{key}" must be an object, not {_short(json.dumps(arguments))}')

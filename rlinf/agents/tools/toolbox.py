@@ -286,6 +286,7 @@ class ToolSession:
         self._turns: dict[str, asyncio.Lock] = {}
         self._remote: RemoteSession | None = None
         self._closed = False
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def call(self, call: ToolCall | MalformedCall) -> ToolResult:
         """Do what a model wants; what it did wrong is an answer, too.
@@ -362,6 +363,8 @@ class ToolSession:
             return ToolResult(tool.name, cut(_said(error), most), error=True)
 
     async def _elsewhere(self, remote: RemoteTools, call: ToolCall) -> ToolResult:
+        if self._closed:
+            raise ToolFailed("the episode has ended")
         if self._remote is None:
             limits = self._box._limits
             timeouts = {name: each.timeout for name, each in limits.items()}
@@ -387,17 +390,34 @@ class ToolSession:
             ToolFailed: it cannot be made, or not in time; no model can change that.
         """
         options = self._box._limits[tool.name].options
+        opening: asyncio.Future[Any] | None = None
+
+        def begin() -> asyncio.Future[Any]:
+            nonlocal opening
+            opening = in_thread(lambda: tool.open(options, self._metadata))
+            return opening
+
         try:
-            opening = lambda: tool.open(options, self._metadata)  # noqa: E731
-            made = await self._run(tool, lambda: in_thread(opening))
-        except (ToolFailed, ToolError):
-            raise
-        except Exception as error:
+            made = await self._run(tool, begin)
+        except BaseException as error:
+            if opening is not None and not opening.done():
+                # It may still come, when nobody needs it any more.
+                opening.add_done_callback(lambda late: self._close_late(tool.name, late))
+            if isinstance(error, ToolFailed | ToolError) or not isinstance(error, Exception):
+                raise
             raise ToolFailed(f"the tool '{tool.name}' cannot be opened: {_said(error)}") from error
         if self._closed:
             await self._close(tool.name, made)
             raise ToolFailed(f"the episode ended while the tool '{tool.name}' was opened")
         return made
+
+    def _close_late(self, name: str, opened: asyncio.Future[Any]) -> None:
+        """Close what was opened for a call that had been given up."""
+        if opened.cancelled() or opened.exception() is not None:
+            return
+        task = asyncio.ensure_future(self._close(name, opened.result()))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _run(self, tool: Tool, begin: Callable[[], Any]) -> Any:
         """Wait for a place, begin a call there, and wait for its answer."""

@@ -76,7 +76,7 @@ class FactsDataset(PromptDataset):
         """Those that a split asks about."""
         every = [(first, last) for first in FIRST for last in LAST]
         chosen = random.Random(seed_of("people", self.seed)).sample(every, self.cfg.people)
-        held_out = max(2, round(self.cfg.held_out * len(chosen)))
+        held_out = min(max(2, round(self.cfg.held_out * len(chosen))), len(chosen) - 2)
         return {"val": chosen[:held_out], "train": chosen[held_out:]}
 
     @cached_property

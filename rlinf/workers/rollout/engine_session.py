@@ -66,7 +66,9 @@ class EngineSession:
         def done(results: list[GenerationResult]) -> None:
             del self._pending[name]
             self.awake.add(agent)
-            answer.set_result(results[0])
+            if not answer.done():
+                answer.set_result(results[0])
+            # Else whoever asked was cancelled at this very moment.
 
         self._calls.submit(GenerationRequest(name, list(prompt_ids), params), done, hold=hold)
         self._pending[name] = answer

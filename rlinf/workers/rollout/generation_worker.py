@@ -109,11 +109,19 @@ class GenerationWorker(Worker):
         Args:
             tokenizer: of the model.
             wanted: the texts, of one token or of several.
+
+        Raises:
+            ValueError: the tokenizer does not know a text.
         """
         ends, texts = [tokenizer.eos_token_id], []
         for text in wanted:
             tokens = tokenizer.encode(text, add_special_tokens=False)
             if len(tokens) == 1:
+                if tokenizer.decode(tokens, skip_special_tokens=False).strip() != text.strip():
+                    raise ValueError(
+                        f"a response is to end at {text!r}, which the tokenizer does not know; add "
+                        "it to tokenizer.tokenizer_model"
+                    )
                 ends += tokens
             else:
                 texts.append(text)

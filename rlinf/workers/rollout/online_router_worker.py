@@ -117,10 +117,11 @@ class OnlineRouterWorker(Worker):
                     task.result()
             return await self.statistics()
         finally:
-            for task in (*tasks, stopped):
-                task.cancel()
+            # Those who are being answered get their last tokens before the news ends.
             if self._server is not None:
                 await self._server.stop()
+            for task in (*tasks, stopped):
+                task.cancel()
 
     async def stop(self) -> None:
         """Close the endpoint."""

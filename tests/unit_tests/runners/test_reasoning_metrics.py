@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlinf.data.reasoning import Prompt, Sample, SampleGroup, Verdict
 from rlinf.runners.reasoning_metrics import of_validation, of_verdicts, sentence
 
@@ -28,6 +30,12 @@ def test_what_a_reward_says_beside_the_score_is_a_metric():
         "reward/failures/timeout": 1.0,
         "reward/failures/crash": 1.0,
     }
+
+
+def test_a_task_without_an_episode_that_counts_has_no_score():
+    empty = replace(verdict(2, {"score": 1.0}, task="others"), scores=[])
+    found = of_verdicts([*VERDICTS, empty], seconds=2.0)
+    assert found["rollout/sums/score"] == 0.25 and "rollout/others/score" not in found
 
 
 def test_a_validation_tells_it_as_well():

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from rlinf.agents.serving.tool_calls import ToolReader  # noqa: E402
 from tests.unit_tests.agents.serving.scripted import (  # noqa: E402
     TEMPLATE,
     Scripted,
@@ -194,3 +195,13 @@ async def test_a_call_that_cannot_be_read_is_text() -> None:
     choice = found["choices"][0]
     assert choice["message"]["content"] == "<tool_call>{oh</tool_call>"
     assert choice["finish_reason"] == "stop" and "tool_calls" not in choice["message"]
+
+
+def test_a_stream_shows_what_is_kept_of_a_text_before_a_call() -> None:
+    reader = ToolReader("qwen")
+    text = 'Let me look.\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    kept, calls = reader.split(text)
+    assert kept == "Let me look." and len(calls) == 1
+    # A client that joins what it was sent sends back what is kept.
+    shown = max(reader.shown(text[:end]) for end in range(len(text) + 1))
+    assert text[:shown] == kept

@@ -83,6 +83,8 @@ def test_search_r1_answers_in_the_text():
         ("llama_json", "<|python_tag|>now()", "no JSON"),
         ("llama_json", '<|python_tag|>{"x": 1}', 'has a "name" and "parameters"'),
         ("searchr1", "<search>a b", "has no </search>"),
+        ("qwen", f"<tool_call>{'[' * 5000}</tool_call>", "is no JSON"),
+        ("llama_json", f'{{"name": {"[" * 5000}', "no JSON"),
     ],
 )
 def test_malformed_calls_are_told_to_the_model(name, text, said):

@@ -407,3 +407,28 @@ async def test_what_cannot_be_opened_or_closed():
     await within(session.close())
     assert Unclosable.closing.is_set()
     Unclosable.freed.set()
+
+
+class Slow:
+    """Take longer to open than a call may."""
+
+    opening, closed = threading.Event(), threading.Event()
+
+    def __init__(self) -> None:
+        self.opening.wait(SECONDS)
+
+    def __call__(self, x: int) -> str:
+        return "yes"
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+async def test_what_opens_too_late_is_closed():
+    session = Toolbox([Tool(Slow, timeout=0.05)]).session()
+    with pytest.raises(ToolFailed, match="did not answer within"):
+        await within(session.call(call("slow")))
+    await within(session.close())
+    Slow.opening.set()
+    await within(asyncio.to_thread(Slow.closed.wait, SECONDS))
+    assert Slow.closed.is_set()

@@ -7,11 +7,16 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
+from rlinf.agents.calls import EngineCall
+from rlinf.agents.trajectory import Trajectory
 from rlinf.algorithms.registry import register_advantage
 from rlinf.config.errors import ConfigError
-from rlinf.data.reasoning import SampleGroup
+from rlinf.data.credit_units import CreditUnits
+from rlinf.data.reasoning import GroupRequest, Prompt, SampleGroup
 from rlinf.data.token_batch import TokenBatch
+from rlinf.data.trajectories import Trajectories
 from rlinf.workers.actor.reasoning_credit import ReasoningCredit
+from rlinf.workers.rollout.episode_samples import group_of_episodes
 from tests.unit_tests.workers.actor.episodes import AGENTS, make_episodes
 from tests.unit_tests.workers.actor.reasoning import (
     GAE,
@@ -167,7 +172,9 @@ def test_values_learn_from_the_rewards_of_turns():
     ids = torch.unique(torch.stack([batch.indices, batch.trajectories]), dim=1, return_inverse=True)
     episode = ids[1][batch.sequence_ids()]
     for number in episode.unique():
-        where = (episode == number) & batch.loss_mask
+        (where,) = ((episode == number) & batch.loss_mask).nonzero(as_tuple=True)
+        # In the order of time, in which agents take turns.
+        where = where[batch.turns[where].argsort(stable=True)]
         later = batch.turn_rewards[where].flip(0).cumsum(0).flip(0)
         difference = (with_rewards.returns - without.returns)[where]
         assert torch.allclose(difference, later, atol=1e-5)
@@ -239,3 +246,20 @@ def test_settings_that_do_not_go_together_are_refused(changes, message):
     base = {} if "runner.task_type" in changes else AGENTS
     with pytest.raises(ConfigError, match=message):
         make_cfg({**base, **changes})
+
+
+def test_credit_through_time_follows_turns_and_not_agents():
+    """A lead (turns 0 and 3) whose answer comes after those of its workers (turns 1 and 2)."""
+    lead = EngineCall([1], [2], [0.0], [0], "stop", 0, 0)
+    workers = [EngineCall([1, 7, n], [3], [0.0], [0], "stop", n, n) for n in (1, 2)]
+    last = EngineCall([1, 2, 5], [4], [0.0], [0], "stop", 3, 0)
+    prompt = Prompt(0, [1], "", None, "test", {})
+    played = [Trajectory([lead, *workers, last])]
+    group = group_of_episodes(GroupRequest(prompt, 1, 0), played, "score")
+    for sample in group.samples:
+        sample.reward = 1.0
+    batch = TokenBatch.of([group])
+    units = CreditUnits.of(batch, Trajectories.of(batch), "trajectory")
+    in_time = units.rows(batch.turns)[0].tolist()
+    assert in_time == sorted(in_time) and in_time[-1] == 3
+    assert torch.equal(units.flat(units.rows(batch.turns)), batch.turns)

@@ -243,3 +243,16 @@ async def test_tokens_of_new_weights_are_theirs_across_turns():
                     assert sample.logprobs[place] == pytest.approx(float(expected[place]), abs=1e-4)
     # The turn that was under way was read again.
     assert group.episodes[0].numbers["computed_tokens"] > 43 + 113 % BLOCK + 183 % BLOCK
+
+
+async def test_whoever_is_cancelled_as_the_answer_comes_ends_alone():
+    calls = EngineCalls(Writer(lambda prompt, params: [1, WORDS.eos_token_id]))
+    session = EngineSession(calls, ("a",), 0)
+    params = SamplingParams(seed=1, max_new_tokens=4)
+    asking = asyncio.ensure_future(session.ask([1], params, agent=0, hold=False))
+    await asyncio.sleep(0)
+    asking.cancel()
+    calls.step()
+    calls.step()
+    with pytest.raises(asyncio.CancelledError):
+        await asking

@@ -339,3 +339,10 @@ def test_responses_end_at_tokens_and_at_texts_of_several():
     wanted = worker._stop_texts(tokenizer)
     # The end token, and that of 7; ids begin at 2.
     assert worker._stops(tokenizer, wanted) == ((0, 9), ("12",))
+
+
+def test_a_text_that_the_tokenizer_does_not_know_ends_nothing():
+    worker = object.__new__(GenerationWorker)
+    worker.cfg = make_cfg({"actor.tokenizer.tokenizer_model": "words:<unk> a b"})
+    with pytest.raises(ValueError, match="'</search>', which the tokenizer does not know"):
+        worker._stops(tokenizer_of_run(worker.cfg), ["</search>"])
