@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -97,15 +97,26 @@ class VerifiersLoop(AgentLoop):
         # What an episode is worth that ends at a limit of ours, where no rubric sees it.
         episode.score = 0.0
         client = self._client_class(Speaker(self, episode))
-        state = await self._env.rollout(row, client, "policy", {})
+        state = await self._ask(self._env.rollout(row, client, "policy", {}))
         if state.get("error") is not None:
             over = _behind(state["error"], EpisodeOver)
             if over is not None:
                 raise over
             raise ToolFailed(f"the environment '{self.cfg.environment}' failed: {state['error']!r}")
-        await self._env.rubric.score_rollout(state)
+        await self._ask(self._env.rubric.score_rollout(state))
         episode.score = float(state["reward"] or 0.0)
         return episode.finish()
+
+    async def _ask(self, answer: Awaitable[Any]) -> Any:
+        """Wait for an environment; one that fails costs its episode."""
+        try:
+            return await answer
+        except (EpisodeOver, ToolFailed):
+            raise
+        except Exception as error:
+            raise ToolFailed(
+                f"the environment '{self.cfg.environment}' failed: {type(error).__name__}: {error}"
+            ) from error
 
 
 class Speaker:

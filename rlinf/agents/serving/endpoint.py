@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -190,6 +191,7 @@ class Endpoint:
             if session is not None:
                 session.running -= 1
                 session.aborted += left
+                session.used = time.monotonic()
 
     async def _follow(
         self, ask: Ask, index: int, tell: Callable[[Delta | BaseException], None]

@@ -195,7 +195,11 @@ class Server:
                 message = "no engine is left that could answer"
                 raise ApiError(message, status=503, kind="server_error", code="engine_gone")
             session = self._endpoint.sessions.use(request.headers.get(HEADER))
-            exchange = read(self._endpoint, body, session)
+            try:
+                exchange = read(self._endpoint, body, session)
+            except ApiError:
+                self._endpoint.sessions.drop_unused(session)
+                raise
             if not exchange.streams:
                 return web.json_response(await answer_of(self._endpoint, exchange))
             return await self._stream(request, exchange)

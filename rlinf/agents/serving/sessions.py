@@ -124,6 +124,11 @@ class Sessions:
         self._open.move_to_end(name)
         return session
 
+    def drop_unused(self, session: Session | None) -> None:
+        """Forget a session whose only request was refused."""
+        if session is not None and not session.calls and not session.running:
+            self._open.pop(session.name, None)
+
     def get(self, name: str) -> Session:
         """Return a session that is there."""
         _check_name(name)

@@ -32,6 +32,8 @@ def warm_parent() -> WarmParent:
     global _parent
     with _lock:
         if _parent is None or not _parent.alive:
+            if _parent is not None:
+                _parent.close()
             _parent = WarmParent()
         return _parent
 

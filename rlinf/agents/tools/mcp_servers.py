@@ -174,7 +174,8 @@ class McpServer:
             await self._check(client)
             raise ToolFailed(f"the MCP server '{self.name}' failed: {error}") from error
         except Exception as error:
-            self._broken.set()
+            # It may be this answer alone that cannot be read.
+            await self._check(client)
             raise ToolFailed(f"the MCP server '{self.name}' failed: {_words(error)}") from error
 
     async def _check(self, client: Any) -> None:

@@ -28,7 +28,7 @@ class MemoryFiles:
         """Let the program use them."""
         builtins.open = io.open = self.open
         os.listdir, os.remove, os.unlink = self.listdir, self.remove, self.remove
-        os.path.exists = os.path.isfile = self.exists
+        os.path.exists, os.path.isfile = self.exists, self.isfile
 
     def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         """Open a file of the program, or one that may be read."""
@@ -61,6 +61,10 @@ class MemoryFiles:
     def exists(self, path: Any) -> bool:
         """Return whether there is a file."""
         return self._own(path) in self.contents or self._exists(path)
+
+    def isfile(self, path: Any) -> bool:
+        """Return whether there is a file, and no folder."""
+        return self._own(path) in self.contents or self._isfile(path)
 
     def listdir(self, path: Any = ".") -> list[str]:
         """Return the files of the program; others elsewhere."""

@@ -77,6 +77,8 @@ class WarmParent:
     @property
     def alive(self) -> bool:
         """Whether it can still be asked."""
+        if self._closed.is_set():
+            return False
         return self._process is not None and self._process.poll() is None
 
     def fork(self) -> ForkedChild:
@@ -85,23 +87,36 @@ class WarmParent:
         Raises:
             ChildFailed: the parent has died, or does not answer.
         """
-        theirs, ours = [], []
-        for end in (0, 1, 1):
-            pair = os.pipe()
-            theirs.append(pair[end])
-            ours.append(pair[1 - end])
+        theirs: list[int] = []
+        ours: list[int] = []
+        try:
+            for end in (0, 1, 1):
+                pair = os.pipe()
+                theirs.append(pair[end])
+                ours.append(pair[1 - end])
+            told, fds = self._ask_for_child(theirs)
+            if not fds:
+                raise ChildFailed("the parent of sandboxes could not fork")
+            return ForkedChild(int(told), fds[0], ours)
+        except BaseException:
+            for fd in ours:
+                os.close(fd)
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+
+    def _ask_for_child(self, theirs: list[int]) -> tuple[bytes, list[int]]:
+        """Return the number of a new child and what it is watched by."""
         try:
             with self._lock:
                 socket.send_fds(self._socket, [_FORK], theirs)
                 told, fds, _, _ = socket.recv_fds(self._socket, 32, 1)
-            if not fds:
-                raise ChildFailed("the parent of sandboxes could not fork")
-            return ForkedChild(int(told), fds[0], ours)
+            return told, fds
         except OSError as error:
+            # An answer that comes later would be taken for that of the next question.
+            self.close()
             raise ChildFailed(f"the parent of sandboxes does not answer: {error}") from error
-        finally:
-            for fd in theirs:
-                os.close(fd)
 
     def close(self) -> None:
         """End it, and with it all that it has forked."""
@@ -189,11 +204,18 @@ def main(socket_fd: int, parent: int) -> None:
             word, fds, _, _ = socket.recv_fds(asked, 1, 3)
             if not word:
                 break
-            child = os.fork()
+            try:
+                child = os.fork()
+            except OSError:
+                # There are too many processes: this one and its children go on.
+                child = -1
             if not child:
                 _become(fds, socket_fd, own)
             for fd in fds:
                 os.close(fd)
+            if child < 0:
+                asked.sendall(b"-1")
+                continue
             try:
                 pidfd = os.pidfd_open(child)
             except OSError:
