@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import Field
 
 from rlinf.agents.conversation import Conversation
 from rlinf.agents.envs.text_env import make_text_env
@@ -19,29 +18,9 @@ from rlinf.agents.tools.slots import Slots
 from rlinf.agents.tools.tool import ToolFailed
 from rlinf.agents.tools.toolbox import Toolbox
 from rlinf.agents.trajectory import Trajectory
-from rlinf.config.schema.base import Float, Section
 
 
-class EnvLoopKeys(Section):
-    """Keys of the loop of type `env`."""
-
-    env: str = Field(..., description="Registered environment of text: guess_number, rooms, ...")
-    env_options: dict[str, Any] = Field(default_factory=dict, description="Arguments of its class.")
-
-
-class AttemptsLoopKeys(Section):
-    """Keys of the loop of type `attempts`."""
-
-    feedback: str = Field(
-        "That is not right. Try again.", description="What the model reads after a wrong answer."
-    )
-    right: Float = Field(0.99, description="Score from which on an answer is right.")
-    discount: Float = Field(
-        1.0, gt=0, le=1, description="Factor of the score for each further attempt."
-    )
-
-
-@register_agent_loop("env", schema=EnvLoopKeys)
+@register_agent_loop("env")
 class EnvLoop(AgentLoop):
     """Plays in an environment, which gives the score of the episode: the sum of its rewards.
 
@@ -112,7 +91,7 @@ class EnvLoop(AgentLoop):
         )
 
 
-@register_agent_loop("attempts", schema=AttemptsLoopKeys)
+@register_agent_loop("attempts")
 class AttemptsLoop(AgentLoop):
     """Answers, is told by the reward of the run whether that is right, and tries again.
 

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import Field
 
 from rlinf.agents.episode import Episode, EpisodeOver
 from rlinf.agents.loops import AgentLoop, register_agent_loop
@@ -21,21 +20,9 @@ from rlinf.agents.templates import ChatFormat
 from rlinf.agents.tools.parsers import parser_registry
 from rlinf.agents.tools.toolbox import Toolbox, ToolCall, ToolFailed
 from rlinf.agents.trajectory import Trajectory
-from rlinf.config.schema.base import Section
 from rlinf.utils.extras import install_hint
 
 _PACKAGE = "verifiers>=0.1.14,<0.2"
-
-
-class VerifiersLoopKeys(Section):
-    """Keys of the loop of type `verifiers`."""
-
-    environment: str = Field(
-        ..., description="Environment of the package verifiers, as `load_environment` names it."
-    )
-    environment_args: dict[str, Any] = Field(
-        default_factory=dict, description="Arguments of its `load_environment`."
-    )
 
 
 def load_verifiers(name: str, arguments: Mapping[str, Any]) -> Any:
@@ -63,7 +50,7 @@ def load_verifiers(name: str, arguments: Mapping[str, Any]) -> Any:
     return verifiers.load_environment(name, **arguments)
 
 
-@register_agent_loop("verifiers", schema=VerifiersLoopKeys)
+@register_agent_loop("verifiers")
 class VerifiersLoop(AgentLoop):
     """Lets an environment of `verifiers` run the episode; its rubric gives the score.
 

@@ -63,9 +63,7 @@ MODULES = {
         ),
     },
     "agent_loop": {
-        "rlinf.agents.env_loops": ("env", "attempts"),
-        "rlinf.agents.verifiers_loop": ("verifiers",),
-        "rlinf.config.builtin.agent_loops": ("team",),
+        "rlinf.config.builtin.agent_loops": ("env", "attempts", "verifiers", "team"),
     },
 }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from rlinf.config.plugins import register_schema
-from rlinf.config.schema.base import Int, Section
+from rlinf.config.schema.base import Float, Int, Section
 
 
 class TeamKeys(Section):
@@ -28,4 +30,37 @@ class TeamKeys(Section):
     )
 
 
+class EnvLoopKeys(Section):
+    """Keys of the loop of type `env`."""
+
+    env: str = Field(..., description="Registered environment of text: guess_number, rooms, ...")
+    env_options: dict[str, Any] = Field(default_factory=dict, description="Arguments of its class.")
+
+
+class AttemptsLoopKeys(Section):
+    """Keys of the loop of type `attempts`."""
+
+    feedback: str = Field(
+        "That is not right. Try again.", description="What the model reads after a wrong answer."
+    )
+    right: Float = Field(0.99, description="Score from which on an answer is right.")
+    discount: Float = Field(
+        1.0, gt=0, le=1, description="Factor of the score for each further attempt."
+    )
+
+
+class VerifiersLoopKeys(Section):
+    """Keys of the loop of type `verifiers`."""
+
+    environment: str = Field(
+        ..., description="Environment of the package verifiers, as `load_environment` names it."
+    )
+    environment_args: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of its `load_environment`."
+    )
+
+
 register_schema("agent_loop", "team", TeamKeys)
+register_schema("agent_loop", "env", EnvLoopKeys)
+register_schema("agent_loop", "attempts", AttemptsLoopKeys)
+register_schema("agent_loop", "verifiers", VerifiersLoopKeys)
