@@ -343,6 +343,6 @@ def test_responses_end_at_tokens_and_at_texts_of_several():
 
 def test_a_text_that_the_tokenizer_does_not_know_ends_nothing():
     worker = object.__new__(GenerationWorker)
-    worker.cfg = make_cfg({"actor.tokenizer.tokenizer_model": "words:<unk> a b"})
+    worker.cfg = make_cfg({"actor.tokenizer.tokenizer_model": "words:<unk> x y"})
     with pytest.raises(ValueError, match="'</search>', which the tokenizer does not know"):
         worker._stops(tokenizer_of_run(worker.cfg), ["</search>"])
