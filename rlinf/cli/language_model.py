@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf.config.task_types import GENERATING
-from rlinf.data.tokenizer import load_tokenizer
+from rlinf.data.tokenizer import load_tokenizer, stops_of
 from rlinf.hybrid_engines.fsdp.checkpoint import read_model
 from rlinf.hybrid_engines.generation import EngineSettings, SamplingParams
 from rlinf.hybrid_engines.generation.hf.engine import HFEngine
@@ -156,9 +156,7 @@ def _of_checkpoint(checkpoint: Checkpoint, command: str, build: Any) -> Language
     policy.load_state_dict(read_model(checkpoint.path / "actor" / "tensors"))
     engine.update_weights(policy.policy_tensors(lambda tensor: tensor), checkpoint.step)
     section = SimpleNamespace(**config["algorithm"]["sampling_params"])
-    tokens = {text: tokenizer.encode(text, add_special_tokens=False) for text in section.stop}
-    ends = [tokenizer.eos_token_id, *(ids[0] for ids in tokens.values() if len(ids) == 1)]
-    texts = tuple(text for text, ids in tokens.items() if len(ids) > 1)
+    ends, texts = stops_of(tokenizer, section.stop)
     params = SamplingParams.from_config(section, stop_token_ids=ends, stop=texts)
     experiment = runner["logger"]["experiment_name"]
     name = f"{experiment}, global step {checkpoint.step} ({place})"

@@ -179,6 +179,7 @@ def _endpoint(
         has_template=found.data.apply_chat_template,
         system_prompt=found.data.system_prompt,
         parser=parser,
+        stops=params.stop,
         sessions=Sessions(record.add),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,31 @@ def tokenizer_of_run(cfg: Any) -> PreTrainedTokenizerBase:
     trust = own.trust_remote_code or model.tokenizer.get("trust_remote_code", False)
     section = SimpleNamespace(tokenizer_model=name, trust_remote_code=trust)
     return load_tokenizer(section, model.network.get("model_path"))
+
+
+def stops_of(tokenizer: Any, wanted: Iterable[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the tokens and the texts of several tokens that end a response.
+
+    Args:
+        tokenizer: of the model; its end token is one of them.
+        wanted: the texts, of one token or of several.
+
+    Raises:
+        ValueError: the tokenizer does not know a text.
+    """
+    ends, texts = [tokenizer.eos_token_id], []
+    for text in wanted:
+        tokens = tokenizer.encode(text, add_special_tokens=False)
+        if len(tokens) == 1:
+            if tokenizer.decode(tokens, skip_special_tokens=False).strip() != text.strip():
+                raise ValueError(
+                    f"a response is to end at {text!r}, which the tokenizer does not know; add it "
+                    "to tokenizer.tokenizer_model"
+                )
+            ends += tokens
+        else:
+            texts.append(text)
+    return tuple(ends), tuple(texts)
 
 
 def character_tokenizer(alphabet: str = PRINTABLE) -> PreTrainedTokenizerBase:

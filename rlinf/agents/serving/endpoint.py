@@ -99,6 +99,7 @@ class Endpoint:
         has_template: Whether messages go through the chat template.
         system_prompt: For conversations without one.
         parser: Format of tool calls.
+        stops: Texts of several tokens that end a choice unless a request names its own.
         sessions: Where sessions are kept; None is a place that forgets what has its reward.
     """
 
@@ -112,10 +113,11 @@ class Endpoint:
         has_template: bool,
         system_prompt: str | None = None,
         parser: str = "qwen",
+        stops: tuple[str, ...] = (),
         sessions: Sessions | None = None,
     ) -> None:
         self.backend, self.tokenizer, self.model = backend, tokenizer, model
-        self.default = default
+        self.default, self._stops = default, stops
         self.conversations = Conversations(tokenizer, has_template, system_prompt)
         self.tools = ToolReader(parser)
         self.sessions = Sessions() if sessions is None else sessions
@@ -204,7 +206,7 @@ class Endpoint:
             tell(error)
 
     async def _choice(self, ask: Ask, index: int) -> AsyncIterator[Delta]:
-        text, choice = GrowingText(self.tokenizer, ask.stops), Choice(index)
+        text, choice = GrowingText(self.tokenizer, ask.stops or self._stops), Choice(index)
         drawing = ask.drawing
         if drawing.seed is not None:
             drawing = replace(drawing, seed=(drawing.seed + index * _SEED_STEP) % 2**31)

@@ -82,3 +82,20 @@ class PromptDataset:
 
     def close(self) -> None:
         """End what works in the background."""
+
+
+class GeneratedDataset(PromptDataset):
+    """Base class of datasets that draw `data.size` records, and `data.val_size` for validation.
+
+    A subclass has `redraw`, whose attempt 0 is the record itself.
+    """
+
+    generated: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return self.cfg.size if self.split == "train" else self.cfg.val_size
+
+    def __getitem__(self, index: int) -> Record:
+        """Record `index`."""
+        return self.redraw(index, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from rlinf.data.datasets import register_dataset
-from rlinf.data.datasets.base import Message, PromptDataset, Record
+from rlinf.data.datasets.base import GeneratedDataset, Message, Record
 from rlinf.data.hashing import seed_of
 
 SIGNS = {"times": "*", "plus": "+"}
@@ -13,23 +13,13 @@ SIGNS = {"times": "*", "plus": "+"}
 
 
 @register_dataset("calculations")
-class CalculationDataset(PromptDataset):
+class CalculationDataset(GeneratedDataset):
     """Products and sums of two numbers or more, up to `data.digits` digits each.
 
     A hash of the calculation says whether it is held out for validation, so that none of those is
     ever trained on. The answer is to be given as `<answer>...</answer>`; a worked solution asks the
     tool `calculator` by its tag first, and reads what it answers.
     """
-
-    generated = True
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-        return self.cfg.size if self.split == "train" else self.cfg.val_size
-
-    def __getitem__(self, index: int) -> Record:
-        """Record `index`."""
-        return self.redraw(index, 0)
 
     def redraw(self, index: int, attempt: int) -> Record:
         """See the base."""

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from rlinf.agents.search.documents import Document
 from rlinf.data.datasets import register_dataset
-from rlinf.data.datasets.base import Message, PromptDataset, Record, Split
+from rlinf.data.datasets.base import GeneratedDataset, Message, Record, Split
 from rlinf.data.hashing import seed_of
 
 FIRST = (
@@ -26,7 +26,7 @@ Person = tuple[str, str]
 
 
 @register_dataset("facts")
-class FactsDataset(PromptDataset):
+class FactsDataset(GeneratedDataset):
     """Who the father, mother, teacher or doctor of somebody is; or of somebody's teacher, ....
 
     People have a first and a last name; who they are to each other is drawn by the seed. Some of
@@ -36,16 +36,6 @@ class FactsDataset(PromptDataset):
     read one document each time, its text alone. Some are careless: they stop at the first of two
     facts, and so give a wrong answer.
     """
-
-    generated = True
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-        return self.cfg.size if self.split == "train" else self.cfg.val_size
-
-    def __getitem__(self, index: int) -> Record:
-        """Record `index`: questions of each number of facts in turn."""
-        return self.redraw(index, 0)
 
     def redraw(self, index: int, attempt: int) -> Record:
         """See the base."""

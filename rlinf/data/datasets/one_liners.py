@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf.data.datasets import register_dataset
-from rlinf.data.datasets.base import PromptDataset, Record
+from rlinf.data.datasets.base import GeneratedDataset, Record
 from rlinf.data.hashing import seed_of
 
 NAMES = ("a", "b", "c")
@@ -51,23 +51,13 @@ Tree = str | tuple[str, tuple[Any, ...]]
 
 
 @register_dataset("one_liners")
-class OneLinerDataset(PromptDataset):
+class OneLinerDataset(GeneratedDataset):
     """Comments such as `# larger of a and square of b`, and the head of a function below them.
 
     The answer completes the line with an expression, and tests call the function. A hash of the
     comment says whether it is held out for validation. With `data.mistakes`, worked solutions have
     operations that are not the ones of the comment, as code has that nobody has tested.
     """
-
-    generated = True
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-        return self.cfg.size if self.split == "train" else self.cfg.val_size
-
-    def __getitem__(self, index: int) -> Record:
-        """Record `index`."""
-        return self.redraw(index, 0)
 
     def redraw(self, index: int, attempt: int) -> Record:
         """See the base."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from rlinf.data.datasets import register_dataset
-from rlinf.data.datasets.base import Message, PromptDataset, Record
+from rlinf.data.datasets.base import GeneratedDataset, Message, Record
 from rlinf.data.hashing import seed_of
 
 FUNCTIONS: dict[str, tuple[str, Callable[[list[int]], int]]] = {
@@ -22,7 +22,7 @@ SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 
 
 @register_dataset("programs")
-class ProgramDataset(PromptDataset):
+class ProgramDataset(GeneratedDataset):
     """One or two functions of a list of numbers, in words.
 
     The list is in the session of the tool `python` and not in the question. It is named `a` or `b`;
@@ -31,16 +31,6 @@ class ProgramDataset(PromptDataset):
     it by what the error says; the others know what is in the session, as no model can. A hash of
     question and list says whether they are held out for validation.
     """
-
-    generated = True
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-        return self.cfg.size if self.split == "train" else self.cfg.val_size
-
-    def __getitem__(self, index: int) -> Record:
-        """Record `index`."""
-        return self.redraw(index, 0)
 
     def redraw(self, index: int, attempt: int) -> Record:
         """See the base."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf.agents.tools.lookup import maker, products, town
 from rlinf.data.datasets import register_dataset
-from rlinf.data.datasets.base import Message, PromptDataset, Record, Split
+from rlinf.data.datasets.base import GeneratedDataset, Message, Record, Split
 from rlinf.data.hashing import seed_of
 
 ALONE = 3
@@ -15,7 +15,7 @@ ALONE = 3
 
 
 @register_dataset("wide_questions")
-class WideQuestionDataset(PromptDataset):
+class WideQuestionDataset(GeneratedDataset):
     """Where are the companies that make some products?
 
     A product says who makes it, and a company where it is, when the tool `lookup` is asked by its
@@ -27,8 +27,6 @@ class WideQuestionDataset(PromptDataset):
     that it has room for.
     """
 
-    generated = True
-
     def __init__(self, cfg: Any, split: Split, seed: int) -> None:
         super().__init__(cfg, split, seed)
         if cfg.min_items > cfg.max_items:
@@ -36,14 +34,6 @@ class WideQuestionDataset(PromptDataset):
                 f"data.min_items is {cfg.min_items}, more than data.max_items: {cfg.max_items}; "
                 "lower it"
             )
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-        return self.cfg.size if self.split == "train" else self.cfg.val_size
-
-    def __getitem__(self, index: int) -> Record:
-        """Record `index`."""
-        return self.redraw(index, 0)
 
     def redraw(self, index: int, attempt: int) -> Record:
         """See the base."""

@@ -17,7 +17,7 @@ from rlinf.config.placed import is_placed
 from rlinf.config.plugins import load_extension
 from rlinf.data.prompts import documents_of_run
 from rlinf.data.reasoning import GroupRequest
-from rlinf.data.tokenizer import tokenizer_of_run
+from rlinf.data.tokenizer import stops_of, tokenizer_of_run
 from rlinf.scheduler import Channel
 from rlinf.workers.reward.scorer import Scorer
 from rlinf.workers.rollout.engine_session import EngineSession
@@ -175,7 +175,7 @@ class AgentLoopWorker(GenerationWorker):
         found = self._endings.get(tuple(stop))
         if found is None:
             always = super()._stop_texts(self._tokenizer)
-            ends, texts = self._stops(self._tokenizer, [*always, *stop])
+            ends, texts = stops_of(self._tokenizer, [*always, *stop])
             found = self._endings[tuple(stop)] = {"stop_token_ids": ends, "stop": texts}
         return found
 

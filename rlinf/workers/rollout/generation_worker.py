@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from rlinf.data.hashing import seed_of
 from rlinf.data.reasoning import GroupRequest, Sample, SampleGroup
-from rlinf.data.tokenizer import tokenizer_of_run
+from rlinf.data.tokenizer import stops_of, tokenizer_of_run
 from rlinf.hybrid_engines.generation import (
     EngineSettings,
     GenerationRequest,
@@ -88,7 +87,7 @@ class GenerationWorker(Worker):
             settings = replace(settings, lora_rank=self._adapters.config.r)
         self._format = getattr(torch, PRECISIONS[settings.precision])
         tokenizer = tokenizer_of_run(cfg)
-        self._ends, self._texts = self._stops(tokenizer, self._stop_texts(tokenizer))
+        self._ends, self._texts = stops_of(tokenizer, self._stop_texts(tokenizer))
         with tempfile.TemporaryDirectory(prefix="rlinf-tokenizer-") as folder:
             if self._texts:
                 tokenizer.save_pretrained(folder)
@@ -100,32 +99,6 @@ class GenerationWorker(Worker):
             self.engine.update_weights(policy.policy_tensors(lambda t: t), evaluated.step)
         self._calls = EngineCalls(self.engine)
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
-
-    def _stops(
-        self, tokenizer: Any, wanted: Iterable[str]
-    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the tokens and the texts of several tokens that end a response.
-
-        Args:
-            tokenizer: of the model.
-            wanted: the texts, of one token or of several.
-
-        Raises:
-            ValueError: the tokenizer does not know a text.
-        """
-        ends, texts = [tokenizer.eos_token_id], []
-        for text in wanted:
-            tokens = tokenizer.encode(text, add_special_tokens=False)
-            if len(tokens) == 1:
-                if tokenizer.decode(tokens, skip_special_tokens=False).strip() != text.strip():
-                    raise ValueError(
-                        f"a response is to end at {text!r}, which the tokenizer does not know; add "
-                        "it to tokenizer.tokenizer_model"
-                    )
-                ends += tokens
-            else:
-                texts.append(text)
-        return tuple(ends), tuple(texts)
 
     def _stop_texts(self, tokenizer: Any) -> tuple[str, ...]:
         """Return the texts that end a response."""

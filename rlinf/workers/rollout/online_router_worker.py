@@ -13,7 +13,7 @@ from rlinf.agents.serving.router import Router
 from rlinf.agents.serving.server import Server
 from rlinf.agents.serving.sessions import RewardedSession, Sessions
 from rlinf.config.plugins import load_extension
-from rlinf.data.tokenizer import tokenizer_of_run
+from rlinf.data.tokenizer import stops_of, tokenizer_of_run
 from rlinf.scheduler import Channel, ChannelClosed, Worker
 from rlinf.workers.rollout.engine_link import EngineLink
 from rlinf.workers.rollout.live_batches import LiveBatches
@@ -60,6 +60,7 @@ class OnlineRouterWorker(Worker):
         router = Router(self._links, self._tell_death)
         model = section.model_name or cfg.runner.logger.experiment_name
         sampling = cfg.algorithm.sampling_params
+        ends, texts = stops_of(self._tokenizer, sampling.stop)
         self._endpoint = Endpoint(
             router,
             self._tokenizer,
@@ -69,11 +70,12 @@ class OnlineRouterWorker(Worker):
                 temperature=float(sampling.temperature) if sampling.do_sample else 0.0,
                 top_p=sampling.top_p,
                 top_k=max(sampling.top_k, 0),
-                stop_token_ids=self._stop_tokens(),
+                stop_token_ids=ends,
             ),
             has_template=cfg.data.apply_chat_template,
             system_prompt=cfg.data.system_prompt,
             parser=section.parser,
+            stops=texts,
             sessions=Sessions(self._rewarded, section.max_sessions, section.session_timeout),
         )
         limits = Limits(
@@ -86,14 +88,6 @@ class OnlineRouterWorker(Worker):
         url = await self._server.start(section.host, section.port)
         self.log_info(f"clients are served at {url}")
         return {"url": url, "key": key, "model": model}
-
-    def _stop_tokens(self) -> tuple[int, ...]:
-        ends = [self._tokenizer.eos_token_id]
-        for text in self.cfg.algorithm.sampling_params.stop:
-            tokens = self._tokenizer.encode(text, add_special_tokens=False)
-            if len(tokens) == 1:
-                ends += tokens
-        return tuple(ends)
 
     async def serve(self, live: Channel, responses: Channel) -> dict[str, float]:
         """Bring news of the engines to clients and rewarded sessions to the run, until `stop`.

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlinf.data.reasoning import GroupRequest, Prompt
-from rlinf.data.tokenizer import tokenizer_of_run
+from rlinf.data.tokenizer import stops_of, tokenizer_of_run
 from rlinf.hybrid_engines.generation import (
     GenerationRequest,
     GenerationResult,
@@ -338,11 +338,11 @@ def test_responses_end_at_tokens_and_at_texts_of_several():
     tokenizer = tokenizer_of_run(worker.cfg)
     wanted = worker._stop_texts(tokenizer)
     # The end token, and that of 7; ids begin at 2.
-    assert worker._stops(tokenizer, wanted) == ((0, 9), ("12",))
+    assert stops_of(tokenizer, wanted) == ((0, 9), ("12",))
 
 
 def test_a_text_that_the_tokenizer_does_not_know_ends_nothing():
     worker = object.__new__(GenerationWorker)
     worker.cfg = make_cfg({"actor.tokenizer.tokenizer_model": "words:<unk> x y"})
     with pytest.raises(ValueError, match="'</search>', which the tokenizer does not know"):
-        worker._stops(tokenizer_of_run(worker.cfg), ["</search>"])
+        stops_of(tokenizer_of_run(worker.cfg), ["</search>"])
