@@ -281,6 +281,14 @@ async def test_a_stop_text_is_never_shown() -> None:
         assert backend.load == 0
 
 
+async def test_texts_that_end_responses_of_the_run_end_those_of_clients() -> None:
+    async with serving(Scripted("one END two"), stops=("END",)) as (url, _):
+        _, own = await post(url + CHAT, chat("hi"))
+        assert own["choices"][0]["message"]["content"] == "one "
+        _, other = await post(url + CHAT, chat("hi", stop=["two"]))
+        assert other["choices"][0]["message"]["content"] == "one END "
+
+
 async def test_an_engine_that_dies_is_an_error_of_the_server() -> None:
     backend = Scripted("a long answer")
     backend.die_after = 2
