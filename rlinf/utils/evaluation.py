@@ -56,7 +56,8 @@ class Summary:
 
     Attributes:
         episodes: How many there are.
-        distinct_starts: In how many different ways they begin, by their first observations.
+        distinct_starts: In how many different ways they begin, by their first observations, with
+            nothing hidden.
         samples: What intervals count: episodes that begin alike and go alike say nothing new and
             are one sample. Those that begin alike and go different ways, as the env is random, are
             one for each seed.

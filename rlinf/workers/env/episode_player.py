@@ -158,8 +158,11 @@ def _drawing(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _starts(env: VectorEnv, obs: dict[str, Any]) -> dict[int, str]:
-    """Return a hash of what each slot observes, by the number of the episode that it plays."""
-    playing = enumerate(env.playing)
+    """Return a hash of what there is in each slot, by the number of the episode that it plays.
+
+    What is hidden from the policy counts: starts differ though it cannot tell them apart.
+    """
+    obs, playing = env.expert_obs(obs), enumerate(env.playing)
     return {episode.number: _hash(obs, slot) for slot, episode in playing if episode is not None}
 
 

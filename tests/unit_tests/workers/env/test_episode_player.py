@@ -54,6 +54,22 @@ def test_starts_are_told_apart_by_what_is_observed_wherever_they_are_played():
     assert found.metrics()["eval/distinct_starts"] == 3.0
 
 
+def test_starts_that_look_alike_to_the_policy_are_told_apart_by_what_is_hidden():
+    pytest.importorskip("metaworld")
+    cfg = {"seed": 2, "task": "faucet-open-v3", "max_episode_steps": 2}
+    hidden = {"goals": "random", "hide_goal": True, "task_one_hot": False}
+    env = get_env_cls("metaworld")(cfg | hidden | {"state_entries": [0, 1, 2, 3]}, 2)
+    seen = []
+
+    def stay(obs):
+        seen.extend(state.numpy().tobytes() for state in obs["states"])
+        return torch.zeros(2, 1, 4)
+
+    played = EpisodePlayer(env, stay).play(range(4))
+    assert len(set(seen[:2])) == 1, "the hand begins where it always does"
+    assert len({record.start for record in played.records}) == 4
+
+
 class Alike(WalkEnv):
     """Begins in the same place in several reset states."""
 
