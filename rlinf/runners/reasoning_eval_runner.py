@@ -60,9 +60,13 @@ class ReasoningEvalRunner(BaseRunner):
         self.services.end()
         self._validation.dataset.close()
 
+    def findings(self, final: dict[str, float]) -> list[str]:
+        """Return what the evaluation found, in sentences."""
+        return [sentence(final)]
+
     def farewell(self, final: dict[str, float]) -> None:
         """What came out, and where everything is."""
-        print(sentence(final))
+        print("\n".join(self.findings(final)))
         print(f"everything is in {shown(self.folder)}; responses are in samples.jsonl")
 
     # -- what an evaluation has not --------------------------------------------------------------

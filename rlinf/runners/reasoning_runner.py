@@ -361,10 +361,14 @@ class ReasoningRunner(BaseRunner):
         """Speed of this run, without the steps before it was resumed."""
         return {"samples_per_second": round(self._samples_trained / training_seconds, 1)}
 
+    def findings(self, final: dict[str, float]) -> list[str]:
+        """Return what an evaluation found, in sentences."""
+        return [sentence(final)]
+
     def farewell(self, final: dict[str, float]) -> None:
         """What came out, and where everything is."""
         if final:
-            print(sentence(final))
+            print("\n".join(self.findings(final)))
         if (before := before_training(self.summary.facts)) is not None:
             print(before)
         print(places(self.cfg, self.folder))
