@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from rlinf.data.reasoning import Sample, SampleGroup, Transcript
+from rlinf.data.reasoning import Prompt, Sample, SampleGroup, Transcript
 
 
 def transcript_of(group: SampleGroup, decode: Callable[[Sequence[int]], str]) -> Transcript | None:
@@ -27,7 +27,10 @@ def transcript_of(group: SampleGroup, decode: Callable[[Sequence[int]], str]) ->
         ending=episode.ending,
         failure=episode.failure,
         turns=episode.turns,
-        sequences=[_parts(sample, episode.turns, decode) for sample in sorted(samples, key=_agent)],
+        sequences=[
+            _parts(sample, group.prompt, episode.turns, decode)
+            for sample in sorted(samples, key=_agent)
+        ],
     )
 
 
@@ -36,7 +39,10 @@ def _agent(sample: Sample) -> int:
 
 
 def _parts(
-    sample: Sample, turns: Sequence[Mapping[str, Any]], decode: Callable[[Sequence[int]], str]
+    sample: Sample,
+    question: Prompt,
+    turns: Sequence[Mapping[str, Any]],
+    decode: Callable[[Sequence[int]], str],
 ) -> list[dict[str, Any]]:
     """Return a sequence cut where another writes, or another turn begins."""
     ids = sample.response_ids
@@ -45,7 +51,7 @@ def _parts(
     rewards = sample.turn_rewards or [0.0] * len(ids)
     prompt = {
         "role": "prompt",
-        "text": decode(sample.prompt_ids),
+        "text": _spaced(decode(sample.prompt_ids), question.text),
         "tokens": len(sample.prompt_ids),
         "agent": _agent(sample),
         "written": False,
@@ -69,10 +75,16 @@ def _parts(
             ]
         else:
             read = _read_before(turns, turn, agent)
+            part["text"] = _spaced(part["text"], "".join(each["text"] for each in read))
             part["role"] = ", ".join(dict.fromkeys(each["role"] for each in read)) or "read"
             part["error"] = any(each["error"] for each in read)
         found.append(part)
     return found
+
+
+def _spaced(decoded: str, source: str) -> str:
+    """Return the text that tokens were made of, if all that they lost is its spaces."""
+    return source if "".join(source.split()) == "".join(decoded.split()) else decoded
 
 
 def _read_before(

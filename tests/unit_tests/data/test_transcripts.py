@@ -4,7 +4,14 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from rlinf.data.reasoning import GroupRequest, Prompt, Sample, SampleGroup  # noqa: E402
+from rlinf.data.reasoning import (  # noqa: E402
+    EpisodeRecord,
+    GroupRequest,
+    Prompt,
+    Sample,
+    SampleGroup,
+)
+from rlinf.data.tokenizer import load_tokenizer  # noqa: E402
 from rlinf.data.transcripts import transcript_of  # noqa: E402
 from rlinf.workers.rollout.episode_samples import group_of_episodes  # noqa: E402
 from tests.unit_tests.agents.test_loops import TOKENIZER  # noqa: E402
@@ -65,6 +72,17 @@ def test_what_does_not_count_is_not_learnt():
     assert not transcript_of(scored(made, validation=True), TOKENIZER.decode).learnt
     told = transcript_of(scored(made), TOKENIZER.decode)
     assert told.learnt and told.ending == "max_turns"
+
+
+def test_spaces_that_a_tokenizer_loses_are_shown_where_they_are_known():
+    tokenizer = load_tokenizer("words:<unk> where is the red lamp = <answer> </answer>")
+    question = "where is the red lamp ="
+    sample = Sample(0, 0, tokenizer.encode(question), [2], [0.0], [0], "stop", reward=1.0)
+    sample.reward_info, sample.trajectory = {"score": 1.0}, 0
+    prompt = Prompt(0, list(sample.prompt_ids), question, None, "test", {})
+    group = SampleGroup(prompt, [sample], episodes=[EpisodeRecord("")])
+    assert tokenizer.decode(sample.prompt_ids) == "whereistheredlamp="
+    assert transcript_of(group, tokenizer.decode).sequences[0][0]["text"] == question
 
 
 def test_a_response_of_one_turn_has_none():
