@@ -9,11 +9,15 @@ Usage, from the root of the repository, on an otherwise idle machine:
     python -m benchmarks.learning --recipe gymnasium_ppo_mlp --seeds 3 --eval-episodes 20
     python -m benchmarks.learning --read logs/learning/A logs/learning/B --write   # trains nothing
     python -m benchmarks.learning --recipe metaworld_grpo_flow --from logs/learning/A   # of its SFT
+    python -m benchmarks.learning --recipe searchr1_small --seeds 3 --write             # an agent
 
 Each seed is one `rlinf train RECIPE runner.seed=S`, one after the other, with about ten evaluations
 of 60 episodes each, always the same. Evaluated policies act without noise. What counts against the
 aim are env steps of training, or gradient updates of a run that learns from data alone. Where no
 episode counts as a success, returns are told instead.
+
+Of a language model or an agent the curve is pass@1 over training steps, on the validation prompts
+of its recipe. Its aim is to answer better than before the training.
 
 A recipe that learns from data has them collected first, by `rlinf collect` with the same seed. One
 that starts from another run has it in the folder of an earlier benchmark, each seed its own.
@@ -30,16 +34,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import IDLE_LIMIT, ROOT, busy_share, describe_machine
+from benchmarks.learned import Run, conclusion, table
 from rlinf.cli import curves
 from rlinf.cli.curves import Curve
 from rlinf.cli.verify import run_recipe
 
-GOAL = 0.95
 WITHIN = {"metaworld_ppo_mlp": 60_000}
 """Steps within which every seed should reach the goal; as long as the recipe is, for others."""
 
@@ -50,40 +54,6 @@ EVALUATIONS = 10
 _ABOUT = "about.json"
 
 
-@dataclass(frozen=True)
-class Run:
-    """One seed.
-
-    Attributes:
-        seed: its `runner.seed`.
-        curve: what its evaluations found.
-        steps: length of the training, counted as in the curve.
-        training_seconds: time of rollouts and updates, without start and evaluations.
-        wall_seconds: from the command to its end.
-    """
-
-    seed: int
-    curve: Curve
-    steps: int
-    training_seconds: float
-    wall_seconds: float
-
-    @property
-    def steps_to_goal(self) -> int | None:
-        """Steps before the first evaluation that reached the goal."""
-        return self.curve.first_at_least("success_once", GOAL)
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether any evaluated episode counted as a success; some envs have none that could."""
-        return any(self.curve.values["success_once"])
-
-    def reached(self, within: int | None) -> bool:
-        """Return whether the goal was reached, within so many steps or at all."""
-        steps = self.steps_to_goal
-        return steps is not None and (within is None or steps <= within)
-
-
 class RunFailed(RuntimeError):
     """A training run ended with an error."""
 
@@ -92,17 +62,27 @@ class RunFailed(RuntimeError):
 
 
 def evaluation_overrides(
-    recipe: str, overrides: Sequence[str], episodes: int = EPISODES
+    recipe: str, overrides: Sequence[str], episodes: int | None = None
 ) -> list[str]:
-    """Return what makes a run tell its curve; cheap evaluations, about ten of them."""
+    """Return what makes a run tell its curve: about ten evaluations.
+
+    Args:
+        recipe: its name.
+        overrides: of the recipe.
+        episodes: of each evaluation, or prompts; None is `EPISODES`, or what the recipe says of a
+            language model.
+    """
+    from rlinf.config.task_types import LANGUAGE
+
     runner = _config(recipe, overrides).runner
     steps = min(limit for limit in (runner.max_epochs, runner.max_steps) if limit > 0)
-    return [
-        f"runner.val_check_interval={max(1, round(steps / EVALUATIONS))}",
-        f"runner.eval_episodes={episodes}",
-        "env.eval.video_cfg.save_video=false",
-        "runner.log_interval=1",
-    ]
+    told = [f"runner.val_check_interval={max(1, round(steps / EVALUATIONS))}"]
+    if runner.task_type in LANGUAGE:
+        told += [] if episodes is None else [f"data.val_size={episodes}"]
+        # What it can do before it is trained is where its curve begins.
+        return [*told, "runner.eval_at_start=true", "runner.log_interval=1"]
+    told.append(f"runner.eval_episodes={EPISODES if episodes is None else episodes}")
+    return [*told, "env.eval.video_cfg.save_video=false", "runner.log_interval=1"]
 
 
 def train(
@@ -235,55 +215,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[dict[str, Any], list[Run]]:
     return first, [runs[seed] for seed in sorted(runs)]
 
 
-# -- what it tells ---------------------------------------------------------------------------------
-
-
-def table(runs: Sequence[Run]) -> str:
-    """Return the runs in Markdown, one line each; success only where there is any."""
-    successes = any(run.succeeded for run in runs)
-    unit = _unit(runs)
-    head = ["seed", "final return", unit, "wall (s)", f"{unit}/s"]
-    if successes:
-        head[1:2] = [f"{unit} to {GOAL:.0%}", "final success (n)", "final return"]
-    lines = [head, ["---:"] * len(head)]
-    for run in runs:
-        steps, curve = run.steps_to_goal, run.curve
-        cells = [str(run.seed)]
-        if successes:
-            cells.append("not reached" if steps is None else f"{steps:,}")
-            cells.append(f"{curve.values['success_once'][-1]:.0%} ({curve.episodes[-1]})")
-        cells += [f"{curve.values['return'][-1]:,.0f}", f"{run.steps:,}"]
-        speed = run.steps / run.training_seconds
-        lines.append([*cells, f"{run.wall_seconds:.0f}", f"{speed:,.0f}"])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def conclusion(runs: Sequence[Run], asked: int, within: int | None = None) -> str:
-    """Return how many seeds reached the goal, or the returns where no episode succeeds.
-
-    Args:
-        runs: the runs that did not fail.
-        asked: how many there should be.
-        within: steps within which the goal counts; None: whenever it is reached.
-    """
-    if runs and not any(run.succeeded for run in runs):
-        first, final = ([run.curve.values["return"][i] for run in runs] for i in (0, -1))
-        return (
-            f"no episode of any seed counted as a success; returns of {len(runs)} of {asked} "
-            f"seeds: first {min(first):,.0f} to {max(first):,.0f}, final {min(final):,.0f} to "
-            f"{max(final):,.0f}"
-        )
-    reached = sum(run.reached(within) for run in runs)
-    verdict = "met" if reached == asked else "**missed**"
-    limit = max((run.steps for run in runs), default=0) if within is None else within
-    return (
-        f"{reached} of {asked} seeds reached {GOAL:.0%} evaluated success within {limit:,} "
-        f"{_unit(runs)} (aim: all): {verdict}"
-    )
-
-
-def _unit(runs: Sequence[Run]) -> str:
-    return runs[0].curve.unit if runs else "env steps"
+# -- what it keeps ---------------------------------------------------------------------------------
 
 
 def write_curves(about: dict[str, Any], by_seed: Mapping[int, Curve]) -> str:
@@ -332,7 +264,10 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--quick", action="store_true", help="2 seeds, 6 steps: does it work?")
     options.add_argument("--write", action="store_true", help="write the recipe's curve file")
     options.add_argument(
-        "--eval-episodes", type=int, default=EPISODES, metavar="N", help=f"of each ({EPISODES})"
+        "--eval-episodes",
+        type=int,
+        metavar="N",
+        help=f"of each ({EPISODES}; of a language model, prompts, as many as its recipe has)",
     )
     options.add_argument("--json", type=Path, metavar="FILE", help="where to write all runs")
     options.add_argument(
@@ -354,9 +289,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.quick and args.write:
         parser().error("--quick runs are too short to be written as a recipe's curves")
     for name in ("seeds", "jobs", "eval_episodes"):
-        if getattr(args, name) < 1:
+        if (value := getattr(args, name)) is not None and value < 1:
             option = f"--{name.replace('_', '-')}"
-            parser().error(f"{option} {getattr(args, name)}: at least one is needed")
+            parser().error(f"{option} {value}: at least one is needed")
     failures: list[str] = []
     if args.read:
         if args.overrides:
@@ -389,7 +324,7 @@ def _train_all(
     args: argparse.Namespace, argv: Sequence[str]
 ) -> tuple[dict[str, Any], list[Run], list[str]]:
     """Train all seeds that the options ask for: what is noted of them, the runs, the failures."""
-    given = [*args.overrides, *(["runner.max_epochs=6"] if args.quick else [])]
+    given = [*args.overrides, *(_few_steps(args.recipe) if args.quick else [])]
     # What was given goes last: it may change the evaluations, too.
     overrides = [*evaluation_overrides(args.recipe, given, args.eval_episodes), *given]
     seeds = range(args.first_seed, args.first_seed + (2 if args.quick else args.seeds))
@@ -422,6 +357,12 @@ def _train_all(
     print(f"{args.recipe} {shlex.join(given)}".rstrip() + f"; {time.strftime('%Y-%m-%d')}.\n")
     runs = [result for result in results if isinstance(result, Run)]
     return about, runs, [result for result in results if isinstance(result, str)]
+
+
+def _few_steps(recipe: str) -> list[str]:
+    """Return what makes a run short, by the limit that its recipe has."""
+    runner = _config(recipe, []).runner
+    return [f"runner.{'max_steps' if runner.max_steps > 0 else 'max_epochs'}=6"]
 
 
 def _say(text: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from rlinf.cli.curves import CurveFile
+from rlinf.cli.runs.score import RATES
 
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 58, 30, 12, 44
@@ -32,13 +33,18 @@ def ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
     return [step * number for number in range(first, last + 1)]
 
 
+def title(file: CurveFile) -> str:
+    """Return what a picture shows."""
+    return f"{ {'success_once': 'success'}.get(file.metric, file.metric) } over {file.unit}"
+
+
 def draw(file: CurveFile) -> str:
     """Return the picture of a curve file, an SVG document."""
-    success = file.metric == "success_once"
+    rate = file.metric in RATES
     curves = [curve.values[file.metric] for curve in file.curves.values()]
     band = file.band()
-    low, high = (min(band.low), max(band.high)) if not success else (0.0, 1.0)
-    rows = [0.0, 0.25, 0.5, 0.75, 1.0] if success else ticks(low, high)
+    low, high = (min(band.low), max(band.high)) if not rate else (0.0, 1.0)
+    rows = [0.0, 0.25, 0.5, 0.75, 1.0] if rate else ticks(low, high)
     columns = ticks(0, file.steps[-1], most=7)
     plot = _Plot(columns[-1], rows[0], rows[-1])
     edges = [
@@ -46,10 +52,10 @@ def draw(file: CurveFile) -> str:
     ]
     mean = [sum(values) / len(values) for values in zip(*curves, strict=True)]
     there, back = plot.points(file.steps, edges[1]), plot.points(file.steps, edges[0])
-    told = f"{'success' if success else 'return'} over {file.unit}"
+    told = title(file)
     parts = [
         f'<polygon class="band" points="{" ".join([*there, *reversed(back)])}"/>',
-        *(plot.row(value, f"{value:.0%}" if success else f"{value:,.0f}") for value in rows),
+        *(plot.row(value, f"{value:.0%}" if rate else f"{value:,.0f}") for value in rows),
         *(plot.column(value, f"{value:,.0f}") for value in columns),
         *(_line("seed", plot.points(file.steps, values)) for values in curves),
         _line("mean", plot.points(file.steps, mean)),

@@ -1,8 +1,9 @@
 """Draws the curves of the gallery, and writes the results into it.
 
 Run `python docs/gen_gallery.py` after `python -m benchmarks.learning --write`: lines of
-`docs/gallery.md` that begin with "- Result:" are written anew from the curve files. The build of
-the documentation draws the pictures, into `docs/images/curves`.
+`docs/gallery.md` that begin with "- Result:" are written anew from the curve files. An entry whose
+recipe had no curve file before gets its picture and its result. The build of the documentation
+draws the pictures, into `docs/images/curves`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import curve_svg
 
 from rlinf.cli import curves
 from rlinf.cli.curves import CurveFile
+from rlinf.cli.runs.score import RATES
 
 HERE = Path(__file__).resolve().parent
 PAGE, PICTURES = HERE / "gallery.md", HERE / "images" / "curves"
 _ENTRY = re.compile(r"^rlinf train (\w+)", re.MULTILINE)
 _RESULT = re.compile(r"^- Result:.*(?:\n.+)*", re.MULTILINE)
+_NO_CURVE = "## Without a curve"
 
 
 def curve_files(examples: Path = HERE.parent / "examples") -> dict[str, CurveFile]:
@@ -33,17 +36,29 @@ def curve_files(examples: Path = HERE.parent / "examples") -> dict[str, CurveFil
 
 def result(file: CurveFile) -> str:
     """Return what the seeds reached at the end, in a sentence."""
-    success = file.metric == "success_once"
-    finals = [curve.values[file.metric][-1] for curve in file.curves.values()]
-    told = [f"{value:.0%}".replace("%", " %") if success else f"{value:,.0f}" for value in finals]
-    episodes = next(iter(file.curves.values())).episodes[-1]
-    what = f"of {episodes} held-out starts solved" if success else f"mean return of {episodes}"
-    what += "" if success else " held-out episodes"
+    trials = next(iter(file.curves.values())).episodes[-1]
+    what = {
+        "success_once": f"of {trials} held-out starts solved",
+        "pass@1": f"of {trials} held-out questions answered",
+        "return": f"mean return of {trials} held-out episodes",
+    }[file.metric]
+    told = f"- Result: {_by_seed(file, file.metric, -1, f' {what}')}, after {file.steps[-1]:,} "
+    told += file.unit
+    if file.metric == "pass@1":
+        told += f"; before the training {_by_seed(file, file.metric, 0)}"
+    if all("pass@1_no_tools" in curve.values for curve in file.curves.values()):
+        told += f"; with tools switched off {_by_seed(file, 'pass@1_no_tools', -1)}"
+    return f"{told}."
+
+
+def _by_seed(file: CurveFile, metric: str, place: int, what: str = "") -> str:
+    """Return what each seed reached, or all of them if it is the same."""
+    values = [curve.values[metric][place] for curve in file.curves.values()]
+    rate = file.metric in RATES
+    told = [f"{value:.0%}".replace("%", " %") if rate else f"{value:,.0f}" for value in values]
     if len(set(told)) == 1:
-        by = f"{told[0]} {what} with each of {len(told)} seeds"
-    else:
-        by = f"{', '.join(told)} {what}, by seed"
-    return f"- Result: {by}, after {file.steps[-1]:,} {file.unit}."
+        return f"{told[0]}{what} with each of {len(told)} seeds"
+    return f"{', '.join(told)}{what}, by seed"
 
 
 def with_results(page: str, files: dict[str, CurveFile]) -> str:
@@ -51,10 +66,19 @@ def with_results(page: str, files: dict[str, CurveFile]) -> str:
     parts = re.split(r"(?m)^(?=## )", page)
     for number, part in enumerate(parts):
         named = [name for name in _ENTRY.findall(part) if name in files]
-        if named:
+        if named and not part.startswith(_NO_CURVE):
             text = result(files[named[0]])
+            part = _with_picture(part, named[0], files[named[0]])
             parts[number] = _RESULT.sub(lambda _, text=text: text, part, count=1)
     return "".join(parts)
+
+
+def _with_picture(entry: str, name: str, file: CurveFile) -> str:
+    """Return an entry that has a picture, and a result to be written."""
+    if "](images/curves/" in entry:
+        return entry
+    picture = f"![{curve_svg.title(file).capitalize()}](images/curves/{name}.svg)"
+    return f"{entry.rstrip()}\n\n{picture}\n\n- Result:\n\n"
 
 
 def draw_pictures(folder: Path = PICTURES) -> list[Path]:

@@ -178,6 +178,7 @@ class Episode:
         Raises:
             ToolFailed: a tool did not answer.
         """
+        self.note_calls(calls, agent)
         results = await asyncio.gather(*map(self._tools.call, calls))
         self._tool_calls += len(results)
         self._tool_errors += sum(result.error for result in results)
@@ -205,6 +206,15 @@ class Episode:
     def note(self, role: str, text: str, *, agent: int = 0, error: bool = False) -> None:
         """Add something to what a reader, and the reward, see of the episode."""
         self.turns.append(Turn(role, text, agent, error))
+
+    def note_calls(self, calls: Sequence[ToolCall | MalformedCall], agent: int = 0) -> None:
+        """Add the calls of an agent's last response to what a reader sees of it."""
+        told = tuple(asdict(call) for call in calls)
+        for place in reversed(range(len(self.turns))):
+            turn = self.turns[place]
+            if turn.role == "assistant" and turn.agent == agent:
+                self.turns[place] = replace(turn, calls=told)
+                return
 
     def text(self, call: EngineCall) -> str:
         """Return what the model wrote, special tokens included but for the one that ends it."""

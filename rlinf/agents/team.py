@@ -79,6 +79,7 @@ class TeamLoop(ToolLoop):
         self, episode: Episode, calls: Sequence[ToolCall | MalformedCall], agent: int
     ) -> list[ToolResult]:
         """Let workers do the tasks of a response of the lead."""
+        episode.note_calls(calls, agent)
         tasks = [asyncio.ensure_future(self._work(episode, call)) for call in calls]
         try:
             return list(await asyncio.gather(*tasks))

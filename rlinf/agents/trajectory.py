@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rlinf.agents.calls import EngineCall
 from rlinf.agents.sequences import TokenSequence, sequences_of
@@ -26,6 +26,8 @@ class Turn:
         error: whether it tells the policy of a mistake.
         turn: number of the engine call that wrote it; -1 if it is not of the policy.
         reward: what that call was given beside the reward of the episode.
+        calls: what it asks tools for: `name` and `arguments` of each, or the `problem` of what
+            cannot be read as a call.
     """
 
     role: str
@@ -34,6 +36,7 @@ class Turn:
     error: bool = False
     turn: int = -1
     reward: float = 0.0
+    calls: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Learning curves: read from a run, kept in a file per recipe, and compared with its band.
 
 A *curve* is what the evaluations of one run found: success rate and return over env steps, or over
-gradient updates if the run learns from data alone. A *curve file*, `curves/<recipe>.json` beside
+gradient updates if the run learns from data alone; pass@1 over training steps if it trains a
+language model or an agent. A *curve file*, `curves/<recipe>.json` beside
 the recipe's `config` folder, holds the curves of several seeds. Its *band* is where a run of the
 recipe is expected. `benchmarks/learning.py` writes such files, `rlinf verify` compares a run with
 one.
@@ -29,8 +30,9 @@ UNITS = {
 several is told in the first. Where episodes end at different times, so do the rollouts of different
 seeds: then their curves have training steps in common, and no env steps."""
 
-METRICS = ("success_once", "return")
-"""What a curve holds, the one to compare first; recipes without successes compare the next."""
+PLAYED, ANSWERED = ("success_once", "return"), ("pass@1",)
+"""What the curve of a run holds whose evaluations play episodes, or answer questions. The first one
+is compared; recipes without successes compare the next."""
 
 MARGIN = 0.1
 """By how much a band is wider than its curves, as a share of their whole range."""
@@ -49,7 +51,8 @@ class Curve:
     Attributes:
         steps: length of the training before each evaluation, rising.
         episodes: episodes of each evaluation.
-        values: means over these episodes, by the names in `METRICS`; one list entry per evaluation.
+        values: means over these episodes, one list entry per evaluation, by name: `PLAYED`, or
+            `ANSWERED` and what else says how many were right: by task, without tools.
         unit: what `steps` counts, one of `UNITS`.
         training_steps: the same as `steps`, in training steps, if it is known.
     """
@@ -257,22 +260,37 @@ def read_curve(folder: Path) -> Curve:
     lines = read_metrics(folder)
     unit = training_unit(lines)
     steps_of = {line["step"]: int(line[UNITS[unit]]) for line in lines if UNITS[unit] in line}
-    evaluations = {line["step"]: line for line in lines if line.get("eval/episodes", 0)}
+    evaluations = {line["step"]: line for line in lines if _trials(line)}
     found = sorted(step for step in evaluations if step in steps_of)
     if not found:
         raise NoCurve(
-            f"{folder} has no evaluation: set runner.val_check_interval and an env.eval section"
+            f"{folder} has no evaluation: set runner.val_check_interval, and an env.eval section "
+            "or data with validation prompts"
         )
+    chosen = [evaluations[step] for step in found]
     return Curve(
         steps=[steps_of[step] for step in found],
-        episodes=[int(evaluations[step]["eval/episodes"]) for step in found],
+        episodes=[_trials(line) for line in chosen],
         values={
-            metric: [evaluations[step].get(f"eval/{metric}", 0.0) for step in found]
-            for metric in METRICS
+            name: [line.get(f"eval/{name}", 0.0) for line in chosen] for name in _names(chosen)
         },
         unit=unit,
         training_steps=found,
     )
+
+
+def _trials(line: Mapping[str, Any]) -> int:
+    """Return of how many episodes or prompts an evaluation is; 0 if the line has none."""
+    return int(line.get("eval/episodes") or line.get("eval/prompts") or 0)
+
+
+def _names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the curve of some evaluations holds."""
+    if not any("eval/pass@1" in line for line in evaluations):
+        return list(PLAYED)
+    keys = [key.removeprefix("eval/") for key in evaluations[-1] if key.startswith("eval/")]
+    further = [key for key in keys if key.endswith("/pass@1") or key == "pass@1_no_tools"]
+    return [*ANSWERED, *sorted(further)]
 
 
 def training_unit(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -292,7 +310,7 @@ class CurveFile:
     Attributes:
         recipe: its name.
         overrides: with which the curves were made; a run to compare needs the same.
-        metric: which of `METRICS` is compared.
+        metric: which of their values is compared.
         curves: by seed, all measured after the same steps.
         facts: who made it: command, date, machine, versions.
     """
@@ -321,9 +339,10 @@ class CurveFile:
 
     @property
     def floor(self) -> float:
-        """What a run reaches that learns nothing: no success, or no better a return than at first.
+        """What a run reaches that learns nothing: no success, or nothing better than at first.
 
-        Returns have no zero of their own, so the best of the first evaluations stands for it.
+        Returns have no zero of their own, and a language model answers some questions before it is
+        trained, so the best of the first evaluations stands for it.
         """
         if self.metric == "success_once":
             return 0.0
@@ -360,9 +379,22 @@ def gather(
                 f"seed {seed}: {curve.unit} {curve.steps}" for seed, curve in curves.items()
             )
         )
-    succeeded = any(any(curve.values["success_once"]) for curve in curves.values())
-    metric = METRICS[0] if succeeded else METRICS[1]
+    names = _names_in_all(curves)
+    succeeded = any(any(curve.values[names[0]]) for curve in curves.values())
+    metric = names[0] if succeeded or "return" not in names else "return"
     return CurveFile(recipe, list(overrides), metric, dict(curves), dict(facts))
+
+
+def _names_in_all(curves: Mapping[int, Curve]) -> list[str]:
+    """Return what all curves hold, what is compared first."""
+    found = list(curves.values())
+    common = [name for name in found[0].values if all(name in curve.values for curve in found)]
+    if not common:
+        raise ValueError(
+            "the seeds were evaluated by different metrics: "
+            + "; ".join(f"seed {seed}: {', '.join(c.values)}" for seed, c in curves.items())
+        )
+    return common
 
 
 def _places(curves: Mapping[int, Curve]) -> set[tuple]:
@@ -406,10 +438,12 @@ def load(path: Path) -> CurveFile:
         unit = next((unit for unit in UNITS if _key(unit) in content), "env steps")
         steps = [int(step) for step in content.pop(_key(unit))]
         curves = {
-            int(seed): Curve(steps, found["episodes"], {m: found[m] for m in METRICS}, unit)
+            int(seed): Curve(steps, found.pop("episodes"), found, unit)
             for seed, found in content.pop("seeds").items()
         }
         known = [content.pop(key) for key in ("recipe", "overrides", "metric")]
+        if any(known[2] not in curve.values for curve in curves.values()):
+            raise KeyError(known[2])
     except (KeyError, json.JSONDecodeError) as error:
         raise ValueError(
             f"{path} is not a curve file ({type(error).__name__}: {error}); "

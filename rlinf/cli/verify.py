@@ -216,4 +216,6 @@ def _heading(metric: str) -> str:
 
 
 def _show(value: float, metric: str) -> str:
-    return f"{max(0.0, min(1.0, value)):.0%}" if metric == "success_once" else f"{value:,.1f}"
+    from rlinf.cli.runs.score import RATES
+
+    return f"{max(0.0, min(1.0, value)):.0%}" if metric in RATES else f"{value:,.1f}"

@@ -101,8 +101,8 @@ class EpisodeRecord:
 
     Attributes:
         answer: text that the reward judges.
-        turns: what was written, in its order: `role`, `text`, `agent`, `error`, `turn` and `reward`
-            of each.
+        turns: what was written, in its order: `role`, `text`, `agent`, `error`, `turn`, `reward`
+            and `calls` of each.
         numbers: of the episode, by name; their means become metrics.
         score: what it is worth without asking the reward; None asks it.
         failure: what failed beside the policy; empty if nothing did.
@@ -169,6 +169,32 @@ class GroupRequest:
 
 
 @dataclass
+class Transcript:
+    """An episode for people; plain data.
+
+    Attributes:
+        score: of the episode, before scaling and penalties.
+        reward: of the same, as it is trained on.
+        learnt: whether it is trained on: neither left out nor of a validation.
+        ending: see `EpisodeRecord`.
+        failure: likewise.
+        turns: likewise.
+        sequences: those that are trained on, each cut into parts: `role` ("prompt", "model", or
+            who wrote what the model read), `text`, number of `tokens`, `agent`, and whether the
+            model has `written` it. A part that it wrote has `turn`, `reward` and `calls`, too; any
+            other but the prompt says whether it tells of an `error`.
+    """
+
+    score: float
+    reward: float
+    learnt: bool
+    ending: str
+    failure: str
+    turns: list[dict[str, Any]]
+    sequences: list[list[dict[str, Any]]]
+
+
+@dataclass
 class Verdict:
     """What is told of a group that was scored, without its tokens.
 
@@ -185,7 +211,7 @@ class Verdict:
         numbers: what the reward says beside the score, by name, of those responses that have it.
         failures: how many responses could not be scored, by what went wrong.
         left_out: how many episodes do not count.
-        turns: of the first episode, as in `EpisodeRecord`; empty for responses of one turn.
+        transcript: of the first episode; None for responses of one turn.
         of_episodes: numbers of the episodes, by name.
     """
 
@@ -201,16 +227,17 @@ class Verdict:
     numbers: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
-    turns: list[dict[str, Any]] = field(default_factory=list)
+    transcript: Transcript | None = None
     of_episodes: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, group: SampleGroup, response: str) -> Verdict:
+    def of(cls, group: SampleGroup, response: str, transcript: Transcript | None = None) -> Verdict:
         """Sum a scored group up.
 
         Args:
             group: its samples have rewards.
             response: text of the first response.
+            transcript: of the first episode.
         """
         trajectories = group.by_trajectory()
         counted = [parts for parts in trajectories if not parts[0].left_out]
@@ -241,6 +268,6 @@ class Verdict:
             numbers=numbers,
             failures=failures,
             left_out=len(trajectories) - len(counted),
-            turns=group.episodes[0].turns if group.episodes else [],
+            transcript=transcript,
             of_episodes=of_episodes,
         )

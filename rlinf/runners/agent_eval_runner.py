@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlinf.data.reasoning import Verdict
-from rlinf.runners.agent_evaluation import asks_without_tools, sentence, without_tools
+from rlinf.runners.agent_evaluation import asks_without_tools, sentences, without_tools
 from rlinf.runners.reasoning_eval_runner import ReasoningEvalRunner
 
 
@@ -22,8 +22,6 @@ class AgentEvalRunner(ReasoningEvalRunner):
             found |= without_tools(self.services, self._validation, key)
         return found
 
-    def farewell(self, final: dict[str, float]) -> None:
-        """What came out, also without tools, and where everything is."""
-        super().farewell(final)
-        if (said := sentence(final)) is not None:
-            print(said)
+    def findings(self, final: dict[str, float]) -> list[str]:
+        """What the episodes were like, also without tools."""
+        return sentences(final)

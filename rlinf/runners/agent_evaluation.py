@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rlinf.data.prompts import PromptSet
-from rlinf.runners.reasoning_metrics import of_validation
+from rlinf.runners.reasoning_metrics import of_validation, sentence
 from rlinf.runners.reasoning_services import ReasoningServices
 from rlinf.utils.numbers import percent
 
@@ -39,10 +40,22 @@ def without_tools(services: ReasoningServices, prompts: PromptSet, key: str) -> 
     return {f"eval/{_renamed(name)}": found[f"eval/{name}"] for name in _KEPT}
 
 
-def sentence(metrics: dict[str, float]) -> str | None:
-    """Say what an evaluation without tools found; None if there was none."""
+def sentences(metrics: Mapping[str, float]) -> list[str]:
+    """Say what an evaluation of agents found: answers, tools, and answers without tools.
+
+    Args:
+        metrics: of `of_validation`, and of `without_tools` where that was asked for.
+    """
+    said = [sentence(metrics)]
+    said.append(
+        f"in the mean, an episode had {metrics['eval/turns']:.2f} turns, "
+        f"{metrics['eval/tool_calls']:.2f} tool calls and "
+        f"{metrics['eval/tool_errors']:.2f} tool errors"
+    )
     rate = metrics.get("eval/pass@1_no_tools")
-    return None if rate is None else f"the same with tools switched off: pass@1 {percent(rate)}"
+    if rate is not None:
+        said.append(f"the same with tools switched off: pass@1 {percent(rate)}")
+    return said
 
 
 def _renamed(name: str) -> str:

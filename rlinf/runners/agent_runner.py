@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf.config.placed import is_placed
 from rlinf.data.reasoning import Verdict
-from rlinf.runners.agent_evaluation import asks_without_tools, sentence, without_tools
+from rlinf.runners.agent_evaluation import asks_without_tools, sentences, without_tools
 from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.scheduler import WorkerGroup
 from rlinf.workers.tools.tool_worker import ToolWorker
@@ -71,8 +71,6 @@ class AgentRunner(ReasoningRunner):
         cost = super().evaluation_cost()
         return cost if cost is None or not asks_without_tools(self.cfg) else 2 * cost
 
-    def farewell(self, final: dict[str, float]) -> None:
-        """What came out, also without tools, and where everything is."""
-        super().farewell(final)
-        if (said := sentence(final)) is not None:
-            print(said)
+    def findings(self, final: dict[str, float]) -> list[str]:
+        """What the episodes were like, also without tools."""
+        return sentences(final)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,8 @@ from rlinf.models.evaluated import evaluated_model
 from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.reasoning_metrics import of_validation, sentence
 from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
+from rlinf.runners.sample_file import write_evaluated
 from rlinf.scheduler import WorkerGroup, wait_all
-from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.phases import phases
 from rlinf.utils.runs.folders import shown
 
@@ -49,18 +48,7 @@ class ReasoningEvalRunner(BaseRunner):
         with phases.phase("evaluation"):
             verdicts = self.services.validate(self._validation, "validation")
             found = self._of_validation(verdicts)
-        place = self.folder / "samples.jsonl"
-        with tolerate_disk_errors(str(place)), open(place, "w") as file:
-            for verdict in verdicts:
-                line = {
-                    "prompt": verdict.prompt,
-                    "response": verdict.response,
-                    "score": verdict.scores[0],
-                    "scores": verdict.scores,
-                }
-                if verdict.turns:
-                    line["turns"] = verdict.turns
-                file.write(json.dumps(line) + "\n")
+        write_evaluated(self.folder, verdicts)
         return found
 
     def _of_validation(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
@@ -72,9 +60,13 @@ class ReasoningEvalRunner(BaseRunner):
         self.services.end()
         self._validation.dataset.close()
 
+    def findings(self, final: dict[str, float]) -> list[str]:
+        """Return what the evaluation found, in sentences."""
+        return [sentence(final)]
+
     def farewell(self, final: dict[str, float]) -> None:
         """What came out, and where everything is."""
-        print(sentence(final))
+        print("\n".join(self.findings(final)))
         print(f"everything is in {shown(self.folder)}; responses are in samples.jsonl")
 
     # -- what an evaluation has not --------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,8 @@ from rlinf.runners.farewell import before_training, next_step, places
 from rlinf.runners.reasoning_helpers import Helpers
 from rlinf.runners.reasoning_metrics import of_validation, of_verdicts, sentence
 from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
+from rlinf.runners.sample_file import append_samples, drop_after, write_evaluated
 from rlinf.scheduler import WorkerGroup, wait_all, wait_beside
-from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.phases import phases
 from rlinf.workers.reasoning_agreement import TooFarApart
 
@@ -117,11 +116,8 @@ class ReasoningRunner(BaseRunner):
     def init_workers(self) -> None:
         """Build the workers, or bring them back; drop responses of steps yet to be made."""
         super().init_workers()
-        path = self.folder / "samples.jsonl"
-        if path.exists() and not self.cfg.runner.only_eval:
-            lines = path.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if json.loads(line)["step"] <= self.global_step]
-            path.write_text("".join(kept))
+        if not self.cfg.runner.only_eval:
+            drop_after(self.folder, self.global_step)
         runner = self.cfg.runner
         if self.global_step % runner.weight_sync_interval and not runner.only_eval:
             # The weights of the last update are gone; without any, the engine would make its own.
@@ -292,19 +288,8 @@ class ReasoningRunner(BaseRunner):
         return self._sampler.with_signal, chosen
 
     def _write_samples(self, verdicts: Sequence[Verdict]) -> None:
-        place = self.folder / "samples.jsonl"
-        with tolerate_disk_errors(str(place)), open(place, "a") as file:
-            for verdict in sorted(verdicts, key=lambda v: v.index)[:_SHOWN]:
-                line = {
-                    "step": self.global_step + 1,
-                    "prompt": verdict.prompt,
-                    "response": verdict.response,
-                    "score": verdict.scores[0] if verdict.scores else None,
-                    "scores": verdict.scores,
-                }
-                if verdict.turns:
-                    line["turns"] = verdict.turns
-                file.write(json.dumps(line) + "\n")
+        shown = sorted(verdicts, key=lambda verdict: verdict.index)[:_SHOWN]
+        append_samples(self.folder, shown, self.global_step + 1)
 
     # -- evaluation -----------------------------------------------------------------------------
 
@@ -315,6 +300,8 @@ class ReasoningRunner(BaseRunner):
         with phases.phase("evaluation"), self._training_aside():
             self.update_rollout_weights()
             verdicts = self.services.validate(self._validation, f"validation {self.global_step}")
+            if self.cfg.runner.only_eval:
+                write_evaluated(self.folder, verdicts)
             return self._of_validation(verdicts)
 
     def _of_validation(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
@@ -374,10 +361,14 @@ class ReasoningRunner(BaseRunner):
         """Speed of this run, without the steps before it was resumed."""
         return {"samples_per_second": round(self._samples_trained / training_seconds, 1)}
 
+    def findings(self, final: dict[str, float]) -> list[str]:
+        """Return what an evaluation found, in sentences."""
+        return [sentence(final)]
+
     def farewell(self, final: dict[str, float]) -> None:
         """What came out, and where everything is."""
         if final:
-            print(sentence(final))
+            print("\n".join(self.findings(final)))
         if (before := before_training(self.summary.facts)) is not None:
             print(before)
         print(places(self.cfg, self.folder))

@@ -29,6 +29,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default=20.0,
         help="videos to put into the page, together; others are linked (default: %(default)g)",
     )
+    parser.add_argument(
+        "--samples",
+        metavar="N",
+        type=int,
+        default=24,
+        help="episodes and responses of language models in the page (default: %(default)d)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -38,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         path = Path(args.out) if args.out else Path(args.folder) / "report.html"
-        size = write_report(Path(args.folder), path, int(args.max_video_mb * 1e6))
+        size = write_report(Path(args.folder), path, int(args.max_video_mb * 1e6), args.samples)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -19,23 +19,25 @@ from rlinf.cli.report.learned_from import learned_from_section
 from rlinf.cli.report.metric_series import for_page
 from rlinf.cli.report.run_record import read_run
 from rlinf.cli.report.timeline_section import timeline_section
+from rlinf.cli.report.transcripts import find_samples, transcripts
 
 DATA_ID = "run-data"
 """Id of the element that holds the data, as JSON."""
 
 
-def write_report(folder: Path, out: Path, video_bytes: int = 20_000_000) -> int:
+def write_report(folder: Path, out: Path, video_bytes: int = 20_000_000, samples: int = 24) -> int:
     """Write the page of a run, whole or not at all; return its size in bytes.
 
     Args:
         folder: of the run.
         out: the page.
         video_bytes: how much of videos may go into it.
+        samples: how many of what a language model wrote.
 
     Raises:
         ValueError: it is not the folder of a run, or what is in it is damaged.
     """
-    text = render(folder, out, video_bytes)
+    text = render(folder, out, video_bytes, samples)
     data = text.encode("utf-8")
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(out.name + ".part")
@@ -44,12 +46,13 @@ def write_report(folder: Path, out: Path, video_bytes: int = 20_000_000) -> int:
     return len(data)
 
 
-def render(folder: Path, out: Path, video_bytes: int) -> str:
+def render(folder: Path, out: Path, video_bytes: int, samples: int) -> str:
     """Return the page of a run as text; `out` is where it will be."""
     record = read_run(folder)
     timeline = timeline_section(folder)
     metrics = for_page(record.metrics)
     videos = find_videos(record, out, video_bytes)
+    texts = transcripts(*find_samples(folder, samples))
     learned = learned_from_section(record)
     data = {
         "name": record.name,
@@ -68,7 +71,7 @@ def render(folder: Path, out: Path, video_bytes: int) -> str:
         curve_note=escape(_curve_note(metrics)),
         bottleneck=sections.bottleneck(timeline),
         timeline_note=escape(timeline.note if timeline.shown else ""),
-        episodes=sections.episode_section(record, videos),
+        episodes=sections.episode_section(record, videos, texts),
         config=sections.config_section(record),
         versions=sections.versions_section(record),
         log=sections.log_section(record),

@@ -109,9 +109,15 @@ def _path(summary: Summary) -> str:
     )
 
 
-def episode_section(record: RunRecord, videos: Sequence[Video]) -> str:
-    """Return the videos, then results by task and by episode."""
-    parts = []
+def episode_section(record: RunRecord, videos: Sequence[Video], texts: str = "") -> str:
+    """Return the videos, then results by task and by episode.
+
+    Args:
+        record: the run.
+        videos: of its episodes.
+        texts: episodes of a language model, as HTML.
+    """
+    parts = [texts]
     if videos:
         parts.append(f'<div class="videos">{"".join(map(_video, videos))}</div>')
     by_task = tasks(record)
@@ -133,7 +139,7 @@ def episode_section(record: RunRecord, videos: Sequence[Video]) -> str:
         )
     notes = [(record.evaluation or {}).get(key) for key in ("protocol", "video_note")]
     told = str(record.summary.get("video") or "")
-    if not videos and not notes[1]:
+    if not videos and not notes[1] and not texts:
         notes.append(told if told.startswith("no video") else "no video was recorded")
     words = "; ".join(str(note) for note in notes if note)
     return "".join(parts) + (f'<p class="note">{escape(words)}</p>' if words else "")

@@ -11,6 +11,7 @@ from rlinf.algorithms.dynamic_sampling import carries_signal
 from rlinf.algorithms.rewards.shaping import overlong_penalty, scaled
 from rlinf.data.reasoning import Sample, SampleGroup, Verdict
 from rlinf.data.tokenizer import load_tokenizer, tokenizer_of_run
+from rlinf.data.transcripts import transcript_of
 from rlinf.scheduler import Channel, ChannelClosed, Worker
 from rlinf.utils.processes.pool import Outcome
 from rlinf.workers.reward.scorer import Scorer
@@ -118,7 +119,8 @@ class RewardWorker(Worker):
             self._reward(parts, outcome, group.validation)
             tally.add(outcome)
         tally.groups += 1
-        verdict = Verdict.of(group, self._shown(group, texts[0]))
+        transcript = transcript_of(group, self._tokenizer.decode)
+        verdict = Verdict.of(group, self._shown(group, texts[0]), transcript)
         if not group.validation and self._is_trained_on(verdict):
             await output_channel.put(group, key=group.key, async_op=True)
         if verdict_channel is not None:

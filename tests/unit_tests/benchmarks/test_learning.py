@@ -250,3 +250,73 @@ def test_help_tells_the_command() -> None:
         check=True,
     ).stdout
     assert "python -m benchmarks.learning --write" in told and "--quick" in told
+
+
+def answers(seed: int, rates: list[float]) -> Run:
+    found = {"pass@1": rates, "pass@1_no_tools": [0.0, 0.0, 0.05]}
+    curve = Curve([0, 20, 40], [200] * 3, found, "training steps")
+    return Run(seed, curve, 40, 100.0, 150.4)
+
+
+def test_agents_are_told_by_what_they_answer_before_and_after() -> None:
+    lines = learning.table([answers(0, [0.3, 0.8, 0.945])]).splitlines()
+    assert lines[0] == (
+        "| seed | first pass@1 | final pass@1 (n) | pass@1_no_tools | training steps | wall (s) | "
+        "s/step |"
+    )
+    assert lines[2] == "| 0 | 30.0% | 94.5% (200) | 5.0% | 40 | 150 | 2.50 |"
+
+
+def test_agents_have_learned_if_they_answer_better_than_by_chance() -> None:
+    good, little = answers(0, [0.3, 0.5, 0.6]), answers(1, [0.3, 0.6, 0.45])
+    assert learning.conclusion([good, good], asked=2) == (
+        "2 of 2 seeds answer at least 20 points better than before the training, with disjoint 95% "
+        "intervals (aim: all): met"
+    )
+    assert "**missed**" in learning.conclusion([good, little], asked=2)
+    few = Run(2, Curve([0, 40], [10, 10], {"pass@1": [0.3, 0.6]}, "training steps"), 40, 1.0, 1.0)
+    assert not few.gained, "with ten questions, that may be chance"
+
+
+def test_an_agent_is_asked_before_its_training_as_often_as_its_recipe_says() -> None:
+    overrides = learning.evaluation_overrides("searchr1_small", [])
+    assert "runner.val_check_interval=4" in overrides and "runner.eval_at_start=true" in overrides
+    assert not any("env.eval" in each or "val_size" in each for each in overrides)
+    assert "data.val_size=50" in learning.evaluation_overrides("searchr1_small", [], episodes=50)
+    for recipe in ("searchr1_small", "arithmetic_grpo", "coding_online"):
+        # What is set is known to the recipe.
+        validate_cfg(build_config(recipe, learning.evaluation_overrides(recipe, [], 50)))
+
+
+AGENT_SCRIPT = """\
+import json, pathlib, sys
+given = dict(arg.lstrip("+").split("=", 1) for arg in sys.argv if "=" in arg)
+folder = pathlib.Path(given["runner.run_dir"])
+folder.mkdir(parents=True)
+seed = int(given["runner.seed"])
+lines = [{"step": 0, "eval/prompts": 400.0, "eval/pass@1": 0.25}]
+for step in (4, 8):
+    lines.append({"step": step, "time/step": 2.0})
+    lines.append({"step": step, "eval/prompts": 400.0, "eval/pass@1": (step + seed) / 10})
+(folder / "metrics.jsonl").write_text("\\n".join(map(json.dumps, lines)))
+(folder / "summary.json").write_text(json.dumps({"status": "finished", "seed": seed}))
+"""
+
+
+def test_a_benchmark_of_an_agent_writes_a_curve_file_beside_its_recipe(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tree / "examples" / "agents" / "config"
+    config.mkdir(parents=True)
+    source = shipped_folder() / "examples" / "agents" / "config"
+    recipe = "defaults: [searchr1_small, _self_]\nhydra: {searchpath: [file://%s]}\n"
+    (config / "asks.yaml").write_text(recipe % source)
+    (config.parent / "main_agent.py").write_text(AGENT_SCRIPT)
+    options = ["--recipe", "asks", "--seeds", "3", "--write", "--log-path", str(tree / "logs")]
+    assert learning.main(options) == 0
+    printed = capsys.readouterr().out
+    assert "| 2 | 25.0% | 100.0% (400) | 8 |" in printed
+    assert "3 of 3 seeds answer at least 20 points better" in printed
+    written = curves.load(tree / "examples" / "agents" / "curves" / "asks.json")
+    assert written.metric == "pass@1" and written.steps == [0, 4, 8]
+    assert written.unit == "training steps" and list(written.curves) == [0, 1, 2]

@@ -11,7 +11,7 @@ from rlinf.cli import curves
 from rlinf.cli.curves import Band, Curve, NoCurve, compare, make_band
 from rlinf.config.load import shipped_folder
 
-SHIPPED = shipped_folder() / "examples" / "embodiment" / "curves"
+SHIPPED = sorted((shipped_folder() / "examples").glob("*/curves/*.json"))
 STEPS = [100, 200, 300, 400]
 BAND = Band(STEPS, low=[0.0, 0.0, 0.4, 0.8], high=[0.2, 0.5, 0.9, 1.0])
 
@@ -81,7 +81,7 @@ def test_returns_are_judged_by_where_they_begin() -> None:
     assert found.floor == 3.0 and found.band().judging == [400]
 
 
-@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_curve_files_that_come_with_the_package_judge_the_end_of_a_run(path: Path) -> None:
     found = curves.load(path)
     assert found.band().judging[-1] == found.steps[-1]

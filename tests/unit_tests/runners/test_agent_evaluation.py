@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.data.reasoning import Verdict
-from rlinf.runners.agent_evaluation import asks_without_tools, sentence, without_tools
+from rlinf.runners.agent_evaluation import asks_without_tools, sentences, without_tools
 
 
 class Services:
@@ -30,8 +30,17 @@ def test_questions_are_asked_again_without_tools():
     assert set(found) == {f"eval/pass@1_no_tools{end}" for end in ("", "_low", "_high")}
     assert found["eval/pass@1_no_tools"] == 0.25
     assert found["eval/pass@1_no_tools_low"] < 0.25 < found["eval/pass@1_no_tools_high"]
-    assert sentence(found) == "the same with tools switched off: pass@1 25.0%"
-    assert sentence({"eval/pass@1": 1.0}) is None
+
+
+def test_an_evaluation_is_told_with_its_tools():
+    rates = {"eval/pass@1": 0.5, "eval/pass@1_low": 0.4, "eval/pass@1_high": 0.6}
+    used = {"eval/turns": 2.25, "eval/tool_calls": 1.0, "eval/tool_errors": 0.125}
+    found = rates | used | {"eval/prompts": 40.0}
+    rate, tools = sentences(found)
+    assert rate.startswith("evaluated pass@1 50.0% over 40 prompts")
+    assert tools == ("in the mean, an episode had 2.25 turns, 1.00 tool calls and 0.12 tool errors")
+    last = sentences(found | {"eval/pass@1_no_tools": 0.25})[-1]
+    assert last == "the same with tools switched off: pass@1 25.0%"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from rlinf.agents.trajectory import Turn  # noqa: E402
 from rlinf.data.reasoning import EpisodeRecord, Prompt, Sample, SampleGroup  # noqa: E402
 from rlinf.data.token_batch import TokenBatch  # noqa: E402
+from rlinf.data.tokenizer import character_tokenizer  # noqa: E402
 from rlinf.runners.reasoning_metrics import of_validation, of_verdicts  # noqa: E402
 from rlinf.utils.processes.pool import Outcome  # noqa: E402
 from rlinf.workers.reward.reward_worker import RewardWorker  # noqa: E402
@@ -49,7 +52,7 @@ class Worker(RewardWorker):
         return object.__new__(cls)
 
     def __init__(self) -> None:
-        self._scorer = Judge()
+        self._scorer, self._tokenizer = Judge(), character_tokenizer()
         reward = {"reward_scale": 2.0, "reward_min_val": None, "reward_max_val": None}
         algorithm = SimpleNamespace(overlong_buffer_length=0, dynamic_sampling=False)
         self.cfg = SimpleNamespace(reward=SimpleNamespace(**reward), algorithm=algorithm)
@@ -63,7 +66,7 @@ def sample(index: int, trajectory: int, **changes: Any) -> Sample:
 
 
 def group(validation: bool = False) -> SampleGroup:
-    turns = [{"role": "assistant", "text": "ask "}, {"role": "tool", "text": "answer"}]
+    turns = [asdict(Turn("assistant", "ask ", turn=0)), asdict(Turn("tool", "answer"))]
     numbers = {"tool_calls": 1.0, "overlong": 0.0}
     episodes = [
         EpisodeRecord("3", turns, numbers),
@@ -96,7 +99,11 @@ async def test_an_episode_is_judged_once_for_all_its_sequences():
     assert [each.reward for each in scored.samples] == [2.0, 2.0, 0.0, 0.0, 0.0]
     assert verdict.scores == [1.0, 0.0, 0.0] and verdict.rewards == [2.0, 0.0, 0.0]
     assert verdict.lengths == [4, 2, 2] and verdict.truncated == 1 and verdict.left_out == 1
-    assert verdict.response == "ask answer" and len(verdict.turns) == 2
+    assert verdict.response == "ask answer"
+    told = verdict.transcript
+    assert len(told.turns) == 2 and len(told.sequences) == 2 and told.learnt
+    # The score is that of the reward, the reward what is trained on.
+    assert (told.score, told.reward) == (1.0, 2.0)
     assert TokenBatch.of([scored]).trajectories.tolist() == [0, 0, 1, 2, 3]
     metrics = of_verdicts([verdict], 1.0)
     assert metrics["rollout/score"] == pytest.approx(1 / 3)
@@ -106,7 +113,7 @@ async def test_an_episode_is_judged_once_for_all_its_sequences():
 
 async def test_a_validation_counts_every_episode():
     _, _, verdict = await judged(validation=True)
-    assert verdict.scores == [1.0, 0.0, 0.0, 0.0]
+    assert verdict.scores == [1.0, 0.0, 0.0, 0.0] and not verdict.transcript.learnt
     metrics = of_validation([verdict])
     assert metrics["eval/pass@1"] == 0.25 and metrics["eval/tool_calls"] == 1.5
     assert metrics["eval/overlong"] == 0.25

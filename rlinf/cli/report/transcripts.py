@@ -1,0 +1,167 @@
+"""What a language model wrote: episodes as turns, with what was trained on highlighted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rlinf.utils.numbers import number
+
+_FILE = "samples.jsonl"
+_RIGHT = 0.5
+"""Scores above it are right answers."""
+_BEGINNING = 90
+"""Characters of a prompt in the line that stands for a sample."""
+_ENDINGS = {
+    "done": "",
+    "max_turns": "ended at agentloop.max_turns",
+    "max_total_tokens": "ended at its most tokens",
+    "failed": "failed",
+}
+
+
+def find_samples(folder: Path, most: int) -> tuple[list[dict[str, Any]], int]:
+    """Return some samples of a run, evenly chosen from its first to its last, and how many it has.
+
+    Args:
+        folder: of the run.
+        most: how many to return.
+
+    Raises:
+        ValueError: a line of the file is damaged.
+    """
+    path = folder / _FILE
+    if most < 1 or not path.is_file():
+        return [], 0
+    with path.open("rb") as file:
+        # The last line of a run that is under way may not be complete.
+        lines = [line for line in file if line.endswith(b"\n")]
+    count = min(most, len(lines))
+    chosen = [place * (len(lines) - 1) // max(1, count - 1) for place in range(count)]
+    found = []
+    for place in chosen:
+        try:
+            found.append(json.loads(lines[place]))
+        except ValueError as error:
+            message = f"{path}, line {place + 1}, is not JSON ({error}); remove the line"
+            raise ValueError(message) from error
+    return found, len(lines)
+
+
+def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
+    """Return samples, each folded into a line but for the last.
+
+    Args:
+        samples: of `find_samples`.
+        among: how many the run has.
+    """
+    if not samples:
+        return ""
+    trained = any("step" in sample for sample in samples)
+    marked = '<mark class="trained">This colour</mark> is what the run trained on'
+    if not trained:
+        marked = '<mark class="written">This colour</mark> is what the model wrote'
+    parts = [_sample(each, each is samples[-1]) for each in samples]
+    return (
+        f"<p>{number(len(samples))} of {number(among)} in {_FILE}. {marked}; all else is what it "
+        f'read.</p><div class="samples">{"".join(parts)}</div>'
+    )
+
+
+def _sample(sample: Mapping[str, Any], is_open: bool) -> str:
+    sequences = sample.get("sequences") or [_single_turn(sample)]
+    learnt = bool(sample.get("learnt", "step" in sample))
+    body = "".join(_sequence(parts, learnt, len(sequences) > 1) for parts in sequences)
+    notes = "; ".join(note for note in _notes(sample) if note)
+    about = f'<p class="note">{escape(notes)}</p>' if notes else ""
+    return (
+        f'<details class="sample"{" open" if is_open else ""}><summary>{_title(sample)}</summary>'
+        f"{about}{body}</details>"
+    )
+
+
+def _single_turn(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of a prompt with one response, all of which the model wrote."""
+    prompt, response = (str(sample.get(key, "")) for key in ("prompt", "response"))
+    return [
+        {"role": "prompt", "text": prompt, "written": False},
+        {"role": "model", "text": response, "written": True},
+    ]
+
+
+def _title(sample: Mapping[str, Any]) -> str:
+    """Return a sample in a line: when, its score, how long it was, and what was asked."""
+    score = sample.get("score")
+    when = f"step {number(sample['step'])}" if "step" in sample else "evaluation"
+    kind = "" if score is None else "good" if score > _RIGHT else "bad"
+    words = "no score" if score is None else f"score {number(float(score), 3)}"
+    facts = [f"<b>{when}</b>", f'<b class="{kind}">{words}</b>']
+    turns = [turn for turn in sample.get("turns") or () if turn["role"] == "assistant"]
+    if turns:
+        facts.append(_count(len(turns), "turn"))
+        facts.append(_count(sum(len(turn["calls"]) for turn in turns), "tool call"))
+        agents = {turn["agent"] for turn in turns}
+        facts += [_count(len(agents), "agent")] if len(agents) > 1 else []
+    prompt = " ".join(str(sample.get("prompt", "")).split())
+    cut = prompt if len(prompt) <= _BEGINNING else f"{prompt[:_BEGINNING]} …"
+    return f"{' · '.join(facts)} · {escape(cut)}"
+
+
+def _notes(sample: Mapping[str, Any]) -> Iterable[str]:
+    ending, reward = sample.get("ending", "done"), sample.get("reward")
+    yield _ENDINGS.get(ending, f"ended: {ending}")
+    yield str(sample.get("failure") or "")
+    if "step" in sample and sample.get("learnt") is False:
+        yield "left out: counts neither in the loss nor in the baseline of its group"
+    if reward is not None and reward != sample.get("score"):
+        yield f"reward {number(reward, 3)} after scale and penalties"
+    given = sum(turn.get("reward", 0.0) for turn in sample.get("turns") or ())
+    if given:
+        yield f"rewards of its turns {_signed(given)} together"
+    scores = sample.get("scores") or []
+    if len(scores) > 1:
+        yield f"scores of the group: {', '.join(number(float(score), 3) for score in scores)}"
+
+
+def _sequence(parts: Sequence[Mapping[str, Any]], learnt: bool, several: bool) -> str:
+    """Return a conversation; where there are several, under the number of its agent."""
+    agent = parts[0].get("agent", 0)
+    head = f"<h4>agent {agent}</h4>" if several else ""
+    body = "".join(_part(part, learnt) for part in parts)
+    return f'<div class="conversation">{head}{body}</div>'
+
+
+def _part(part: Mapping[str, Any], learnt: bool) -> str:
+    written, error = part["written"], part.get("error", False)
+    kind = ("trained" if learnt else "written") if written else "error" if error else "read"
+    facts = [part["role"]]
+    facts += [f"turn {part['turn']}"] if "turn" in part else []
+    facts += [_count(part["tokens"], "token")] if "tokens" in part else []
+    facts += ["error"] if error else []
+    facts += [f"reward {_signed(part['reward'])}"] if part.get("reward") else []
+    calls = "".join(f"<li>{escape(_call(call))}</li>" for call in part.get("calls") or ())
+    return (
+        f'<div class="part {kind}"><div class="who">{escape(" · ".join(facts))}</div>'
+        f"<pre>{escape(part['text'])}</pre>"
+        + (f'<ul class="calls">{calls}</ul>' if calls else "")
+        + "</div>"
+    )
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    """Return a tool call as one would write it in Python."""
+    if "problem" in call:
+        return f"not a call: {call['problem']}"
+    arguments = call["arguments"].items()
+    return f"{call['name']}({', '.join(f'{name}={value!r}' for name, value in arguments)})"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else ''}{number(float(value), 3)}"

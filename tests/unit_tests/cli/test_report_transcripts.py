@@ -1,0 +1,155 @@
+"""Episodes of a language model in the page: turns, calls, rewards, and what was trained on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlinf.cli import main
+from tests.unit_tests.cli.test_report import HOSTILE, make_run, report
+
+
+def part(role: str, text: str, agent: int = 0, **more) -> dict:
+    facts = {"role": role, "text": text, "tokens": len(text), "agent": agent, "written": False}
+    return facts | more
+
+
+def wrote(text: str, turn: int, agent: int = 0, reward: float = 0.0, calls: tuple = ()) -> dict:
+    own = {"written": True, "turn": turn, "reward": reward, "calls": list(calls)}
+    return part("model", text, agent, **own)
+
+
+def turn(text: str, number: int, agent: int = 0, reward: float = 0.0, calls: tuple = ()) -> dict:
+    facts = {"role": "assistant", "text": text, "agent": agent, "turn": number}
+    return facts | {"error": False, "reward": reward, "calls": list(calls)}
+
+
+CALL = {"name": "price", "arguments": {"product": "apple"}}
+EPISODE = {
+    "step": 7,
+    "prompt": "what is it?",
+    "response": "",
+    "score": 1.0,
+    "scores": [1.0, 0.0, 0.25],
+    "reward": 1.0,
+    "learnt": True,
+    "ending": "done",
+    "failure": "",
+    "turns": [turn("ask", 0, 0, 0.5, [CALL]), turn("seven", 1)],
+    "sequences": [
+        [
+            part("prompt", "what is it?"),
+            wrote("ask", 0, 0, 0.5, [CALL]),
+            part("tool", "answer 7", error=False),
+            wrote("seven", 1),
+        ]
+    ],
+}
+
+
+def with_samples(folder: Path, samples: list[dict]) -> Path:
+    make_run(folder)
+    (folder / "samples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples))
+    return folder
+
+
+def test_an_episode_is_shown_turn_by_turn(tmp_path: Path) -> None:
+    page = report(with_samples(tmp_path / "run", [EPISODE]))
+    assert page.texts["part trained"] == [
+        "model · turn 0 · 3 tokens · reward +0.5",
+        "ask",
+        "price(product='apple')",
+        "model · turn 1 · 5 tokens",
+        "seven",
+    ]
+    assert page.texts["part read"] == [
+        "prompt · 11 tokens",
+        "what is it?",
+        "tool · 8 tokens",
+        "answer 7",
+    ]
+    line = page.text("summary")
+    for fact in ("step 7", "score 1", "2 turns", "1 tool call", "what is it?"):
+        assert fact in line
+    assert "scores of the group: 1, 0, 0.25" in page.text("sample")
+    assert "rewards of its turns +0.5 together" in page.text("sample")
+    assert "no video was recorded" not in page.text("episodes")
+
+
+def test_what_was_left_out_is_not_marked_as_trained_on(tmp_path: Path) -> None:
+    failed = EPISODE | {"learnt": False, "ending": "failed", "failure": "the tool is gone"}
+    page = report(with_samples(tmp_path / "run", [failed]))
+    assert "part trained" not in page.texts and len(page.texts["part written"]) == 5
+    for words in ("failed; the tool is gone", "counts neither in the loss nor in the baseline"):
+        assert words in page.text("sample")
+
+
+def test_an_evaluation_marks_what_the_model_wrote(tmp_path: Path) -> None:
+    evaluated = {key: value for key, value in EPISODE.items() if key != "step"}
+    page = report(with_samples(tmp_path / "run", [evaluated | {"learnt": False}]))
+    assert "part trained" not in page.texts and "seven" in page.texts["part written"]
+    assert "is what the model wrote" in page.text("episodes")
+    assert "baseline" not in page.text("sample")
+
+
+def test_agents_of_a_team_are_told_apart(tmp_path: Path) -> None:
+    wrong = {"problem": "no such tool"}
+    team = EPISODE | {
+        "turns": [turn("do it", 0), turn("hm", 1, 1, calls=[wrong])],
+        "sequences": [
+            [part("prompt", "what is it?"), wrote("do it", 0)],
+            [
+                part("prompt", "do", 1),
+                wrote("hm", 1, 1, calls=[wrong]),
+                part("tool", "no!", 1, error=True),
+            ],
+        ],
+    }
+    page = report(with_samples(tmp_path / "run", [team]))
+    assert page.texts["h4"] == ["agent 0", "agent 1"] and "2 agents" in page.text("summary")
+    assert page.texts["part error"] == ["tool · 3 tokens · error", "no!"]
+    assert page.texts["calls"] == ["not a call: no such tool"]
+
+
+def test_a_response_of_one_turn_is_a_prompt_and_what_was_trained_on(tmp_path: Path) -> None:
+    single = {"step": 1, "prompt": "1+2=", "response": "3", "score": 0.0, "scores": [0.0, 1.0]}
+    page = report(with_samples(tmp_path / "run", [single]))
+    assert page.texts["part read"] == ["prompt", "1+2="]
+    assert page.texts["part trained"] == ["model", "3"] and "score 0" in page.texts["bad"]
+
+
+def test_no_text_of_a_model_or_a_tool_leaves_its_element(tmp_path: Path) -> None:
+    call = {"name": HOSTILE, "arguments": {HOSTILE: HOSTILE}}
+    hostile = EPISODE | {
+        "prompt": HOSTILE,
+        "failure": HOSTILE,
+        "ending": HOSTILE,
+        "turns": [turn(HOSTILE, 0, calls=[call])],
+        "sequences": [[part(HOSTILE, HOSTILE), wrote(HOSTILE, 0, calls=[call])]],
+    }
+    folder = with_samples(tmp_path / "run", [hostile])
+    page = report(folder)
+    assert page.texts["part trained"][1] == HOSTILE and page.texts["part read"][1] == HOSTILE
+    assert page.texts["calls"] == [f"{HOSTILE}({HOSTILE}={HOSTILE!r})"]
+    assert "<b>bold" not in (folder / "report.html").read_text()
+
+
+def test_samples_are_chosen_evenly_and_a_line_that_is_being_written_is_left(tmp_path: Path) -> None:
+    folder = with_samples(tmp_path / "run", [EPISODE | {"step": step} for step in range(1, 102)])
+    with open(folder / "samples.jsonl", "a") as file:
+        file.write('{"step": 102, "pro')
+    page = report(folder, "--samples", "5")
+    assert [text for text in page.texts["summary"] if text.startswith("step")] == [
+        *("step 1", "step 26", "step 51", "step 76", "step 101")
+    ]
+    assert "5 of 101 in samples.jsonl" in page.text("episodes")
+    assert "sample" not in report(folder, "--samples", "0").texts
+
+
+def test_a_damaged_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = with_samples(tmp_path / "run", [EPISODE])
+    (folder / "samples.jsonl").write_text("{}}\n")
+    assert main(["report", str(folder)]) == 1
+    assert "samples.jsonl, line 1, is not JSON" in capsys.readouterr().err
