@@ -475,6 +475,8 @@ class BasePolicy(nn.Module, ABC):
         """Refuse a mode or sampling parameters that would have no effect."""
         if mode not in ("train", "eval", "random"):
             raise ValueError(f"mode must be 'train', 'eval' or 'random', not '{mode}'")
+        if not sampling:
+            return
         unknown = sorted(sampling.keys() - self.sampling_keys)
         if unknown:
             known = ", ".join(sorted(self.sampling_keys)) or "none"
