@@ -212,6 +212,7 @@ class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePo
         inputs: dict[str, Tensor],
         mode: Mode,
         noise: Tensor | None,
+        compute_logprobs: bool = True,
         compute_values: bool = True,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return what `predict_action_batch` does, of features after the trunk."""
@@ -225,7 +226,11 @@ class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePo
         else:
             action = actions.mode()
         inputs["action"] = action
-        result = {"prev_logprobs": actions.log_prob(action), "forward_inputs": inputs}
+        result: dict[str, Any] = {"forward_inputs": inputs}
+        if compute_logprobs:
+            result["prev_logprobs"] = actions.log_prob(action)
+        else:
+            result["distribution"] = actions
         if compute_values:
             result["prev_values"] = self._values(features)
         return self.action_head.to_env(action), result

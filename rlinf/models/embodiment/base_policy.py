@@ -234,6 +234,11 @@ class BasePolicy(nn.Module, ABC):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Act on a batch of observations, without gradients.
 
+        A policy may take further arguments, which rollouts use if they are in its signature:
+        `noise`, standard normal `[B, noise_width]`; `compute_logprobs`, where False returns the
+        `distribution` in place of `prev_logprobs`; and `compute_values`, where False leaves out
+        `prev_values`. These two are for small policies, whose steps are then judged all at once.
+
         Args:
             env_obs: Batch-first observations: `states` [B, S], `main_images` [B, H, W, 3] uint8,
                 ... Tensors of it may be returned as they are, not copied.

@@ -25,6 +25,8 @@ from rlinf.workers.rollout.observation_guard import ObservationGuard
 from rlinf.workers.rollout.policy_memory import PolicyMemory
 from rlinf.workers.rollout.trajectory_recorder import TrajectoryRecorder
 
+_COMPUTED_LATER = ("compute_logprobs", "compute_values")
+"""Arguments by which a policy can be told not to compute what the learner alone needs."""
 _PLAN = "plan"
 """Under what name the last plans are among the observations that blocks are cut from."""
 
@@ -47,8 +49,9 @@ class RolloutPolicy:
         newer: takes up weights that have arrived meanwhile and returns their version, or None if
             there are none; see `StagedWeights.take`. None if none arrive while the policy acts.
 
-    A policy whose `predict_action_batch` takes `compute_values` computes values not step by step,
-    but for all steps that the same weights have made at once.
+    A policy whose `predict_action_batch` takes `compute_logprobs` and `compute_values` is asked for
+    neither in a step: they are computed at the end for all steps at once, and values before the
+    weights change.
 
     Attributes:
         policy: the policy.
@@ -86,7 +89,7 @@ class RolloutPolicy:
         self._noise: list[EnvNoise] = []
         if "noise" in takes:
             self._noise = [EnvNoise(seed, ids, policy.noise_width) for ids in env_ids]
-        self._defers_values = "compute_values" in takes
+        self._later = {name: False for name in _COMPUTED_LATER if name in takes}
         self.memory = PolicyMemory(policy, [len(ids) for ids in env_ids], device)
         self._guard = ObservationGuard(on_nan, warn)
         self._compares, self._keep_final = compares, keep_final
@@ -122,8 +125,7 @@ class RolloutPolicy:
 
     def begin_epoch(self) -> None:
         """Begin to record."""
-        value_steps = self._value_steps if self._defers_values else None
-        self._recorders = [TrajectoryRecorder(value_steps) for _ in self._env_ids]
+        self._recorders = [TrajectoryRecorder(self._value_steps) for _ in self._env_ids]
 
     @torch.inference_mode()
     def act(self, stage: int, message: Obs, epoch: int, chunk: int, step: int) -> Tensor:
@@ -144,12 +146,10 @@ class RolloutPolicy:
         """
         self._renew(wait=False)
         obs = self._observe(stage, message, chunk)
-        how = self.memory.arguments(stage)
+        how = self._later | self.memory.arguments(stage)
         if self._noise:
             noise = self._noise[stage].at(step)
             how["noise"] = noise if self._on_host else noise.to(self._device)
-        if self._defers_values:
-            how["compute_values"] = False
         if step < self._random_chunks:
             how["mode"] = "random"
         elif not self._samples:

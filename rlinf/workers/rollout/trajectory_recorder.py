@@ -20,11 +20,11 @@ class TrajectoryRecorder:
     """One stage of a rollout while it grows.
 
     Args:
-        value: returns values `[n, U]` of forward inputs, `[n, ...]` each; None if results have
+        value: returns values `[n, U]` of forward inputs, `[n, ...]` each; for results without
             `prev_values`.
     """
 
-    def __init__(self, value: Callable[[Inputs], Tensor] | None = None) -> None:
+    def __init__(self, value: Callable[[Inputs], Tensor]) -> None:
         self._value = value
         self._values: list[Tensor] = []
         self._valued = 0
@@ -78,10 +78,10 @@ class TrajectoryRecorder:
         """Add the values `[t, B, U]` of the last t steps."""
         results = self._results[self._valued :]
         self._valued = len(self._results)
-        if self._value is None:
+        if "prev_values" in results[0]:
             self._values.append(torch.stack([result["prev_values"] for result in results]))
             return
-        envs = len(results[0]["prev_logprobs"])
+        envs = inputs["action"].shape[1]
         block = max(1, _ROWS // envs)
         for begin in range(0, len(results), block):
             rows = {key: own[begin : begin + block].flatten(0, 1) for key, own in inputs.items()}
@@ -98,7 +98,7 @@ class TrajectoryRecorder:
             self._add_values({key: own[self._valued :] for key, own in inputs.items()})
         values = torch.cat([*self._values, last_values[None]]).cpu()
         empty = torch.zeros_like(values[0])
-        logprobs = torch.stack([r["prev_logprobs"] for r in self._results]).cpu()
+        logprobs = self._logprobs(inputs).cpu()
         steps, envs = logprobs.shape[:2]
         return PolicyTrajectory(
             forward_inputs={key: own.cpu() for key, own in inputs.items()},
@@ -109,6 +109,13 @@ class TrajectoryRecorder:
             finite=self._finite(steps, envs),
             final=self._final() if self._ended else None,
         )
+
+    def _logprobs(self, inputs: Inputs) -> Tensor:
+        """Return the log-probabilities of what all steps did, `[T, B, C*A]`."""
+        if "prev_logprobs" in self._results[0]:
+            return torch.stack([result["prev_logprobs"] for result in self._results])
+        steps = [result["distribution"] for result in self._results]
+        return type(steps[0]).stack(steps).log_prob(inputs["action"])
 
     def _finite(self, steps: int, envs: int) -> Tensor:
         """Return `[T, B]`: steps whose observations, before and after, are finite."""

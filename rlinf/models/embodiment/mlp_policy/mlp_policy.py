@@ -51,6 +51,7 @@ class MLPPolicy(ActorCriticPolicy):
         env_obs: Mapping[str, Any],
         mode: Mode = "train",
         noise: Tensor | None = None,
+        compute_logprobs: bool = True,
         compute_values: bool = True,
         **sampling: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
@@ -60,6 +61,8 @@ class MLPPolicy(ActorCriticPolicy):
             env_obs: Observations.
             mode: As there.
             noise: As there.
+            compute_logprobs: False returns `distribution` in place of `prev_logprobs`, which
+                those of many steps give in little more time than that of one.
             compute_values: False leaves out `prev_values`, which `default_forward` computes for
                 many steps in little more time than for one.
             **sampling: None are known.
@@ -69,7 +72,8 @@ class MLPPolicy(ActorCriticPolicy):
         """
         self._check_call(mode, sampling)
         inputs = self.policy_inputs(env_obs, augment=False)
-        return self._act(self._trunk(inputs), inputs, mode, noise, compute_values)
+        features = self._trunk(inputs)
+        return self._act(features, inputs, mode, noise, compute_logprobs, compute_values)
 
     def features(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """See `ActorCriticPolicy.features`: the normalised states, [n, S]."""

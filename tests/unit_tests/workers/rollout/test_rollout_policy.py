@@ -118,22 +118,44 @@ def test_steps_have_the_values_of_the_weights_that_made_them():
     torch.testing.assert_close(record.prev_values, expected)
 
 
-class SharedTrunk(MLPPolicy):
-    """Has to be asked for values step by step: it does not say that it can leave them out."""
+class StepByStep(MLPPolicy):
+    """Does not say that it can leave out what the learner needs."""
 
     def predict_action_batch(self, env_obs, mode="train", noise=None, **sampling):
-        actions, result = super().predict_action_batch(env_obs, mode, noise, **sampling)
-        result["prev_values"] = result["prev_values"] + 7.0
-        return actions, result
+        return super().predict_action_batch(env_obs, mode, noise, **sampling)
 
 
-def test_a_policy_that_cannot_leave_values_out_is_asked_for_them_in_each_step():
-    own = SharedTrunk(3, 2, HeadSettings(num_action_chunks=2, add_value_head=True), SPEC).eval()
-    made = RolloutPolicy(own, torch.device("cpu"), [range(3)], seed=5)
-    _, record = roll(made, range(3))
-    expected = values_of(own, range(3))
-    expected[:-1] += 7.0
-    torch.testing.assert_close(record.prev_values, expected)
+CHOICES = EnvSpec(obs_dim=3, action_dim=2, action_choices=[3, 4])
+KINDS = {
+    "gaussian": ({}, SPEC),
+    "of the state": ({"state_dependent_std": True}, SPEC),
+    "squashed": ({"distribution": "squashed_gaussian"}, SPEC),
+    "deterministic": ({"distribution": "deterministic"}, SPEC),
+    "choices": ({}, CHOICES),
+    "shared trunk": ({"share_trunk": True}, SPEC),
+    "no values": ({"add_value_head": False}, SPEC),
+    "value per action": ({"value_type": "action_level"}, SPEC),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_is_the_same_whether_steps_are_judged_at_once_or_one_by_one(kind):
+    keys, spec = KINDS[kind]
+    settings = HeadSettings(**{"num_action_chunks": 2, "add_value_head": True} | keys)
+    records = []
+    for policy_cls in (MLPPolicy, StepByStep):
+        torch.manual_seed(0)
+        own = policy_cls(3, 2, settings, spec).eval()
+        made = RolloutPolicy(own, torch.device("cpu"), [range(3)], seed=5)
+        records.append(roll(made, range(3), ended={2: [1]})[1])
+    at_once, one_by_one = records
+    for key, tensor in one_by_one.forward_inputs.items():
+        assert torch.equal(at_once.forward_inputs[key], tensor), key
+    for name in ("prev_logprobs", "prev_values", "bootstrap_values"):
+        own, other = getattr(at_once, name), getattr(one_by_one, name)
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
+        assert not own.is_inference(), "a learner may ask gradients of it"
+    assert at_once.prev_values.any() == (kind != "no values")
 
 
 def test_ends_have_the_value_of_the_observation_in_which_they_came():
