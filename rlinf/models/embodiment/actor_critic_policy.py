@@ -104,7 +104,8 @@ class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePo
     @property
     def device(self) -> torch.device:
         """Where the policy computes."""
-        return self.action_head.low.device
+        # Looked up in the plain dicts, since every step asks; see `MLP.forward`.
+        return self._modules["action_head"]._buffers["low"].device
 
     @abstractmethod
     def policy_inputs(self, env_obs: Mapping[str, Any], augment: bool) -> dict[str, Tensor]:
@@ -206,7 +207,13 @@ class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePo
         return self._act(self._trunk(inputs), inputs, mode, noise)
 
     def _act(
-        self, features: Tensor, inputs: dict[str, Tensor], mode: Mode, noise: Tensor | None
+        self,
+        features: Tensor,
+        inputs: dict[str, Tensor],
+        mode: Mode,
+        noise: Tensor | None,
+        compute_logprobs: bool = True,
+        compute_values: bool = True,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return what `predict_action_batch` does, of features after the trunk."""
         actions = self.distribution(features)
@@ -219,11 +226,13 @@ class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePo
         else:
             action = actions.mode()
         inputs["action"] = action
-        result = {
-            "prev_logprobs": actions.log_prob(action),
-            "prev_values": self._values(features),
-            "forward_inputs": inputs,
-        }
+        result: dict[str, Any] = {"forward_inputs": inputs}
+        if compute_logprobs:
+            result["prev_logprobs"] = actions.log_prob(action)
+        else:
+            result["distribution"] = actions
+        if compute_values:
+            result["prev_values"] = self._values(features)
         return self.action_head.to_env(action), result
 
     def replay_inputs(self, env_obs: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -234,6 +234,11 @@ class BasePolicy(nn.Module, ABC):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Act on a batch of observations, without gradients.
 
+        A policy may take further arguments, which rollouts use if they are in its signature:
+        `noise`, standard normal `[B, noise_width]`; `compute_logprobs`, where False returns the
+        `distribution` in place of `prev_logprobs`; and `compute_values`, where False leaves out
+        `prev_values`. These two are for small policies, whose steps are then judged all at once.
+
         Args:
             env_obs: Batch-first observations: `states` [B, S], `main_images` [B, H, W, 3] uint8,
                 ... Tensors of it may be returned as they are, not copied.
@@ -475,6 +480,8 @@ class BasePolicy(nn.Module, ABC):
         """Refuse a mode or sampling parameters that would have no effect."""
         if mode not in ("train", "eval", "random"):
             raise ValueError(f"mode must be 'train', 'eval' or 'random', not '{mode}'")
+        if not sampling:
+            return
         unknown = sorted(sampling.keys() - self.sampling_keys)
         if unknown:
             known = ", ".join(sorted(self.sampling_keys)) or "none"

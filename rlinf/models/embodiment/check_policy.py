@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -79,6 +80,25 @@ def _problems(policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float) 
     yield from _form("predict_values", policy.predict_values(env_obs), values)
     if policy.memory_width:
         yield from _memory_problems(policy, env_obs, batch, tolerance)
+    if "compute_logprobs" in inspect.signature(policy.predict_action_batch).parameters:
+        yield from _later_problems(policy, env_obs, tolerance)
+
+
+def _later_problems(
+    policy: BasePolicy, env_obs: Mapping[str, Any], tolerance: float
+) -> Iterator[str]:
+    """Let the policy act without log-probabilities, and compute them of its distributions."""
+    steps = [policy.predict_action_batch(env_obs, compute_logprobs=False)[1] for _ in range(2)]
+    if any("distribution" not in step for step in steps):
+        yield "predict_action_batch returns no distribution with compute_logprobs=False"
+        return
+    own = [step["distribution"] for step in steps]
+    done = [step["forward_inputs"] for step in steps]
+    logprobs = type(own[0]).stack(own).log_prob(torch.stack([inputs["action"] for inputs in done]))
+    again = torch.stack([policy(forward_inputs=inputs)["logprobs"] for inputs in done])
+    gap = (again - logprobs).abs().max().item()
+    if not gap <= tolerance:
+        yield f"recomputed logprobs differ from those of the distribution by up to {gap:.2g}"
 
 
 def _memory_problems(

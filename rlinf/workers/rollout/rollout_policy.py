@@ -25,6 +25,8 @@ from rlinf.workers.rollout.observation_guard import ObservationGuard
 from rlinf.workers.rollout.policy_memory import PolicyMemory
 from rlinf.workers.rollout.trajectory_recorder import TrajectoryRecorder
 
+_COMPUTED_LATER = ("compute_logprobs", "compute_values")
+"""Arguments by which a policy can be told not to compute what the learner alone needs."""
 _PLAN = "plan"
 """Under what name the last plans are among the observations that blocks are cut from."""
 
@@ -46,6 +48,10 @@ class RolloutPolicy:
         samples: whether it draws its actions after that; else it acts as in evaluations.
         newer: takes up weights that have arrived meanwhile and returns their version, or None if
             there are none; see `StagedWeights.take`. None if none arrive while the policy acts.
+
+    A policy whose `predict_action_batch` takes `compute_logprobs` and `compute_values` is asked for
+    neither in a step: they are computed at the end for all steps at once, and values before the
+    weights change.
 
     Attributes:
         policy: the policy.
@@ -70,17 +76,20 @@ class RolloutPolicy:
         keep_final: bool = False,
         random_chunks: int = 0,
         samples: bool = True,
-        newer: Callable[[bool], int | None] | None = None,
+        newer: Callable[[bool, Callable[[], None]], int | None] | None = None,
     ) -> None:
         self.policy, self._device, self._env_ids = policy, device, env_ids
+        self._on_host = device.type == "cpu"
         self.version, self.steps = -1, 0
         self.seen = SeenInputs()
         own = named_seed(seed, "rollout", "policy", rank)
         self.generator = torch.Generator(device).manual_seed(own)
         policy.set_generator(self.generator)
+        takes = inspect.signature(policy.predict_action_batch).parameters
         self._noise: list[EnvNoise] = []
-        if "noise" in inspect.signature(policy.predict_action_batch).parameters:
+        if "noise" in takes:
             self._noise = [EnvNoise(seed, ids, policy.noise_width) for ids in env_ids]
+        self._later = {name: False for name in _COMPUTED_LATER if name in takes}
         self.memory = PolicyMemory(policy, [len(ids) for ids in env_ids], device)
         self._guard = ObservationGuard(on_nan, warn)
         self._compares, self._keep_final = compares, keep_final
@@ -100,7 +109,7 @@ class RolloutPolicy:
     @property
     def keeps_observations(self) -> bool:
         """Whether a record may hold observations as they came: the policy is on the host, too."""
-        return self._device.type == "cpu"
+        return self._on_host
 
     # -- rollouts -------------------------------------------------------------------------------
 
@@ -116,7 +125,7 @@ class RolloutPolicy:
 
     def begin_epoch(self) -> None:
         """Begin to record."""
-        self._recorders = [TrajectoryRecorder() for _ in self._env_ids]
+        self._recorders = [TrajectoryRecorder(self._value_steps) for _ in self._env_ids]
 
     @torch.inference_mode()
     def act(self, stage: int, message: Obs, epoch: int, chunk: int, step: int) -> Tensor:
@@ -137,27 +146,39 @@ class RolloutPolicy:
         """
         self._renew(wait=False)
         obs = self._observe(stage, message, chunk)
-        noise = {}
+        how = self._later | self.memory.arguments(stage)
         if self._noise:
-            noise["noise"] = self._noise[stage].at(step).to(self._device)
+            noise = self._noise[stage].at(step)
+            how["noise"] = noise if self._on_host else noise.to(self._device)
         if step < self._random_chunks:
-            noise["mode"] = "random"
+            how["mode"] = "random"
         elif not self._samples:
-            noise["mode"] = "eval"
-        actions, result = self.policy.predict_action_batch(
-            obs, **noise, **self.memory.arguments(stage)
-        )
+            how["mode"] = "eval"
+        actions, result = self.policy.predict_action_batch(obs, **how)
         self.memory.keep(stage, result)
         if chunk in self._compared:
             self.seen.note(epoch, chunk, self._env_ids[stage], result["forward_inputs"])
         self._recorders[stage].add_step(result, self.version)
-        return actions.cpu()
+        return actions if self._on_host else actions.cpu()
 
     def _renew(self, wait: bool) -> None:
         """Go on with the newest weights that have arrived."""
-        version = None if self._newer is None else self._newer(wait)
+        version = None if self._newer is None else self._newer(wait, self._value_records)
         if version is not None:
             self.version = version
+
+    def _value_records(self) -> None:
+        """Compute the values of all steps so far: the weights that made them are replaced."""
+        for recorder in self._recorders:
+            recorder.value_steps()
+
+    @torch.inference_mode()
+    def _value_steps(self, forward_inputs: dict[str, Tensor]) -> Tensor:
+        """Return values `[n, U]` of n steps of single envs."""
+        out = self.policy.default_forward(
+            forward_inputs, compute_logprobs=False, compute_values=True
+        )
+        return out["values"]
 
     def finish(self, stage: int, message: Obs, chunk: int) -> PolicyTrajectory:
         """Return the record of an epoch, which ends with these observations.
@@ -202,7 +223,7 @@ class RolloutPolicy:
         return self._on_device(obs)
 
     def _on_device(self, obs: Obs) -> Obs:
-        if self._device.type == "cpu":
+        if self._on_host:
             return obs
         moved = {k: v.to(self._device, non_blocking=True) for k, v in tensors_of(obs).items()}
         return obs | moved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import nn
@@ -40,12 +41,13 @@ class StagedWeights:
             self._version = receiver.receive(self._staged)
             return self._version
 
-    def take(self, wait: bool) -> int | None:
+    def take(self, wait: bool, before: Callable[[], None]) -> int | None:
         """Copy what has arrived into the policy.
 
         Args:
             wait: for what is on its way, which may have overwritten what had arrived before it;
                 otherwise the policy goes on with the weights that it has.
+            before: called if something has arrived, while the policy has its old weights.
 
         Returns:
             Its version; None if nothing has arrived since the last time.
@@ -55,6 +57,7 @@ class StagedWeights:
         try:
             version, self._version = self._version, None
             if version is not None:
+                before()
                 copy_all(self._targets, self._sources)
             return version
         finally:

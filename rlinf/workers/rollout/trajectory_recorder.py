@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +10,24 @@ from torch import Tensor
 
 from rlinf.data.embodied import FinalObservations, PolicyTrajectory
 
+_ROWS = 16384
+"""Steps of single envs that are valued at a time, so that activations need little memory."""
+
+Inputs = dict[str, Tensor]
+
 
 class TrajectoryRecorder:
-    """One stage of a rollout while it grows."""
+    """One stage of a rollout while it grows.
 
-    def __init__(self) -> None:
+    Args:
+        value: returns values `[n, U]` of forward inputs, `[n, ...]` each; for results without
+            `prev_values`.
+    """
+
+    def __init__(self, value: Callable[[Inputs], Tensor]) -> None:
+        self._value = value
+        self._values: list[Tensor] = []
+        self._valued = 0
         self._versions: list[int] = []
         self._results: list[Mapping[str, Any]] = []
         self._final_values: list[Tensor | None] = []
@@ -51,21 +64,44 @@ class TrajectoryRecorder:
         self._results.append(result)
         self._versions.append(version)
 
+    def value_steps(self) -> None:
+        """Compute the values of the steps that have none, with the present weights."""
+        if len(self._results) > self._valued:
+            self._add_values(self._inputs(self._valued))
+
+    def _inputs(self, begin: int = 0) -> Inputs:
+        """Return the forward inputs of the steps from one on, `[t, B, ...]` each."""
+        inputs = [result["forward_inputs"] for result in self._results[begin:]]
+        return {key: stack_steps([own[key] for own in inputs]) for key in inputs[0]}
+
+    def _add_values(self, inputs: Inputs) -> None:
+        """Add the values `[t, B, U]` of the last t steps."""
+        results = self._results[self._valued :]
+        self._valued = len(self._results)
+        if "prev_values" in results[0]:
+            self._values.append(torch.stack([result["prev_values"] for result in results]))
+            return
+        envs = inputs["action"].shape[1]
+        block = max(1, _ROWS // envs)
+        for begin in range(0, len(results), block):
+            rows = {key: own[begin : begin + block].flatten(0, 1) for key, own in inputs.items()}
+            self._values.append(self._value(rows).unflatten(0, (-1, envs)))
+
     def finish(self, last_values: Tensor) -> PolicyTrajectory:
         """Return the whole stage, on the host; `add_end` has been told of the last observations.
 
         Args:
             last_values: V of the last observations, `[B, U]`.
         """
-        values = torch.stack([*(r["prev_values"] for r in self._results), last_values]).cpu()
+        inputs = self._inputs()
+        if len(self._results) > self._valued:
+            self._add_values({key: own[self._valued :] for key, own in inputs.items()})
+        values = torch.cat([*self._values, last_values[None]]).cpu()
         empty = torch.zeros_like(values[0])
-        logprobs = torch.stack([r["prev_logprobs"] for r in self._results]).cpu()
+        logprobs = self._logprobs(inputs).cpu()
         steps, envs = logprobs.shape[:2]
         return PolicyTrajectory(
-            forward_inputs={
-                key: stack_steps([r["forward_inputs"][key] for r in self._results]).cpu()
-                for key in self._results[0]["forward_inputs"]
-            },
+            forward_inputs={key: own.cpu() for key, own in inputs.items()},
             prev_logprobs=logprobs,
             prev_values=values,
             bootstrap_values=torch.stack([empty if v is None else v for v in self._final_values]),
@@ -73,6 +109,13 @@ class TrajectoryRecorder:
             finite=self._finite(steps, envs),
             final=self._final() if self._ended else None,
         )
+
+    def _logprobs(self, inputs: Inputs) -> Tensor:
+        """Return the log-probabilities of what all steps did, `[T, B, C*A]`."""
+        if "prev_logprobs" in self._results[0]:
+            return torch.stack([result["prev_logprobs"] for result in self._results])
+        steps = [result["distribution"] for result in self._results]
+        return type(steps[0]).stack(steps).log_prob(inputs["action"])
 
     def _finite(self, steps: int, envs: int) -> Tensor:
         """Return `[T, B]`: steps whose observations, before and after, are finite."""

@@ -117,3 +117,13 @@ def test_a_chunk_goes_to_the_env_in_its_own_numbers():
     action = torch.tensor([[0, 2, 1, 0]])
     assert head.to_env(action).tolist() == [[[1, 1], [2, -1]]]
     assert head.action_range.low == (1, -1) and head.action_range.high == (2, 1)
+
+
+def test_steps_as_one_are_what_they_are_one_by_one():
+    noise = torch.Generator().manual_seed(0)
+    steps = [Categorical(torch.randn(5, 2, 3, generator=noise)) for _ in range(4)]
+    actions = torch.randint(3, (4, 5, 2), generator=noise)
+    one_by_one = [step.log_prob(action) for step, action in zip(steps, actions, strict=True)]
+    whole = Categorical.stack(steps)
+    assert torch.equal(whole.log_prob(actions), torch.stack(one_by_one))
+    assert torch.equal(whole.entropy(), torch.stack([step.entropy() for step in steps]))

@@ -121,3 +121,17 @@ def test_a_sample_and_its_log_prob_are_those_of_both_methods(kind):
         for a, p in (quick, slow)
     ]
     torch.testing.assert_close(grads[0], grads[1])
+
+
+@pytest.mark.parametrize("kind", [Gaussian, SquashedGaussian])
+@pytest.mark.parametrize("std_shape", [(4,), (5, 4)])
+def test_steps_as_one_are_what_they_are_one_by_one(kind, std_shape):
+    more = () if kind is Gaussian else (numbers(4, seed=9),)
+    # Weights may change from step to step, and deviations with them.
+    steps = [kind(numbers(5, 4, seed=t), numbers(*std_shape, seed=20 + t), *more) for t in range(3)]
+    actions = numbers(3, 5, 4, seed=8)
+    whole = kind.stack(steps)
+    one_by_one = [step.log_prob(action) for step, action in zip(steps, actions, strict=True)]
+    torch.testing.assert_close(whole.log_prob(actions), torch.stack(one_by_one))
+    torch.testing.assert_close(whole.entropy(), torch.stack([step.entropy() for step in steps]))
+    assert steps[0].mean.shape == (5, 4), "the steps stay as they are"

@@ -265,3 +265,22 @@ def test_the_checker_finds_what_is_wrong(make_policy, make_obs):
     assert "forward_inputs['step'] is not a tensor with the batch first" in problems
     assert "actions leave the range" in problems
     assert "not deterministic" in problems
+
+
+def test_the_checker_asks_for_the_distribution_of_who_leaves_log_probabilities_out(make_obs):
+    class Silent(MLPPolicy):
+        def predict_action_batch(self, env_obs, mode="train", compute_logprobs=True):
+            return super().predict_action_batch(env_obs, mode)
+
+    class Other(MLPPolicy):
+        def predict_action_batch(self, env_obs, mode="train", compute_logprobs=True):
+            done = super().predict_action_batch(env_obs, mode, compute_logprobs=compute_logprobs)
+            if not compute_logprobs:
+                done[1]["distribution"].log_std = done[1]["distribution"].log_std + 0.1
+            return done
+
+    (silent,), (other,) = (
+        check_policy(kind(6, 3, env_spec=SPEC), make_obs()) for kind in (Silent, Other)
+    )
+    assert silent == "predict_action_batch returns no distribution with compute_logprobs=False"
+    assert other.startswith("recomputed logprobs differ from those of the distribution by up to")

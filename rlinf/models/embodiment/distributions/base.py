@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor
@@ -22,6 +23,15 @@ class Distribution(ABC):
 
     __slots__ = ()
     has_rsample: ClassVar[bool] = False
+
+    @classmethod
+    @abstractmethod
+    def stack(cls, steps: Sequence[Distribution]) -> Distribution:
+        """Return the distributions of T steps as one, which takes and gives `[T, n, D]`.
+
+        Args:
+            steps: Those of n samples each.
+        """
 
     @abstractmethod
     def sample(self, noise: Tensor) -> Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -27,6 +30,13 @@ class Categorical(Distribution):
                 finite.
         """
         self.log_probs = logits.log_softmax(-1)
+
+    @classmethod
+    def stack(cls, steps: Sequence[Categorical]) -> Categorical:
+        """See `Distribution.stack`."""
+        whole = copy.copy(steps[0])
+        whole.log_probs = torch.stack([step.log_probs for step in steps])
+        return whole
 
     def sample(self, noise: Tensor) -> Tensor:
         """See `Distribution.sample`: inverts the distribution function.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -33,6 +35,14 @@ class Gaussian(Distribution):
         self.mean = mean
         self.log_std = log_std
 
+    @classmethod
+    def stack(cls, steps: Sequence[Gaussian]) -> Gaussian:
+        """See `Distribution.stack`."""
+        whole = copy.copy(steps[0])
+        whole.mean = torch.stack([step.mean for step in steps])
+        whole.log_std = torch.stack([step.log_std.expand_as(step.mean) for step in steps])
+        return whole
+
     def rsample(self, noise: Tensor) -> Tensor:
         """See `Distribution.rsample`: `mean + std * noise`."""
         return torch.addcmul(self.mean, self.log_std.exp(), noise)
@@ -59,7 +69,7 @@ class Gaussian(Distribution):
     def entropy(self) -> Tensor:
         """See `Distribution.entropy`: `log std + log(2 pi e) / 2`."""
         own = self.log_std + _ENTROPY_OF_UNIT
-        return own if own.dim() == 2 else own.repeat(len(self.mean), 1)
+        return own if own.dim() > 1 else own.repeat(len(self.mean), 1)
 
 
 class SquashedGaussian(Gaussian):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlinf.models.embodiment.actor_critic_policy import ActorCriticPolicy
+from rlinf.models.embodiment.base_policy import Mode
 from rlinf.models.embodiment.head_settings import HeadSettings
 from rlinf.models.settings import needed
 from rlinf.models.weights import load_weights
@@ -43,6 +44,36 @@ class MLPPolicy(ActorCriticPolicy):
     def policy_inputs(self, env_obs: Mapping[str, Any], augment: bool) -> dict[str, Tensor]:
         """See `ActorCriticPolicy.policy_inputs`: the raw states."""
         return {"states": self._states(env_obs, self.obs_dim)}
+
+    @torch.no_grad()
+    def predict_action_batch(
+        self,
+        env_obs: Mapping[str, Any],
+        mode: Mode = "train",
+        noise: Tensor | None = None,
+        compute_logprobs: bool = True,
+        compute_values: bool = True,
+        **sampling: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """See `ActorCriticPolicy.predict_action_batch`.
+
+        Args:
+            env_obs: Observations.
+            mode: As there.
+            noise: As there.
+            compute_logprobs: False returns `distribution` in place of `prev_logprobs`, which
+                those of many steps give in little more time than that of one.
+            compute_values: False leaves out `prev_values`, which `default_forward` computes for
+                many steps in little more time than for one.
+            **sampling: None are known.
+
+        Returns:
+            Actions and what is needed to train on them.
+        """
+        self._check_call(mode, sampling)
+        inputs = self.policy_inputs(env_obs, augment=False)
+        features = self._trunk(inputs)
+        return self._act(features, inputs, mode, noise, compute_logprobs, compute_values)
 
     def features(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """See `ActorCriticPolicy.features`: the normalised states, [n, S]."""

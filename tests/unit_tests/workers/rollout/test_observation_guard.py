@@ -47,7 +47,7 @@ def test_the_policy_sees_zeros_and_the_rows_are_known():
 
 
 def test_steps_before_and_after_such_an_observation_are_marked():
-    record = TrajectoryRecorder()
+    record = TrajectoryRecorder(value=lambda inputs: torch.zeros(4, 1))
     result = {
         "prev_values": torch.zeros(4, 1),
         "prev_logprobs": torch.zeros(4, 2),

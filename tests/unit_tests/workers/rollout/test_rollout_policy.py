@@ -6,7 +6,10 @@ import torch
 from rlinf.data.embodied import merge_trajectories
 from rlinf.data.embodied_messages import EPISODES, pack_observations
 from rlinf.models import get_model
+from rlinf.models.embodiment.head_settings import HeadSettings
+from rlinf.models.embodiment.mlp_policy import MLPPolicy
 from rlinf.utils.env_spec import EnvSpec
+from rlinf.workers.rollout import trajectory_recorder
 from rlinf.workers.rollout.rollout_policy import RolloutPolicy
 
 SPEC = EnvSpec(obs_dim=3, action_dim=2, action_low=[-1, -1], action_high=[1, 1])
@@ -67,6 +70,92 @@ def test_envs_may_be_split_over_stages_and_processes_at_will():
             torch.testing.assert_close(other.forward_inputs[key], tensor, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(other.prev_logprobs, whole.prev_logprobs, rtol=1e-4, atol=1e-5)
     assert whole.versions.eq(3).all() and whole.prev_values.shape == (CHUNKS + 1, 4, 1)
+
+
+def values_of(policy, envs):
+    """Values of what envs observe in an epoch, computed step by step."""
+    return torch.stack([policy.predict_values(states(chunk, envs)) for chunk in range(CHUNKS + 1)])
+
+
+@pytest.mark.parametrize("rows", [1, 8, 1000])
+def test_values_of_an_epoch_are_computed_at_once(rows, monkeypatch):
+    monkeypatch.setattr(trajectory_recorder, "_ROWS", rows)
+    made, asked = acting(range(3)), []
+    forward = made.policy.default_forward
+
+    def counted(inputs, **what):
+        asked.append(len(inputs["states"]))
+        return forward(inputs, **what)
+
+    monkeypatch.setattr(made.policy, "default_forward", counted)
+    _, record = roll(made, range(3))
+    assert asked == {1: [3] * CHUNKS, 8: [6] * (CHUNKS // 2), 1000: [3 * CHUNKS]}[rows]
+    assert not record.prev_values.is_inference()
+    torch.testing.assert_close(record.prev_values, values_of(made.policy, range(3)))
+
+
+def test_steps_have_the_values_of_the_weights_that_made_them():
+    arrives = {2: 4, 3: 5}
+    asked = iter(range(-1, CHUNKS))
+    before_change = {}
+
+    def newer(wait, before):
+        version = arrives.get(next(asked))
+        if version is not None:
+            before()
+            before_change[version] = values_of(made.policy, range(3))
+            with torch.no_grad():
+                for weight in made.policy.parameters():
+                    weight.mul_(1.5)
+        return version
+
+    made = acting(range(3), newer=newer)
+    _, record = roll(made, range(3))
+    assert record.versions[:, 0].tolist() == [3, 3, 4, 5]
+    last = values_of(made.policy, range(3))
+    expected = torch.cat([before_change[4][:2], before_change[5][2:3], last[3:]])
+    assert (expected - last).abs().max() > 1e-3
+    torch.testing.assert_close(record.prev_values, expected)
+
+
+class StepByStep(MLPPolicy):
+    """Does not say that it can leave out what the learner needs."""
+
+    def predict_action_batch(self, env_obs, mode="train", noise=None, **sampling):
+        return super().predict_action_batch(env_obs, mode, noise, **sampling)
+
+
+CHOICES = EnvSpec(obs_dim=3, action_dim=2, action_choices=[3, 4])
+KINDS = {
+    "gaussian": ({}, SPEC),
+    "of the state": ({"state_dependent_std": True}, SPEC),
+    "squashed": ({"distribution": "squashed_gaussian"}, SPEC),
+    "deterministic": ({"distribution": "deterministic"}, SPEC),
+    "choices": ({}, CHOICES),
+    "shared trunk": ({"share_trunk": True}, SPEC),
+    "no values": ({"add_value_head": False}, SPEC),
+    "value per action": ({"value_type": "action_level"}, SPEC),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_is_the_same_whether_steps_are_judged_at_once_or_one_by_one(kind):
+    keys, spec = KINDS[kind]
+    settings = HeadSettings(**{"num_action_chunks": 2, "add_value_head": True} | keys)
+    records = []
+    for policy_cls in (MLPPolicy, StepByStep):
+        torch.manual_seed(0)
+        own = policy_cls(3, 2, settings, spec).eval()
+        made = RolloutPolicy(own, torch.device("cpu"), [range(3)], seed=5)
+        records.append(roll(made, range(3), ended={2: [1]})[1])
+    at_once, one_by_one = records
+    for key, tensor in one_by_one.forward_inputs.items():
+        assert torch.equal(at_once.forward_inputs[key], tensor), key
+    for name in ("prev_logprobs", "prev_values", "bootstrap_values"):
+        own, other = getattr(at_once, name), getattr(one_by_one, name)
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
+        assert not own.is_inference(), "a learner may ask gradients of it"
+    assert at_once.prev_values.any() == (kind != "no values")
 
 
 def test_ends_have_the_value_of_the_observation_in_which_they_came():

@@ -47,17 +47,31 @@ def arrive(staged: StagedWeights, version: int) -> None:
     assert staged.receive(sender) == version
 
 
+def take(staged: StagedWeights, wait: bool) -> int | None:
+    return staged.take(wait, before=lambda: None)
+
+
 def test_what_has_arrived_is_taken_once():
     model = policy()
     staged = StagedWeights(model)
-    assert staged.take(wait=False) is None
+    assert take(staged, wait=False) is None
     arrive(staged, 1)
     assert numbers(model) == {0.0}, "only who acts changes the policy"
-    assert staged.take(wait=False) == 1 and numbers(model) == {1.0}
-    assert staged.take(wait=True) is None
+    assert take(staged, wait=False) == 1 and numbers(model) == {1.0}
+    assert take(staged, wait=True) is None
     arrive(staged, 2)
     arrive(staged, 3)
-    assert staged.take(wait=False) == 3 and numbers(model) == {3.0}
+    assert take(staged, wait=False) == 3 and numbers(model) == {3.0}
+
+
+def test_who_acts_is_told_before_the_weights_change():
+    model, seen = policy(), []
+    staged = StagedWeights(model)
+    staged.take(True, before=lambda: seen.append(numbers(model)))
+    assert seen == [], "nothing has arrived"
+    arrive(staged, 1)
+    staged.take(True, before=lambda: seen.append(numbers(model)))
+    assert seen == [{0.0}] and numbers(model) == {1.0}
 
 
 def test_what_is_on_its_way_is_waited_for_or_not():
@@ -68,9 +82,9 @@ def test_what_is_on_its_way_is_waited_for_or_not():
     thread.start()
     assert sender.half.wait(60)
     # Version 1 is being overwritten: neither it nor half of the next one is taken.
-    assert staged.take(wait=False) is None and numbers(model) == {0.0}
+    assert take(staged, wait=False) is None and numbers(model) == {0.0}
     sender.goes_on.set()
-    taken = staged.take(wait=True)
+    taken = take(staged, wait=True)
     thread.join()
     assert taken == 2 and numbers(model) == {2.0}
 
@@ -82,9 +96,9 @@ def test_half_of_the_weights_is_never_taken():
     sender.goes_on.set()
     with pytest.raises(ConnectionError):
         staged.receive(sender)
-    assert staged.take(wait=True) is None and numbers(model) == {0.0}
+    assert take(staged, wait=True) is None and numbers(model) == {0.0}
     arrive(staged, 3)
-    assert staged.take(wait=True) == 3 and numbers(model) == {3.0}
+    assert take(staged, wait=True) == 3 and numbers(model) == {3.0}
 
 
 def test_the_copy_is_one_of_its_own():
