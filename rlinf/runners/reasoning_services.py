@@ -51,16 +51,16 @@ class ReasoningServices:
         names = ("requests", "responses", "rewarded", "verdicts")
         self._requests, self._responses, self.rewarded, self._verdicts = map(create, names)
         # One call for each rank: that of a rank that fails has ended, although others go on.
-        self.generating = [
-            self._rollout.execute_on(rank).rollout(self._requests, self._responses)
-            for rank in range(self._rollout.world_size)
-        ]
+        self.generating = [self._generate(rank) for rank in range(self._rollout.world_size)]
         self.rewarding = [
             self._reward.execute_on(rank).compute_rewards(
                 self._responses, self.rewarded, self._verdicts
             )
             for rank in range(self._reward.world_size)
         ]
+
+    def _generate(self, rank: int) -> Any:
+        return self._rollout.execute_on(rank).rollout(self._requests, self._responses)
 
     @property
     def calls(self) -> list[Any]:

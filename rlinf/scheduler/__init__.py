@@ -59,6 +59,7 @@ _EXPORTS = {
     "rlinf.scheduler.worker.recovery": [
         "begin_exchange",
         "call_off",
+        "end_process",
         "give_up",
         "new_deaths",
         "wait_restarted",

@@ -27,6 +27,18 @@ class RolloutServerConfig(Section):
     session_timeout: Float = Field(
         3600.0, gt=0, description="A session that nobody uses for so long is dropped (s)."
     )
+    max_engine_restarts: Int = Field(
+        3,
+        ge=0,
+        description="Rollout workers that may be started anew in a run before one that dies ends "
+        "it.",
+    )
+    engine_timeout: Float = Field(
+        300.0,
+        gt=0,
+        description="A rollout worker that does not answer for so long, also in a weight update, "
+        "is ended and started anew (s).",
+    )
     parser: str = Field("qwen", description="Format of tool calls: qwen, llama_json, ...")
     patience: Float = Field(
         1500.0,

@@ -11,7 +11,7 @@ from rlinf.algorithms.dynamic_sampling import carries_signal
 from rlinf.algorithms.rewards.shaping import overlong_penalty, scaled
 from rlinf.data.reasoning import Sample, SampleGroup, Verdict
 from rlinf.data.tokenizer import load_tokenizer, tokenizer_of_run
-from rlinf.scheduler import Channel, ChannelClosed, Worker
+from rlinf.scheduler import Channel, ChannelClosed, ItemLost, Worker
 from rlinf.utils.processes.pool import Outcome
 from rlinf.workers.reward.scorer import Scorer
 from rlinf.workers.reward.tally import RewardTally
@@ -191,7 +191,11 @@ class RewardWorker(Worker):
 
 
 async def _take(channel: Channel) -> SampleGroup | None:
-    try:
-        return await channel.get(async_op=True)
-    except ChannelClosed:
-        return None
+    while True:
+        try:
+            return await channel.get(async_op=True)
+        except ChannelClosed:
+            return None
+        except ItemLost:
+            # Of a rollout worker that died: the runner ends, or asks for it again.
+            continue

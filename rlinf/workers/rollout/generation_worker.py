@@ -52,7 +52,7 @@ class GenerationWorker(Worker):
         self.cfg = cfg
         self._complete: list[SampleGroup] = []
         self._came = asyncio.Event()
-        self._asleep = self._evaluating = False
+        self._asleep = self._evaluating = self._loading = False
         self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
         # Those of a step, and those of all steps that are in the making meanwhile.
         self._seen = SeenResponses(cfg.algorithm.max_policy_age + 2)
@@ -165,7 +165,7 @@ class GenerationWorker(Worker):
 
     def _holds(self, request: GroupRequest) -> bool:
         """Return whether the engine is to do something else before this."""
-        return self._asleep or (self._evaluating and not request.validation)
+        return self._asleep or self._loading or (self._evaluating and not request.validation)
 
     def _params(self, request: GroupRequest) -> SamplingParams:
         """Return how the responses to a request are drawn."""
@@ -199,7 +199,10 @@ class GenerationWorker(Worker):
             # Keys and values come last: the room for what arrives may be theirs.
             self.engine.wake(weights_only=True)
         self._suspend()
+        # A load that fails leaves a part of the weights: nothing is computed with these.
+        self._loading = True
         version = self._load()
+        self._loading = False
         self._wake()
         self._carry_on()
         return version
