@@ -187,6 +187,8 @@ class Verdict:
         left_out: how many episodes do not count.
         turns: of the first episode, as in `EpisodeRecord`; empty for responses of one turn.
         of_episodes: numbers of the episodes, by name.
+        turn_rewards: what turns of each episode were given beside its score, by their numbers;
+            empty if none of any episode was.
     """
 
     index: int
@@ -203,6 +205,7 @@ class Verdict:
     left_out: int = 0
     turns: list[dict[str, Any]] = field(default_factory=list)
     of_episodes: dict[str, list[float]] = field(default_factory=dict)
+    turn_rewards: list[dict[int, float]] = field(default_factory=list)
 
     @classmethod
     def of(cls, group: SampleGroup, response: str) -> Verdict:
@@ -228,6 +231,7 @@ class Verdict:
         for episode in group.episodes:
             for name, value in episode.numbers.items():
                 of_episodes.setdefault(name, []).append(float(value))
+        given = [_turn_rewards(parts) for parts in counted]
         return cls(
             index=group.prompt.index,
             task=group.prompt.task,
@@ -243,4 +247,15 @@ class Verdict:
             left_out=len(trajectories) - len(counted),
             turns=group.episodes[0].turns if group.episodes else [],
             of_episodes=of_episodes,
+            turn_rewards=given if any(given) else [],
         )
+
+
+def _turn_rewards(parts: list[Sample]) -> dict[int, float]:
+    """Return what the turns of an episode were given, by their numbers; nothing is left out."""
+    return {
+        turn: reward
+        for sample in parts
+        for turn, reward in zip(sample.turns or (), sample.turn_rewards or (), strict=False)
+        if reward
+    }

@@ -69,6 +69,8 @@ class CodingOnlineRLRunner(ReasoningRunner):
         """Build what the base does, and what speaks with clients."""
         wait_all(self.rollout_server.init_worker())
         super().build_workers()
+        # Asks engines what they compute in, of which one may be away when that is needed.
+        self.agreement.tolerance(0)
 
     def update_rollout_weights(self) -> int:
         """Bring the actor's weights to the engines; with the first ones, let clients in."""

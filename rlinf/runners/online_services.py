@@ -56,7 +56,9 @@ class OnlineServices(ReasoningServices):
         self._lives: list[str] = []
         self._restarted: set[int] = set()
 
-    def start(self, create: Callable[[str], Channel]) -> None:
+    _survives_engines = True
+
+    def start(self, create: Callable[..., Channel]) -> None:
         """See the base."""
         super().start(create)
         self._live = create("live")

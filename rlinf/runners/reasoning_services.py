@@ -15,10 +15,14 @@ _LOOK_SECONDS = 1.0
 _numbers = itertools.count()
 
 
-def channel_factory() -> Callable[[str], Channel]:
+def channel_factory() -> Callable[..., Channel]:
     """Return what creates the channels of a runner; those of an earlier one may be closed."""
     number = next(_numbers)
-    return lambda name: Channel.create(name if number == 0 else f"{name} {number}")
+
+    def create(name: str, **settings: Any) -> Channel:
+        return Channel.create(name if number == 0 else f"{name} {number}", **settings)
+
+    return create
 
 
 class ReasoningServices:
@@ -42,14 +46,18 @@ class ReasoningServices:
         self.generating: list[Any] = []
         self.rewarding: list[Any] = []
 
-    def start(self, create: Callable[[str], Channel]) -> None:
+    _survives_engines = False
+    """Whether rollout workers may die and be started anew."""
+
+    def start(self, create: Callable[..., Channel]) -> None:
         """Let the workers begin; they have been initialised.
 
         Args:
-            create: makes a channel of a name.
+            create: makes a channel of a name, with settings of `Channel.create`.
         """
-        names = ("requests", "responses", "rewarded", "verdicts")
-        self._requests, self._responses, self.rewarded, self._verdicts = map(create, names)
+        self._requests = create("requests", redeliver=self._survives_engines)
+        names = ("responses", "rewarded", "verdicts")
+        self._responses, self.rewarded, self._verdicts = map(create, names)
         # One call for each rank: that of a rank that fails has ended, although others go on.
         self.generating = [self._generate(rank) for rank in range(self._rollout.world_size)]
         self.rewarding = [

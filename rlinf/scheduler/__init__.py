@@ -62,6 +62,7 @@ _EXPORTS = {
         "end_process",
         "give_up",
         "new_deaths",
+        "responds",
         "wait_restarted",
     ],
     "rlinf.scheduler.worker.worker": ["Worker"],

@@ -24,6 +24,11 @@ class RolloutServerConfig(Section):
     )
     max_body_mb: Float = Field(4.0, gt=0, description="Largest request (MiB).")
     max_sessions: Int = Field(10_000, gt=0, description="Sessions that wait for their reward.")
+    max_session_tokens: Int = Field(
+        1_000_000,
+        gt=0,
+        description="Tokens of prompts and answers of one session; a request beyond is refused.",
+    )
     session_timeout: Float = Field(
         3600.0, gt=0, description="A session that nobody uses for so long is dropped (s)."
     )

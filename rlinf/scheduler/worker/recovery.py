@@ -17,7 +17,7 @@ from typing import Any
 
 from rlinf.scheduler.current import current_runtime
 from rlinf.scheduler.deadlines import Deadline
-from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.errors import WaitTimeout, WorkerDied
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.worker.backend import NotYet, WorkerLost, WorkerUnavailable
 from rlinf.scheduler.worker.group import WorkerGroup
@@ -119,6 +119,23 @@ def _info_of(group: LaunchedGroup, rank: int, deadline: Deadline) -> Any:
             continue
         except WorkerLost as error:
             raise group.supervisor.explain_death(group.name_of(rank), str(error)) from None
+
+
+def responds(group: WorkerGroup, rank: int, timeout: float) -> bool:
+    """Return whether the process of a rank runs, also one that is busy; not for event loops.
+
+    Args:
+        group: the group.
+        rank: the rank.
+        timeout: seconds that its I/O thread may take to answer.
+    """
+    info = group.launched.infos[rank]
+    what = f"{info.name} to answer the registry"
+    asked = {"worker": info.name, "life": info.life, "timeout": timeout, "what": what}
+    try:
+        return bool(current_runtime().registry.ask("responds", **asked))
+    except WaitTimeout:
+        return False
 
 
 def end_process(group: WorkerGroup, rank: int) -> None:

@@ -127,7 +127,7 @@ class RewardWorker(Worker):
     def _is_trained_on(self, verdict: Verdict) -> bool:
         algorithm = self.cfg.algorithm
         sampled = algorithm is not None and algorithm.dynamic_sampling
-        return not sampled or carries_signal(verdict.scores)
+        return not sampled or carries_signal(verdict.scores, verdict.turn_rewards)
 
     def _text(self, group: SampleGroup, parts: Sequence[Sample]) -> str:
         """Return what the reward judges of an episode."""

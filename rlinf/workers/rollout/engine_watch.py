@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler import WorkerGroup, WorkerInfo, end_process
+from rlinf.scheduler import WorkerGroup, WorkerInfo, end_process, responds
 from rlinf.scheduler.worker.backend import CallFailed
 
 _LOOK_SECONDS = 0.5
+
+
+class Hangs:
+    """Says which of the workers that do not answer is the one that hangs.
+
+    In a weight update all wait for one. So one whose process still runs has twice the time, and of
+    several such workers one is ended after the other.
+
+    Args:
+        group: of rollout workers.
+        patience: seconds that a worker may take to answer.
+    """
+
+    def __init__(self, group: WorkerGroup, patience: float) -> None:
+        self.group, self.patience = group, patience
+        self._ended = -math.inf
+
+    async def is_hung(self, rank: int, seconds: float) -> bool:
+        """Return whether a worker is to be ended that has not answered for so long."""
+        if not await asyncio.to_thread(responds, self.group, rank, self.patience):
+            return True
+        now = time.monotonic()
+        if seconds < 2 * self.patience or now - self._ended < self.patience:
+            return False
+        self._ended = now
+        return True
 
 
 class EngineWatch:
@@ -19,24 +47,22 @@ class EngineWatch:
     anew has no weights: it counts as failed until `accept`.
 
     Args:
-        group: of rollout workers.
+        hangs: decides when it is ended.
         rank: of the worker.
-        patience: seconds that it may take to answer.
         on_failure: called with the reason when it cannot be asked any more.
         on_return: called when it can be asked again.
     """
 
     def __init__(
         self,
-        group: WorkerGroup,
+        hangs: Hangs,
         rank: int,
-        patience: float,
         on_failure: Callable[[str], None],
         on_return: Callable[[], None],
     ) -> None:
-        self._group, self._rank, self._patience = group, rank, patience
+        self._hangs, self._group, self._rank = hangs, hangs.group, rank
         self._on_failure, self._on_return = on_failure, on_return
-        self._known: WorkerInfo = group.worker_info_list[rank]
+        self._known: WorkerInfo = self._group.worker_info_list[rank]
         self._failed = self._ended = False
 
     async def follow(self) -> None:
@@ -59,23 +85,28 @@ class EngineWatch:
         self._return()
 
     async def _look(self) -> None:
-        launched, name = self._group.launched, self._known.name
+        launched, known = self._group.launched, self._known
         asked: Any = launched.actors[self._rank].rlinf_info.remote()
+        answer = asyncio.ensure_future(launched.backend.result(asked))
+        begin = time.monotonic()
         try:
-            found = await asyncio.wait_for(launched.backend.result(asked), self._patience)
-        except asyncio.TimeoutError:
-            self._fail(f"{name} has not answered for {self._patience:g} s, and is ended")
-            if not self._ended:
-                self._ended = True
-                end_process(self._group, self._rank)
+            while not (await asyncio.wait({answer}, timeout=self._hangs.patience))[0]:
+                seconds = time.monotonic() - begin
+                if not self._ended and await self._hangs.is_hung(self._rank, seconds):
+                    self._ended = True
+                    self._fail(f"{known.name} has not answered for {seconds:.0f} s, and is ended")
+                    end_process(self._group, self._rank)
+            found = answer.result()
         except CallFailed as error:
-            self._fail(f"{name} has died: {str(error).splitlines()[0]}")
+            self._fail(f"{known.name} has died: {str(error).splitlines()[0]}")
         else:
             if found.life != self._known.life:
-                self._fail(f"{name} was started anew")
+                self._fail(f"{known.name} was started anew")
             elif not self._ended:
                 # It could not be reached for a moment.
                 self._return()
+        finally:
+            answer.cancel()
 
     def _fail(self, reason: str) -> None:
         if not self._failed:

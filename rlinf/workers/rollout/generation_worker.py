@@ -89,7 +89,7 @@ class GenerationWorker(Worker):
         tokenizer = tokenizer_of_run(cfg)
         self._ends, self._texts = stops_of(tokenizer, self._stop_texts(tokenizer))
         with tempfile.TemporaryDirectory(prefix="rlinf-tokenizer-") as folder:
-            if self._texts:
+            if self._texts or self._turns_name_stops:
                 tokenizer.save_pretrained(folder)
                 settings = replace(settings, tokenizer_path=folder)
             self.engine = build_engine(cfg.rollout.rollout_backend, settings)
@@ -99,6 +99,9 @@ class GenerationWorker(Worker):
             self.engine.update_weights(policy.policy_tensors(lambda t: t), evaluated.step)
         self._calls = EngineCalls(self.engine)
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
+
+    _turns_name_stops = False
+    """Whether a request may name texts that end it, so that the engine needs the tokenizer."""
 
     def _stop_texts(self, tokenizer: Any) -> tuple[str, ...]:
         """Return the texts that end a response."""

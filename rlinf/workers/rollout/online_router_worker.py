@@ -16,7 +16,7 @@ from rlinf.config.plugins import load_extension
 from rlinf.data.tokenizer import stops_of, tokenizer_of_run
 from rlinf.scheduler import Channel, ChannelClosed, ItemLost, Worker, WorkerGroup, WorkerInfo
 from rlinf.workers.rollout.engine_link import EngineLink
-from rlinf.workers.rollout.engine_watch import EngineWatch
+from rlinf.workers.rollout.engine_watch import EngineWatch, Hangs
 from rlinf.workers.rollout.live_batches import LiveBatches
 from rlinf.workers.rollout.server_rollout_worker import ServerRolloutWorker
 
@@ -61,10 +61,11 @@ class OnlineRouterWorker(Worker):
         """
         section, cfg = self.cfg.rollout_server, self.cfg
         group = WorkerGroup.from_group_name(ServerRolloutWorker, cfg.rollout.group_name)
+        hangs = Hangs(group, section.engine_timeout)
         for rank, length in enumerate(engines):
             link = EngineLink(rank, length, _sender(requests, rank))
             self._links.append(link)
-            self._watches.append(self._watch(group, rank, link))
+            self._watches.append(self._watch(hangs, rank, link))
         # As long as an engine may take to be started anew; a run that waits in vain ends before.
         patience = cfg.cluster.timeouts.launch or _ANY_TIME
         self._router = router = Router(self._links, patience=patience)
@@ -86,7 +87,12 @@ class OnlineRouterWorker(Worker):
             system_prompt=cfg.data.system_prompt,
             parser=section.parser,
             stops=texts,
-            sessions=Sessions(self._rewarded, section.max_sessions, section.session_timeout),
+            sessions=Sessions(
+                self._rewarded,
+                section.max_sessions,
+                section.session_timeout,
+                section.max_session_tokens,
+            ),
         )
         limits = Limits(
             requests_per_second=section.requests_per_second,
@@ -188,7 +194,7 @@ class OnlineRouterWorker(Worker):
             for group in self._batches.take():
                 await responses.put(group, async_op=True)
 
-    def _watch(self, group: WorkerGroup, rank: int, link: EngineLink) -> EngineWatch:
+    def _watch(self, hangs: Hangs, rank: int, link: EngineLink) -> EngineWatch:
         def failed(reason: str) -> None:
             self._engine_failures += 1
             left = sum(each.alive for each in self._links if each is not link)
@@ -205,8 +211,7 @@ class OnlineRouterWorker(Worker):
             self._router.tell_return(link.name)
             self.log_info(f"{link.name} serves clients again")
 
-        patience = self.cfg.rollout_server.engine_timeout
-        return EngineWatch(group, rank, patience, failed, returned)
+        return EngineWatch(hangs, rank, failed, returned)
 
 
 def _sender(requests: Channel, rank: int) -> Any:
