@@ -103,7 +103,7 @@ class OnlineServices(ReasoningServices):
         ranks, self._restarted = sorted(self._restarted), set()
         if ranks and self.is_open:
             infos = [self._rollout.worker_info_list[rank] for rank in ranks]
-            wait_beside(self._server.accept_engines(infos), self.calls)
+            self._answer(self._server.accept_engines(infos))
 
     def _look(self) -> None:
         """Bring rollout workers back that have died; raise what else has ended."""
@@ -129,11 +129,15 @@ class OnlineServices(ReasoningServices):
             count: how many.
             version: of the weights that learn from them.
         """
-        wait_beside(self._server.collect(step, count, version), self.calls)
+        self._answer(self._server.collect(step, count, version))
 
     def statistics(self) -> dict[str, float]:
         """Return what clients have done since the start."""
-        return wait_beside(self._server.statistics(), self.calls)[0]
+        return self._answer(self._server.statistics())
+
+    def _answer(self, call: Any) -> Any:
+        """Wait for what the endpoint answers at once, unless it hangs."""
+        return wait_beside(call, self.calls, self._cfg.rollout_server.engine_timeout)[0]
 
     def next_live_verdict(self, step: int) -> Verdict:
         """Return the next verdict on a session of a step, as long as clients may come.
@@ -157,7 +161,14 @@ class OnlineServices(ReasoningServices):
                 )
             if tell.passed():
                 tell = Deadline(_TELL_SECONDS)
-                print(f"step {step} waits for clients", file=sys.stderr, flush=True)
+                # Also notices an endpoint that hangs.
+                found = self.statistics()
+                print(
+                    f"step {step} waits for clients; {found['sessions']:.0f} sessions have got a "
+                    "reward until now",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def validate(self, prompts: PromptSet, key: str, tools: bool = True) -> list[Verdict]:
         """See the base; what a rollout worker was asked that died is asked again."""

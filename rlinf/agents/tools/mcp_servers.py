@@ -294,7 +294,9 @@ async def _all_tools(client: Any) -> list[Any]:
         if cursor is None:
             return found
         if cursor in seen:
-            raise ValueError(f"the server's list of tools does not end: page {cursor!r} comes again")
+            raise ValueError(
+                f"the server's list of tools does not end: page {cursor!r} comes again"
+            )
         seen.add(cursor)
 
 

@@ -131,7 +131,9 @@ class ReasoningCredit:
         units = CreditUnits.of(batch, episodes, self._mode)
         rows_in_group = groups.ids[units.episodes]
         written = units.rows(batch.loss_mask)
-        mask = units.rows(learnt) & counts[units.episodes].unsqueeze(1)
+        left = counts[units.episodes] & units.rows(learnt).any(1)
+        # What is cut of a unit counts in what the unit is worth.
+        mask = written & left.unsqueeze(1)
         padded = {
             name: None if flat is None else units.rows(flat)
             for name, flat in (
@@ -148,7 +150,8 @@ class ReasoningCredit:
             **padded,
             **self._settings,
         )
-        advantages, mask = units.flat(advantages), units.flat(mask)
+        mask = units.flat(mask) & learnt
+        advantages = torch.where(mask, units.flat(advantages), 0.0)
         returns = None if returns is None else units.flat(returns)
         if self._normalizes:
             advantages = normalize_advantages(advantages, mask, self._all_reduce)

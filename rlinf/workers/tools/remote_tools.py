@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf.agents.tools.toolbox import ToolCall, ToolFailed, ToolResult
-from rlinf.scheduler import WorkerDied, WorkerGroup
+from rlinf.scheduler import WorkerDied, WorkerGroup, end_process
 from rlinf.scheduler.worker.backend import CallFailed, NotYet, WorkerLost, WorkerUnavailable
 from rlinf.workers.tools.tool_worker import ToolWorker
 
@@ -88,21 +88,24 @@ class RemoteTools:
         if rank in self._lost:
             self.rank_for(0)
             raise ToolFailed(f"the worker of the tool died for good: {self._lost[rank]}")
-        begin = time.monotonic()
+        begin, hung = time.monotonic(), ""
         call = getattr(self._group.execute_on(rank), method)(*arguments)
         answer = asyncio.ensure_future(call.async_wait())
         try:
             while not (await asyncio.wait({answer}, timeout=timeout))[0]:
                 # It may be in line behind others; a worker that hangs does not answer at all.
-                if not await self._answers(rank):
+                if await self._answers(rank):
+                    continue
+                hung = f"{self._name_of(rank)} has not answered for "
+                hung += f"{time.monotonic() - begin:.0f} s"
+                # Whoever waits for it hears of its end, and it is started anew.
+                end_process(self._group, rank)
+                if not (await asyncio.wait({answer}, timeout=_GRACE_SECONDS))[0]:
                     call.cancel()
-                    raise ToolFailed(
-                        f"{self._name_of(rank)} has not answered for "
-                        f"{time.monotonic() - begin:.0f} s"
-                    )
+                    raise ToolFailed(hung)
             return answer.result()[0]
         except WorkerDied as death:
-            said = str(death).splitlines()[0]
+            said = f"{hung}, and was ended" if hung else str(death).splitlines()[0]
             self._await_return(rank, said)
             raise ToolFailed(f"the worker of the tool died: {said}") from death
         finally:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,6 +14,7 @@ import torch
 from rlinf.runners.coding_online_rl_runner import CodingOnlineRLRunner
 from rlinf.workers.rollout.online_router_worker import OnlineRouterWorker
 from rlinf.workers.rollout.server_rollout_worker import ServerRolloutWorker
+from tests.e2e_tests.agent_faults.faults import Fault
 from tests.e2e_tests.runners import BeginsAgain
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "coding_online_rl"
@@ -34,41 +32,6 @@ FEW = [
     "data.val_size=12",
     "rollout_server.simulated_users=0",
 ]
-
-
-class Fault:
-    """What happens to a worker, once in a run.
-
-    Args:
-        folder: of the test; a file there says that it has happened.
-        kind: `kill`, `hang` for good, or `starve`: get no time to compute for a moment.
-        phase: where.
-        rank: of the worker.
-    """
-
-    def __init__(self, folder: Path, kind: str, phase: str, rank: int = 0) -> None:
-        self.folder, self.kind, self.phase, self.rank = Path(folder), kind, phase, rank
-
-    @property
-    def mark(self) -> Path:
-        """Has the number of the process that was struck."""
-        return self.folder / "struck"
-
-    def strike(self, phase: str, rank: int = 0) -> None:
-        """Strike this process if its time has come."""
-        if phase != self.phase or rank != self.rank or self.mark.exists():
-            return
-        self.mark.with_suffix(".new").write_text(str(os.getpid()))
-        self.mark.with_suffix(".new").rename(self.mark)
-        if self.kind == "starve" and os.fork() == 0:
-            # A child lets its parent go on, which cannot do so itself.
-            time.sleep(_STARVED_SECONDS)
-            os.kill(os.getppid(), signal.SIGCONT)
-            os._exit(0)
-        os.kill(os.getpid(), signal.SIGKILL if self.kind == "kill" else signal.SIGSTOP)
-
-
-_STARVED_SECONDS = 1.0
 
 
 class Engines(BeginsAgain, ServerRolloutWorker):
@@ -159,8 +122,8 @@ class Clients:
             turn += 1
             name = f"{number}-{turn}"
             try:
-                body = {"model": facts["model"], "prompt": "sum of a and b", "return_token_ids": 1}
-                body["return_token_ids"] = True
+                body = {"model": facts["model"], "prompt": "sum of a and b"}
+                body |= {"return_token_ids": True}
                 answer = self._post(facts, "/completions", body, {"X-RLinf-Session": name})
                 self.answers.append(answer["choices"][0]["token_ids"])
                 reward = {"reward": float(turn % 2)}

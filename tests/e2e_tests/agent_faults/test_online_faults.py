@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from rlinf.runners.coding_online_rl_runner import CodingOnlineRLRunner
-from rlinf.scheduler import Cluster, WorkerDied
-from rlinf.scheduler.cluster.shutdown import runs
-from tests.e2e_tests.agent_faults.online import EXAMPLE, FEW, Clients, Endpoint, Engines, Fault
+from rlinf.scheduler import Cluster, WaitTimeout, WorkerDied
+from tests.e2e_tests.agent_faults.faults import Fault
+from tests.e2e_tests.agent_faults.online import EXAMPLE, FEW, Clients, Endpoint, Engines
 from tests.e2e_tests.reasoning.jobs import Actor, Reward, metrics_of
 from tests.e2e_tests.runners import RunnerFactory
 from tests.long_tests import ALL_TESTS
@@ -40,20 +39,17 @@ def steps_of(runner: CodingOnlineRLRunner) -> list[dict[str, Any]]:
     return [line for line in metrics_of(runner) if "rollout/score" in line]
 
 
-def assert_gone(fault: Fault) -> None:
-    """The process that was struck is not left behind."""
-    pid = int(fault.mark.read_text())
-    assert not psutil.pid_exists(pid) or not runs(psutil.Process(pid))
-
-
-FAULTS = [("kill", "serving"), ("kill", "update"), ("hang", "serving")]
-MATRIX = [(kind, phase) for kind in ("kill", "hang") for phase in ("serving", "update")]
+KINDS, PHASES = ("kill", "hang"), ("serving", "update", "evaluation")
+MATRIX = [(kind, phase) for kind in KINDS for phase in PHASES]
+FAULTS = [("kill", "serving"), ("hang", "update"), ("kill", "evaluation")]
+"""One of each phase, and each kind."""
 
 
 @pytest.mark.parametrize(("kind", "phase"), MATRIX if ALL_TESTS else FAULTS)
 def test_clients_do_not_notice_that_an_engine_ends(start, tmp_path, kind, phase):
     fault = Fault(tmp_path, kind, phase)
-    runner = start(fault, "rollout_server.engine_timeout=2")
+    evaluates = f"runner.val_check_interval={2 if phase == 'evaluation' else -1}"
+    runner = start(fault, "rollout_server.engine_timeout=2", evaluates)
     with Clients(runner) as clients:
         facts = runner.run()
         lines = steps_of(runner)
@@ -63,4 +59,44 @@ def test_clients_do_not_notice_that_an_engine_ends(start, tmp_path, kind, phase)
     assert sum(line["rollout/live_failed_requests"] for line in lines) == 0
     assert sum(line["rollout/live_engine_failures"] for line in lines) == 1
     assert lines[-1]["rollout/engine_restarts"] == 1
-    assert_gone(fault)
+    if phase == "evaluation":
+        # All prompts have their answer, also those that the dead engine had been asked.
+        assert facts["evaluation"]["eval/prompts"] == 12
+    # The one that was started anew serves, with the weights of the others.
+    (restarts, _), (others, _) = runner.rollout.written().wait()
+    assert (restarts, others) == (1, 0)
+    fault.assert_gone()
+
+
+def test_an_engine_without_time_to_compute_costs_nothing(start, tmp_path):
+    runner = start(Fault(tmp_path, "starve", "serving"), "rollout_server.engine_timeout=30")
+    with Clients(runner) as clients:
+        facts = runner.run()
+    assert not clients.errors and facts["engine_restarts"] == 0
+    assert sum(line["rollout/live_engine_failures"] for line in steps_of(runner)) == 0
+
+
+def test_requests_wait_for_the_only_engine_and_then_the_run_ends(start, tmp_path, capfd):
+    """One restart is allowed, and the engine dies twice."""
+    fault = Fault(tmp_path, "kill", "serving", again=True)
+    one = ["cluster.component_placement.rollout=0", "rollout_server.max_engine_restarts=1"]
+    runner = start(fault, *one)
+    with Clients(runner) as clients, pytest.raises(WorkerDied, match="RolloutGroup:0") as raised:
+        runner.run()
+    assert raised.value.signal == "SIGKILL"
+    said = capfd.readouterr().err
+    assert "restart 1 of at most 1" in said
+    assert "1 restarts are over; raise rollout_server.max_engine_restarts" in said
+    # Nobody was told of the first death, and those of the second wait for an endpoint that ends.
+    assert not clients.errors
+    fault.assert_gone()
+
+
+@pytest.mark.parametrize("kind", ["kill", "hang"] if ALL_TESTS else ["kill"])
+def test_a_run_without_its_endpoint_ends_and_says_so(start, tmp_path, kind):
+    fault = Fault(tmp_path, kind, "collecting")
+    runner = start(fault, "rollout_server.engine_timeout=5")
+    raises = pytest.raises(WorkerDied if kind == "kill" else WaitTimeout, match="RolloutServer")
+    with Clients(runner), raises:
+        runner.run()
+    assert fault.mark.exists()
