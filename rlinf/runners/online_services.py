@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.data.prompts import PromptSet
-from rlinf.data.reasoning import GroupRequest, Verdict
+from rlinf.data.reasoning import Verdict
 from rlinf.runners.reasoning_services import ReasoningServices
 from rlinf.scheduler import (
     Channel,
@@ -172,14 +172,10 @@ class OnlineServices(ReasoningServices):
 
     def validate(self, prompts: PromptSet, key: str, tools: bool = True) -> list[Verdict]:
         """See the base; what a rollout worker was asked that died is asked again."""
-        size = self._cfg.data.val_group_size
-        asked = [prompts.prompt(number) for number in range(len(prompts))]
-        missing = {
-            prompt.index: GroupRequest(prompt, size, key, True, size == 1, tools)
-            for prompt in asked
-        }
+        asked = self._validation_requests(prompts, key, tools)
+        missing = {request.prompt.index: request for request in asked}
         found: dict[int, Verdict] = {}
-        self.request(list(missing.values()))
+        self.request(asked)
         deadline = Deadline(self._cfg.cluster.timeouts.channel)
         while missing:
             try:
@@ -195,7 +191,7 @@ class OnlineServices(ReasoningServices):
                 continue
             found[verdict.index] = verdict
             missing.pop(verdict.index, None)
-        return [found[prompt.index] for prompt in asked]
+        return sorted(found.values(), key=lambda verdict: verdict.index)
 
     def end(self) -> None:
         """Let no more clients in, and the workers come to their end."""

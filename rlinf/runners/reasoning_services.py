@@ -105,11 +105,15 @@ class ReasoningServices:
             key: what the responses wait under.
             tools: whether agents have their tools.
         """
-        size = self._cfg.data.val_group_size
-        asked = [prompts.prompt(number) for number in range(len(prompts))]
-        self.request([GroupRequest(prompt, size, key, True, size == 1, tools) for prompt in asked])
+        asked = self._validation_requests(prompts, key, tools)
+        self.request(asked)
         verdicts = [self.next_verdict(key) for _ in asked]
         return sorted(verdicts, key=lambda verdict: verdict.index)
+
+    def _validation_requests(self, prompts: PromptSet, key: str, tools: bool) -> list[GroupRequest]:
+        size = self._cfg.data.val_group_size
+        asked = [prompts.prompt(number) for number in range(len(prompts))]
+        return [GroupRequest(prompt, size, key, True, size == 1, tools) for prompt in asked]
 
     def end(self) -> None:
         """Let the workers come to their end."""

@@ -15,6 +15,8 @@ from rlinf.scheduler.worker.backend import CallFailed, NotYet, WorkerLost, Worke
 from rlinf.workers.tools.tool_worker import ToolWorker
 
 _RETRY_SECONDS = 0.05
+_SETTLE_SECONDS = 2.0
+"""After which a worker that is said to be dead is not expected back."""
 _GRACE_SECONDS = 10.0
 """Beyond the deadline of a tool: for a call to get there and back, and for an answer to a ping."""
 
@@ -88,7 +90,7 @@ class RemoteTools:
         if rank in self._lost:
             self.rank_for(0)
             raise ToolFailed(f"the worker of the tool died for good: {self._lost[rank]}")
-        begin, hung = time.monotonic(), ""
+        begin = time.monotonic()
         call = getattr(self._group.execute_on(rank), method)(*arguments)
         answer = asyncio.ensure_future(call.async_wait())
         try:
@@ -96,16 +98,15 @@ class RemoteTools:
                 # It may be in line behind others; a worker that hangs does not answer at all.
                 if await self._answers(rank):
                     continue
-                hung = f"{self._name_of(rank)} has not answered for "
-                hung += f"{time.monotonic() - begin:.0f} s"
-                # Whoever waits for it hears of its end, and it is started anew.
-                end_process(self._group, rank)
-                if not (await asyncio.wait({answer}, timeout=_GRACE_SECONDS))[0]:
-                    call.cancel()
-                    raise ToolFailed(hung)
+                seconds = time.monotonic() - begin
+                hung = f"{self._name_of(rank)} has not answered for {seconds:.0f} s, and was ended"
+                if rank not in self._returning:
+                    self._await_return(rank, hung)
+                    end_process(self._group, rank)
+                raise ToolFailed(hung)
             return answer.result()[0]
         except WorkerDied as death:
-            said = f"{hung}, and was ended" if hung else str(death).splitlines()[0]
+            said = str(death).splitlines()[0]
             self._await_return(rank, said)
             raise ToolFailed(f"the worker of the tool died: {said}") from death
         finally:
@@ -127,18 +128,25 @@ class RemoteTools:
 
     async def _return_of(self, rank: int, death: str) -> None:
         """Wait until a worker is back; one that is not is not asked any more."""
-        launched = self._group.launched
-        deadline = time.monotonic() + self._come_back
-        while time.monotonic() < deadline:
+        launched, begin = self._group.launched, time.monotonic()
+        known = launched.infos[rank].life
+        while (seconds := time.monotonic() - begin) < self._come_back:
             try:
                 asked = launched.backend.result(launched.actors[rank].rlinf_info.remote())
-                launched.infos[rank] = await asyncio.wait_for(asked, self._come_back)
-                return
+                found = await asyncio.wait_for(asked, self._come_back)
+                if found.life != known:
+                    launched.infos[rank] = found
+                    return
             except (WorkerUnavailable, NotYet):
                 # Between two lives. Ray tells nobody when the next one begins.
-                await asyncio.sleep(_RETRY_SECONDS)
-            except (WorkerLost, asyncio.TimeoutError):
+                pass
+            except WorkerLost:
+                # A call that was under way when the worker died is lost like one to a dead worker.
+                if seconds > _SETTLE_SECONDS:
+                    break
+            except asyncio.TimeoutError:
                 break
+            await asyncio.sleep(_RETRY_SECONDS)
         self._lost[rank] = death
 
     async def _answers(self, rank: int) -> bool:

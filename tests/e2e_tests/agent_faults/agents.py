@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from rlinf.agents.tools.tool import Tool
 from rlinf.agents.tools.toolbox import Toolbox, ToolCall
 from rlinf.agents.trajectory import Trajectory
 from rlinf.data.reasoning import GroupRequest
+from rlinf.scheduler import WorkerGroup
 from rlinf.workers.rollout.agent_loop_worker import AgentLoopWorker
 from rlinf.workers.tools import remote_tools, tool_worker
+from rlinf.workers.tools.remote_tools import RemoteTools
 from rlinf.workers.tools.tool_worker import ToolWorker
 from tests.e2e_tests.agent_faults.faults import Fault
 from tests.e2e_tests.runners import BeginsAgain
@@ -79,14 +82,18 @@ class Agents(BeginsAgain, AgentLoopWorker):
     def __init__(self, cfg: Any, fault: Fault) -> None:
         super().__init__(cfg)
         # A worker that hangs is found out sooner than a run would.
-        remote_tools._GRACE_SECONDS = 1.0
+        remote_tools._GRACE_SECONDS = 3.0
         self._fault, self._updates = fault, 0
 
     async def init_worker(self) -> None:
         await super().init_worker()
         torch.set_num_threads(1)
-        remote = await self._remote_tools()
+        remote = RemoteTools(await self._tool_group(), frozenset({"notes"}), 60.0)
         self._tools = Toolbox(tools(), self.cfg.agentloop.tool_timeout, remote=remote)
+
+    async def _tool_group(self) -> WorkerGroup:
+        name = self.cfg.tools.group_name
+        return await asyncio.to_thread(WorkerGroup.from_group_name, Tools, name)
 
     def _episode(self, request: GroupRequest, number: int) -> Episode:
         made = super()._episode(request, number)
