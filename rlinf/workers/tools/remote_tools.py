@@ -90,7 +90,7 @@ class RemoteTools:
         if rank in self._lost:
             self.rank_for(0)
             raise ToolFailed(f"the worker of the tool died for good: {self._lost[rank]}")
-        begin = time.monotonic()
+        begin, life = time.monotonic(), self._life_of(rank)
         call = getattr(self._group.execute_on(rank), method)(*arguments)
         answer = asyncio.ensure_future(call.async_wait())
         try:
@@ -100,8 +100,9 @@ class RemoteTools:
                     continue
                 seconds = time.monotonic() - begin
                 hung = f"{self._name_of(rank)} has not answered for {seconds:.0f} s, and was ended"
-                if rank not in self._returning:
-                    self._await_return(rank, hung)
+                # Another call may have found out before.
+                if rank not in self._returning and self._life_of(rank) == life:
+                    self._await_return(rank, hung, life)
                     end_process(self._group, rank)
                 raise ToolFailed(hung)
             return answer.result()[0]
@@ -117,24 +118,32 @@ class RemoteTools:
         if rank not in self._returning and rank not in self._lost:
             self._group.execute_on(rank).close_session(session)
 
+    def _life_of(self, rank: int) -> str:
+        return self._group.launched.infos[rank].life
+
     def _name_of(self, rank: int) -> str:
         return self._group.launched.name_of(rank)
 
-    def _await_return(self, rank: int, death: str) -> None:
+    def _await_return(self, rank: int, death: str, ended: str = "") -> None:
         if rank not in self._returning:
-            task = asyncio.ensure_future(self._return_of(rank, death))
+            task = asyncio.ensure_future(self._return_of(rank, death, ended))
             self._returning[rank] = task
             task.add_done_callback(lambda _: self._returning.pop(rank, None))
 
-    async def _return_of(self, rank: int, death: str) -> None:
-        """Wait until a worker is back; one that is not is not asked any more."""
+    async def _return_of(self, rank: int, death: str, ended: str) -> None:
+        """Wait until a worker is back; one that is not is not asked any more.
+
+        Args:
+            rank: of the worker.
+            death: what is said of its end.
+            ended: life of the process that is being ended; empty if it has ended.
+        """
         launched, begin = self._group.launched, time.monotonic()
-        known = launched.infos[rank].life
         while (seconds := time.monotonic() - begin) < self._come_back:
             try:
                 asked = launched.backend.result(launched.actors[rank].rlinf_info.remote())
                 found = await asyncio.wait_for(asked, self._come_back)
-                if found.life != known:
+                if found.life != ended:
                     launched.infos[rank] = found
                     return
             except (WorkerUnavailable, NotYet):
