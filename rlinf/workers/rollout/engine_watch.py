@@ -12,6 +12,8 @@ from rlinf.scheduler import WorkerGroup, WorkerInfo, end_process, responds
 from rlinf.scheduler.worker.backend import CallFailed
 
 _LOOK_SECONDS = 0.5
+_RUNS_SECONDS = 20.0
+"""For the I/O thread of a process that runs to answer, however busy it is."""
 
 
 class Hangs:
@@ -31,7 +33,8 @@ class Hangs:
 
     async def is_hung(self, rank: int, seconds: float) -> bool:
         """Return whether a worker is to be ended that has not answered for so long."""
-        if not await asyncio.to_thread(responds, self.group, rank, self.patience):
+        limit = min(self.patience, _RUNS_SECONDS)
+        if not await asyncio.to_thread(responds, self.group, rank, limit):
             return True
         now = time.monotonic()
         if seconds < 2 * self.patience or now - self._ended < self.patience:
