@@ -30,17 +30,19 @@ class Hangs:
     def __init__(self, group: WorkerGroup, patience: float) -> None:
         self.group, self.patience = group, patience
         self._ended = -math.inf
+        self._one_at_a_time = asyncio.Lock()
 
     async def is_hung(self, rank: int, seconds: float) -> bool:
         """Return whether a worker is to be ended that has not answered for so long."""
-        limit = min(self.patience, _RUNS_SECONDS)
-        if not await asyncio.to_thread(responds, self.group, rank, limit):
+        async with self._one_at_a_time:
+            limit = min(self.patience, _RUNS_SECONDS)
+            runs = await asyncio.to_thread(responds, self.group, rank, limit)
+            now = time.monotonic()
+            waits = seconds < 2 * self.patience or now - self._ended < self.patience
+            if runs and waits:
+                return False
+            self._ended = now
             return True
-        now = time.monotonic()
-        if seconds < 2 * self.patience or now - self._ended < self.patience:
-            return False
-        self._ended = now
-        return True
 
 
 class EngineWatch:
@@ -101,7 +103,9 @@ class EngineWatch:
                     end_process(self._group, self._rank)
             found = answer.result()
         except CallFailed as error:
-            self._fail(f"{known.name} has died: {str(error).splitlines()[0]}")
+            # Unless it was asked before it was started anew.
+            if self._known is known:
+                self._fail(f"{known.name} has died: {str(error).splitlines()[0]}")
         else:
             if found.life != self._known.life:
                 self._fail(f"{known.name} was started anew")

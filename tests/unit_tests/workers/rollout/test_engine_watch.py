@@ -24,6 +24,8 @@ class Workers:
         busy: those that answer no calls.
         stopped: those whose process does not run, either.
         ended: those that were ended.
+        asked: those that were asked.
+        failures: calls that failed.
     """
 
     def __init__(self) -> None:
@@ -31,6 +33,8 @@ class Workers:
         self.busy: set[int] = set()
         self.stopped: set[int] = set()
         self.ended: list[int] = []
+        self.asked: set[int] = set()
+        self.failures = 0
         self.backend = self
         self.actors = [SimpleNamespace(rlinf_info=self._method(rank)) for rank in range(2)]
         self.infos = [self.info(0), self.info(1)]
@@ -47,9 +51,11 @@ class Workers:
         return SimpleNamespace(name=f"rollout:{rank}", rank=rank, life=self.lives[rank])
 
     async def result(self, rank: int) -> Any:
+        self.asked.add(rank)
         while rank in self.busy and self.lives[rank] is not None:
             await asyncio.sleep(0.001)
         if self.lives[rank] is None:
+            self.failures += 1
             raise WorkerUnavailable("it is gone")
         return self.info(rank)
 
@@ -118,6 +124,26 @@ async def test_a_death_that_nobody_saw_is_told_before_the_return(workers: Worker
         (0, "rollout:0 was started anew"),
         (0, "back"),
     ]
+
+
+async def test_what_was_asked_before_a_restart_says_nothing_of_the_new_worker(
+    workers: Workers,
+) -> None:
+    workers.busy = {0}
+    async with Watched(workers) as watched:
+        while 0 not in workers.asked:
+            await asyncio.sleep(0)
+        workers.lives[0] = "c"
+        watched.watches[0].accept(workers.info(0))
+        assert [await watched.next(), await watched.next()][1] == (0, "back")
+        # Only now the call to the old process fails.
+        workers.lives[0] = None
+        while workers.failures < 1:
+            await asyncio.sleep(0.001)
+        workers.lives[0], workers.busy = "c", set()
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert watched.told.empty()
 
 
 async def test_a_worker_that_cannot_be_reached_for_a_moment_returns(workers: Workers) -> None:
