@@ -158,7 +158,7 @@ class GenerationWorker(Worker):
 
     def _submit(self, request: GroupRequest) -> None:
         prompt = request.prompt
-        name = (request.key, prompt.index)
+        name = name_of(request)
         work = GenerationRequest(name, prompt.token_ids, self._params(request), request.group_size)
 
         def complete(results: list[GenerationResult]) -> None:
@@ -326,6 +326,11 @@ class GenerationWorker(Worker):
         """End what the engine started."""
         if hasattr(self, "engine"):
             self.engine.close()
+
+
+def name_of(request: GroupRequest) -> tuple[int | str, int]:
+    """Return what the engine knows a request by."""
+    return request.key, request.prompt.index
 
 
 def _group_of(request: GroupRequest, results: list[GenerationResult]) -> SampleGroup:

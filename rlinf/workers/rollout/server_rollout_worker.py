@@ -11,7 +11,7 @@ from rlinf.data.reasoning import GroupRequest
 from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult, SamplingParams
 from rlinf.hybrid_engines.generation.token_news import TokenNews
 from rlinf.scheduler import Channel
-from rlinf.workers.rollout.generation_worker import GenerationWorker
+from rlinf.workers.rollout.generation_worker import GenerationWorker, name_of
 
 _LIVE = "live"
 
@@ -58,7 +58,8 @@ class ServerRolloutWorker(GenerationWorker):
             self._calls.abort((_LIVE, request.number))
         elif isinstance(request, LiveRequest):
             self._begin(request)
-        else:
+        elif name_of(request) not in self._calls:
+            # What was asked of an engine that died is asked again, and may come twice.
             super()._submit(request)
 
     def _begin(self, request: LiveRequest) -> None:
