@@ -38,6 +38,7 @@ TRACKS = (
     },
     {
         "faults": ("tests/e2e_tests/faults",),
+        "faults of agents": ("tests/e2e_tests/agent_faults",),
         "scheduler and workers": ("tests/unit_tests/scheduler", "tests/unit_tests/workers"),
         "a newcomer's walk": ("tests/e2e_tests/walk",),
     },

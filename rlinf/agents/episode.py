@@ -187,6 +187,11 @@ class Episode:
                 self.reward(result.reward, agent=agent)
         return results
 
+    def count_errors(self, count: int) -> None:
+        """Count calls that a loop has answered itself, with an error that the model reads."""
+        self._tool_calls += count
+        self._tool_errors += count
+
     async def judge(self, text: str) -> float:
         """Ask the reward of the run what a text is worth as an answer to the question.
 

@@ -81,8 +81,13 @@ class TeamLoop(ToolLoop):
         """Let workers do the tasks of a response of the lead."""
         episode.note_calls(calls, agent)
         tasks = [asyncio.ensure_future(self._work(episode, call)) for call in calls]
+        before = episode.numbers["worker_errors"]
         try:
-            return list(await asyncio.gather(*tasks))
+            results = list(await asyncio.gather(*tasks))
+            wrong = sum(result.error for result in results)
+            # A worker that finds nothing is no mistake of the lead.
+            episode.count_errors(int(wrong - (episode.numbers["worker_errors"] - before)))
+            return results
         finally:
             # Where one fails, the others work for an episode that has ended.
             for task in tasks:

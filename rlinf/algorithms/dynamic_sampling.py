@@ -8,7 +8,7 @@ which groups are trained on. It is pure bookkeeping: the caller draws, generates
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -18,13 +18,19 @@ from rlinf.algorithms.groups import Groups
 Group = TypeVar("Group")
 
 
-def carries_signal(scores: Sequence[float]) -> bool:
+def carries_signal(
+    scores: Sequence[float], turn_rewards: Sequence[Mapping[int, float]] = ()
+) -> bool:
     """Return whether the scores of a group differ; see `rlinf.algorithms.groups.Groups.unequal`.
 
     Args:
         scores: How right the responses of a group are, before a penalty for length or other
             shaping: eight wrong answers are wrong alike, although one of them is too long.
+        turn_rewards: What turns of each episode were given beside its score, by their numbers;
+            empty if none of any episode was.
     """
+    if any(given != turn_rewards[0] for given in turn_rewards):
+        return True
     values = torch.tensor(list(scores), dtype=torch.float64)
     return len(values) > 1 and bool(Groups.of_size(len(values), len(values)).unequal(values))
 
@@ -40,7 +46,7 @@ class DynamicSampler(Generic[Group]):
     Args:
         target: Groups of a step.
         max_batches: Budget of a step: prompts drawn are at most this times `target`.
-        scores: Scores of a group that decide whether it carries a signal.
+        signal: Whether a group carries a signal.
         index: Running number of the prompt of a group.
     """
 
@@ -49,7 +55,9 @@ class DynamicSampler(Generic[Group]):
         target: int,
         *,
         max_batches: int = 1,
-        scores: Callable[[Group], Sequence[float]] = lambda group: group.scores,
+        signal: Callable[[Group], bool] = lambda group: carries_signal(
+            group.scores, group.turn_rewards
+        ),
         index: Callable[[Group], int] = lambda group: group.index,
     ) -> None:
         if target < 1 or max_batches < 1:
@@ -59,7 +67,7 @@ class DynamicSampler(Generic[Group]):
             )
         self._target = target
         self._budget = max_batches * target
-        self._scores, self._index = scores, index
+        self._signal, self._index = signal, index
         self._kept: list[Group] = []
         self._drawn = self._offered = 0
 
@@ -92,7 +100,7 @@ class DynamicSampler(Generic[Group]):
         """Add groups that were generated and scored, in any order and number."""
         for group in groups:
             self._offered += 1
-            if carries_signal(self._scores(group)):
+            if self._signal(group):
                 self._kept.append(group)
 
     @property

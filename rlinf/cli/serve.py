@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     """Load the model and serve it until somebody ends it.
 
     Returns:
-        0; 1 if the model cannot be loaded or nobody can listen; 2 for wrong usage.
+        0; 1 if the model cannot be loaded, nobody can listen, or all engines have failed; 2 for
+        wrong usage.
     """
     if not 0 <= args.port <= 65535:
         print(f"rlinf serve: --port is {args.port}: 0 to 65535 is needed", file=sys.stderr)
@@ -112,10 +113,17 @@ async def _serve(args: argparse.Namespace) -> int:
     record = SessionFile(Path(args.sessions or found.run / "sessions.jsonl"))
     engines = [HostedEngine(model.engine, f"engine {i}") for i, model in enumerate(models)]
     key = new_key()
-    endpoint = _endpoint(args, found, Router(engines, _tell_death), record)
+    stopped, lost = _stop_event(), asyncio.Event()
+
+    def tell_death(name: str, reason: str) -> None:
+        _complain(f"{name} is left out from now on: {reason}")
+        if not router.alive:
+            lost.set()
+
+    router = Router(engines, tell_death)
+    endpoint = _endpoint(args, found, router, record)
     limits = Limits(requests_per_second=args.rate, body_bytes=int(args.max_body * 2**20))
     server = Server(endpoint, key, limits)
-    stopped = _stop_event()
     try:
         url = await server.start(args.host, args.port)
         path = write_endpoint(found.run, url, key, endpoint.model)
@@ -123,14 +131,17 @@ async def _serve(args: argparse.Namespace) -> int:
             print(
                 f"{found.name}\nserving at {url}; the key is in {path}; Ctrl-C ends it", flush=True
             )
-            await stopped.wait()
+            await _first_of(stopped, lost)
         finally:
             remove_endpoint(found.run, key)
             await server.stop()
     finally:
         for engine in engines:
             engine.close()
-    return 0
+    if lost.is_set():
+        # What made them fail may have spoilt the device: a process of its own begins anew.
+        _complain("no engine is left, and none can be made anew in this process; start it again")
+    return int(lost.is_set())
 
 
 def _load(args: argparse.Namespace, number: int) -> LanguageModel:
@@ -150,8 +161,15 @@ def _load(args: argparse.Namespace, number: int) -> LanguageModel:
     )
 
 
-def _tell_death(name: str, reason: str) -> None:
-    print(f"rlinf serve: {name} is left out from now on: {reason}", file=sys.stderr, flush=True)
+def _complain(text: str) -> None:
+    print(f"rlinf serve: {text}", file=sys.stderr, flush=True)
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 def _endpoint(

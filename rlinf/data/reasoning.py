@@ -213,6 +213,8 @@ class Verdict:
         left_out: how many episodes do not count.
         transcript: of the first episode; None for responses of one turn.
         of_episodes: numbers of the episodes, by name.
+        turn_rewards: what turns of each episode were given beside its score, by their numbers;
+            empty if none of any episode was.
     """
 
     index: int
@@ -229,6 +231,7 @@ class Verdict:
     left_out: int = 0
     transcript: Transcript | None = None
     of_episodes: dict[str, list[float]] = field(default_factory=dict)
+    turn_rewards: list[dict[int, float]] = field(default_factory=list)
 
     @classmethod
     def of(cls, group: SampleGroup, response: str, transcript: Transcript | None = None) -> Verdict:
@@ -255,6 +258,7 @@ class Verdict:
         for episode in group.episodes:
             for name, value in episode.numbers.items():
                 of_episodes.setdefault(name, []).append(float(value))
+        given = [_turn_rewards(parts) for parts in counted]
         return cls(
             index=group.prompt.index,
             task=group.prompt.task,
@@ -270,4 +274,15 @@ class Verdict:
             left_out=len(trajectories) - len(counted),
             transcript=transcript,
             of_episodes=of_episodes,
+            turn_rewards=given if any(given) else [],
         )
+
+
+def _turn_rewards(parts: list[Sample]) -> dict[int, float]:
+    """Return what the turns of an episode were given, by their numbers; nothing is left out."""
+    return {
+        turn: reward
+        for sample in parts
+        for turn, reward in zip(sample.turns or (), sample.turn_rewards or (), strict=False)
+        if reward
+    }

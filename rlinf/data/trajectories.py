@@ -20,6 +20,7 @@ class Trajectories:
         indices: number of each one's prompt in the run, int64 `[m]`.
         numbers: number of each in its group, int64 `[m]`.
         rewards: float32 `[m]`.
+        turn_rewards: what the turns of each were given beside that, float32 `[m]`.
         truncated: whether one of its sequences was cut, bool `[m]`.
         left_out: whether it does not count, bool `[m]`.
     """
@@ -29,6 +30,7 @@ class Trajectories:
     indices: Tensor
     numbers: Tensor
     rewards: Tensor
+    turn_rewards: Tensor
     truncated: Tensor
     left_out: Tensor
 
@@ -46,6 +48,7 @@ class Trajectories:
         ids = begins.long().cumsum(0) - 1
         sizes = torch.bincount(ids, minlength=len(first))
         zeros = torch.zeros(len(first), dtype=torch.int64)
+        of_tokens = torch.repeat_interleave(ids, batch.responses)
         _check(batch, first, ids)
         return cls(
             sizes=sizes,
@@ -53,6 +56,7 @@ class Trajectories:
             indices=batch.indices[first],
             numbers=batch.trajectories[first],
             rewards=batch.rewards[first],
+            turn_rewards=zeros.float().index_add(0, of_tokens, batch.turn_rewards.float()),
             truncated=zeros.index_add(0, ids, batch.truncated.long()) > 0,
             left_out=batch.left_out[first],
         )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlinf.agents.serving.endpoint_file import remove_endpoint, write_endpoint
 from rlinf.data.reasoning import Verdict
 from rlinf.runners.online_services import OnlineServices
 from rlinf.runners.reasoning_runner import ReasoningRunner
-from rlinf.scheduler import WorkerGroup, wait_all
+from rlinf.runners.rollout_retry import Calls, RolloutRetry
+from rlinf.scheduler import WorkerDied, WorkerGroup, wait_all
+
+_LEVELS = ("waiting", "engines")
+"""What is as it is, while all else is counted from the start."""
 
 
 class CodingOnlineRLRunner(ReasoningRunner):
@@ -18,7 +23,8 @@ class CodingOnlineRLRunner(ReasoningRunner):
     Where other runs ask for responses, this one waits for clients: a step trains on the next
     `data.rollout_batch_size` sessions that got their reward. The endpoint is open from the first
     weights to the end of the run; weights change between two tokens, and no request fails for it.
-    `data` and `reward` are for the supervised start and for validations.
+    `data` and `reward` are for the supervised start and for validations. A rollout worker that dies
+    is started anew and gets the weights; the others serve its clients meanwhile.
 
     Args:
         cfg: checked configuration.
@@ -43,7 +49,15 @@ class CodingOnlineRLRunner(ReasoningRunner):
         super().__init__(cfg, actor, rollout, reward, **helpers)
         self.rollout_server = rollout_server
         self.services: OnlineServices = OnlineServices(
-            cfg, rollout, reward, rollout_server, traffic
+            cfg, rollout, reward, rollout_server, traffic, self._send_weights
+        )
+        self.retry = RolloutRetry(
+            rollout,
+            [actor, *self.helpers],
+            cfg.rollout_server.max_engine_restarts,
+            self.services.restart,
+            then="and it gets the newest weights; clients are served meanwhile if others are left",
+            key="rollout_server.max_engine_restarts",
         )
         # Clients do not wait for the actor: what they do meanwhile is for the next step.
         self._ahead = 1
@@ -55,10 +69,12 @@ class CodingOnlineRLRunner(ReasoningRunner):
         """Build what the base does, and what speaks with clients."""
         wait_all(self.rollout_server.init_worker())
         super().build_workers()
+        # Asks engines what they compute in, of which one may be away when that is needed.
+        self.agreement.tolerance(0)
 
     def update_rollout_weights(self) -> int:
         """Bring the actor's weights to the engines; with the first ones, let clients in."""
-        self._version = super().update_rollout_weights()
+        self._version = self._send_weights()
         if not self.services.is_open and not self.cfg.runner.only_eval:
             facts = self.services.open()
             self._key = facts["key"]
@@ -66,14 +82,39 @@ class CodingOnlineRLRunner(ReasoningRunner):
             print(f"clients are served at {facts['url']}; the key is in {path}", flush=True)
         return self._version
 
+    def _send_weights(self) -> int:
+        """Bring the weights to all engines; start those anew before that have died."""
+
+        def send() -> Calls:
+            return self.rollout.sync_model_from_actor(), self.actor.sync_model_to_rollout()
+
+        received, _ = self.retry.play(send)
+        self.services.accept_restarted()
+        return received.wait()[0]
+
+    def comes_back(self, death: WorkerDied) -> bool:
+        """Rollout workers do, as long as there is something left of their budget."""
+        return self.retry.comes_back(death)
+
+    @property
+    def _streams_groups(self) -> bool:
+        # An actor that waits for clients could not send weights to an engine that has lost them.
+        return False
+
+    @contextmanager
+    def _training_aside(self) -> Iterator[None]:
+        # Clients and evaluations share the engines, which have the newest weights.
+        yield
+
     def train_step(self) -> dict[str, float]:
         """Train on sessions of clients, and say what they did meanwhile."""
         metrics = super().train_step()
         now = self.services.statistics()
         for name, value in now.items():
-            grows = name != "waiting"
-            metrics[f"rollout/live_{name}"] = value - self._before.get(name, 0.0) * grows
+            before = 0.0 if name in _LEVELS else self._before.get(name, 0.0)
+            metrics[f"rollout/live_{name}"] = value - before
         self._before = now
+        metrics["rollout/engine_restarts"] = float(self.retry.restarts)
         return metrics
 
     def _request_steps(self, until: int) -> None:
@@ -97,7 +138,11 @@ class CodingOnlineRLRunner(ReasoningRunner):
     def totals(self, training_seconds: float) -> dict[str, Any]:
         """What the base counts, and what clients did."""
         known = {f"live_{name}": value for name, value in self._before.items()}
-        return {**super().totals(training_seconds), **known}
+        return {
+            **super().totals(training_seconds),
+            **known,
+            "engine_restarts": self.retry.restarts,
+        }
 
     def end_services(self) -> None:
         """Let no more clients in, and the workers come to their end."""

@@ -6,9 +6,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from rlinf.data.prompts import PromptSet
 from rlinf.data.reasoning import Verdict
 from rlinf.runners.reasoning_services import ReasoningServices
-from rlinf.scheduler import Channel, WaitTimeout, WorkerGroup, wait_beside
+from rlinf.scheduler import (
+    Channel,
+    WaitTimeout,
+    WorkerDied,
+    WorkerGroup,
+    new_deaths,
+    wait_all,
+    wait_beside,
+)
 from rlinf.scheduler.deadlines import Deadline
 
 _LOOK_SECONDS = 1.0
@@ -18,12 +27,15 @@ _TELL_SECONDS = 30.0
 class OnlineServices(ReasoningServices):
     """Lets clients use the engines, and takes what they rewarded.
 
+    Rollout workers may die: what waits here calls `recover`, and goes on.
+
     Args:
         cfg: checked configuration.
         rollout: group of `ServerRolloutWorker`.
         reward: group of `RewardWorker`.
         server: group of one `OnlineRouterWorker`.
         traffic: called while the run waits for clients; raises if none will come any more.
+        recover: brings rollout workers that died back, with `restart` and the actor's weights.
 
     Attributes:
         traffic: the same.
@@ -36,20 +48,26 @@ class OnlineServices(ReasoningServices):
         reward: WorkerGroup,
         server: WorkerGroup,
         traffic: Callable[[], None],
+        recover: Callable[[], object],
     ) -> None:
         super().__init__(cfg, rollout, reward)
-        self._server, self.traffic = server, traffic
+        self._server, self.traffic, self._recover = server, traffic, recover
         self._serving: list[Any] = []
+        self._lives: list[str] = []
+        self._restarted: set[int] = set()
 
-    def start(self, create: Callable[[str], Channel]) -> None:
+    _survives_engines = True
+
+    def start(self, create: Callable[..., Channel]) -> None:
         """See the base."""
         super().start(create)
         self._live = create("live")
+        self._lives = [info.life for info in self._rollout.worker_info_list]
 
     @property
     def calls(self) -> list[Any]:
-        """Calls that go on as long as the run does."""
-        return [*super().calls, *self._serving]
+        """Calls that go on as long as the run does; those of rollout workers may end before."""
+        return [*self.rewarding, *self._serving]
 
     @property
     def is_open(self) -> bool:
@@ -63,6 +81,46 @@ class OnlineServices(ReasoningServices):
         self._serving = [self._server.serve(self._live, self._responses)]
         return facts
 
+    # -- rollout workers that die -----------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Let rollout workers that were started anew begin; their weights have yet to come."""
+        infos = self._rollout.worker_info_list
+        new = [rank for rank, info in enumerate(infos) if info.life != self._lives[rank]]
+        if not new:
+            return
+        group = self._rollout.execute_on(*new)
+        wait_all(group.init_worker())
+        if self.is_open:
+            wait_all(group.connect(self._live))
+        for rank in new:
+            self.generating[rank] = self._generate(rank)
+            self._lives[rank] = infos[rank].life
+        self._restarted |= set(new)
+
+    def accept_restarted(self) -> None:
+        """Let clients use rollout workers that were started anew; they have their weights."""
+        ranks, self._restarted = sorted(self._restarted), set()
+        if ranks and self.is_open:
+            infos = [self._rollout.worker_info_list[rank] for rank in ranks]
+            self._answer(self._server.accept_engines(infos))
+
+    def _look(self) -> None:
+        """Bring rollout workers back that have died; raise what else has ended."""
+        try:
+            if deaths := new_deaths(self._rollout):
+                raise deaths[0]
+            for call in [*self.generating, *self.calls]:
+                if call.done():
+                    call.wait()
+                    raise RuntimeError(f"{call} ended before the run did") from None
+        except WorkerDied as death:
+            if death.group != self._rollout.worker_group_name:
+                raise
+            self._recover()
+
+    # -- what comes of it -------------------------------------------------------------------------
+
     def collect(self, step: int, count: int, version: int) -> None:
         """Order the sessions that a step trains on.
 
@@ -71,11 +129,15 @@ class OnlineServices(ReasoningServices):
             count: how many.
             version: of the weights that learn from them.
         """
-        wait_beside(self._server.collect(step, count, version), self.calls)
+        self._answer(self._server.collect(step, count, version))
 
     def statistics(self) -> dict[str, float]:
         """Return what clients have done since the start."""
-        return wait_beside(self._server.statistics(), self.calls)[0]
+        return self._answer(self._server.statistics())
+
+    def _answer(self, call: Any) -> Any:
+        """Wait for what the endpoint answers at once, unless it hangs."""
+        return wait_beside(call, self.calls, self._cfg.rollout_server.engine_timeout)[0]
 
     def next_live_verdict(self, step: int) -> Verdict:
         """Return the next verdict on a session of a step, as long as clients may come.
@@ -90,10 +152,7 @@ class OnlineServices(ReasoningServices):
                 return self._verdicts.get(key=step, timeout=_LOOK_SECONDS)
             except WaitTimeout:
                 self.traffic()
-                for call in self.calls:
-                    if call.done():
-                        call.wait()
-                        raise RuntimeError(f"{call} ended before the run did") from None
+                self._look()
             if deadline.passed():
                 raise TimeoutError(
                     f"step {step} waits for sessions with a reward, and none came for {patience:g} "
@@ -102,12 +161,52 @@ class OnlineServices(ReasoningServices):
                 )
             if tell.passed():
                 tell = Deadline(_TELL_SECONDS)
-                print(f"step {step} waits for clients", file=sys.stderr, flush=True)
+                # Also notices an endpoint that hangs.
+                found = self.statistics()
+                print(
+                    f"step {step} waits for clients; {found['sessions']:.0f} sessions have got a "
+                    "reward until now",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+    def validate(self, prompts: PromptSet, key: str, tools: bool = True) -> list[Verdict]:
+        """See the base; what a rollout worker was asked that died is asked again."""
+        asked = self._validation_requests(prompts, key, tools)
+        missing = {request.prompt.index: request for request in asked}
+        found: dict[int, Verdict] = {}
+        self.request(asked)
+        deadline = Deadline(self._cfg.cluster.timeouts.channel)
+        while missing:
+            try:
+                verdict = self._verdicts.get(key=key, timeout=_LOOK_SECONDS)
+            except WaitTimeout:
+                lives = list(self._lives)
+                self._look()
+                if lives != self._lives:
+                    # Of what others have they answer twice, and the second time is not waited for.
+                    self.request(list(missing.values()))
+                elif deadline.passed():
+                    raise
+                continue
+            found[verdict.index] = verdict
+            missing.pop(verdict.index, None)
+        return sorted(found.values(), key=lambda verdict: verdict.index)
 
     def end(self) -> None:
         """Let no more clients in, and the workers come to their end."""
         if self._serving:
-            wait_beside(self._server.stop(), super().calls)
-            serving, self._serving = self._serving, []
-            wait_beside(serving[0], super().calls)
-        super().end()
+            serving = self._serving[0]
+            wait_beside(self._server.stop(), self.calls)
+            self._serving = []
+            wait_beside(serving, self.calls)
+        self._requests.close()
+        for call in self.generating:
+            try:
+                wait_beside(call, self.calls)
+            except WorkerDied as death:
+                # All that it was needed for is done.
+                print(f"{death.worker} {death.how} at the end of the run", file=sys.stderr)
+        self._responses.close()
+        for call in self.rewarding:
+            wait_beside(call, [other for other in self.rewarding if other is not call])

@@ -36,7 +36,7 @@ def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]
         }
     out |= {
         "groups_without_signal": statistics.fmean(
-            float(not carries_signal(verdict.scores)) for verdict in verdicts
+            float(not carries_signal(verdict.scores, verdict.turn_rewards)) for verdict in verdicts
         ),
         "samples": float(len(scores)),
         "tokens": float(sum(lengths)),

@@ -166,9 +166,7 @@ class ReasoningRunner(BaseRunner):
         self.helpers.sync_inference(self.services.calls)
         synced = time.perf_counter()
         self._request_steps(self.global_step + 1 + self._ahead)
-        # On a device of its own the actor trains on groups as they come.
-        waits = self.cfg.rollout.enable_offload or self._sampler is not None
-        training = None if waits else self._start_training(self._batch)
+        training = self._start_training(self._batch) if self._streams_groups else None
         verdicts = self._await_groups(self.global_step)
         if self.cfg.rollout.enable_offload:
             wait_beside(self.rollout.offload_engine(), self.services.calls)
@@ -195,6 +193,11 @@ class ReasoningRunner(BaseRunner):
         for tag, seconds in training.consume_durations().items():
             metrics[f"time/actor/{tag}"] = seconds
         return metrics | {f"time/{name}": seconds for name, seconds in times.items()}
+
+    @property
+    def _streams_groups(self) -> bool:
+        """Whether the actor gets groups as they come, which it can on a device of its own."""
+        return not self.cfg.rollout.enable_offload and self._sampler is None
 
     def update_rollout_weights(self) -> int:
         """Bring the actor's weights to the rollout workers, between two of their tokens.

@@ -15,10 +15,14 @@ _LOOK_SECONDS = 1.0
 _numbers = itertools.count()
 
 
-def channel_factory() -> Callable[[str], Channel]:
+def channel_factory() -> Callable[..., Channel]:
     """Return what creates the channels of a runner; those of an earlier one may be closed."""
     number = next(_numbers)
-    return lambda name: Channel.create(name if number == 0 else f"{name} {number}")
+
+    def create(name: str, **settings: Any) -> Channel:
+        return Channel.create(name if number == 0 else f"{name} {number}", **settings)
+
+    return create
 
 
 class ReasoningServices:
@@ -42,25 +46,29 @@ class ReasoningServices:
         self.generating: list[Any] = []
         self.rewarding: list[Any] = []
 
-    def start(self, create: Callable[[str], Channel]) -> None:
+    _survives_engines = False
+    """Whether rollout workers may die and be started anew."""
+
+    def start(self, create: Callable[..., Channel]) -> None:
         """Let the workers begin; they have been initialised.
 
         Args:
-            create: makes a channel of a name.
+            create: makes a channel of a name, with settings of `Channel.create`.
         """
-        names = ("requests", "responses", "rewarded", "verdicts")
-        self._requests, self._responses, self.rewarded, self._verdicts = map(create, names)
+        self._requests = create("requests", redeliver=self._survives_engines)
+        names = ("responses", "rewarded", "verdicts")
+        self._responses, self.rewarded, self._verdicts = map(create, names)
         # One call for each rank: that of a rank that fails has ended, although others go on.
-        self.generating = [
-            self._rollout.execute_on(rank).rollout(self._requests, self._responses)
-            for rank in range(self._rollout.world_size)
-        ]
+        self.generating = [self._generate(rank) for rank in range(self._rollout.world_size)]
         self.rewarding = [
             self._reward.execute_on(rank).compute_rewards(
                 self._responses, self.rewarded, self._verdicts
             )
             for rank in range(self._reward.world_size)
         ]
+
+    def _generate(self, rank: int) -> Any:
+        return self._rollout.execute_on(rank).rollout(self._requests, self._responses)
 
     @property
     def calls(self) -> list[Any]:
@@ -97,11 +105,15 @@ class ReasoningServices:
             key: what the responses wait under.
             tools: whether agents have their tools.
         """
-        size = self._cfg.data.val_group_size
-        asked = [prompts.prompt(number) for number in range(len(prompts))]
-        self.request([GroupRequest(prompt, size, key, True, size == 1, tools) for prompt in asked])
+        asked = self._validation_requests(prompts, key, tools)
+        self.request(asked)
         verdicts = [self.next_verdict(key) for _ in asked]
         return sorted(verdicts, key=lambda verdict: verdict.index)
+
+    def _validation_requests(self, prompts: PromptSet, key: str, tools: bool) -> list[GroupRequest]:
+        size = self._cfg.data.val_group_size
+        asked = [prompts.prompt(number) for number in range(len(prompts))]
+        return [GroupRequest(prompt, size, key, True, size == 1, tools) for prompt in asked]
 
     def end(self) -> None:
         """Let the workers come to their end."""

@@ -1,4 +1,4 @@
-"""Plays a rollout again when an env process has crashed in it."""
+"""Does again what several groups do together when a process of one of them has crashed in it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ class RolloutRetry:
     """Starts rollouts, and starts them again without the one who crashed.
 
     A crashed env process comes back with the seeds of its rank, and the others begin new episodes:
-    the rollout is played from its beginning, with the same weights.
+    the rollout is played from its beginning, with the same weights. Weights that are on their way
+    to rollout workers of which one crashes are sent again in the same manner.
 
     Args:
-        env: group of `EnvWorker`.
-        others: the groups that the env workers exchange data with.
-        budget: env processes that may be restarted in the whole run.
-        revive: gives restarted processes what they need to play, and begins new episodes.
+        env: group whose processes may crash, of `EnvWorker` or of `ServerRolloutWorker`.
+        others: the groups that these workers exchange data with.
+        budget: processes that may be restarted in the whole run.
+        revive: gives restarted processes what they need, and lets all begin anew.
+        then: what is done after a restart, in words.
+        key: what raises the budget; empty if nobody is to be told.
 
     Attributes:
-        restarts: env processes that were restarted so far.
+        restarts: processes that were restarted so far.
         in_flight: returns the calls of rollouts that go on beside what is played; a crash ends
             them, too.
     """
@@ -45,6 +48,8 @@ class RolloutRetry:
         others: Sequence[WorkerGroup],
         budget: int,
         revive: Callable[[], object],
+        then: str = "the rollout is played again",
+        key: str = "",
     ):
         self.restarts = 0
         self.in_flight: Callable[[], Calls] = tuple
@@ -52,6 +57,7 @@ class RolloutRetry:
         self._others = list(others)
         self._budget = budget
         self._revive = revive
+        self._then, self._key = then, key
 
     def play(self, start: Callable[[], Calls], ended: Ended | None = None) -> Calls:
         """Start calls of all who take part in a rollout and wait for them.
@@ -111,13 +117,16 @@ class RolloutRetry:
         """Count restarts, as long as there is something left of the budget."""
         for death in crashed:
             if self.restarts >= self._budget:
+                if self._key:
+                    _tell(
+                        f"{death.worker} {death.how}, and {self._budget} restarts are over; raise "
+                        f"{self._key} if it may happen more often"
+                    )
                 raise death
             self.restarts += 1
-            print(
+            _tell(
                 f"{death.worker} {death.how}: restart {self.restarts} of at most {self._budget}, "
-                "the rollout is played again",
-                file=sys.stderr,
-                flush=True,
+                f"{self._then}"
             )
 
     def _recover(self) -> None:
@@ -129,3 +138,7 @@ class RolloutRetry:
         self.restarts = max(self.restarts, lives)
         begin_exchange(self._env, *self._others)
         self._revive()
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

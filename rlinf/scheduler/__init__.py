@@ -59,8 +59,10 @@ _EXPORTS = {
     "rlinf.scheduler.worker.recovery": [
         "begin_exchange",
         "call_off",
+        "end_process",
         "give_up",
         "new_deaths",
+        "responds",
         "wait_restarted",
     ],
     "rlinf.scheduler.worker.worker": ["Worker"],

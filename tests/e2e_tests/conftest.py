@@ -8,7 +8,7 @@ import pytest
 
 from rlinf.scheduler import Cluster
 
-SHARING = ("embodied", "reasoning")
+SHARING = ("embodied", "reasoning", "agent_faults")
 """Folders whose tests share a cluster, in the order in which they run."""
 
 

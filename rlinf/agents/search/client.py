@@ -17,6 +17,7 @@ from rlinf.utils.loopback import is_loopback
 KEY_VARIABLE = "RLINF_SEARCH_KEY"
 """Environment variable with the key of a service; keys do not belong into configs."""
 _MOST_BYTES = 16 * 2**20
+_PART_BYTES = 2**16
 _RETRIES, _PAUSE_SECONDS = 2, 0.2
 
 
@@ -26,7 +27,7 @@ class RemoteIndex:
     Args:
         url: `http://host:port/retrieve`.
         key: of the service; None is that of `RLINF_SEARCH_KEY`, if it is set.
-        timeout: seconds for an answer.
+        timeout: seconds for a search, all attempts together.
 
     Raises:
         ValueError: the address is none of HTTP.
@@ -53,27 +54,30 @@ class RemoteIndex:
         """
         text = query[:MOST_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
         request = {"queries": [text], "topk": limit, "return_scores": True}
+        deadline = time.monotonic() + self._timeout
         for attempt in range(_RETRIES + 1):
+            pause = _PAUSE_SECONDS * 2**attempt
             try:
-                return self._hits(self._post(request))
+                return self._hits(self._post(request, deadline))
             except _Refused as error:
                 raise SearchUnavailable(str(error)) from error
             except (OSError, ValueError) as error:
-                if attempt == _RETRIES:
+                if attempt == _RETRIES or time.monotonic() + pause >= deadline:
                     raise SearchUnavailable(
                         f"the search service {self.url} does not answer as it should: {error}"
                     ) from error
-            time.sleep(_PAUSE_SECONDS * 2**attempt)
+            time.sleep(pause)
         raise AssertionError("not reached")
 
-    def _post(self, request: dict[str, Any]) -> Any:
+    def _post(self, request: dict[str, Any], deadline: float) -> Any:
         headers = {"Content-Type": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         asked = urllib.request.Request(self.url, json.dumps(request).encode(), headers)
         try:
-            with self._opener.open(asked, timeout=self._timeout) as answer:
-                data = answer.read(_MOST_BYTES + 1)
+            left = max(deadline - time.monotonic(), 1e-3)
+            with self._opener.open(asked, timeout=left) as answer:
+                data = _read(answer, deadline)
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read(500).decode("utf-8", "replace")
@@ -92,6 +96,16 @@ class RemoteIndex:
             return [_hit(each, place) for place, each in enumerate(found)]
         except (KeyError, TypeError) as error:
             raise ValueError('its answer has no "result" with a list for each query') from error
+
+
+def _read(answer: Any, deadline: float) -> bytes:
+    """Read an answer, also one that comes a little at a time, until a deadline."""
+    data = b""
+    while len(data) <= _MOST_BYTES and (part := answer.read1(_PART_BYTES)):
+        data += part
+        if time.monotonic() > deadline:
+            raise TimeoutError("its answer was not complete in time")
+    return data
 
 
 class _Refused(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -18,11 +20,13 @@ class Router:
 
     The requests of a session go to one engine, which may have kept what it computed for earlier
     turns; others go to the one with the least to do. When an engine dies in the middle of a
-    response, another one carries it on behind the tokens that there are.
+    response, another one carries it on behind the tokens that there are. An engine that is alive
+    again gets requests again; `tell_return` wakes those that wait for one.
 
     Args:
         engines: At least one.
         on_death: Called with the name of an engine that is left out from now on, and why.
+        patience: Seconds that a request waits for an engine to come back when none is left.
     """
 
     name = "router"
@@ -31,18 +35,20 @@ class Router:
         self,
         engines: Sequence[Backend],
         on_death: Callable[[str, str], None] = lambda name, reason: None,
+        patience: float = 0.0,
     ) -> None:
         if not engines:
             raise ValueError("a router needs at least one engine")
         self._engines = list(engines)
-        self._on_death = on_death
+        self._on_death, self._patience = on_death, patience
         self._dead: set[str] = set()
+        self._returned = asyncio.Event()
         self._homes: OrderedDict[str, Backend] = OrderedDict()
 
     @property
     def engines(self) -> list[Backend]:
         """Those that can be asked."""
-        return [each for each in self._engines if each.alive and each.name not in self._dead]
+        return [each for each in self._engines if each.alive]
 
     @property
     def max_length(self) -> int:
@@ -89,7 +95,7 @@ class Router:
         """See `Backend.generate`."""
         made: list[int] = []
         while True:
-            engine = self.choose(session)
+            engine = await self._await_engine(session)
             left = replace(drawing, max_new_tokens=drawing.max_new_tokens - len(made))
             if made and drawing.seed is not None:
                 # The noise begins anew: what is carried on must not repeat it.
@@ -102,6 +108,33 @@ class Router:
                         yield piece
                 return
             except EngineGone as error:
-                if engine.name not in self._dead:
+                # It may be back by the time a slow reader hears of its end.
+                if not engine.alive and engine.name not in self._dead:
                     self._dead.add(engine.name)
                     self._on_death(engine.name, str(error))
+
+    def tell_return(self, name: str) -> None:
+        """Let requests go to an engine that is alive again."""
+        self._dead.discard(name)
+        self._returned.set()
+
+    async def _await_engine(self, session: str) -> Backend:
+        """Return the engine for the next request of a session; wait if none is left.
+
+        Raises:
+            EngineGone: None came back in time.
+        """
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return self.choose(session)
+            except EngineGone as error:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+                gone = error
+            self._returned.clear()
+            try:
+                await asyncio.wait_for(self._returned.wait(), left)
+            except asyncio.TimeoutError:
+                raise EngineGone(f"{gone}, and none came back in {self._patience:g} s") from None

@@ -14,6 +14,8 @@ from rlinf.agents.trajectory import Trajectory, Turn
 
 HEADER = "X-RLinf-Session"
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+MOST_TOKENS = 1_000_000
+"""Tokens that are kept of a session unless something else is said."""
 _REMEMBERED = 65536
 """Sessions that have ended and whose names are known."""
 
@@ -27,6 +29,7 @@ class Session:
         calls: Of the engine, as they were complete.
         turns: What was read and written, as text.
         answer: The latest text of the model.
+        tokens: Of all calls together, prompts included.
         running: Calls under way.
         aborted: Calls that ended before their response did; they are no part of the log.
         used: When it was used last.
@@ -36,6 +39,7 @@ class Session:
     calls: list[EngineCall] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     answer: str = ""
+    tokens: int = 0
     running: int = 0
     aborted: int = 0
     used: float = field(default_factory=time.monotonic)
@@ -49,6 +53,7 @@ class Session:
             answer: What the model wrote.
         """
         self.calls.append(call)
+        self.tokens += len(call.prompt_ids) + len(call.response_ids)
         self.turns += [*read, Turn("assistant", answer)]
         self.answer = answer
 
@@ -80,6 +85,7 @@ class Sessions:
         on_reward: Gets each session that has its reward.
         most: Sessions without a reward at a time.
         idle_seconds: A session that nobody uses for so long is dropped.
+        most_tokens: Of the calls of a session; one that has more takes no further requests.
     """
 
     def __init__(
@@ -87,9 +93,10 @@ class Sessions:
         on_reward: Callable[[RewardedSession], None] = lambda session: None,
         most: int = 10_000,
         idle_seconds: float = 3600.0,
+        most_tokens: int = MOST_TOKENS,
     ) -> None:
         self._on_reward = on_reward
-        self._most, self._idle = most, idle_seconds
+        self._most, self._idle, self._most_tokens = most, idle_seconds, most_tokens
         self._open: OrderedDict[str, Session] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self.expired = 0
@@ -120,6 +127,13 @@ class Sessions:
                     code="too_many_sessions",
                 )
             session = self._open[name] = Session(name)
+        if session.tokens >= self._most_tokens:
+            raise ApiError(
+                f"session {name} has {session.tokens} tokens of prompts and answers, and "
+                f"{self._most_tokens} is the most; send its reward, and begin another one",
+                status=409,
+                code="session_full",
+            )
         session.used = time.monotonic()
         self._open.move_to_end(name)
         return session

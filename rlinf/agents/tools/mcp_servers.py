@@ -123,7 +123,7 @@ class McpServer:
             self._broken.clear()
             try:
                 async with self._connect() as client:
-                    listed = (await client.list_tools()).tools
+                    listed = await _all_tools(client)
                     self._listed = self._listed or listed
                     self._client = client
                     self._answered.set()
@@ -278,6 +278,26 @@ def require_mcp() -> None:
         raise ValueError(
             f"agentloop.mcp_servers needs the package mcp: {install_hint('agents')}"
         ) from error
+
+
+async def _all_tools(client: Any) -> list[Any]:
+    """Return the tools of all pages of a server's list.
+
+    Raises:
+        ValueError: it names a page again, and would never come to an end.
+    """
+    found, cursor, seen = [], None, set()
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+        if cursor in seen:
+            raise ValueError(
+                f"the server's list of tools does not end: page {cursor!r} comes again"
+            )
+        seen.add(cursor)
 
 
 async def _first_of(*waits: Any) -> None:

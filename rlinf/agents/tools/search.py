@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -39,22 +40,32 @@ class SearchTool(Tool):
                 "agentloop.tools names search, and there is no section agentloop.search; name an "
                 "index there, or a url"
             )
-        searcher = open_searcher(settings, documents)
+        searcher = open_searcher(settings, documents, deadline_of(cfg))
         return Tool(searching(searcher, settings), "search", inline=settings.inline)
 
 
-def open_searcher(settings: Any, documents: Documents | None = None) -> Searcher:
+def deadline_of(cfg: Any) -> float:
+    """Return the seconds that a call of the tool may take."""
+    own = cfg.tool_settings.get("search")
+    own = own.get("timeout") if isinstance(own, Mapping) else getattr(own, "timeout", None)
+    return cfg.tool_timeout if own is None else own
+
+
+def open_searcher(
+    settings: Any, documents: Documents | None = None, deadline: float = math.inf
+) -> Searcher:
     """Open what the `agentloop.search` section names.
 
     Args:
         settings: the section.
         documents: see `SearchTool.for_run`.
+        deadline: seconds that a search may take, whatever the section says.
 
     Raises:
         ValueError: there is nothing to search, or it cannot be opened.
     """
     if settings.url is not None:
-        return RemoteIndex(settings.url, timeout=settings.timeout)
+        return RemoteIndex(settings.url, timeout=min(settings.timeout, deadline))
     if settings.index is not None:
         index = TextIndex(settings.index, settings.timeout)
     elif documents is not None:

@@ -24,8 +24,25 @@ class RolloutServerConfig(Section):
     )
     max_body_mb: Float = Field(4.0, gt=0, description="Largest request (MiB).")
     max_sessions: Int = Field(10_000, gt=0, description="Sessions that wait for their reward.")
+    max_session_tokens: Int = Field(
+        1_000_000,
+        gt=0,
+        description="Tokens of prompts and answers of one session; a request beyond is refused.",
+    )
     session_timeout: Float = Field(
         3600.0, gt=0, description="A session that nobody uses for so long is dropped (s)."
+    )
+    max_engine_restarts: Int = Field(
+        3,
+        ge=0,
+        description="Rollout workers that may be started anew in a run before one that dies ends "
+        "it.",
+    )
+    engine_timeout: Float = Field(
+        300.0,
+        gt=0,
+        description="A rollout worker that does not answer for so long, also in a weight update, "
+        "is ended and started anew (s).",
     )
     parser: str = Field("qwen", description="Format of tool calls: qwen, llama_json, ...")
     patience: Float = Field(

@@ -244,8 +244,8 @@ class InlineBackend:
         """See `CallBackend.find`."""
         return self.actors[name]
 
-    def end(self, actors: list[InlineActor]) -> None:
-        """See `CallBackend.end`."""
+    def end(self, actors: list[InlineActor], for_good: bool = True) -> None:
+        """See `CallBackend.end`; nothing is started anew here."""
         for actor in actors:
             actor.end()
 

@@ -57,8 +57,8 @@ class CallBackend(Protocol):
     def find(self, name: str, namespace: str) -> Any:
         """Return the actor of a worker."""
 
-    def end(self, actors: list[Any]) -> None:
-        """End actors for good; does not wait for it."""
+    def end(self, actors: list[Any], for_good: bool = True) -> None:
+        """End actors, for good or until they are started anew; does not wait for it."""
 
 
 class RayBackend:
@@ -98,12 +98,12 @@ class RayBackend:
 
         return ray.get_actor(name, namespace=namespace)
 
-    def end(self, actors: list[Any]) -> None:
+    def end(self, actors: list[Any], for_good: bool = True) -> None:
         """See `CallBackend.end`."""
         import ray
 
         for actor in actors:
-            ray.kill(actor, no_restart=True)
+            ray.kill(actor, no_restart=for_good)
 
 
 def _translated(error: Any) -> CallFailed:

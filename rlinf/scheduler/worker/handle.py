@@ -120,6 +120,8 @@ class WorkerGroupFuncResult:
             if timeout is None:
                 timeout = self._group.supervisor.timeout("call")
             together = asyncio.gather(*map(self._group.backend.result, self._refs))
+            # Whoever stops to wait does not ask what came of it.
+            together.add_done_callback(lambda done: done.cancelled() or done.exception())
 
             async def ended(seconds: float | None) -> bool:
                 return together in (await asyncio.wait([together], timeout=seconds))[0]

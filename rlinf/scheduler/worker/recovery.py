@@ -9,11 +9,15 @@ The three steps of a driver that plays a joint effort of several groups again:
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
 from typing import Any
 
+from rlinf.scheduler.current import current_runtime
 from rlinf.scheduler.deadlines import Deadline
-from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.errors import WaitTimeout, WorkerDied
 from rlinf.scheduler.events import Death
 from rlinf.scheduler.worker.backend import NotYet, WorkerLost, WorkerUnavailable
 from rlinf.scheduler.worker.group import WorkerGroup
@@ -115,6 +119,40 @@ def _info_of(group: LaunchedGroup, rank: int, deadline: Deadline) -> Any:
             continue
         except WorkerLost as error:
             raise group.supervisor.explain_death(group.name_of(rank), str(error)) from None
+
+
+def responds(group: WorkerGroup, rank: int, timeout: float) -> bool:
+    """Return whether the process of a rank runs, also one that is busy; not for event loops.
+
+    Args:
+        group: the group.
+        rank: the rank.
+        timeout: seconds that its I/O thread may take to answer.
+    """
+    info = group.launched.infos[rank]
+    what = f"{info.name} to answer the registry"
+    asked = {"worker": info.name, "life": info.life, "timeout": timeout, "what": what}
+    try:
+        return bool(current_runtime().registry.ask("responds", **asked))
+    except WaitTimeout:
+        return False
+
+
+def end_process(group: WorkerGroup, rank: int) -> None:
+    """End the process of a rank that hangs; it is started anew if its group has restarts left.
+
+    Args:
+        group: the group.
+        rank: the rank; if its worker lives in this very process, nothing happens.
+    """
+    launched = group.launched
+    info = launched.infos[rank]
+    if info.cluster_node_rank != current_runtime().node_rank:
+        launched.backend.end([launched.actors[rank]], for_good=False)
+    elif info.pid != os.getpid():
+        # Ray asks a process to end, and one that has been stopped does not hear it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(info.pid, signal.SIGKILL)
 
 
 def begin_exchange(*groups: WorkerGroup) -> None:

@@ -119,15 +119,21 @@ class ReasoningCredit:
         self._check_sizes(groups)
         finite = self._finite(episodes, groups) & ~episodes.left_out
         rewards = torch.where(finite, episodes.rewards, 0.0)
-        kept = self._kept(rewards, groups)
+        # What a group is judged by: turns have rewards beside that of their episode.
+        totals = rewards + torch.where(finite, episodes.turn_rewards, 0.0)
+        kept = self._kept(totals, groups)
         counts = finite & kept
+        learnt = batch.loss_mask
         if self._algorithm.mask_truncated:
-            counts = counts & ~episodes.truncated
+            # The sequence that was cut, and not those of other agents of its episode.
+            learnt = learnt & ~batch.truncated[batch.sequence_ids()]
         # A unit is a row; one that is an episode has the tokens of all its sequences.
         units = CreditUnits.of(batch, episodes, self._mode)
         rows_in_group = groups.ids[units.episodes]
         written = units.rows(batch.loss_mask)
-        mask = written & counts[units.episodes].unsqueeze(1)
+        left = counts[units.episodes] & units.rows(learnt).any(1)
+        # What is cut of a unit counts in what the unit is worth.
+        mask = written & left.unsqueeze(1)
         padded = {
             name: None if flat is None else units.rows(flat)
             for name, flat in (
@@ -144,11 +150,15 @@ class ReasoningCredit:
             **padded,
             **self._settings,
         )
-        advantages, mask = units.flat(advantages), units.flat(mask)
+        mask = units.flat(mask) & learnt
+        advantages = torch.where(mask, units.flat(advantages), 0.0)
         returns = None if returns is None else units.flat(returns)
         if self._normalizes:
             advantages = normalize_advantages(advantages, mask, self._all_reduce)
         metrics = self._metrics(batch, episodes, groups, rewards, finite, kept)
+        if self._algorithm.group_size > 1:
+            unequal = groups.unequal(rewards) | groups.unequal(totals)
+            metrics["groups_with_signal"] = self._mean(unequal, groups.labels >= 0)
         metrics["advantages_mean"] = self._mean(advantages, mask)
         if returns is not None:
             metrics["returns"] = self._mean(returns, mask)
@@ -242,7 +252,6 @@ class ReasoningCredit:
         kept: Tensor,
     ) -> dict[str, Metric]:
         written = pad_ragged(batch.loss_mask, episodes.tokens).sum(1)
-        real = groups.labels >= 0
         metrics: dict[str, Metric] = {
             "rewards": self._mean(rewards, finite),
             "response_length": self._mean(written),
@@ -253,8 +262,6 @@ class ReasoningCredit:
         if self._of_agents:
             metrics["sequences_per_episode"] = self._mean(episodes.sizes)
             metrics["episodes_left_out"] = self._mean(episodes.left_out)
-        if self._algorithm.group_size > 1:
-            metrics["groups_with_signal"] = self._mean(groups.unequal(rewards), real)
         if self._algorithm.filter_rewards:
             metrics["groups_kept"] = self._mean(kept & finite)
         return metrics

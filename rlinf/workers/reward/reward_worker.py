@@ -12,7 +12,7 @@ from rlinf.algorithms.rewards.shaping import overlong_penalty, scaled
 from rlinf.data.reasoning import Sample, SampleGroup, Verdict
 from rlinf.data.tokenizer import load_tokenizer, tokenizer_of_run
 from rlinf.data.transcripts import transcript_of
-from rlinf.scheduler import Channel, ChannelClosed, Worker
+from rlinf.scheduler import Channel, ChannelClosed, ItemLost, Worker
 from rlinf.utils.processes.pool import Outcome
 from rlinf.workers.reward.scorer import Scorer
 from rlinf.workers.reward.tally import RewardTally
@@ -129,7 +129,7 @@ class RewardWorker(Worker):
     def _is_trained_on(self, verdict: Verdict) -> bool:
         algorithm = self.cfg.algorithm
         sampled = algorithm is not None and algorithm.dynamic_sampling
-        return not sampled or carries_signal(verdict.scores)
+        return not sampled or carries_signal(verdict.scores, verdict.turn_rewards)
 
     def _text(self, group: SampleGroup, parts: Sequence[Sample]) -> str:
         """Return what the reward judges of an episode."""
@@ -193,7 +193,11 @@ class RewardWorker(Worker):
 
 
 async def _take(channel: Channel) -> SampleGroup | None:
-    try:
-        return await channel.get(async_op=True)
-    except ChannelClosed:
-        return None
+    while True:
+        try:
+            return await channel.get(async_op=True)
+        except ChannelClosed:
+            return None
+        except ItemLost:
+            # Of a rollout worker that died: the runner ends, or asks for it again.
+            continue

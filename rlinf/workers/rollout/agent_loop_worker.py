@@ -50,6 +50,7 @@ class AgentLoopWorker(GenerationWorker):
         self._endings: dict[tuple[str, ...], dict[str, Any]] = {}
 
     _scorer: Scorer | None = None
+    _turns_name_stops = True
 
     async def init_worker(self) -> None:
         """Build the loop and its tools, and the engine."""

@@ -35,6 +35,10 @@ class EngineCalls:
         """Whether there are requests that the engine does not have."""
         return bool(self._held)
 
+    def __contains__(self, request_id: Hashable) -> bool:
+        """Return whether a request is under way, or held."""
+        return request_id in self._calls
+
     def submit(self, work: GenerationRequest, done: Done, hold: bool = False) -> None:
         """Take a request.
 

@@ -56,7 +56,8 @@ class EngineLink:
             while not ended:
                 piece = await news.get()
                 if isinstance(piece, Exception):
-                    ended = True
+                    # What a dead worker did not read waits for the next one, which is to drop it.
+                    ended = not isinstance(piece, EngineGone)
                     raise piece
                 ended = piece.finish_reason is not None
                 yield piece
@@ -82,6 +83,10 @@ class EngineLink:
         self._failure = reason
         for number in self._open:
             self._put(number, EngineGone(reason))
+
+    def revive(self) -> None:
+        """Ask the worker again, which was started anew."""
+        self._failure = None
 
     def _put(self, number: int, piece: Piece | Exception) -> None:
         queue = self._open.get(number)

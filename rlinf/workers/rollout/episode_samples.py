@@ -32,7 +32,7 @@ def group_of_episodes(
         for sequence in trajectory.sequences() or [_nothing(request)]:
             sample = _sample(request, sequence, len(samples), number)
             sample.left_out = left_out
-            if trajectory.overlong:
+            if trajectory.overlong and _is_leads(sample):
                 sample.finish_reason = "length"
             samples.append(sample)
         episodes.append(
@@ -63,6 +63,11 @@ def _sample(request: GroupRequest, sequence: TokenSequence, index: int, trajecto
         agents=sequence.agents,
         turn_rewards=sequence.rewards,
     )
+
+
+def _is_leads(sample: Sample) -> bool:
+    """Return whether it is of the agent whose end is that of the episode."""
+    return not sample.agents or sample.agents[-1] == 0
 
 
 def _nothing(request: GroupRequest) -> TokenSequence:

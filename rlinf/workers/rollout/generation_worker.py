@@ -52,7 +52,7 @@ class GenerationWorker(Worker):
         self.cfg = cfg
         self._complete: list[SampleGroup] = []
         self._came = asyncio.Event()
-        self._asleep = self._evaluating = False
+        self._asleep = self._evaluating = self._loading = False
         self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
         # Those of a step, and those of all steps that are in the making meanwhile.
         self._seen = SeenResponses(cfg.algorithm.max_policy_age + 2)
@@ -89,7 +89,7 @@ class GenerationWorker(Worker):
         tokenizer = tokenizer_of_run(cfg)
         self._ends, self._texts = stops_of(tokenizer, self._stop_texts(tokenizer))
         with tempfile.TemporaryDirectory(prefix="rlinf-tokenizer-") as folder:
-            if self._texts:
+            if self._texts or self._turns_name_stops:
                 tokenizer.save_pretrained(folder)
                 settings = replace(settings, tokenizer_path=folder)
             self.engine = build_engine(cfg.rollout.rollout_backend, settings)
@@ -99,6 +99,9 @@ class GenerationWorker(Worker):
             self.engine.update_weights(policy.policy_tensors(lambda t: t), evaluated.step)
         self._calls = EngineCalls(self.engine)
         self._seed = cfg.runner.seed if cfg.rollout.seed is None else cfg.rollout.seed
+
+    _turns_name_stops = False
+    """Whether a request may name texts that end it, so that the engine needs the tokenizer."""
 
     def _stop_texts(self, tokenizer: Any) -> tuple[str, ...]:
         """Return the texts that end a response."""
@@ -155,7 +158,7 @@ class GenerationWorker(Worker):
 
     def _submit(self, request: GroupRequest) -> None:
         prompt = request.prompt
-        name = (request.key, prompt.index)
+        name = name_of(request)
         work = GenerationRequest(name, prompt.token_ids, self._params(request), request.group_size)
 
         def complete(results: list[GenerationResult]) -> None:
@@ -165,7 +168,7 @@ class GenerationWorker(Worker):
 
     def _holds(self, request: GroupRequest) -> bool:
         """Return whether the engine is to do something else before this."""
-        return self._asleep or (self._evaluating and not request.validation)
+        return self._asleep or self._loading or (self._evaluating and not request.validation)
 
     def _params(self, request: GroupRequest) -> SamplingParams:
         """Return how the responses to a request are drawn."""
@@ -199,7 +202,10 @@ class GenerationWorker(Worker):
             # Keys and values come last: the room for what arrives may be theirs.
             self.engine.wake(weights_only=True)
         self._suspend()
+        # A load that fails leaves a part of the weights: nothing is computed with these.
+        self._loading = True
         version = self._load()
+        self._loading = False
         self._wake()
         self._carry_on()
         return version
@@ -320,6 +326,11 @@ class GenerationWorker(Worker):
         """End what the engine started."""
         if hasattr(self, "engine"):
             self.engine.close()
+
+
+def name_of(request: GroupRequest) -> tuple[int | str, int]:
+    """Return what the engine knows a request by."""
+    return request.key, request.prompt.index
 
 
 def _group_of(request: GroupRequest, results: list[GenerationResult]) -> SampleGroup:

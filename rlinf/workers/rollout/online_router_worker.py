@@ -14,12 +14,15 @@ from rlinf.agents.serving.server import Server
 from rlinf.agents.serving.sessions import RewardedSession, Sessions
 from rlinf.config.plugins import load_extension
 from rlinf.data.tokenizer import stops_of, tokenizer_of_run
-from rlinf.scheduler import Channel, ChannelClosed, Worker
+from rlinf.scheduler import Channel, ChannelClosed, ItemLost, Worker, WorkerGroup, WorkerInfo
 from rlinf.workers.rollout.engine_link import EngineLink
+from rlinf.workers.rollout.engine_watch import EngineWatch, Hangs
 from rlinf.workers.rollout.live_batches import LiveBatches
+from rlinf.workers.rollout.server_rollout_worker import ServerRolloutWorker
 
 _LONGEST = 512
 """Tokens of an answer when neither the request nor the run names a limit."""
+_ANY_TIME = 1e9
 
 
 class OnlineRouterWorker(Worker):
@@ -36,6 +39,8 @@ class OnlineRouterWorker(Worker):
         self._came = asyncio.Event()
         self._stopped = asyncio.Event()
         self._links: list[EngineLink] = []
+        self._watches: list[EngineWatch] = []
+        self._engine_failures = 0
         self._server: Server | None = None
         self._endpoint: Endpoint | None = None
 
@@ -55,9 +60,15 @@ class OnlineRouterWorker(Worker):
             `url`, `key` and `model` of the endpoint.
         """
         section, cfg = self.cfg.rollout_server, self.cfg
+        group = WorkerGroup.from_group_name(ServerRolloutWorker, cfg.rollout.group_name)
+        hangs = Hangs(group, section.engine_timeout)
         for rank, length in enumerate(engines):
-            self._links.append(EngineLink(rank, length, _sender(requests, rank)))
-        router = Router(self._links, self._tell_death)
+            link = EngineLink(rank, length, _sender(requests, rank))
+            self._links.append(link)
+            self._watches.append(self._watch(hangs, rank, link))
+        # As long as an engine may take to be started anew; a run that waits in vain ends before.
+        patience = cfg.cluster.timeouts.launch or _ANY_TIME
+        self._router = router = Router(self._links, patience=patience)
         model = section.model_name or cfg.runner.logger.experiment_name
         sampling = cfg.algorithm.sampling_params
         ends, texts = stops_of(self._tokenizer, sampling.stop)
@@ -76,7 +87,12 @@ class OnlineRouterWorker(Worker):
             system_prompt=cfg.data.system_prompt,
             parser=section.parser,
             stops=texts,
-            sessions=Sessions(self._rewarded, section.max_sessions, section.session_timeout),
+            sessions=Sessions(
+                self._rewarded,
+                section.max_sessions,
+                section.session_timeout,
+                section.max_session_tokens,
+            ),
         )
         limits = Limits(
             requests_per_second=section.requests_per_second,
@@ -102,6 +118,7 @@ class OnlineRouterWorker(Worker):
         tasks = [
             asyncio.ensure_future(self._bring_news(live)),
             asyncio.ensure_future(self._hand_on(responses)),
+            *(asyncio.ensure_future(watch.follow()) for watch in self._watches),
         ]
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -121,6 +138,15 @@ class OnlineRouterWorker(Worker):
         """Close the endpoint."""
         self._stopped.set()
 
+    async def accept_engines(self, infos: list[WorkerInfo]) -> None:
+        """Let clients use rollout workers that were started anew and have their weights.
+
+        Args:
+            infos: what the registry knows of them.
+        """
+        for info in infos:
+            self._watches[info.rank].accept(info)
+
     async def collect(self, step: int, count: int, version: int) -> None:
         """Order the sessions that a step trains on, with weights of some version."""
         self._batches.order(step, count, version)
@@ -135,6 +161,8 @@ class OnlineRouterWorker(Worker):
             "too_old": batches.too_old,
             "crowded_out": batches.crowded_out,
             "waiting": batches.waiting,
+            "engines": sum(link.alive for link in self._links),
+            "engine_failures": self._engine_failures,
         }
         if endpoint is not None and self._server is not None:
             found |= {name: endpoint.counts[name] for name in ("requests", "choices", "aborted")}
@@ -154,6 +182,9 @@ class OnlineRouterWorker(Worker):
                 news = await live.get(async_op=True)
             except ChannelClosed:
                 return
+            except ItemLost:
+                # Of a rollout worker that died: whoever waits for it is told by its watch.
+                continue
             self._links[news.rank].deliver(news)
 
     async def _hand_on(self, responses: Channel) -> None:
@@ -163,8 +194,24 @@ class OnlineRouterWorker(Worker):
             for group in self._batches.take():
                 await responses.put(group, async_op=True)
 
-    def _tell_death(self, name: str, reason: str) -> None:
-        self.log_warning(f"{name} is left out from now on: {reason}")
+    def _watch(self, hangs: Hangs, rank: int, link: EngineLink) -> EngineWatch:
+        def failed(reason: str) -> None:
+            self._engine_failures += 1
+            left = sum(each.alive for each in self._links if each is not link)
+            link.fail(reason)
+            self.log_error(
+                f"{reason}; {left} of {len(self._links)} engines are left, and go on with what it "
+                "was doing"
+                if left
+                else f"{reason}; no engine is left, and requests wait until it is back"
+            )
+
+        def returned() -> None:
+            link.revive()
+            self._router.tell_return(link.name)
+            self.log_info(f"{link.name} serves clients again")
+
+        return EngineWatch(hangs, rank, failed, returned)
 
 
 def _sender(requests: Channel, rank: int) -> Any:

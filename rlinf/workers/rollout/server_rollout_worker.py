@@ -11,7 +11,7 @@ from rlinf.data.reasoning import GroupRequest
 from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult, SamplingParams
 from rlinf.hybrid_engines.generation.token_news import TokenNews
 from rlinf.scheduler import Channel
-from rlinf.workers.rollout.generation_worker import GenerationWorker
+from rlinf.workers.rollout.generation_worker import GenerationWorker, name_of
 
 _LIVE = "live"
 
@@ -20,7 +20,8 @@ class ServerRolloutWorker(GenerationWorker):
     """Serves clients, token by token, and evaluations beside them.
 
     New weights come between two tokens, and every request is carried on under them: no client
-    notices but by the version of its tokens. An evaluation does not keep clients waiting.
+    notices but by the version of its tokens. An evaluation does not keep clients waiting. A worker
+    that dies is started anew, and holds what it is asked for until it has its weights.
 
     Args:
         cfg: checked configuration.
@@ -28,11 +29,18 @@ class ServerRolloutWorker(GenerationWorker):
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
+        self._loading = True
         self._live: Channel | None = None
         self._news: dict[int, TokenNews] = {}
         self._streams: set[int] = set()
         self._ended: dict[int, Piece] = {}
         self._refused: dict[int, str] = {}
+
+    @classmethod
+    def restart_policy(cls, cfg: Any) -> str | dict[str, int]:
+        """Start a dead worker again, as often as the config says."""
+        most = cfg.rollout_server.max_engine_restarts
+        return {"on_failure": most} if most else "never"
 
     async def init_worker(self) -> None:
         """Build the engine."""
@@ -50,7 +58,8 @@ class ServerRolloutWorker(GenerationWorker):
             self._calls.abort((_LIVE, request.number))
         elif isinstance(request, LiveRequest):
             self._begin(request)
-        else:
+        elif name_of(request) not in self._calls:
+            # What was asked of an engine that died is asked again, and may come twice.
             super()._submit(request)
 
     def _begin(self, request: LiveRequest) -> None:
@@ -67,7 +76,7 @@ class ServerRolloutWorker(GenerationWorker):
         if not request.drawing.whole:
             self._streams.add(number)
         try:
-            self._calls.submit(work, done, hold=self._asleep)
+            self._calls.submit(work, done, hold=self._asleep or self._loading)
         except ValueError as error:
             # What one client asks for is no reason for the others to stop.
             self._forget(number)
@@ -90,18 +99,3 @@ class ServerRolloutWorker(GenerationWorker):
             self._ended, self._refused = {}, {}
             await self._live.put(news, async_op=True)
         await super()._hand_out(channel)
-
-    # -- evaluation -----------------------------------------------------------------------------
-
-    async def begin_evaluation(self, keep_weights: bool) -> None:
-        """Let an evaluation share the engine with the clients.
-
-        Args:
-            keep_weights: whether other weights than the newest would have to come back, which a
-                run with live traffic has no use for.
-        """
-        if keep_weights:
-            raise RuntimeError("runner.weight_sync_interval must be 1 in runs with live traffic")
-
-    async def end_evaluation(self) -> None:
-        """Nothing was set aside."""

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf.agents.tools.toolbox import ToolCall, ToolFailed, ToolResult
-from rlinf.scheduler import WorkerDied, WorkerGroup
+from rlinf.scheduler import WorkerDied, WorkerGroup, end_process
 from rlinf.scheduler.worker.backend import CallFailed, NotYet, WorkerLost, WorkerUnavailable
 from rlinf.workers.tools.tool_worker import ToolWorker
 
 _RETRY_SECONDS = 0.05
+_SETTLE_SECONDS = 2.0
+"""After which a worker that is said to be dead is not expected back."""
 _GRACE_SECONDS = 10.0
 """Beyond the deadline of a tool: for a call to get there and back, and for an answer to a ping."""
 
@@ -88,18 +90,21 @@ class RemoteTools:
         if rank in self._lost:
             self.rank_for(0)
             raise ToolFailed(f"the worker of the tool died for good: {self._lost[rank]}")
-        begin = time.monotonic()
+        begin, life = time.monotonic(), self._life_of(rank)
         call = getattr(self._group.execute_on(rank), method)(*arguments)
         answer = asyncio.ensure_future(call.async_wait())
         try:
             while not (await asyncio.wait({answer}, timeout=timeout))[0]:
                 # It may be in line behind others; a worker that hangs does not answer at all.
-                if not await self._answers(rank):
-                    call.cancel()
-                    raise ToolFailed(
-                        f"{self._name_of(rank)} has not answered for "
-                        f"{time.monotonic() - begin:.0f} s"
-                    )
+                if await self._answers(rank):
+                    continue
+                seconds = time.monotonic() - begin
+                hung = f"{self._name_of(rank)} has not answered for {seconds:.0f} s, and was ended"
+                # Another call may have found out before.
+                if rank not in self._returning and self._life_of(rank) == life:
+                    self._await_return(rank, hung, life)
+                    end_process(self._group, rank)
+                raise ToolFailed(hung)
             return answer.result()[0]
         except WorkerDied as death:
             said = str(death).splitlines()[0]
@@ -113,29 +118,44 @@ class RemoteTools:
         if rank not in self._returning and rank not in self._lost:
             self._group.execute_on(rank).close_session(session)
 
+    def _life_of(self, rank: int) -> str:
+        return self._group.launched.infos[rank].life
+
     def _name_of(self, rank: int) -> str:
         return self._group.launched.name_of(rank)
 
-    def _await_return(self, rank: int, death: str) -> None:
+    def _await_return(self, rank: int, death: str, ended: str = "") -> None:
         if rank not in self._returning:
-            task = asyncio.ensure_future(self._return_of(rank, death))
+            task = asyncio.ensure_future(self._return_of(rank, death, ended))
             self._returning[rank] = task
             task.add_done_callback(lambda _: self._returning.pop(rank, None))
 
-    async def _return_of(self, rank: int, death: str) -> None:
-        """Wait until a worker is back; one that is not is not asked any more."""
-        launched = self._group.launched
-        deadline = time.monotonic() + self._come_back
-        while time.monotonic() < deadline:
+    async def _return_of(self, rank: int, death: str, ended: str) -> None:
+        """Wait until a worker is back; one that is not is not asked any more.
+
+        Args:
+            rank: of the worker.
+            death: what is said of its end.
+            ended: life of the process that is being ended; empty if it has ended.
+        """
+        launched, begin = self._group.launched, time.monotonic()
+        while (seconds := time.monotonic() - begin) < self._come_back:
             try:
                 asked = launched.backend.result(launched.actors[rank].rlinf_info.remote())
-                launched.infos[rank] = await asyncio.wait_for(asked, self._come_back)
-                return
+                found = await asyncio.wait_for(asked, self._come_back)
+                if found.life != ended:
+                    launched.infos[rank] = found
+                    return
             except (WorkerUnavailable, NotYet):
                 # Between two lives. Ray tells nobody when the next one begins.
-                await asyncio.sleep(_RETRY_SECONDS)
-            except (WorkerLost, asyncio.TimeoutError):
+                pass
+            except WorkerLost:
+                # A call that was under way when the worker died is lost like one to a dead worker.
+                if seconds > _SETTLE_SECONDS:
+                    break
+            except asyncio.TimeoutError:
                 break
+            await asyncio.sleep(_RETRY_SECONDS)
         self._lost[rank] = death
 
     async def _answers(self, rank: int) -> bool:

@@ -134,6 +134,7 @@ def test_a_worker_at_its_limit_costs_its_answer_and_not_the_episode():
 
     made, model = run(endless, settings(worker_max_turns=2))
     assert made.ending == "done" and made.numbers["worker_errors"] == 1.0
+    assert made.numbers["tool_errors"] == 0.0, "what a worker does not find is not the lead's"
     assert sum(agent == 1 for agent, _, _ in model.log) == 2
     said = [turn for turn in made.turns if turn.role == "tool" and turn.agent == 0]
     assert "no answer: the worker ended at max_turns" in said[0].text and said[0].error
@@ -154,6 +155,9 @@ def test_tasks_that_cannot_be_done_are_answered():
     (answers,) = [turn.text for turn in made.turns if turn.role == "tool" and turn.agent == 0]
     assert "error: the task is empty" in answers
     assert "error: there are no more than 1 workers" in answers
+    assert made.numbers["tool_errors"] == 2.0
+    # Two of its own, and those of the worker.
+    assert made.numbers["tool_calls"] == 2.0 + 2.0
     assert f"<information>{town(maker(ONE))}</information>" in answers
 
 

@@ -13,6 +13,8 @@ class Group:
     index: int
     signal: bool
 
+    turn_rewards = ()
+
     @property
     def scores(self):
         return [0.0, float(self.signal)]
@@ -28,6 +30,21 @@ def groups(*signals, first=0):
 )
 def test_a_signal_is_a_difference(scores, expected):
     assert carries_signal(scores) is expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], False),
+        ([{}, {1: 0.5}], True),
+        ([{1: 0.5}, {1: 0.5}], False),
+        ([{1: 0.5}, {2: 0.5}], True),
+        ([{0: 1.0, 1: -1.0}, {}], True),
+    ],
+)
+def test_rewards_of_turns_are_a_signal(given, expected):
+    """Also where they add up to nothing: turns are told apart by them."""
+    assert carries_signal([1.0, 1.0], given) is expected
 
 
 def test_a_step_that_is_informative_at_once_draws_once():

@@ -8,6 +8,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from rlinf.cli import main  # noqa: E402
+from rlinf.cli import main, serve  # noqa: E402
 from tests.unit_tests.cli.test_chat_model import save_run  # noqa: E402
 
 
@@ -61,6 +63,49 @@ def test_a_run_is_served_until_it_is_asked_to_end(tmp_path: Path) -> None:
     session = json.loads(line)
     assert session["reward"] == 1.0 and len(session["turns"]) == 4
     assert all(set(s["versions"]) <= {4} for s in session["sequences"])
+
+
+@pytest.mark.timeout(180)
+def test_it_goes_on_with_the_engines_that_are_left_and_ends_without_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_run(tmp_path)
+    load, engines = serve._load, []
+
+    def loading(*arguments: Any) -> Any:
+        found = load(*arguments)
+        engines.append(found.engine)
+        return found
+
+    def fails() -> Any:
+        raise RuntimeError("the device is gone")
+
+    answers: list[Any] = []
+
+    def client() -> None:
+        while not (tmp_path / "endpoint.json").exists():
+            time.sleep(0.02)
+        endpoint = json.loads((tmp_path / "endpoint.json").read_text())
+        body = {"model": endpoint["model"], "prompt": "12+3", "max_tokens": 6}
+        for number, engine in enumerate(engines):
+            engine.step = fails
+            try:
+                answers.append(ask(endpoint, "/completions", body, session=f"s{number}"))
+            except urllib.error.HTTPError as error:
+                answers.append((error.code, json.load(error)["error"]["code"]))
+
+    monkeypatch.setattr(serve, "_load", loading)
+    thread = threading.Thread(target=client)
+    thread.start()
+    assert main(["serve", str(tmp_path), "--engines", "2"]) == 1
+    thread.join(60)
+    first, second = answers
+    assert first["choices"][0]["finish_reason"] in ("stop", "length")
+    assert second == (503, "engine_gone")
+    said = capsys.readouterr().err
+    assert "engine 0 is left out from now on: engine engine 0 failed: RuntimeError" in said
+    assert "no engine is left" in said and "start it again" in said
+    assert not (tmp_path / "endpoint.json").exists()
 
 
 def test_what_is_no_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

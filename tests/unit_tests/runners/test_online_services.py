@@ -1,4 +1,4 @@
-"""A run that waits for clients ends with a reason when there will be none."""
+"""A run that waits for clients ends with a reason when there will be none, and mends engines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from rlinf.data.reasoning import Prompt, Verdict
+from rlinf.runners import online_services
 from rlinf.runners.online_services import OnlineServices
-from rlinf.scheduler import WaitTimeout
+from rlinf.scheduler import WaitTimeout, WorkerDied
 
 
 class Silence:
@@ -18,9 +20,24 @@ class Silence:
         raise WaitTimeout("nothing came")
 
 
-def services(patience: float, traffic: Any = lambda: None) -> OnlineServices:
-    cfg = SimpleNamespace(rollout_server=SimpleNamespace(patience=patience))
-    made = OnlineServices(cfg, None, None, None, traffic)
+@pytest.fixture(autouse=True)
+def deaths(monkeypatch: pytest.MonkeyPatch) -> list[WorkerDied]:
+    """Rollout workers that have died."""
+    found: list[WorkerDied] = []
+    monkeypatch.setattr(online_services, "new_deaths", lambda group: found)
+    return found
+
+
+def services(
+    patience: float, traffic: Any = lambda: None, recover: Any = lambda: None
+) -> OnlineServices:
+    cfg = SimpleNamespace(
+        rollout_server=SimpleNamespace(patience=patience),
+        data=SimpleNamespace(val_group_size=1),
+        cluster=SimpleNamespace(timeouts=SimpleNamespace(channel=1000.0)),
+    )
+    rollout = SimpleNamespace(worker_group_name="rollout", world_size=2)
+    made = OnlineServices(cfg, rollout, None, None, traffic, recover)
     made._verdicts = Silence()
     return made
 
@@ -51,3 +68,54 @@ def test_a_worker_that_fails_is_noticed() -> None:
     waiting.generating = [Failed()]
     with pytest.raises(ValueError, match="engine failed"):
         waiting.next_live_verdict(0)
+
+
+class Verdicts:
+    """Answers what was asked, but nothing of a rank that is dead."""
+
+    def __init__(self) -> None:
+        self.dead, self.waiting, self.asked = {1}, [], []
+
+    def put(self, requests: list[Any], key: int) -> None:
+        self.asked.append((key, [request.prompt.index for request in requests]))
+        if key not in self.dead:
+            self.waiting += requests
+
+    def get(self, key: Any, timeout: float) -> Any:
+        if not self.waiting:
+            raise WaitTimeout("nothing came")
+        prompt = self.waiting.pop(0).prompt
+        return Verdict(prompt.index, "t", [1.0], [1.0], [3], 0, 0, "", "")
+
+
+def test_what_a_dead_engine_was_asked_is_asked_again(deaths: list[WorkerDied]) -> None:
+    """A validation is whole, in order, although one of two engines died in it."""
+    channel = Verdicts()
+
+    def recover() -> None:
+        deaths.clear()
+        channel.dead.clear()
+        validating._lives = ["one", "new"]
+
+    validating = services(1000.0, recover=recover)
+    validating._requests = validating._verdicts = channel
+    validating._lives = ["one", "two"]
+    deaths.append(WorkerDied("rollout:1"))
+    prompts = [Prompt(10 + n, [1], "", "", "t", {}) for n in range(5)]
+
+    class Prompts:
+        def __len__(self) -> int:
+            return len(prompts)
+
+        def prompt(self, number: int) -> Prompt:
+            return prompts[number]
+
+    found = validating.validate(Prompts(), "validation")
+    assert [verdict.index for verdict in found] == [10, 11, 12, 13, 14]
+    assert channel.asked == [(0, [10, 12, 14]), (1, [11, 13]), (0, [11]), (1, [13])]
+
+
+def test_the_death_of_another_worker_is_not_mended(deaths: list[WorkerDied]) -> None:
+    deaths.append(WorkerDied("reward:0"))
+    with pytest.raises(WorkerDied, match="reward:0"):
+        services(1000.0).next_live_verdict(0)

@@ -25,7 +25,7 @@ def serve(shared_cluster):
             name = f"{role} while {fails} fails"
             groups[role] = group.launch(shared_cluster, TWO, name=name)
         services = ReasoningServices(cfg, **groups)
-        services.start(lambda name: Channel.create(f"{name} while {fails} fails"))
+        services.start(lambda name, **_: Channel.create(f"{name} while {fails} fails"))
         return services, groups
 
     return start

@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
 
 import pytest
 
@@ -198,6 +199,40 @@ def test_a_service_that_lies_is_named(lie):
             RemoteIndex(f"http://127.0.0.1:{server.server_port}/").search("a", 1)
         assert len(got) == 3
     finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_attempts_together_stay_within_the_deadline(monkeypatch, drips):
+    """A service that hangs, or sends a byte now and then, costs the time of one search."""
+    monkeypatch.setattr(client_module, "_PAUSE_SECONDS", 0.05)
+    over = Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            while drips and not over.wait(0.02):
+                self.wfile.write(b" ")
+                self.wfile.flush()
+            over.wait()
+
+        def log_message(self, *args) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        remote = RemoteIndex(f"http://127.0.0.1:{server.server_port}/retrieve", timeout=0.5)
+        begin = time.monotonic()
+        with pytest.raises(SearchUnavailable, match="does not answer as it should"):
+            remote.search("a", 1)
+        # Three attempts of their own would take three times as long.
+        assert 0.4 < time.monotonic() - begin < 1.4
+    finally:
+        over.set()
         server.shutdown()
         server.server_close()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers")
 
-from rlinf.agents.serving.backend import Drawing, EngineGone  # noqa: E402
+from rlinf.agents.serving.backend import Drawing, EngineGone, Piece  # noqa: E402
 from rlinf.agents.serving.router import Router  # noqa: E402
 from tests.unit_tests.agents.serving.scripted import Scripted  # noqa: E402
 
@@ -65,3 +67,48 @@ async def test_no_engine_is_an_error() -> None:
     with pytest.raises(EngineGone, match="no engine is left"):
         await write(router)
     assert not router.alive
+
+
+async def test_requests_wait_for_an_engine_to_come_back() -> None:
+    dying = Scripted("abcdef", "XYZ", name="one")
+    dying.die_after = 2
+    router = Router([dying], patience=60.0)
+    writing = asyncio.ensure_future(write(router, "s", most=6))
+    while dying.alive:
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not writing.done()
+    dying.die_after, dying.alive = None, True
+    router.tell_return("one")
+    tokens = await asyncio.wait_for(writing, 60)
+    assert dying.tokenizer.decode(tokens) == "abXYZ<eos>"
+
+
+async def test_patience_with_engines_that_stay_away_ends() -> None:
+    dying = Scripted("abc")
+    dying.die_after = 0
+    router = Router([dying], patience=0.01)
+    with pytest.raises(EngineGone, match="none came back in 0.01 s"):
+        await write(router)
+
+
+class Back(Scripted):
+    """Is alive again when a reader hears of its death."""
+
+    async def generate(self, *arguments: Any) -> AsyncIterator[Piece]:
+        try:
+            async for piece in super().generate(*arguments):
+                yield piece
+        except EngineGone:
+            self.alive, self.die_after = True, None
+            raise
+
+
+async def test_who_hears_late_of_a_death_does_not_end_an_engine_that_is_back() -> None:
+    told: list[str] = []
+    engine = Back("abcd", "XY", name="one")
+    engine.die_after = 2
+    router = Router([engine], lambda name, why: told.append(name))
+    assert engine.tokenizer.decode(await write(router, most=5)) == "abXY<eos>"
+    assert not told and router.engines == [engine]

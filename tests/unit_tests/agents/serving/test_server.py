@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from rlinf.agents.serving.limits import Limits, RateLimit  # noqa: E402
+from rlinf.agents.serving.sessions import Sessions  # noqa: E402
 from tests.unit_tests.agents.serving.scripted import (  # noqa: E402
     KEY,
     Scripted,
@@ -349,6 +350,21 @@ async def test_unknown_and_odd_sessions_are_refused() -> None:
         assert (await post(f"{url}/sessions/none/reward", {"reward": 1}))[0] == 404
         assert (await post(url + CHAT, chat("hi"), session="a/b c"))[0] == 400
         assert (await post(url + CHAT, chat("hi"), session="x" * 200))[0] == 400
+
+
+async def test_a_session_has_a_bound() -> None:
+    """It keeps all that was read and written, so that a client cannot fill the memory with it."""
+    found: list[Any] = []
+    sessions = Sessions(found.append, most_tokens=40)
+    async with serving(Scripted("four"), sessions=sessions) as (url, _):
+        assert (await post(url + CHAT, chat("2+2?"), session="s"))[0] == 200
+        assert (await post(url + CHAT, chat("2+2?", "four", "sure?"), session="s"))[0] == 200
+        status, refused = await post(url + CHAT, chat("again?"), session="s")
+        assert status == 409 and refused["error"]["code"] == "session_full"
+        assert "40 is the most; send its reward" in refused["error"]["message"]
+        assert (await post(url + CHAT, chat("2+2?"), session="t"))[0] == 200
+        assert (await post(f"{url}/sessions/s/reward", {"reward": 1.0}))[0] == 200
+    assert len(found[0].trajectory.calls) == 2
 
 
 async def test_a_reward_waits_for_what_is_under_way() -> None:

@@ -17,6 +17,7 @@ from rlinf.agents.tools.build import make_toolbox  # noqa: E402
 from rlinf.agents.tools.toolbox import ToolCall, ToolFailed  # noqa: E402
 
 SCRIPT = str(Path(__file__).with_name("mcp_server.py"))
+PAGES = str(Path(__file__).with_name("mcp_pages.py"))
 SECONDS = 60
 
 
@@ -75,6 +76,17 @@ async def test_tools_schema_and_errors_are_those_of_the_server(boxes):
     ):
         found = await ask(box, "shop_price", **arguments)
         assert found.error and said in found.text, found.text
+
+
+async def test_all_pages_of_a_list_of_tools_are_read(boxes):
+    box = boxes(args=[PAGES, "5"])
+    assert box.names == ("calculator", *(f"tool_{number}" for number in range(5)))
+    assert (await ask(box, "tool_4")).text == "4"
+
+
+async def test_a_list_of_tools_without_an_end_is_refused(boxes):
+    with pytest.raises(ValueError, match="does not end: page '0' comes again"):
+        boxes(args=[PAGES, "endless"])
 
 
 async def test_a_server_that_dies_is_started_again(boxes, tmp_path):

@@ -10,9 +10,9 @@ from rlinf.agents.search.dense_index import register_query_encoder
 from rlinf.agents.search.documents import Document, Hit, SearchUnavailable
 from rlinf.agents.search.service import SearchService
 from rlinf.agents.search.text_index import TextIndex, build_index
-from rlinf.agents.tools.search import open_searcher, searching
+from rlinf.agents.tools.search import deadline_of, open_searcher, searching
 from rlinf.agents.tools.toolbox import ToolCall, ToolFailed
-from rlinf.config.schema.agentloop import AgentLoopConfig
+from rlinf.config.schema.agentloop import AgentLoopConfig, ToolSettings
 from rlinf.config.schema.search import SearchConfig
 
 DOCUMENTS = [
@@ -102,6 +102,19 @@ def test_results_are_kept_and_failures_are_not():
         search("Oslo")
     assert search("Oslo") == search("Oslo") == "Oslo is the capital of Norway"
     assert flaky.asked == 2
+
+
+def test_a_search_over_http_ends_before_the_tool_does():
+    url = "http://127.0.0.1:9/retrieve"
+
+    def seconds(**keys):
+        section = loop_section(url=url, timeout=5.0)
+        section = section.model_copy(update=keys)
+        return open_searcher(section.search, None, deadline_of(section))._timeout
+
+    assert seconds() == 5.0 and seconds(tool_timeout=2.0) == 2.0
+    own = {"search": ToolSettings(timeout=3.0)}
+    assert seconds(tool_timeout=2.0, tool_settings=own) == 3.0
 
 
 def test_inline_is_for_what_answers_at_once():

@@ -88,6 +88,60 @@ def by_token(groups, credit):
     return dict(zip(names, credit.advantages.tolist(), strict=True))
 
 
+def one_cut(groups):
+    """Cut the sequence of a worker; return it, and one of its team."""
+    for group in groups:
+        for parts in group.by_trajectory():
+            own = [sample for sample in parts if set(sample.agents) == {1}]
+            if own and len(parts) > 1:
+                own[0].finish_reason = "length"
+                other = next(sample for sample in parts if sample is not own[0])
+                return (group.prompt.index, own[0]), (group.prompt.index, other)
+    raise AssertionError("no episode has several agents")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_sequence_that_was_cut_is_masked_and_not_its_team(mode):
+    groups = make_episodes(seed=2)
+    whole = by_token(groups, assign(groups, {"algorithm.advantage_mode": mode}))
+    cut, other = one_cut(groups)
+    masked = {"algorithm.advantage_mode": mode, "algorithm.mask_truncated": True}
+    credit = assign(groups, masked)
+    found = by_token(groups, credit)
+    for (prompt, sample), left in ((cut, False), (other, True)):
+        places = [(prompt, sample.sample_index, n) for n in range(len(sample.response_ids))]
+        kept = [found[place] == pytest.approx(whole[place]) for place in places]
+        written = [place for place, own in zip(places, sample.loss_mask, strict=True) if own]
+        assert any(whole[place] for place in written), "the test shows nothing"
+        assert all(kept) if left else not any(found[place] for place in places)
+    # What was cut counts in the baseline: all else is as it was.
+    apart = {(cut[0], cut[1].sample_index)}
+    assert all(found[n] == pytest.approx(whole[n]) for n in whole if n[:2] not in apart)
+
+
+def test_an_episode_at_its_limit_cuts_the_sequence_of_its_lead():
+    calls = [
+        EngineCall([1], [2], [0.0], [0], "stop", 0, 0),
+        EngineCall([3], [4], [0.0], [0], "stop", 1, 1),
+    ]
+    request = GroupRequest(Prompt(0, [1], "", None, "t", {}), 1, 0)
+    group = group_of_episodes(request, [Trajectory(calls, ending="max_turns")], "score")
+    assert [sample.finish_reason for sample in group.samples] == ["length", "stop"]
+
+
+def test_the_bounds_of_groups_see_the_rewards_of_turns():
+    groups = make_episodes(seed=1, count=2, given=False)
+    for sample in (s for group in groups for s in group.samples):
+        sample.reward, sample.turn_rewards = 0.0, [0.0] * len(sample.response_ids)
+    for sample in groups[1].samples:
+        place = max(n for n, own in enumerate(sample.loss_mask) if own)
+        sample.turn_rewards[place] = 1.0
+    bounds = {"algorithm.filter_rewards": True, "algorithm.rewards_lower_bound": 0.5}
+    credit = assign(groups, bounds)
+    of_first = sum(len(sample.response_ids) for sample in groups[0].samples)
+    assert not credit.mask[:of_first].any() and credit.mask[of_first:].any()
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(4))
 def test_advantages_are_those_of_the_reference(mode, seed):

@@ -111,6 +111,18 @@ async def test_an_episode_is_judged_once_for_all_its_sequences():
     assert metrics["rollout/samples"] == 3.0
 
 
+async def test_dynamic_sampling_sees_the_rewards_of_turns():
+    worker, out = Worker(), Box()
+    worker.cfg.algorithm.dynamic_sampling = True
+    for given, kept in ((None, False), ([0.0, 0.0, 0.5], True)):
+        samples = [sample(0, 0), sample(1, 1)]
+        samples[0].turns, samples[0].turn_rewards = [0, 1, 1], given
+        episodes = [EpisodeRecord("3", numbers={"tool_calls": 1.0}) for _ in samples]
+        both = SampleGroup(Prompt(7, [1], "", "3", "sums", {}), samples, 0, False, episodes)
+        await worker._score_group(both, out, None, RewardTally())
+        assert (both in out.items) is kept
+
+
 async def test_a_validation_counts_every_episode():
     _, _, verdict = await judged(validation=True)
     assert verdict.scores == [1.0, 0.0, 0.0, 0.0] and not verdict.transcript.learnt

@@ -132,7 +132,7 @@ class Untied(GenerationWorker):
     def __init__(self, engine: Any) -> None:
         self._rank, self._complete, self._came = 0, [], asyncio.Event()
         self._calls = EngineCalls(engine)
-        self._notes = self._asleep = self._evaluating = False
+        self._notes = self._asleep = self._evaluating = self._loading = False
         self._kept = None
         self.engine = self._weights = engine
 

@@ -28,8 +28,7 @@ class Counter:
         self.version = 0
         self.on_token: Any = None
         self.work: dict[Any, tuple[GenerationRequest, GenerationResult]] = {}
-        self.may_step = asyncio.Event()
-        self.may_step.set()
+        self.may_load = True
 
     @property
     def unfinished(self) -> int:
@@ -78,6 +77,8 @@ class Live(ServerRolloutWorker, Untied):
         return SamplingParams(max_new_tokens=3, seed=1)
 
     def _load(self) -> int:
+        if not self.engine.may_load:
+            raise RuntimeError("a peer died")
         self.engine.version += 1
         return self.engine.version
 
@@ -148,16 +149,13 @@ async def test_no_request_fails_for_new_weights() -> None:
 
 async def test_an_evaluation_does_not_keep_clients_waiting() -> None:
     async with linked() as (link, worker, requests, out):
-        await worker.begin_evaluation(False)
         prompt = Prompt(0, [7], "", "", "t", {})
-        await requests.put([GroupRequest(prompt, 1, "validation", True)], True)
+        # Once more, as when an engine has died that was asked.
+        await requests.put([GroupRequest(prompt, 1, "validation", True)] * 2, True)
         pieces = await asyncio.wait_for(write(link, 10, 5), DEADLINE)
         group = await asyncio.wait_for(out.get(0, True), DEADLINE)
-        await worker.end_evaluation()
     assert tokens(pieces) == [11, 12, 13, 14, 15]
-    assert group.samples[0].response_ids == [8, 9, 10]
-    with pytest.raises(RuntimeError, match="weight_sync_interval"):
-        await worker.begin_evaluation(True)
+    assert group.samples[0].response_ids == [8, 9, 10] and out._items.empty()
 
 
 async def test_a_client_that_leaves_frees_the_engine() -> None:
@@ -191,3 +189,40 @@ async def test_a_dead_worker_fails_what_waits_for_it() -> None:
     with pytest.raises(EngineGone, match="it died"):
         await writing
     assert not link.alive and link.version == 3
+    with pytest.raises(EngineGone, match="it died"):
+        await write(link, 1, 5)
+
+
+async def test_a_worker_that_was_started_anew_begins_with_its_weights() -> None:
+    """It drops what the dead one did not read, and computes nothing before its weights come."""
+    async with linked() as (link, worker, requests, _):
+        worker._loading = True
+        lost = asyncio.ensure_future(write(link, 50, 5))
+        while not worker._calls.holds:
+            await asyncio.sleep(0)
+        link.fail("it died")
+        with pytest.raises(EngineGone):
+            await lost
+        link.revive()
+        writing = asyncio.ensure_future(write(link, 10, 3))
+        while len(worker._news) != 1 or not worker._calls.holds:
+            await asyncio.sleep(0)
+        assert not worker.engine.work, "there are no weights yet"
+        await worker.sync_model_from_actor()
+        pieces = await asyncio.wait_for(writing, DEADLINE)
+    assert tokens(pieces) == [11, 12, 13]
+    assert {version for piece in pieces for version in piece.versions} == {1}
+
+
+async def test_nothing_is_computed_with_a_part_of_the_weights() -> None:
+    async with linked() as (link, worker, _, _):
+        worker.engine.may_load = False
+        with pytest.raises(RuntimeError, match="a peer died"):
+            await worker.sync_model_from_actor()
+        writing = asyncio.ensure_future(write(link, 10, 3))
+        while not worker._calls.holds:
+            await asyncio.sleep(0)
+        assert not worker.engine.work
+        worker.engine.may_load = True
+        await worker.sync_model_from_actor()
+        assert tokens(await asyncio.wait_for(writing, DEADLINE)) == [11, 12, 13]

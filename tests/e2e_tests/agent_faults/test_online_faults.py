@@ -1,0 +1,107 @@
+"""Engines and the endpoint of a run with live traffic are killed, hung and starved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlinf.runners.coding_online_rl_runner import CodingOnlineRLRunner
+from rlinf.scheduler import Cluster, WaitTimeout, WorkerDied
+from tests.e2e_tests.agent_faults.faults import Fault
+from tests.e2e_tests.agent_faults.online import EXAMPLE, FEW, Clients, Endpoint, Engines
+from tests.e2e_tests.reasoning.jobs import Actor, Reward, metrics_of
+from tests.e2e_tests.runners import RunnerFactory
+from tests.long_tests import ALL_TESTS
+
+pytestmark = pytest.mark.timeout(180)
+
+Start = Callable[..., CodingOnlineRLRunner]
+
+
+@pytest.fixture
+def start(cluster: Cluster, tmp_path: Path) -> Iterator[Start]:
+    """Makes a run that will be struck."""
+    cast = {"rollout": Engines, "reward": Reward, "actor": Actor, "rollout_server": Endpoint}
+    factory = RunnerFactory(cluster, EXAMPLE / "config", cast, CodingOnlineRLRunner, set())
+
+    def start(fault: Fault, *overrides: str) -> CodingOnlineRLRunner:
+        struck = {"rollout": (Engines, (fault,)), "rollout_server": (Endpoint, (fault,))}
+        return factory.runner(tmp_path, "coding_online", [*FEW, *overrides], struck)
+
+    start.end = lambda: factory.end_of_test(sound=False)
+    yield start
+    factory.end_of_test(sound=False)
+
+
+def steps_of(runner: CodingOnlineRLRunner) -> list[dict[str, Any]]:
+    return [line for line in metrics_of(runner) if "rollout/score" in line]
+
+
+KINDS, PHASES = ("kill", "hang"), ("serving", "update", "evaluation")
+MATRIX = [(kind, phase) for kind in KINDS for phase in PHASES]
+FAULTS = [("kill", "serving"), ("hang", "update"), ("kill", "evaluation")]
+"""One of each phase, and each kind."""
+
+
+@pytest.mark.parametrize(("kind", "phase"), MATRIX if ALL_TESTS else FAULTS)
+def test_clients_do_not_notice_that_an_engine_ends(start, tmp_path, kind, phase):
+    fault = Fault(tmp_path, kind, phase)
+    evaluates = f"runner.val_check_interval={2 if phase == 'evaluation' else -1}"
+    runner = start(fault, "rollout_server.engine_timeout=2", evaluates)
+    with Clients(runner) as clients:
+        facts = runner.run()
+        lines = steps_of(runner)
+    assert not clients.errors and len(clients.answers) >= 3 * 8
+    assert all(clients.answers), "what was carried on is not empty"
+    assert len(lines) == 3 and facts["engine_restarts"] == 1
+    assert sum(line["rollout/live_failed_requests"] for line in lines) == 0
+    assert sum(line["rollout/live_engine_failures"] for line in lines) == 1
+    assert lines[-1]["rollout/engine_restarts"] == 1
+    if phase == "evaluation":
+        # All prompts have their answer, also those that the dead engine had been asked.
+        assert facts["evaluation"]["eval/prompts"] == 12
+    # The one that was started anew serves, with the weights of the others.
+    (restarts, _), (others, _) = runner.rollout.written().wait()
+    assert (restarts, others) == (1, 0)
+    fault.assert_gone()
+
+
+def test_an_engine_without_time_to_compute_costs_nothing(start, tmp_path):
+    runner = start(Fault(tmp_path, "starve", "serving"), "rollout_server.engine_timeout=30")
+    with Clients(runner) as clients:
+        facts = runner.run()
+    assert not clients.errors and facts["engine_restarts"] == 0
+    assert sum(line["rollout/live_engine_failures"] for line in steps_of(runner)) == 0
+
+
+def test_requests_wait_for_the_only_engine_and_then_the_run_ends(start, tmp_path, capfd):
+    """One restart is allowed, and the engine dies twice."""
+    fault = Fault(tmp_path, "kill", "serving", again=True)
+    one = ["cluster.component_placement.rollout=0", "rollout_server.max_engine_restarts=1"]
+    runner = start(fault, *one)
+    with Clients(runner) as clients:
+        with pytest.raises(WorkerDied, match="RolloutGroup:0") as raised:
+            runner.run()
+        told = list(clients.errors)
+        # As a run does that has failed.
+        start.end()
+    assert raised.value.signal == "SIGKILL"
+    said = capfd.readouterr().err
+    assert "restart 1 of at most 1" in said
+    assert "1 restarts are over; raise rollout_server.max_engine_restarts" in said
+    # Nobody was told of the first death, and those of the second wait for an endpoint that ends.
+    assert not told and len(clients.errors) <= 4
+    fault.assert_gone()
+
+
+@pytest.mark.parametrize("kind", ["kill", "hang"] if ALL_TESTS else ["kill"])
+def test_a_run_without_its_endpoint_ends_and_says_so(start, tmp_path, kind):
+    fault = Fault(tmp_path, kind, "collecting")
+    runner = start(fault, "rollout_server.engine_timeout=5")
+    raises = pytest.raises(WorkerDied if kind == "kill" else WaitTimeout, match="RolloutServer")
+    with Clients(runner), raises:
+        runner.run()
+    assert fault.mark.exists()
