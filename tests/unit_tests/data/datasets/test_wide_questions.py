@@ -35,3 +35,12 @@ def test_careless_leads_give_away_no_more_than_one_agent_has_room_for():
         assert other.further[0][0] in tasks
     assert longer * 0.5 < stopped < longer * 0.7
     assert careful.fingerprint() != careless.fingerprint()
+
+
+def test_no_word_and_no_town_of_a_question_occurs_twice():
+    data = dataset(max_items=8)
+    for i in range(50):
+        words = data[i].prompt.split()[1:-1]
+        towns = data[i].answer[0].split()
+        assert len(set(words)) == len(words) == 2 * len(towns)
+        assert len(set(towns)) == len(towns) == data[i].metadata["items"]
