@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 from rlinf.agents.tools.lookup import maker, products, town
@@ -59,8 +60,14 @@ class WideQuestionDataset(GeneratedDataset):
 
 def _unlike(items: list[str]) -> bool:
     """Return whether no word and no town occurs twice."""
-    words = [word for item in items for word in (*item.split(), town(maker(item)))]
+    words = [word for item in items for word in _words(item)]
     return len(set(words)) == len(words)
+
+
+@cache
+def _words(item: str) -> tuple[str, ...]:
+    """Return the words of an item, and the town that it is made in."""
+    return (*item.split(), town(maker(item)))
 
 
 def _of_team(items: list[str], worked: list[str], of_worker: str) -> Record:
