@@ -9,8 +9,14 @@ from typing import Any
 
 from rlinf.utils.intervals import wilson
 
-METRICS = {"success_once": "eval/episodes", "pass@1": "eval/prompts", "return": "eval/episodes"}
-"""What is compared, the main one first, and where the number of trials is."""
+METRICS = {
+    "success_once": "eval/episodes",
+    "pass@1": "eval/prompts",
+    "return": "eval/episodes",
+    "total_tokens": "eval/prompts",
+}
+"""What is compared, the main one first, and where the number of trials is. The tokens of all agents
+of an episode are what its score costs."""
 RATES = ("success_once", "pass@1")
 
 

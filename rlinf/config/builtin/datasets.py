@@ -109,7 +109,11 @@ class ProgramsKeys(Section):
     digits: Int = Field(2, ge=1, le=6, description="Most digits of a number.")
     longest: Int = Field(4, ge=2, le=64, description="Most numbers of a list.")
     repairs: Float = Field(
-        1.0, ge=0, le=1, description="Share of the worked solutions that show repairs."
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of the worked solutions that repair programs; the others answer with "
+        "whatever the first program says, be it an error.",
     )
     held_out: Float = Field(
         0.1, gt=0, lt=1, description="Share of all questions that only validation uses."
@@ -139,6 +143,13 @@ class WideQuestionsKeys(Section):
         True,
         description="Whether worked solutions are those of a lead and its workers; false lets one "
         "agent look everything up.",
+    )
+    careless: Float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the worked solutions of leads that give away no more than the three "
+        "items which one agent has room for, and answer wrongly if there are more.",
     )
     size: Int = Field(10000, gt=0, description="Training prompts of an epoch.")
     val_size: Int = Field(200, gt=0, description="Validation prompts.")

@@ -27,9 +27,9 @@ class ProgramDataset(GeneratedDataset):
 
     The list is in the session of the tool `python` and not in the question. It is named `a` or `b`;
     it holds numbers, or texts of digits, which do not add up. What is so shows when a program is
-    run. Of the worked solutions, a share of `data.repairs` tries the simplest program, and repairs
-    it by what the error says; the others know what is in the session, as no model can. A hash of
-    question and list says whether they are held out for validation.
+    run. Worked solutions begin with the simplest program. A share of `data.repairs` repairs it by
+    what the error says; the others answer with what they read, an error or not. A hash of question
+    and list says whether they are held out for validation.
     """
 
     def redraw(self, index: int, attempt: int) -> Record:
@@ -81,7 +81,7 @@ class _Task:
         """Return the question with its answer and a worked solution.
 
         Args:
-            repairs: whether the solution begins with the simplest program.
+            repairs: whether the solution repairs programs that fail.
         """
         held = [str(n) for n in self.numbers] if self.texts else self.numbers
         metadata = {"python_setup": f"{self.name} = {held!r}"}
@@ -110,20 +110,18 @@ class _Task:
 
     def _solution(self, repairs: bool) -> list[Message]:
         """Return what a programmer writes and reads."""
+        converts = self.texts and any(word in ("sum", "largest", "smallest") for word in self.words)
+        runs: list[tuple[str, str]] = []
+        if self.name == "b":
+            runs.append((self._program("a", False), "error: NameError"))
+        if converts:
+            runs.append((self._program(self.name, False), self._unconverted()))
+        runs.append((self._program(self.name, converts), str(self._value())))
         said: list[Message] = []
-
-        def run(name: str, converted: bool, answer: str) -> None:
-            program = self._program(name, converted)
+        for program, answer in runs if repairs else runs[:1]:
             said.append({"role": "assistant", "content": f"<python>{program}</python>"})
             said.append({"role": "tool", "content": f"<information>{answer}</information>"})
-
-        if repairs and self.name == "b":
-            run("a", False, "error: NameError")
-        converts = self.texts and any(word in ("sum", "largest", "smallest") for word in self.words)
-        if repairs and converts:
-            run(self.name, False, self._unconverted())
-        run(self.name, converts, str(self._value()))
-        said.append({"role": "assistant", "content": f"<answer>{self._value()}</answer>"})
+        said.append({"role": "assistant", "content": f"<answer>{answer}</answer>"})
         return said
 
     def _unconverted(self) -> str:

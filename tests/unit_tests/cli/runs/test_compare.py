@@ -105,6 +105,16 @@ def test_the_interval_of_a_return_is_that_of_its_episodes(here, capsys):
     assert row[2] == "-12.5 (n = 8)", "that file is of another evaluation"
 
 
+def test_what_agents_read_and_wrote_stands_beside_their_score(here, capsys):
+    for name, passed, tokens in (("team", 0.95, 105.5), ("single", 0.5, 58.0)):
+        evaluation = {"eval/pass@1": passed, "eval/prompts": 200.0, "eval/total_tokens": tokens}
+        config = config_with(algorithm__gamma=passed)
+        make_run(here / name, evaluation=evaluation, config=config)
+    rows = {line[0]: line[1:] for line in compared(capsys, "team", "single") if line}
+    assert rows["pass@1"][1].startswith("50.0 % (95 % interval")
+    assert rows["total_tokens"] == ["105.5 (n = 200)", "58.0 (n = 200)"]
+
+
 def test_equal_runs(here, capsys):
     make_run(here / "one")
     make_run(here / "two")

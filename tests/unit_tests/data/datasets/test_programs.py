@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
-import pytest
-
 from rlinf.data.datasets.programs import ProgramDataset
 
 CFG = {"digits": 2, "longest": 4, "held_out": 0.2, "repairs": 1.0, "size": 300, "val_size": 100}
@@ -26,22 +24,37 @@ def said(program, setup):
         return f"error: {type(error).__name__}"
 
 
-@pytest.mark.parametrize("repairs", [0.0, 1.0])
-def test_worked_solutions_are_what_python_says(repairs):
-    most = 0
-    data = dataset(repairs=repairs)
+def runs_of(record):
+    """Programs of a worked solution, and what it answers; each was told what Python says."""
+    *steps, last = [message["content"] for message in record.solution]
+    programs = [re.fullmatch("<python>(.*)</python>", step)[1] for step in steps[::2]]
+    setup = record.metadata["python_setup"]
+    assert steps[1::2] == [f"<information>{said(p, setup)}</information>" for p in programs]
+    return programs, re.fullmatch("<answer>(.*)</answer>", last)[1]
+
+
+def test_worked_solutions_repair_the_simplest_program_by_what_python_says():
+    data, counts = dataset(), set()
     for index in range(len(data)):
         record = data[index]
-        setup, messages = record.metadata["python_setup"], record.solution
-        runs = list(zip(messages[:-1:2], messages[1:-1:2], strict=True))
-        for written, read in runs:
-            program = re.fullmatch("<python>(.*)</python>", written["content"])[1]
-            assert read["content"] == f"<information>{said(program, setup)}</information>"
-        assert messages[-1]["content"] == f"<answer>{record.answer}</answer>"
-        assert said(program, setup) == record.answer
+        programs, answer = runs_of(record)
+        setup = record.metadata["python_setup"]
+        assert "map" not in programs[0] and "b" not in programs[0]
+        assert said(programs[-1], setup) == record.answer == answer
         assert setup.split()[0] not in record.prompt.split()
-        most = max(most, len(runs))
-    assert most == (3 if repairs else 1)
+        counts.add(len(programs))
+    assert counts == {1, 2, 3}
+
+
+def test_without_repairs_the_first_program_has_the_last_word():
+    data, careful = dataset(repairs=0.0), dataset()
+    wrong = 0
+    for index in range(len(data)):
+        (program,), answer = runs_of(data[index])
+        assert answer == said(program, data[index].metadata["python_setup"])
+        assert program == runs_of(careful[index])[0][0]
+        wrong += answer != data[index].answer
+    assert len(data) * 0.5 < wrong < len(data) * 0.8
 
 
 def test_validation_is_never_trained_on():

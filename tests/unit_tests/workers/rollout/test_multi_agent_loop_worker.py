@@ -33,7 +33,14 @@ def ids(text):
 
 
 def data(**changes):
-    keys = {"max_items": 5, "min_items": 2, "team": True, "size": 50, "val_size": 50}
+    keys = {
+        "max_items": 5,
+        "min_items": 2,
+        "team": True,
+        "careless": 0.0,
+        "size": 50,
+        "val_size": 50,
+    }
     return SimpleNamespace(**keys | changes)
 
 
