@@ -61,7 +61,7 @@ clean: ## Remove the virtual environment and everything generated
 setup: $(STAMP) ## Create the virtual environment and install
 
 # An environment knows its own folder and its extras: one that was moved, or that was made for
-# other extras, is made again.
+# other extras, is made again, by the interpreter that it was made with: its own goes with it.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR) $(EXTRAS))
 $(STAMP): FORCE
 endif
@@ -70,7 +70,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@python=; \
 	for candidate in $(PYTHONS); do \
 	  if $$candidate -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
-	    2>/dev/null; then python=$$candidate; break; fi; \
+	    2>/dev/null; then \
+	    python=$$($$candidate -c 'import os, sys; print(os.path.realpath(sys.executable))'); break; \
+	  fi; \
 	done; \
 	if [ -z "$$python" ]; then \
 	  echo "error: Python 3.10, 3.11 or 3.12 is needed; looked for: $(PYTHONS)." >&2; \

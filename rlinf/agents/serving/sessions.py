@@ -54,7 +54,7 @@ class Session:
         """
         self.calls.append(call)
         self.tokens += len(call.prompt_ids) + len(call.response_ids)
-        self.turns += [*read, Turn("assistant", answer)]
+        self.turns += [*read, Turn("assistant", answer, turn=call.turn)]
         self.answer = answer
 
     def trajectory(self) -> Trajectory:
