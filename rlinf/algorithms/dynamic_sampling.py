@@ -21,7 +21,9 @@ Group = TypeVar("Group")
 def carries_signal(
     scores: Sequence[float], turn_rewards: Sequence[Mapping[int, float]] = ()
 ) -> bool:
-    """Return whether the scores of a group differ; see `rlinf.algorithms.groups.Groups.unequal`.
+    """Return whether the scores of a group differ, or what its episodes were given altogether.
+
+    See `rlinf.algorithms.groups.Groups.unequal`.
 
     Args:
         scores: How right the responses of a group are, before a penalty for length or other
@@ -29,10 +31,14 @@ def carries_signal(
         turn_rewards: What turns of each episode were given beside its score, by their numbers;
             empty if none of any episode was.
     """
-    if any(given != turn_rewards[0] for given in turn_rewards):
-        return True
-    values = torch.tensor(list(scores), dtype=torch.float64)
-    return len(values) > 1 and bool(Groups.of_size(len(values), len(values)).unequal(values))
+    own = torch.tensor(list(scores), dtype=torch.float64)
+    if len(own) < 2:
+        return False
+    group = Groups.of_size(len(own), len(own))
+    if not turn_rewards:
+        return bool(group.unequal(own))
+    given = torch.tensor([sum(each.values()) for each in turn_rewards], dtype=torch.float64)
+    return bool(group.unequal(own) | group.unequal(own + given))
 
 
 class DynamicSampler(Generic[Group]):

@@ -14,7 +14,7 @@ from rlinf.runners.rollout_retry import Calls, RolloutRetry
 from rlinf.scheduler import WorkerDied, WorkerGroup, wait_all
 
 _LEVELS = ("waiting", "engines")
-"""What is as it is, while all else is counted from the start."""
+"""Gauges; all else are counters."""
 
 
 class CodingOnlineRLRunner(ReasoningRunner):

@@ -90,9 +90,10 @@ class OnlineServices(ReasoningServices):
         if not new:
             return
         group = self._rollout.execute_on(*new)
-        wait_all(group.init_worker())
+        limit = self._cfg.cluster.timeouts.launch
+        wait_all(group.init_worker(), timeout=limit)
         if self.is_open:
-            wait_all(group.connect(self._live))
+            wait_all(group.connect(self._live), timeout=limit)
         for rank in new:
             self.generating[rank] = self._generate(rank)
             self._lives[rank] = infos[rank].life
@@ -173,24 +174,31 @@ class OnlineServices(ReasoningServices):
     def validate(self, prompts: PromptSet, key: str, tools: bool = True) -> list[Verdict]:
         """See the base; what a rollout worker was asked that died is asked again."""
         asked = self._validation_requests(prompts, key, tools)
-        missing = {request.prompt.index: request for request in asked}
+        missing = {request.prompt.index for request in asked}
         found: dict[int, Verdict] = {}
         self.request(asked)
-        deadline = Deadline(self._cfg.cluster.timeouts.channel)
+        limit = self._cfg.cluster.timeouts.channel
+        deadline = Deadline(limit)
         while missing:
             try:
                 verdict = self._verdicts.get(key=key, timeout=_LOOK_SECONDS)
             except WaitTimeout:
                 lives = list(self._lives)
                 self._look()
-                if lives != self._lives:
-                    # Of what others have they answer twice, and the second time is not waited for.
-                    self.request(list(missing.values()))
+                new = {rank for rank, life in enumerate(self._lives) if life != lives[rank]}
+                for rank in new:
+                    of_rank = asked[rank :: len(lives)]
+                    again = [each for each in of_rank if each.prompt.index in missing]
+                    if again:
+                        self._requests.put(again, key=rank)
+                if new:
+                    deadline = Deadline(limit)
                 elif deadline.passed():
                     raise
                 continue
             found[verdict.index] = verdict
-            missing.pop(verdict.index, None)
+            missing.discard(verdict.index)
+            deadline = Deadline(limit)
         return sorted(found.values(), key=lambda verdict: verdict.index)
 
     def end(self) -> None:

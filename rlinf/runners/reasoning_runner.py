@@ -291,6 +291,9 @@ class ReasoningRunner(BaseRunner):
         return self._sampler.with_signal, chosen
 
     def _write_samples(self, verdicts: Sequence[Verdict]) -> None:
+        if self._sampler is not None:
+            # The others were drawn in vain.
+            verdicts = self._sampler.take()
         shown = sorted(verdicts, key=lambda verdict: verdict.index)[:_SHOWN]
         append_samples(self.folder, shown, self.global_step + 1)
 

@@ -68,6 +68,12 @@ def _append(folder: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 def _keep(folder: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     place = folder / NAME
-    if place.exists():
+    if not place.exists():
+        return
+    with tolerate_disk_errors(str(place)):
         lines = place.read_text().splitlines(keepends=True)
-        place.write_text("".join(line for line in lines if wanted(json.loads(line))))
+        # The last line of a run that was killed may not be complete.
+        whole = [line for line in lines if line.endswith("\n")]
+        kept = place.with_suffix(".part")
+        kept.write_text("".join(line for line in whole if wanted(json.loads(line))))
+        kept.replace(place)

@@ -62,6 +62,7 @@ _EXPORTS = {
         "end_process",
         "give_up",
         "new_deaths",
+        "registered_info",
         "responds",
         "wait_restarted",
     ],

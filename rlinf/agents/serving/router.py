@@ -62,8 +62,8 @@ class Router:
 
     @property
     def alive(self) -> bool:
-        """Whether any engine is."""
-        return bool(self.engines)
+        """Whether an engine is, or requests wait until one is back."""
+        return self._patience > 0 or bool(self.engines)
 
     @property
     def version(self) -> int:

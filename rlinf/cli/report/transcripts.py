@@ -61,7 +61,10 @@ def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
     if not samples:
         return ""
     trained = any("step" in sample for sample in samples)
-    marked = '<mark class="trained">This colour</mark> is what the run trained on'
+    marked = (
+        '<mark class="trained">This colour</mark> is what the model wrote in episodes that count, '
+        '<mark class="written">this one</mark> in those that were left out'
+    )
     if not trained:
         marked = '<mark class="written">This colour</mark> is what the model wrote'
     parts = [_sample(each, each is samples[-1]) for each in samples]
@@ -72,7 +75,7 @@ def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
 
 
 def _sample(sample: Mapping[str, Any], is_open: bool) -> str:
-    sequences = sample.get("sequences") or [_single_turn(sample)]
+    sequences = sample.get("sequences") or [_of_turns(sample) or _single_turn(sample)]
     learnt = bool(sample.get("learnt", "step" in sample))
     body = "".join(_sequence(parts, learnt, len(sequences) > 1) for parts in sequences)
     notes = "; ".join(note for note in _notes(sample) if note)
@@ -81,6 +84,15 @@ def _sample(sample: Mapping[str, Any], is_open: bool) -> str:
         f'<details class="sample"{" open" if is_open else ""}><summary>{_title(sample)}</summary>'
         f"{about}{body}</details>"
     )
+
+
+def _of_turns(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of an episode whose tokens were not noted; empty if it has no turns."""
+    turns = sample.get("turns") or ()
+    if not turns:
+        return []
+    prompt = {"role": "prompt", "text": str(sample.get("prompt", "")), "written": False}
+    return [prompt, *({**turn, "written": turn["role"] == "assistant"} for turn in turns)]
 
 
 def _single_turn(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -102,7 +114,7 @@ def _title(sample: Mapping[str, Any]) -> str:
     turns = [turn for turn in sample.get("turns") or () if turn["role"] == "assistant"]
     if turns:
         facts.append(_count(len(turns), "turn"))
-        facts.append(_count(sum(len(turn["calls"]) for turn in turns), "tool call"))
+        facts.append(_count(sum(len(turn.get("calls", ())) for turn in turns), "tool call"))
         agents = {turn["agent"] for turn in turns}
         facts += [_count(len(agents), "agent")] if len(agents) > 1 else []
     prompt = " ".join(str(sample.get("prompt", "")).split())

@@ -42,7 +42,7 @@ class RolloutServerConfig(Section):
         300.0,
         gt=0,
         description="A rollout worker that does not answer for so long, also in a weight update, "
-        "is ended and started anew (s).",
+        "is ended and started anew; one whose process still runs has twice as long (s).",
     )
     parser: str = Field("qwen", description="Format of tool calls: qwen, llama_json, ...")
     patience: Float = Field(

@@ -1,6 +1,7 @@
 """Going on after a worker has died: end what waits for it, wait until it is back, begin anew.
 
-The three steps of a driver that plays a joint effort of several groups again:
+The three steps of a driver that plays a joint effort of several groups again, after a death or
+after `end_process` has ended a worker that hangs:
 
 1. `call_off` ends the calls that cannot be finished any more;
 2. `wait_restarted` waits for the ranks that were started anew, which know nothing of their past;
@@ -15,6 +16,7 @@ import signal
 import time
 from typing import Any
 
+from rlinf.scheduler.address import WorkerInfo
 from rlinf.scheduler.current import current_runtime
 from rlinf.scheduler.deadlines import Deadline
 from rlinf.scheduler.errors import WaitTimeout, WorkerDied
@@ -136,6 +138,23 @@ def responds(group: WorkerGroup, rank: int, timeout: float) -> bool:
         return bool(current_runtime().registry.ask("responds", **asked))
     except WaitTimeout:
         return False
+
+
+def registered_info(group: WorkerGroup, rank: int, timeout: float) -> WorkerInfo:
+    """Return what the registry knows of the process that is now a rank, also if it hangs.
+
+    Args:
+        group: the group.
+        rank: the rank.
+        timeout: seconds.
+
+    Raises:
+        ConnectionError: the worker has died.
+        WaitTimeout: the registry does not answer, or the worker has yet to be started anew.
+    """
+    name = group.launched.name_of(rank)
+    what = f"the registry to say where {name} is"
+    return current_runtime().registry.ask("lookup", worker=name, timeout=timeout, what=what)
 
 
 def end_process(group: WorkerGroup, rank: int) -> None:

@@ -16,7 +16,7 @@ _RUNS_SECONDS = 20.0
 """For the I/O thread of a process that runs to answer, however busy it is."""
 
 
-class Hangs:
+class HangDetector:
     """Says which of the workers that do not answer is the one that hangs.
 
     In a weight update all wait for one. So one whose process still runs has twice the time, and of
@@ -49,7 +49,8 @@ class EngineWatch:
     """Asks one rollout worker again and again whether it is there.
 
     A worker that does not answer in time is ended, so that it is started anew. One that was started
-    anew has no weights: it counts as failed until `accept`.
+    anew has no weights: it counts as failed until `accept`, and until then it is for those who
+    start it to give up on it.
 
     Args:
         hangs: decides when it is ended.
@@ -60,7 +61,7 @@ class EngineWatch:
 
     def __init__(
         self,
-        hangs: Hangs,
+        hangs: HangDetector,
         rank: int,
         on_failure: Callable[[str], None],
         on_return: Callable[[], None],
@@ -97,7 +98,11 @@ class EngineWatch:
         try:
             while not (await asyncio.wait({answer}, timeout=self._hangs.patience))[0]:
                 seconds = time.monotonic() - begin
-                if not self._ended and await self._hangs.is_hung(self._rank, seconds):
+                if self._ended or launched.infos[self._rank].life != known.life:
+                    continue
+                hung = await self._hangs.is_hung(self._rank, seconds)
+                # That took a while: the answer may have come, or the worker may be another.
+                if hung and not answer.done() and self._known is known:
                     self._ended = True
                     self._fail(f"{known.name} has not answered for {seconds:.0f} s, and is ended")
                     end_process(self._group, self._rank)
@@ -108,6 +113,7 @@ class EngineWatch:
                 self._fail(f"{known.name} has died: {str(error).splitlines()[0]}")
         else:
             if found.life != self._known.life:
+                launched.infos[self._rank] = found
                 self._fail(f"{known.name} was started anew")
             elif not self._ended:
                 # It could not be reached for a moment.

@@ -29,12 +29,16 @@ def group_of_episodes(
         left_out = (failed and not request.validation) or (limited and overlong == "drop")
         if failed or (limited and overlong != "score"):
             score = 0.0
+        own: list[Sample] = []
         for sequence in trajectory.sequences() or [_nothing(request)]:
-            sample = _sample(request, sequence, len(samples), number)
+            sample = _sample(request, sequence, len(samples) + len(own), number)
             sample.left_out = left_out
-            if trajectory.overlong and _is_leads(sample):
-                sample.finish_reason = "length"
-            samples.append(sample)
+            own.append(sample)
+        leads = [sample for sample in own if _is_leads(sample)]
+        if trajectory.overlong and leads:
+            # Its last sequence is what the limit cut.
+            leads[-1].finish_reason = "length"
+        samples += own
         episodes.append(
             EpisodeRecord(
                 answer=trajectory.answer,

@@ -16,13 +16,12 @@ from rlinf.config.plugins import load_extension
 from rlinf.data.tokenizer import stops_of, tokenizer_of_run
 from rlinf.scheduler import Channel, ChannelClosed, ItemLost, Worker, WorkerGroup, WorkerInfo
 from rlinf.workers.rollout.engine_link import EngineLink
-from rlinf.workers.rollout.engine_watch import EngineWatch, Hangs
+from rlinf.workers.rollout.engine_watch import EngineWatch, HangDetector
 from rlinf.workers.rollout.live_batches import LiveBatches
 from rlinf.workers.rollout.server_rollout_worker import ServerRolloutWorker
 
 _LONGEST = 512
 """Tokens of an answer when neither the request nor the run names a limit."""
-_ANY_TIME = 1e9
 
 
 class OnlineRouterWorker(Worker):
@@ -61,14 +60,13 @@ class OnlineRouterWorker(Worker):
         """
         section, cfg = self.cfg.rollout_server, self.cfg
         group = WorkerGroup.from_group_name(ServerRolloutWorker, cfg.rollout.group_name)
-        hangs = Hangs(group, section.engine_timeout)
+        hangs = HangDetector(group, section.engine_timeout)
         for rank, length in enumerate(engines):
             link = EngineLink(rank, length, _sender(requests, rank))
             self._links.append(link)
             self._watches.append(self._watch(hangs, rank, link))
-        # As long as an engine may take to be started anew; a run that waits in vain ends before.
-        patience = cfg.cluster.timeouts.launch or _ANY_TIME
-        self._router = router = Router(self._links, patience=patience)
+        # An engine is started anew when the run next waits; a run that waits in vain ends before.
+        self._router = router = Router(self._links, patience=section.patience)
         model = section.model_name or cfg.runner.logger.experiment_name
         sampling = cfg.algorithm.sampling_params
         ends, texts = stops_of(self._tokenizer, sampling.stop)
@@ -194,7 +192,7 @@ class OnlineRouterWorker(Worker):
             for group in self._batches.take():
                 await responses.put(group, async_op=True)
 
-    def _watch(self, hangs: Hangs, rank: int, link: EngineLink) -> EngineWatch:
+    def _watch(self, hangs: HangDetector, rank: int, link: EngineLink) -> EngineWatch:
         def failed(reason: str) -> None:
             self._engine_failures += 1
             left = sum(each.alive for each in self._links if each is not link)

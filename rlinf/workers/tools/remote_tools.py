@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf.agents.tools.toolbox import ToolCall, ToolFailed, ToolResult
-from rlinf.scheduler import WorkerDied, WorkerGroup, end_process
+from rlinf.scheduler import WaitTimeout, WorkerDied, WorkerGroup, end_process, registered_info
 from rlinf.scheduler.worker.backend import CallFailed, NotYet, WorkerLost, WorkerUnavailable
 from rlinf.workers.tools.tool_worker import ToolWorker
 
@@ -98,6 +98,7 @@ class RemoteTools:
                 # It may be in line behind others; a worker that hangs does not answer at all.
                 if await self._answers(rank):
                     continue
+                await asyncio.to_thread(self._renew, rank)
                 seconds = time.monotonic() - begin
                 hung = f"{self._name_of(rank)} has not answered for {seconds:.0f} s, and was ended"
                 # Another call may have found out before.
@@ -117,6 +118,14 @@ class RemoteTools:
         """Let a worker close what an episode has open; nobody waits for it."""
         if rank not in self._returning and rank not in self._lost:
             self._group.execute_on(rank).close_session(session)
+
+    def _renew(self, rank: int) -> None:
+        """Learn of a worker that was started anew while nobody here asked it for anything."""
+        try:
+            self._group.launched.infos[rank] = registered_info(self._group, rank, _GRACE_SECONDS)
+        except (ConnectionError, WaitTimeout):
+            # It is between two lives.
+            pass
 
     def _life_of(self, rank: int) -> str:
         return self._group.launched.infos[rank].life

@@ -50,7 +50,9 @@ FAULTS = [("kill", "serving"), ("hang", "update"), ("kill", "evaluation")]
 def test_clients_do_not_notice_that_an_engine_ends(start, tmp_path, kind, phase):
     fault = Fault(tmp_path, kind, phase)
     evaluates = f"runner.val_check_interval={2 if phase == 'evaluation' else -1}"
-    runner = start(fault, "rollout_server.engine_timeout=2", evaluates)
+    # One that has died is noticed at once.
+    patience = f"rollout_server.engine_timeout={2 if kind == 'hang' else 300}"
+    runner = start(fault, patience, evaluates)
     with Clients(runner) as clients:
         facts = runner.run()
         lines = steps_of(runner)
@@ -63,7 +65,7 @@ def test_clients_do_not_notice_that_an_engine_ends(start, tmp_path, kind, phase)
     if phase == "evaluation":
         # All prompts have their answer, also those that the dead engine had been asked.
         assert facts["evaluation"]["eval/prompts"] == 12
-    # The one that was started anew serves, with the weights of the others.
+    # Only the one that was struck was started anew.
     (restarts, _), (others, _) = runner.rollout.written().wait()
     assert (restarts, others) == (1, 0)
     fault.assert_gone()
@@ -93,7 +95,7 @@ def test_requests_wait_for_the_only_engine_and_then_the_run_ends(start, tmp_path
     assert "restart 1 of at most 1" in said
     assert "1 restarts are over; raise rollout_server.max_engine_restarts" in said
     # Nobody was told of the first death, and those of the second wait for an endpoint that ends.
-    assert not told and len(clients.errors) <= 4
+    assert not told
     fault.assert_gone()
 
 

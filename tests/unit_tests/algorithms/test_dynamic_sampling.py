@@ -38,13 +38,16 @@ def test_a_signal_is_a_difference(scores, expected):
         ([], False),
         ([{}, {1: 0.5}], True),
         ([{1: 0.5}, {1: 0.5}], False),
-        ([{1: 0.5}, {2: 0.5}], True),
-        ([{0: 1.0, 1: -1.0}, {}], True),
+        ([{1: 0.5}, {2: 0.5}], False),
+        ([{0: 0.1, 1: 0.2}, {0: 0.3}], False),
     ],
 )
 def test_rewards_of_turns_are_a_signal(given, expected):
-    """Also where they add up to nothing: turns are told apart by them."""
+    """By what episodes were given altogether, as the actor counts groups with a signal."""
     assert carries_signal([1.0, 1.0], given) is expected
+    assert carries_signal([1.0, 0.0], given), (
+        "scores that differ are one, whatever turns were given"
+    )
 
 
 def test_a_step_that_is_informative_at_once_draws_once():

@@ -78,6 +78,16 @@ def test_an_episode_is_shown_turn_by_turn(tmp_path: Path) -> None:
     assert "no video was recorded" not in page.text("episodes")
 
 
+def test_episodes_without_their_tokens_are_shown_by_their_turns(tmp_path: Path) -> None:
+    """As runs wrote them that were made before tokens were noted."""
+    said = {"role": "assistant", "text": "ask", "agent": 0}
+    told = {"role": "tool", "text": "seven", "agent": 0}
+    old = {"step": 1, "prompt": "what?", "response": "ask seven", "scores": [1.0], "score": 1.0}
+    page = report(with_samples(tmp_path / "run", [old | {"turns": [said, told]}]))
+    assert page.texts["part trained"] == ["assistant", "ask"]
+    assert page.texts["part read"] == ["prompt", "what?", "tool", "seven"]
+
+
 def test_what_was_left_out_is_not_marked_as_trained_on(tmp_path: Path) -> None:
     failed = EPISODE | {"learnt": False, "ending": "failed", "failure": "the tool is gone"}
     page = report(with_samples(tmp_path / "run", [failed]))

@@ -38,6 +38,16 @@ def test_an_evaluation_takes_the_place_of_the_one_before_it(tmp_path: Path) -> N
     assert [line["prompt"] for line in lines(tmp_path)] == ["p1", "p9"]
 
 
+def test_a_line_that_was_not_complete_is_dropped(tmp_path: Path) -> None:
+    append_samples(tmp_path, [verdict(1)], 1)
+    with (tmp_path / NAME).open("a") as file:
+        file.write('{"step": 2, "prom')
+    drop_after(tmp_path, 2)
+    append_samples(tmp_path, [verdict(2)], 2)
+    assert [line["prompt"] for line in lines(tmp_path)] == ["p1", "p2"]
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
 def test_an_episode_that_is_left_out_has_its_own_score(tmp_path: Path) -> None:
     told = Transcript(0.25, 0.5, False, "failed", "gone", [], [])
     append_samples(tmp_path, [verdict(1, transcript=told)], 1)

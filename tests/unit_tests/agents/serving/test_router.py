@@ -79,6 +79,7 @@ async def test_requests_wait_for_an_engine_to_come_back() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert not writing.done()
+    assert router.alive and not router.engines, "who comes now waits, too"
     dying.die_after, dying.alive = None, True
     router.tell_return("one")
     tokens = await asyncio.wait_for(writing, 60)

@@ -1,5 +1,7 @@
 """A policy that acts: the same numbers whoever holds it, and a complete record."""
 
+import copy
+
 import pytest
 import torch
 
@@ -97,13 +99,14 @@ def test_values_of_an_epoch_are_computed_at_once(rows, monkeypatch):
 def test_steps_have_the_values_of_the_weights_that_made_them():
     arrives = {2: 4, 3: 5}
     asked = iter(range(-1, CHUNKS))
-    before_change = {}
+    before_change, made_by = {}, []
 
     def newer(wait, before):
         version = arrives.get(next(asked))
         if version is not None:
             before()
             before_change[version] = values_of(made.policy, range(3))
+            made_by.append(copy.deepcopy(made.policy))
             with torch.no_grad():
                 for weight in made.policy.parameters():
                     weight.mul_(1.5)
@@ -116,6 +119,12 @@ def test_steps_have_the_values_of_the_weights_that_made_them():
     expected = torch.cat([before_change[4][:2], before_change[5][2:3], last[3:]])
     assert (expected - last).abs().max() > 1e-3
     torch.testing.assert_close(record.prev_values, expected)
+    judged = []
+    for chunk, by in enumerate([made_by[0], made_by[0], made_by[1], made.policy]):
+        inputs = {key: own[chunk] for key, own in record.forward_inputs.items()}
+        with torch.inference_mode():
+            judged.append(by.default_forward(inputs)["logprobs"])
+    torch.testing.assert_close(record.prev_logprobs, torch.stack(judged))
 
 
 class StepByStep(MLPPolicy):
