@@ -10,7 +10,7 @@ from rlinf.agents.serving.endpoint_file import remove_endpoint, write_endpoint
 from rlinf.data.reasoning import Verdict
 from rlinf.runners.online_services import OnlineServices
 from rlinf.runners.reasoning_runner import ReasoningRunner
-from rlinf.runners.rollout_retry import Calls, RolloutRetry
+from rlinf.runners.restarting_calls import Calls, RestartingCalls
 from rlinf.scheduler import WorkerDied, WorkerGroup, wait_all
 
 _LEVELS = ("waiting", "engines")
@@ -51,7 +51,7 @@ class CodingOnlineRLRunner(ReasoningRunner):
         self.services: OnlineServices = OnlineServices(
             cfg, rollout, reward, rollout_server, traffic, self._send_weights
         )
-        self.retry = RolloutRetry(
+        self.retry = RestartingCalls(
             rollout,
             [actor, *self.helpers],
             cfg.rollout_server.max_engine_restarts,
@@ -88,7 +88,7 @@ class CodingOnlineRLRunner(ReasoningRunner):
         def send() -> Calls:
             return self.rollout.sync_model_from_actor(), self.actor.sync_model_to_rollout()
 
-        received, _ = self.retry.play(send)
+        received, _ = self.retry.run(send)
         self.services.accept_restarted()
         return received.wait()[0]
 

@@ -75,7 +75,7 @@ class EmbodiedRunner(PlayingRunner):
 
     def build_workers(self) -> None:
         """Build simulators, policies and optimisers."""
-        (env_futures,) = self.retry.play(lambda: (self.env.init_worker(),))
+        (env_futures,) = self.retry.run(lambda: (self.env.init_worker(),))
         spec = env_futures.wait()[0]
         if not self.cfg.runner.only_eval:
             train = self.cfg.env.train

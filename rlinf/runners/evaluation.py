@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.runners.players import Players
-from rlinf.runners.rollout_retry import RolloutRetry
+from rlinf.runners.restarting_calls import RestartingCalls
 from rlinf.scheduler import RunFiles
 from rlinf.utils.disk import tolerate_disk_errors
 from rlinf.utils.env_spec import task_title
@@ -39,7 +39,7 @@ class Evaluator:
         cfg: Any,
         folder: Path,
         players: Players,
-        retry: RolloutRetry,
+        retry: RestartingCalls,
         files: RunFiles,
     ):
         self.last: Evaluation | None = None
@@ -65,7 +65,7 @@ class Evaluator:
             self._players.rollout.keep_weights().wait()
         sync_weights()
         count = self._cfg.runner.eval_episodes
-        env_futures, *_ = self._retry.play(lambda: self._players.play_episodes(count))
+        env_futures, *_ = self._retry.run(lambda: self._players.play_episodes(count))
         if keeps:
             self._players.rollout.restore_weights().wait()
         parts = env_futures.wait()
@@ -118,7 +118,7 @@ class Evaluator:
         own = video.video_base_dir
         folder = self._folder / "videos" if own is None else Path(own).expanduser().resolve()
         self._files.mark(folder)
-        env_futures, *_ = self._retry.play(
+        env_futures, *_ = self._retry.run(
             lambda: self._players.record_episodes(chosen, str(folder))
         )
         shown = env_futures.wait()[0]

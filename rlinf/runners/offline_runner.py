@@ -31,7 +31,7 @@ class OfflineRunner(DataSteps, PlayingRunner):
 
     def build_workers(self) -> None:
         """Build simulators and policies, and read the data."""
-        (env_futures,) = self.retry.play(lambda: (self.env.init_worker(),))
+        (env_futures,) = self.retry.run(lambda: (self.env.init_worker(),))
         spec = env_futures.wait()[0]
         wait_all(self.players.init_policy(spec), self.actor.init_worker(spec, self.optimiser_steps))
 

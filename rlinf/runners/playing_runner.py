@@ -10,7 +10,7 @@ from rlinf.runners.base_runner import BaseRunner
 from rlinf.runners.evaluation import Evaluator
 from rlinf.runners.farewell import before_training, places
 from rlinf.runners.players import Players
-from rlinf.runners.rollout_retry import RolloutRetry
+from rlinf.runners.restarting_calls import RestartingCalls
 from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
 from rlinf.utils.checkpoint import Checkpoint
 from rlinf.utils.evaluation_table import show_evaluation
@@ -46,14 +46,14 @@ class PlayingRunner(BaseRunner):
         super().__init__(cfg, [actor, *saved], best_metrics)
         self.actor, self.rollout, self.env = actor, rollout, env
         others = [*self.players.others, actor]
-        self.retry = RolloutRetry(env, others, max_env_restarts(cfg), self._revive)
+        self.retry = RestartingCalls(env, others, max_env_restarts(cfg), self._revive)
         self.evaluator = Evaluator(cfg, self.folder, self.players, self.retry, self.files)
 
     def update_rollout_weights(self) -> None:
         """Bring the actor's weights to those who act."""
         if self.players.together:
             # An env process that crashes here comes back, as in a rollout.
-            self.retry.play(self._send_weights)
+            self.retry.run(self._send_weights)
         else:
             wait_all(*self._send_weights())
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rlinf.runners.rollout_retry import Calls, RolloutRetry
+from rlinf.runners.restarting_calls import Calls, RestartingCalls
 from rlinf.scheduler import WorkerGroupFuncResult
 
 
@@ -49,7 +49,7 @@ class RolloutQueue:
 
     def __init__(
         self,
-        retry: RolloutRetry,
+        retry: RestartingCalls,
         start: Callable[[int], Calls],
         receive: Callable[[], WorkerGroupFuncResult],
         cut: Callable[[int, list[int]], object] | None = None,
@@ -79,7 +79,7 @@ class RolloutQueue:
                 self._rollouts.append(Rollout(self._begun, self._start(self._begun)))
             return *self._rollouts[0].calls, self._receive()
 
-        self._retry.play(attempt, None if self._cut is None else self._note)
+        self._retry.run(attempt, None if self._cut is None else self._note)
         return self._rollouts.popleft()
 
     def forget(self) -> None:

@@ -21,15 +21,15 @@ from rlinf.scheduler.worker.handle import Ended
 Calls = Sequence[WorkerGroupFuncResult]
 
 
-class RolloutRetry:
-    """Starts rollouts, and starts them again without the one who crashed.
+class RestartingCalls:
+    """Starts calls of several groups, and starts them again when a worker of one has crashed.
 
-    A crashed env process comes back with the seeds of its rank, and the others begin new episodes:
-    the rollout is played from its beginning, with the same weights. Weights that are on their way
-    to rollout workers of which one crashes are sent again in the same manner.
+    Of a rollout: a crashed env process comes back with the seeds of its rank, the others begin new
+    episodes, and the rollout is played from its beginning, with the same weights. Of a weight
+    update: a crashed rollout worker comes back, and the weights are sent to all of them again.
 
     Args:
-        env: group whose processes may crash, of `EnvWorker` or of `ServerRolloutWorker`.
+        group: the one whose processes may crash, of `EnvWorker` or of `ServerRolloutWorker`.
         others: the groups that these workers exchange data with.
         budget: processes that may be restarted in the whole run.
         revive: gives restarted processes what they need, and lets all begin anew.
@@ -38,13 +38,12 @@ class RolloutRetry:
 
     Attributes:
         restarts: processes that were restarted so far.
-        in_flight: returns the calls of rollouts that go on beside what is played; a crash ends
-            them, too.
+        in_flight: returns the calls that go on beside those of `run`; a crash ends them, too.
     """
 
     def __init__(
         self,
-        env: WorkerGroup,
+        group: WorkerGroup,
         others: Sequence[WorkerGroup],
         budget: int,
         revive: Callable[[], object],
@@ -53,14 +52,14 @@ class RolloutRetry:
     ):
         self.restarts = 0
         self.in_flight: Callable[[], Calls] = tuple
-        self._env = env
+        self._group = group
         self._others = list(others)
         self._budget = budget
         self._revive = revive
         self._then, self._key = then, key
 
-    def play(self, start: Callable[[], Calls], ended: Ended | None = None) -> Calls:
-        """Start calls of all who take part in a rollout and wait for them.
+    def run(self, start: Callable[[], Calls], ended: Ended | None = None) -> Calls:
+        """Start calls that belong together and wait for them.
 
         Args:
             start: starts the calls; called again for each attempt.
@@ -71,10 +70,10 @@ class RolloutRetry:
             The calls of the attempt that went well.
 
         Raises:
-            WorkerDied: a worker of another group died, or an env worker beyond the budget.
+            WorkerDied: a worker of another group died, or one of the group beyond the budget.
             Exception: whatever a worker raised.
         """
-        crashed = new_deaths(self._env)
+        crashed = new_deaths(self._group)
         while True:
             self._charge(crashed)
             calls: Calls = ()
@@ -92,22 +91,22 @@ class RolloutRetry:
                 crashed = self._crashed(error, calls)
 
     def comes_back(self, death: WorkerDied) -> bool:
-        """Return whether `play` will recover from a death that was noticed elsewhere."""
-        uncounted = max(1, len(new_deaths(self._env)))
-        own = death.group == self._env.worker_group_name
+        """Return whether `run` will recover from a death that was noticed elsewhere."""
+        uncounted = max(1, len(new_deaths(self._group)))
+        own = death.group == self._group.worker_group_name
         return own and self.restarts + uncounted <= self._budget
 
     def _crashed(self, error: BaseException, calls: Calls) -> list[WorkerDied]:
-        """Return the env workers whose end explains an error.
+        """Return the workers of the group whose end explains an error.
 
         Raises the error if there are none.
         """
-        own = self._env.worker_group_name
+        own = self._group.worker_group_name
         suspect = isinstance(error, WorkerDied) and error.group == own
-        if not isinstance(error, Exception) or not (suspect or new_deaths(self._env)):
+        if not isinstance(error, Exception) or not (suspect or new_deaths(self._group)):
             raise error
         ended = call_off(*calls, *self.in_flight())
-        died = {death.worker: death for death in [*ended, *new_deaths(self._env)]}
+        died = {death.worker: death for death in [*ended, *new_deaths(self._group)]}
         others = [death for death in died.values() if death.group != own]
         if others or not died:
             raise others[0] if others else error
@@ -130,13 +129,13 @@ class RolloutRetry:
             )
 
     def _recover(self) -> None:
-        """Wait for the crashed ranks and bring all to the beginning of a rollout."""
+        """Wait for the crashed ranks and bring all to where the calls begin."""
         call_off(*self.in_flight())
-        wait_restarted(self._env)
+        wait_restarted(self._group)
         # One that crashed once more on its way back has been started more often than noticed.
-        lives = sum(info.incarnation for info in self._env.worker_info_list)
+        lives = sum(info.incarnation for info in self._group.worker_info_list)
         self.restarts = max(self.restarts, lives)
-        begin_exchange(self._env, *self._others)
+        begin_exchange(self._group, *self._others)
         self._revive()
 
 
