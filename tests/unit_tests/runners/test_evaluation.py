@@ -60,7 +60,7 @@ def make(tmp_path, env=None, video=None, **runner):
     section["video_cfg"] = {"save_video": video is not None, **(video or {})}
     keys = {f"runner.{key}": value for key, value in runner.items()}
     cfg = make_cfg({"env.eval": section, "runner.eval_episodes": 9, **keys})
-    retry = SimpleNamespace(play=lambda start: start())
+    retry = SimpleNamespace(run=lambda start: start())
     rollout = Group()
     files = RunFiles(session=None, nodes=[], run_id="alone")
     players = Players(cfg, env or Group(), rollout)

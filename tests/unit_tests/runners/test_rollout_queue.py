@@ -23,7 +23,7 @@ class Retry:
         self.ends = []
         self.in_flight = tuple
 
-    def play(self, start, ended=None):
+    def run(self, start, ended=None):
         calls = start()
         by_name = {call.name: call for call in [*calls, *self.in_flight()]}
         for name, rank in self.ends:
