@@ -60,7 +60,7 @@ class TamperedRollout(MultiStepRolloutWorker):
 
 
 def other(predict: Any, *args: Any, **kwargs: Any) -> Any:
-    actions, result = predict(*args, **kwargs)
+    actions, result = predict(*args, **kwargs | {"compute_logprobs": True})
     return actions, {**result, "prev_logprobs": result["prev_logprobs"] + 0.25}
 
 

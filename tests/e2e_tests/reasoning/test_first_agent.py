@@ -59,7 +59,7 @@ def test_it_trains_is_evaluated_and_shows_its_episodes(folder: Path, ray_address
     said = rlinf(folder, ray_address, "eval", "logs/shop")
     assert "evaluated pass@1" in said and "tool calls and" in said
     assert "with tools switched off: pass@1" in said
-    (evaluated,) = (folder / "logs" / "shop").glob("*/eval_*")
+    (evaluated,) = (folder / "logs" / "shop" / "latest").glob("eval_*")
     found = json.loads((evaluated / "summary.json").read_text())["evaluation"]
     assert found["eval/prompts"] == 13 and found["eval/tool_calls"] > 0
     assert found["eval/tool_errors"] <= found["eval/tool_calls"]
@@ -69,6 +69,5 @@ def test_it_trains_is_evaluated_and_shows_its_episodes(folder: Path, ray_address
     calls = [call for each in episodes for turn in each["turns"] for call in turn["calls"]]
     assert "price" in {call.get("name") for call in calls}
     rlinf(folder, ray_address, "report", "logs/shop")
-    (run,) = (folder / "logs" / "shop").glob("*/report.html")
-    page = run.read_text()
+    page = (folder / "logs" / "shop" / "latest" / "report.html").read_text()
     assert "price(product=" in page and 'class="part trained"' in page
