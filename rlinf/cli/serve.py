@@ -107,6 +107,7 @@ async def _serve(args: argparse.Namespace) -> int:
     from rlinf.agents.serving.server import Server
     from rlinf.agents.serving.session_file import SessionFile
     from rlinf.hybrid_engines.generation.hosting import HostedEngine
+    from rlinf.utils.awaiting import first_of
 
     models = [_load(args, number) for number in range(args.engines)]
     found = models[0]
@@ -131,7 +132,7 @@ async def _serve(args: argparse.Namespace) -> int:
             print(
                 f"{found.name}\nserving at {url}; the key is in {path}; Ctrl-C ends it", flush=True
             )
-            await _first_of(stopped, lost)
+            await first_of(stopped.wait(), lost.wait())
         finally:
             remove_endpoint(found.run, key)
             await server.stop()
@@ -163,13 +164,6 @@ def _load(args: argparse.Namespace, number: int) -> LanguageModel:
 
 def _complain(text: str) -> None:
     print(f"rlinf serve: {text}", file=sys.stderr, flush=True)
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    tasks = [asyncio.ensure_future(event.wait()) for event in events]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
 
 
 def _endpoint(

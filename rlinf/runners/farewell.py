@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rlinf.config.task_types import LANGUAGE
+from rlinf.runners.sample_file import NAME
 from rlinf.utils.numbers import number, percent
 from rlinf.utils.runs.folders import shown
 
@@ -25,8 +26,8 @@ def places(cfg: Any, folder: Path) -> str:
     """Say where a training run has written, and how to look at it."""
     name = shown(folder)
     said = [f"everything is in {name}"]
-    if (folder / "samples.jsonl").exists():
-        said.append("responses are in samples.jsonl")
+    if (folder / NAME).exists():
+        said.append(f"responses are in {NAME}")
     if (folder / "report.html").exists():
         said.append(f"report.html is older than this: rlinf report {name} writes it again")
     else:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf.agents.tools.tool import RETRIES, Tool, ToolError, ToolFailed
+from rlinf.utils.awaiting import first_of
 from rlinf.utils.extras import install_hint
 
 _INVALID_ARGUMENTS = -32602
@@ -127,7 +128,7 @@ class McpServer:
                     self._listed = self._listed or listed
                     self._client = client
                     self._answered.set()
-                    await _first_of(self._stop.wait(), self._broken.wait())
+                    await first_of(self._stop.wait(), self._broken.wait())
             except Exception as error:
                 self._problem = _words(error)
             finally:
@@ -298,15 +299,6 @@ async def _all_tools(client: Any) -> list[Any]:
                 f"the server's list of tools does not end: page {cursor!r} comes again"
             )
         seen.add(cursor)
-
-
-async def _first_of(*waits: Any) -> None:
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def _text_of(block: Any) -> str:

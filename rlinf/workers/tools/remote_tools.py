@@ -100,9 +100,10 @@ class RemoteTools:
                     continue
                 await asyncio.to_thread(self._renew, rank)
                 seconds = time.monotonic() - begin
-                hung = f"{self._name_of(rank)} has not answered for {seconds:.0f} s, and was ended"
+                hung = f"{self._name_of(rank)} has not answered for {seconds:.0f} s"
                 # Another call may have found out before.
                 if rank not in self._returning and self._life_of(rank) == life:
+                    hung += ", and was ended"
                     self._await_return(rank, hung, life)
                     end_process(self._group, rank)
                 raise ToolFailed(hung)
