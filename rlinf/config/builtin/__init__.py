@@ -47,7 +47,7 @@ MODULES = {
     },
     "start_sampler": {
         "rlinf.envs.start_samplers.weighted": ("weighted",),
-        "rlinf.envs.start_samplers.failure_rate": ("failure_rate",),
+        "rlinf.envs.start_samplers.failure_rate": ("failure_rate", "learnability"),
     },
     "dataset": {
         "rlinf.config.builtin.datasets": (

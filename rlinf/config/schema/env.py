@@ -35,7 +35,8 @@ class StartSamplerConfig(Section):
     plugin_selectors: ClassVar[dict[str, str]] = {"start_sampler": "type"}
 
     type: str = Field(
-        "uniform", description="Registered start sampler: uniform, weighted, failure_rate, ..."
+        "uniform",
+        description="Registered start sampler: uniform, weighted, failure_rate, learnability, ...",
     )
 
 

@@ -19,6 +19,7 @@ _BUILTIN = {
     "uniform": "rlinf.envs.start_samplers.weighted",
     "weighted": "rlinf.envs.start_samplers.weighted",
     "failure_rate": "rlinf.envs.start_samplers.failure_rate",
+    "learnability": "rlinf.envs.start_samplers.failure_rate",
 }
 """For each built-in sampler the module that defines and registers it when imported."""
 

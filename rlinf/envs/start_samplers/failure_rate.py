@@ -1,9 +1,9 @@
-"""The start sampler that plays tasks more often the more often they fail."""
+"""Start samplers that go by how often tasks fail: the hard ones, or those that teach most."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -14,13 +14,13 @@ from rlinf.envs.start_samplers.base import EpisodeOutcome, StartSampler
 
 
 class FailureRateKeys(Section):
-    """Keys of the start sampler by failure rate."""
+    """Keys of the start samplers by failure rate."""
 
     floor: Float = Field(
         0.2,
         ge=0,
         le=1,
-        description="Weight of a task that never fails, beside 1 of one that always does.",
+        description="Least weight of a task, beside 1 of those that are played most.",
     )
     memory: Float = Field(
         0.8,
@@ -41,11 +41,15 @@ class FailureRateSampler(StartSampler):
     and its weight is `floor + (1 - floor) * f_i`.
     """
 
+    name: ClassVar[str] = "failure_rate"
+    unseen: ClassVar[float] = 1.0
+    """Failure rate of a task that has not been seen."""
+
     def __init__(self, cfg: Any, tasks: Sequence[str]) -> None:
         super().__init__(cfg, tasks)
         self._floor = float(option(cfg, "floor", 0.2))
         self._memory = float(option(cfg, "memory", 0.8))
-        self._rates = [1.0] * len(self.tasks)
+        self._rates = [self.unseen] * len(self.tasks)
 
     def weights(self) -> list[float]:
         """See the base class."""
@@ -61,7 +65,7 @@ class FailureRateSampler(StartSampler):
         for outcome in outcomes:
             if outcome.success is None:
                 raise ValueError(
-                    "env.train.start_sampler.type is failure_rate, but the env does not tell "
+                    f"env.train.start_sampler.type is {self.name}, but the env does not tell "
                     "whether a task is solved: use uniform or weighted"
                 )
             ended[outcome.task] += 1
@@ -80,4 +84,21 @@ class FailureRateSampler(StartSampler):
         self._rates = [float(rate) for rate in state["rates"]]
 
 
-register_start_sampler("failure_rate", FailureRateSampler, schema=FailureRateKeys)
+class LearnabilitySampler(FailureRateSampler):
+    """Weighs task `i` by the variance of its success, for algorithms that compare episodes.
+
+    A group of episodes that all succeed, or all fail, has no advantages. With the failure rates of
+    `FailureRateSampler`, which are 1/2 at first, the weight is
+    `floor + (1 - floor) * 4 * f_i * (1 - f_i)`: 1 for a task that succeeds half of the time.
+    """
+
+    name = "learnability"
+    unseen = 0.5
+
+    def weights(self) -> list[float]:
+        """See the base class."""
+        return [self._floor + (1 - self._floor) * 4 * rate * (1 - rate) for rate in self._rates]
+
+
+register_start_sampler(FailureRateSampler.name, FailureRateSampler, schema=FailureRateKeys)
+register_start_sampler(LearnabilitySampler.name, LearnabilitySampler, schema=FailureRateKeys)

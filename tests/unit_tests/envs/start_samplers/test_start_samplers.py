@@ -28,11 +28,15 @@ def test_shares_are_equal_unless_the_config_says_otherwise():
         make_start_sampler({"type": "weighted", "weights": {"psh": 1}}, TASKS)
 
 
-def test_failure_rates_are_those_of_a_slow_reference():
+@pytest.mark.parametrize(
+    ("kind", "unseen", "share"),
+    [("failure_rate", 1.0, lambda f: f), ("learnability", 0.5, lambda f: 4 * f * (1 - f))],
+)
+def test_failure_rates_are_those_of_a_slow_reference(kind, unseen, share):
     rng = np.random.default_rng(0)
-    sampler = make_start_sampler({"type": "failure_rate", "floor": 0.1, "memory": 0.7}, TASKS)
+    sampler = make_start_sampler({"type": kind, "floor": 0.1, "memory": 0.7}, TASKS)
     assert sampler.adapts and sampler.weights() == [1, 1, 1]
-    rates = {task: 1.0 for task in range(3)}
+    rates = {task: unseen for task in range(3)}
     for _ in range(20):
         # A rollout with few episodes, in which a task may be missing.
         seen = [(int(rng.integers(3)), bool(rng.random() < 0.6)) for _ in range(rng.integers(5))]
@@ -41,11 +45,17 @@ def test_failure_rates_are_those_of_a_slow_reference():
             own = [success for played, success in seen if played == task]
             if own:
                 rates[task] = 0.7 * rates[task] + 0.3 * own.count(False) / len(own)
-        expected = [0.1 + 0.9 * rates[task] for task in range(3)]
+        expected = [0.1 + 0.9 * share(rates[task]) for task in range(3)]
         assert sampler.weights() == pytest.approx(expected, abs=1e-12)
     assert len(set(sampler.weights())) == 3
-    with pytest.raises(ValueError, match="does not tell whether a task is solved"):
+    with pytest.raises(ValueError, match=f"is {kind}, but the env does not tell"):
         sampler.observe(outcomes((0, None)))
+
+
+def test_tasks_that_always_end_alike_are_the_least_learnable():
+    sampler = make_start_sampler({"type": "learnability", "floor": 0.0, "memory": 0.0}, TASKS)
+    sampler.observe(outcomes((0, True), (0, True), (1, False), (2, True), (2, False)))
+    assert sampler.weights() == [0, 0, 1]
 
 
 def test_a_saved_sampler_goes_on_exactly():
