@@ -1,4 +1,4 @@
-"""An agent recipe with SmolLM2: does it learn, how fast, and how fast is a plain loop of requests?"""
+"""An agent recipe with SmolLM2: does it learn, how fast, and beside a plain loop of requests?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agent recipes as `benchmarks.gpu_reasoning` measures them, with a random model and byte-pair tokens."""
+"""Agent recipes with SmolLM2 as they are measured, here with a random model of byte-pair tokens."""
 
 from __future__ import annotations
 
