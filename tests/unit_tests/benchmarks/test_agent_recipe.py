@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,11 @@ from benchmarks.gpu_parts import agent_recipe, code_agent, searchr1
 from benchmarks.gpu_parts.request_loop import Played, RequestLoop
 from benchmarks.gpu_parts.settings import Settings
 from rlinf.agents.calls import EngineCall
+from rlinf.agents.episode import Episode, Question, play
+from rlinf.agents.loops import make_loop
 from rlinf.config import build_config, validate_cfg
+from rlinf.data.prompts import documents_of_run, training_prompts
+from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.hybrid_engines.generation import GenerationResult
 from tests.long_tests import long_test
 
@@ -120,6 +126,49 @@ def test_a_tag_of_several_tokens_ends_a_turn(model: Path, monkeypatch: pytest.Mo
     assistant, tool, answer = played.turns
     assert tool.role == "tool" and tool.text.startswith("<information>") and "is" in tool.text
     assert answer.text.startswith("<answer>")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "careful"),
+    [("searchr1", "data.careless=0"), ("code_agent_smollm2", "data.repairs=1")],
+)
+def test_worked_episodes_are_what_tools_answer(model: Path, recipe: str, careful: str) -> None:
+    cfg = config(recipe, model, careful)
+    tokenizer = tokenizer_of_run(cfg)
+    loop, tools = make_loop(cfg.agentloop, tokenizer, documents=documents_of_run(cfg))
+    prompts = training_prompts(cfg, tokenizer).prompts
+
+    async def replay(number: int) -> None:
+        prompt, example = prompts.prompt(number), prompts.supervised(number)
+        # What the model is to write: each run of learnt tokens is a turn.
+        turns = [
+            [token for token, _ in run]
+            for learnt, run in itertools.groupby(
+                zip(example.response_ids, example.learnt, strict=True), key=lambda pair: pair[1]
+            )
+            if learnt
+        ]
+        told = iter(turns)
+
+        async def write(ids: Any, limit: int, turn: int, agent: int) -> EngineCall:
+            said = next(told)
+            zeros = (0.0,) * len(said)
+            return EngineCall(tuple(ids), tuple(said), zeros, (0,) * len(said), "stop", turn, agent)
+
+        question = Question(tuple(prompt.token_ids), prompt.text, None, prompt.metadata)
+        episode = Episode(question, tokenizer, write, tools, max_turns=4, max_total_tokens=800)
+        played = await play(loop.run, episode)
+        assert played.ending == "done" and len(played.calls) == len(turns) > 1
+        # Token by token what was learnt from.
+        assert list(played.calls[-1].token_ids) == example.prompt_ids + example.response_ids
+        assert f"<answer>{prompt.answer}</answer>" in played.answer
+
+    async def replay_all() -> None:
+        for number in range(12):
+            await replay(number)
+
+    asyncio.run(replay_all())
+    tools.close()
 
 
 def test_rows_of_a_run() -> None:
