@@ -5,6 +5,7 @@ Usage, from the root of the repository on a machine with a GPU:
     python -m benchmarks.gpu_reasoning --out FOLDER
     python -m benchmarks.gpu_reasoning --out FOLDER --parts training weights
     python -m benchmarks.gpu_reasoning --out FOLDER --parts smollm2 --smollm2 WEIGHTS
+    python -m benchmarks.gpu_reasoning --out FOLDER --parts searchr1 code_agent --smollm2 WEIGHTS
     python -m benchmarks.gpu_reasoning --out FOLDER --tiny     # on a CPU: does everything work?
 
 Parts, each in a process of its own:
@@ -17,6 +18,8 @@ Parts, each in a process of its own:
 - `weight_phases`: what such an update consists of, with buckets of several sizes.
 - `grpo`: whole steps of 32 prompts x 8 responses x 256 tokens, beside TRL's GRPOTrainer.
 - `smollm2`: the recipe `smollm2_grpo`, before and after training.
+- `searchr1`, `code_agent`: the agent recipes `searchr1` and `code_agent_smollm2`, before and after
+  training, and beside a loop of requests that plays one episode after the other.
 - `vllm`: vLLM as an engine: weights by CUDA IPC, log-probabilities, updates in the middle, sleep.
 - `vllm_lora`: the same with adapters beside fixed weights.
 - `vllm_grpo`: whole GRPO steps with vLLM as the engine.
@@ -26,7 +29,8 @@ Parts, each in a process of its own:
 - `paged`: our engine with a paged cache beside contiguous rows: the same tokens, speed, memory.
 - `paged_grpo`: whole GRPO steps with both, and the same first step.
 
-Those of vLLM and SGLang need these; they, `engines` and the paged ones run when they are named.
+Those of vLLM and SGLang need these; they, agents, `engines` and the paged ones run when they are
+named.
 
 Each row goes to FOLDER/gpu_reasoning.jsonl as soon as it is there.
 """
@@ -49,6 +53,8 @@ from benchmarks.gpu_parts.settings import Row, Settings
 PARTS = ("generation", "training", "weights", "weight_phases", "grpo")
 WHEN_NAMED = (
     "smollm2",
+    "searchr1",
+    "code_agent",
     "vllm",
     "vllm_lora",
     "vllm_grpo",
@@ -74,7 +80,10 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--sizes", nargs="+", choices=SIZES, default=["0.5B", "1.5B"])
     options.add_argument("--trl", default=sys.executable, metavar="PYTHON", help="that has TRL")
     options.add_argument("--smollm2", type=Path, metavar="FOLDER", help="weights of SmolLM2")
-    options.add_argument("--steps", type=int, default=100, help="training steps of SmolLM2 (100)")
+    options.add_argument("--steps", type=int, help="training steps of SmolLM2 (the recipe's)")
+    options.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="of agent recipes"
+    )
     options.add_argument("--compiled", action="store_true", help="with torch.compile, too")
     options.add_argument("--bandwidth", type=float, default=4.8, metavar="TB/S")
     options.add_argument("--limit", type=float, default=420.0, help="seconds for one part (420)")
@@ -93,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.here:
         names = {field.name for field in fields(Settings)}
         keys = {name: value for name, value in vars(args).items() if name in names}
-        keys["sizes"] = tuple(args.sizes)
+        keys |= {"sizes": tuple(args.sizes), "overrides": tuple(args.override)}
         run_part(parts[0], Settings(**keys))
         return 0
     failed = []

@@ -31,7 +31,8 @@ class Settings:
         sizes: shapes of `benchmarks.contestants.generation_model` to measure.
         trl: interpreter that has TRL.
         smollm2: folder of SmolLM2-135M-Instruct.
-        steps: training steps of SmolLM2.
+        steps: training steps of SmolLM2; None is those of the recipe.
+        overrides: of agent recipes, such as `actor.optim.lr=1e-5`.
         compiled: measure generation and training with `torch.compile`, too.
         bandwidth: of the GPU's memory, in TB/s.
         seconds: after which a part begins nothing new, where it has many rows.
@@ -42,7 +43,8 @@ class Settings:
     sizes: tuple[str, ...] = ("0.5B", "1.5B")
     trl: str = sys.executable
     smollm2: Path | None = None
-    steps: int = 100
+    steps: int | None = None
+    overrides: tuple[str, ...] = ()
     compiled: bool = False
     bandwidth: float = 4.8
     seconds: float = 300.0

@@ -32,7 +32,7 @@ def measure(settings: Settings) -> Iterator[Row]:
         overrides += ["rollout.max_running_requests=8", "weight_syncer.bucket.bucket_dtype=null"]
     before, _ = _run(settings, "eval", "before", overrides)
     yield {"step": 0, **_scores(before[-1])}
-    overrides += [f"runner.max_steps={steps}"]
+    overrides += [] if steps is None else [f"runner.max_steps={steps}"]
     begin = time.perf_counter()
     lines, folder = _run(settings, "train", "training", overrides)
     yield from ({"step": line["step"], **_scores(line)} for line in lines if "eval/pass@1" in line)
