@@ -15,7 +15,7 @@ from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
 from rlinf.runners.sample_file import write_evaluated
 from rlinf.scheduler import WorkerGroup, wait_all
 from rlinf.utils.phases import phases
-from rlinf.utils.runs.folders import shown
+from rlinf.utils.runs.folders import SAMPLES, shown
 
 
 class ReasoningEvalRunner(BaseRunner):
@@ -67,7 +67,7 @@ class ReasoningEvalRunner(BaseRunner):
     def farewell(self, final: dict[str, float]) -> None:
         """What came out, and where everything is."""
         print("\n".join(self.findings(final)))
-        print(f"everything is in {shown(self.folder)}; responses are in samples.jsonl")
+        print(f"everything is in {shown(self.folder)}; responses are in {SAMPLES}")
 
     # -- what an evaluation has not --------------------------------------------------------------
 

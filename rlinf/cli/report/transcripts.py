@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.utils.numbers import number
+from rlinf.utils.runs.folders import SAMPLES
 
-_FILE = "samples.jsonl"
 _RIGHT = 0.5
 """Scores above it are right answers."""
 _BEGINNING = 90
@@ -33,7 +33,7 @@ def find_samples(folder: Path, most: int) -> tuple[list[dict[str, Any]], int]:
     Raises:
         ValueError: a line of the file is damaged.
     """
-    path = folder / _FILE
+    path = folder / SAMPLES
     if most < 1 or not path.is_file():
         return [], 0
     with path.open("rb") as file:
@@ -69,7 +69,7 @@ def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
         marked = '<mark class="written">This colour</mark> is what the model wrote'
     parts = [_sample(each, each is samples[-1]) for each in samples]
     return (
-        f"<p>{number(len(samples))} of {number(among)} in {_FILE}. {marked}; all else is what it "
+        f"<p>{number(len(samples))} of {number(among)} in {SAMPLES}. {marked}; all else is what it "
         f'read.</p><div class="samples">{"".join(parts)}</div>'
     )
 

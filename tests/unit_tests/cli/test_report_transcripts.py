@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlinf.cli import main
+from rlinf.data.reasoning import Verdict
+from rlinf.runners.sample_file import append_samples
 from tests.unit_tests.cli.test_report import HOSTILE, make_run, report
 
 
@@ -53,6 +55,14 @@ def with_samples(folder: Path, samples: list[dict]) -> Path:
     make_run(folder)
     (folder / "samples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples))
     return folder
+
+
+def test_what_a_run_writes_is_what_its_page_reads(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    facts = {"scores": [1.0], "rewards": [1.0], "lengths": [1], "truncated": 0, "version": 0}
+    verdict = Verdict(index=1, task="sums", prompt="1+2=", response="3", **facts)
+    append_samples(tmp_path / "run", [verdict], 1)
+    assert report(tmp_path / "run").texts["part trained"] == ["model", "3"]
 
 
 def test_an_episode_is_shown_turn_by_turn(tmp_path: Path) -> None:
