@@ -175,19 +175,17 @@ class Transcript:
     Attributes:
         score: of the episode, before scaling and penalties.
         reward: of the same, as it is trained on.
-        learnt: whether it is trained on: neither left out nor of a validation.
         ending: see `EpisodeRecord`.
         failure: likewise.
         turns: likewise.
-        sequences: those that are trained on, each cut into parts: `role` ("prompt", "model", or
-            who wrote what the model read), `text`, number of `tokens`, `agent`, and whether the
-            model has `written` it. A part that it wrote has `turn`, `reward` and `calls`, too; any
-            other but the prompt says whether it tells of an `error`.
+        sequences: what the actor gets, each cut into parts: `role` ("prompt", "model", or who
+            wrote what the model read), `text`, number of `tokens`, `agent`, and whether the model
+            has `written` it. A part that it wrote has `turn`, `reward`, `calls` and whether it is
+            `learnt`, too; any other but the prompt says whether it tells of an `error`.
     """
 
     score: float
     reward: float
-    learnt: bool
     ending: str
     failure: str
     turns: list[dict[str, Any]]
@@ -211,6 +209,8 @@ class Verdict:
         numbers: what the reward says beside the score, by name, of those responses that have it.
         failures: how many responses could not be scored, by what went wrong.
         left_out: how many episodes do not count.
+        learnt: whether something of the first response or episode is trained on.
+        why_left_out: why it is not, or not all of it; empty if there is nothing to say.
         transcript: of the first episode; None for responses of one turn.
         of_episodes: numbers of the episodes, by name.
         turn_rewards: what turns of each episode were given beside its score, by their numbers;
@@ -229,18 +229,19 @@ class Verdict:
     numbers: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
+    learnt: bool = True
+    why_left_out: str = ""
     transcript: Transcript | None = None
     of_episodes: dict[str, list[float]] = field(default_factory=dict)
     turn_rewards: list[dict[int, float]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, group: SampleGroup, response: str, transcript: Transcript | None = None) -> Verdict:
+    def of(cls, group: SampleGroup, response: str) -> Verdict:
         """Sum a scored group up.
 
         Args:
             group: its samples have rewards.
             response: text of the first response.
-            transcript: of the first episode.
         """
         trajectories = group.by_trajectory()
         counted = [parts for parts in trajectories if not parts[0].left_out]
@@ -272,7 +273,7 @@ class Verdict:
             numbers=numbers,
             failures=failures,
             left_out=len(trajectories) - len(counted),
-            transcript=transcript,
+            learnt=not group.validation,
             of_episodes=of_episodes,
             turn_rewards=given if any(given) else [],
         )

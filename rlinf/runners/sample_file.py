@@ -51,6 +51,8 @@ def sample_line(verdict: Verdict) -> dict[str, Any]:
         "response": verdict.response,
         "score": verdict.scores[0] if verdict.scores else None,
         "scores": verdict.scores,
+        "learnt": verdict.learnt,
+        "why_left_out": verdict.why_left_out,
     }
     if verdict.transcript is not None:
         # It has the score of an episode that is left out of `scores`, too.

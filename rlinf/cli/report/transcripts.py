@@ -62,8 +62,8 @@ def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
         return ""
     trained = any("step" in sample for sample in samples)
     marked = (
-        '<mark class="trained">This colour</mark> is what the model wrote in episodes that count, '
-        '<mark class="written">this one</mark> in those that were left out'
+        '<mark class="trained">This colour</mark> is what the model wrote and was trained on, '
+        '<mark class="written">this one</mark> what it wrote and was left out'
     )
     if not trained:
         marked = '<mark class="written">This colour</mark> is what the model wrote'
@@ -126,8 +126,8 @@ def _notes(sample: Mapping[str, Any]) -> Iterable[str]:
     ending, reward = sample.get("ending", "done"), sample.get("reward")
     yield _ENDINGS.get(ending, f"ended: {ending}")
     yield str(sample.get("failure") or "")
-    if "step" in sample and sample.get("learnt") is False:
-        yield "left out: counts neither in the loss nor in the baseline of its group"
+    if "step" in sample:
+        yield _left_out(sample)
     if reward is not None and reward != sample.get("score"):
         yield f"reward {number(reward, 3)} after scale and penalties"
     given = sum(turn.get("reward", 0.0) for turn in sample.get("turns") or ())
@@ -136,6 +136,14 @@ def _notes(sample: Mapping[str, Any]) -> Iterable[str]:
     scores = sample.get("scores") or []
     if len(scores) > 1:
         yield f"scores of the group: {', '.join(number(float(score), 3) for score in scores)}"
+
+
+def _left_out(sample: Mapping[str, Any]) -> str:
+    """Say that an episode was not trained on, or not all of it, and why."""
+    why = str(sample.get("why_left_out") or "")
+    if sample.get("learnt", True):
+        return f"left out in part: {why}" if why else ""
+    return f"left out: {why}" if why else "left out"
 
 
 def _sequence(parts: Sequence[Mapping[str, Any]], learnt: bool, several: bool) -> str:
@@ -148,6 +156,7 @@ def _sequence(parts: Sequence[Mapping[str, Any]], learnt: bool, several: bool) -
 
 def _part(part: Mapping[str, Any], learnt: bool) -> str:
     written, error = part["written"], part.get("error", False)
+    learnt = part.get("learnt", learnt)
     kind = ("trained" if learnt else "written") if written else "error" if error else "read"
     facts = [part["role"]]
     facts += [f"turn {part['turn']}"] if "turn" in part else []

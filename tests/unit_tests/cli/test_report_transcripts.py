@@ -99,11 +99,27 @@ def test_episodes_without_their_tokens_are_shown_by_their_turns(tmp_path: Path) 
 
 
 def test_what_was_left_out_is_not_marked_as_trained_on(tmp_path: Path) -> None:
-    failed = EPISODE | {"learnt": False, "ending": "failed", "failure": "the tool is gone"}
+    why = {"learnt": False, "why_left_out": "algorithm.mask_truncated is true"}
+    failed = EPISODE | why | {"ending": "failed", "failure": "the tool is gone"}
     page = report(with_samples(tmp_path / "run", [failed]))
     assert "part trained" not in page.texts and len(page.texts["part written"]) == 5
-    for words in ("failed; the tool is gone", "counts neither in the loss nor in the baseline"):
+    for words in ("failed; the tool is gone", "left out: algorithm.mask_truncated is true"):
         assert words in page.text("sample")
+    single = {"step": 1, "prompt": "1+2=", "response": "33333", "score": 0.0, "scores": [0.0]}
+    page = report(with_samples(tmp_path / "single", [single | why]))
+    assert "part trained" not in page.texts and page.texts["part written"] == ["model", "33333"]
+    assert "left out: algorithm.mask_truncated is true" in page.text("sample")
+
+
+def test_a_sequence_that_was_left_out_is_marked_by_itself(tmp_path: Path) -> None:
+    sequences = [
+        [part("prompt", "what?"), wrote("do it", 0) | {"learnt": learnt}]
+        for learnt in (True, False)
+    ]
+    team = EPISODE | {"why_left_out": "it was cut", "sequences": sequences}
+    page = report(with_samples(tmp_path / "run", [team]))
+    assert page.texts["part trained"] == page.texts["part written"]
+    assert "left out in part: it was cut" in page.text("sample")
 
 
 def test_an_evaluation_marks_what_the_model_wrote(tmp_path: Path) -> None:
@@ -111,7 +127,7 @@ def test_an_evaluation_marks_what_the_model_wrote(tmp_path: Path) -> None:
     page = report(with_samples(tmp_path / "run", [evaluated | {"learnt": False}]))
     assert "part trained" not in page.texts and "seven" in page.texts["part written"]
     assert "is what the model wrote" in page.text("episodes")
-    assert "baseline" not in page.text("sample")
+    assert "left out" not in page.text("sample")
 
 
 def test_agents_of_a_team_are_told_apart(tmp_path: Path) -> None:

@@ -50,9 +50,11 @@ def test_a_line_that_was_not_complete_is_dropped(tmp_path: Path) -> None:
 
 
 def test_an_episode_that_is_left_out_has_its_own_score(tmp_path: Path) -> None:
-    told = Transcript(0.25, 0.5, False, "failed", "gone", [], [])
-    append_samples(tmp_path, [verdict(1, transcript=told)], 1)
+    told = Transcript(0.25, 0.5, "failed", "gone", [], [])
+    facts = {"transcript": told, "learnt": False, "why_left_out": "it failed"}
+    append_samples(tmp_path, [verdict(1, **facts)], 1)
     (line,) = lines(tmp_path)
     # Scores are of those that count.
     assert line["score"] == 0.25 and line["scores"] == [0.0, 1.0]
     assert line["learnt"] is False and line["failure"] == "gone"
+    assert line["why_left_out"] == "it failed"
