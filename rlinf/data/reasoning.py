@@ -130,6 +130,7 @@ class SampleGroup:
         validation: whether it is only scored, and not trained on.
         episodes: what is known of each episode, by `Sample.trajectory`; empty for responses of one
             turn.
+        shown: see `GroupRequest`.
     """
 
     prompt: Prompt
@@ -137,6 +138,7 @@ class SampleGroup:
     key: int | str = DEFAULT_KEY
     validation: bool = False
     episodes: list[EpisodeRecord] = field(default_factory=list)
+    shown: bool = False
 
     def by_trajectory(self) -> list[list[Sample]]:
         """Return the sequences of each episode, in their order."""
@@ -158,6 +160,7 @@ class GroupRequest:
         validation: whether they are only scored.
         greedy: take the likeliest token each time instead of drawing.
         tools: whether agents have their tools; without, each call is that of an unknown tool.
+        shown: whether people may see the first response or episode; see `rlinf.data.shown_groups`.
     """
 
     prompt: Prompt
@@ -166,6 +169,7 @@ class GroupRequest:
     validation: bool = False
     greedy: bool = False
     tools: bool = True
+    shown: bool = False
 
 
 @dataclass
@@ -209,6 +213,7 @@ class Verdict:
         numbers: what the reward says beside the score, by name, of those responses that have it.
         failures: how many responses could not be scored, by what went wrong.
         left_out: how many episodes do not count.
+        shown: see `GroupRequest`; the following three are filled in if so.
         learnt: whether something of the first response or episode is trained on.
         why_left_out: why it is not, or not all of it; empty if there is nothing to say.
         transcript: of the first episode; None for responses of one turn.
@@ -229,6 +234,7 @@ class Verdict:
     numbers: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
+    shown: bool = False
     learnt: bool = True
     why_left_out: str = ""
     transcript: Transcript | None = None
@@ -273,7 +279,7 @@ class Verdict:
             numbers=numbers,
             failures=failures,
             left_out=len(trajectories) - len(counted),
-            learnt=not group.validation,
+            shown=group.shown,
             of_episodes=of_episodes,
             turn_rewards=given if any(given) else [],
         )

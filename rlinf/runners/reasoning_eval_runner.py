@@ -46,7 +46,7 @@ class ReasoningEvalRunner(BaseRunner):
     def evaluate(self) -> dict[str, float]:
         """Score responses to all prompts; the first one to each goes to `samples.jsonl`."""
         with phases.phase("evaluation"):
-            verdicts = self.services.validate(self._validation, "validation")
+            verdicts = self.services.validate(self._validation, "validation", shown=True)
             found = self._of_validation(verdicts)
         write_evaluated(self.folder, verdicts)
         return found

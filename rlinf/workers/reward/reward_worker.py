@@ -121,8 +121,10 @@ class RewardWorker(Worker):
             tally.add(outcome)
         tally.groups += 1
         verdict = Verdict.of(group, self._shown(group, texts[0]))
-        self._tell(group, verdict)
-        if not group.validation and self._is_trained_on(verdict):
+        trained = not group.validation and self._is_trained_on(verdict)
+        if group.shown and (trained or group.validation):
+            self._tell(group, verdict)
+        if trained:
             await output_channel.put(group, key=group.key, async_op=True)
         if verdict_channel is not None:
             await verdict_channel.put(verdict, key=group.key, async_op=True)
@@ -130,7 +132,8 @@ class RewardWorker(Worker):
     def _tell(self, group: SampleGroup, verdict: Verdict) -> None:
         """Fill in what a reader sees of the first response: what of it is trained on, and why."""
         reasons: list[str] = []
-        if not group.validation and self.cfg.algorithm is not None:
+        verdict.learnt = not group.validation
+        if verdict.learnt and self.cfg.algorithm is not None:
             reasons = why_left_out(group, self.cfg)
             verdict.learnt = not all(reasons)
             verdict.why_left_out = "; ".join(dict.fromkeys(filter(None, reasons)))

@@ -86,7 +86,8 @@ def group(validation: bool = False) -> SampleGroup:
         sample(3, 2, finish_reason="length"),
         sample(4, 3, left_out=not validation),
     ]
-    return SampleGroup(Prompt(7, [1], "1+2", "3", "sums", {}), samples, 0, validation, episodes)
+    prompt = Prompt(7, [1], "1+2", "3", "sums", {})
+    return SampleGroup(prompt, samples, 0, validation, episodes, shown=True)
 
 
 async def judged(validation: bool) -> tuple[Worker, SampleGroup, Any]:
@@ -126,6 +127,27 @@ async def test_dynamic_sampling_sees_the_rewards_of_turns():
         both = SampleGroup(Prompt(7, [1], "", "3", "sums", {}), samples, 0, False, episodes)
         await worker._score_group(both, out, None, RewardTally())
         assert (both in out.items) is kept
+
+
+@pytest.mark.parametrize("validation", [False, True])
+async def test_what_nobody_sees_is_not_made(validation):
+    worker, verdicts = Worker(), Box()
+    worker._tokenizer = None  # Decodes nothing.
+    unseen = group(validation)
+    unseen.shown = False
+    await worker._score_group(unseen, Box(), verdicts, RewardTally())
+    (verdict,) = verdicts.items
+    assert verdict.transcript is None and not verdict.shown
+
+
+async def test_a_group_without_a_signal_is_not_shown():
+    worker, verdicts = Worker(), Box()
+    worker.cfg.algorithm.dynamic_sampling = True
+    alike = group()
+    for episode in alike.episodes:
+        episode.score = 0.0
+    await worker._score_group(alike, Box(), verdicts, RewardTally())
+    assert verdicts.items[0].transcript is None
 
 
 async def test_what_the_actor_leaves_out_is_told_with_its_reason():
