@@ -346,8 +346,10 @@ def test_a_language_run_is_told_by_its_pass_at_1(tmp_path):
 def test_what_is_no_run_is_said(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 1
     assert "not the folder of a run" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "absent")]) == 1
-    assert "is not a folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "absent")])
+    assert ended.value.code == 2
+    assert f"there is no run at {tmp_path / 'absent'}" in capsys.readouterr().err
     folder = make_run(tmp_path / "run")
     (folder / "metrics.jsonl").write_text("{}\nnonsense\n{}\n")
     assert main(["report", str(folder)]) == 1
