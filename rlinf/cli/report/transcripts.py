@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlinf.utils.numbers import number
 from rlinf.utils.runs.folders import SAMPLES
 
+_Item = TypeVar("_Item")
 _RIGHT = 0.5
 """Scores above it are right answers."""
 _BEGINNING = 90
@@ -26,6 +27,8 @@ _ENDINGS = {
 def find_samples(folder: Path, most: int) -> tuple[list[dict[str, Any]], int]:
     """Return some samples of a run, evenly chosen from its first to its last, and how many it has.
 
+    Of an evaluation, up to half of them are wrong answers, and those come first.
+
     Args:
         folder: of the run.
         most: how many to return.
@@ -39,16 +42,37 @@ def find_samples(folder: Path, most: int) -> tuple[list[dict[str, Any]], int]:
     with path.open("rb") as file:
         # The last line of a run that is under way may not be complete.
         lines = [line for line in file if line.endswith(b"\n")]
-    count = min(most, len(lines))
-    chosen = [place * (len(lines) - 1) // max(1, count - 1) for place in range(count)]
-    found = []
-    for place in chosen:
-        try:
-            found.append(json.loads(lines[place]))
-        except ValueError as error:
-            message = f"{path}, line {place + 1}, is not JSON ({error}); remove the line"
-            raise ValueError(message) from error
-    return found, len(lines)
+    if not lines or "step" in _parsed(path, lines, len(lines) - 1):
+        places = _evenly(range(len(lines)), most)
+        return [_parsed(path, lines, place) for place in places], len(lines)
+    samples = [_parsed(path, lines, place) for place in range(len(lines))]
+    wrong = [each for each in samples if _is_wrong_answer(each)]
+    others = [each for each in samples if not _is_wrong_answer(each)]
+    shown = _evenly(wrong, max(most // 2, most - len(others)))
+    return [*shown, *_evenly(others, most - len(shown))], len(lines)
+
+
+def _parsed(path: Path, lines: Sequence[bytes], place: int) -> dict[str, Any]:
+    try:
+        return json.loads(lines[place])
+    except ValueError as error:
+        message = f"{path}, line {place + 1}, is not JSON ({error}); remove the line"
+        raise ValueError(message) from error
+
+
+def _evenly(items: Sequence[_Item], most: int) -> list[_Item]:
+    """Return some items, the first and the last among them."""
+    count = min(most, len(items))
+    return [items[place * (len(items) - 1) // max(1, count - 1)] for place in range(count)]
+
+
+def _is_right(sample: Mapping[str, Any]) -> bool:
+    return (sample.get("score") or 0.0) > _RIGHT
+
+
+def _is_wrong_answer(sample: Mapping[str, Any]) -> bool:
+    """Return whether a sample is one of an evaluation, and not right."""
+    return "step" not in sample and not _is_right(sample)
 
 
 def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
@@ -61,6 +85,7 @@ def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
     if not samples:
         return ""
     trained = any("step" in sample for sample in samples)
+    wrong = sum(map(_is_wrong_answer, samples))
     marked = (
         '<mark class="trained">This colour</mark> is what the model wrote and was trained on, '
         '<mark class="written">this one</mark> what it wrote and was left out'
@@ -69,8 +94,9 @@ def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
         marked = '<mark class="written">This colour</mark> is what the model wrote'
     parts = [_sample(each, each is samples[-1]) for each in samples]
     return (
-        f"<p>{number(len(samples))} of {number(among)} in {SAMPLES}. {marked}; all else is what it "
-        f'read.</p><div class="samples">{"".join(parts)}</div>'
+        f"<p>{number(len(samples))} of {number(among)} in {SAMPLES}"
+        f"{f', the first {number(wrong)} with a wrong answer' if wrong else ''}. {marked}; all "
+        f'else is what it read.</p><div class="samples">{"".join(parts)}</div>'
     )
 
 
@@ -108,7 +134,7 @@ def _title(sample: Mapping[str, Any]) -> str:
     """Return a sample in a line: when, its score, how long it was, and what was asked."""
     score = sample.get("score")
     when = f"step {number(sample['step'])}" if "step" in sample else "evaluation"
-    kind = "" if score is None else "good" if score > _RIGHT else "bad"
+    kind = "" if score is None else "good" if _is_right(sample) else "bad"
     words = "no score" if score is None else f"score {number(float(score), 3)}"
     facts = [f"<b>{when}</b>", f'<b class="{kind}">{words}</b>']
     turns = [turn for turn in sample.get("turns") or () if turn["role"] == "assistant"]

@@ -184,6 +184,23 @@ def test_samples_are_chosen_evenly_and_a_line_that_is_being_written_is_left(tmp_
     assert "sample" not in report(folder, "--samples", "0").texts
 
 
+def test_wrong_answers_of_an_evaluation_come_first(tmp_path: Path) -> None:
+    evaluated = {key: value for key, value in EPISODE.items() if key != "step"}
+    wrong = (33, 34, 77)
+    samples = [
+        evaluated | {"prompt": f"q{number} .", "score": float(number not in wrong)}
+        for number in range(100)
+    ]
+    page = report(with_samples(tmp_path / "run", samples), "--samples", "8")
+    shown = [text.split()[-2] for text in page.texts["summary"] if " · q" in text]
+    assert shown[:3] == ["q33", "q34", "q77"] and len(shown) == 8
+    assert "8 of 100 in samples.jsonl, the first 3 with a wrong answer" in page.text("episodes")
+    for every in (0.0, 1.0):
+        alike = [sample | {"score": every} for sample in samples]
+        page = report(with_samples(tmp_path / str(every), alike), "--samples", "8")
+        assert len([text for text in page.texts["summary"] if " · q" in text]) == 8
+
+
 def test_a_damaged_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     folder = with_samples(tmp_path / "run", [EPISODE])
     (folder / "samples.jsonl").write_text("{}}\n")
