@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
@@ -61,7 +62,7 @@ class RemoteIndex:
                 return self._hits(self._post(request, deadline))
             except _Refused as error:
                 raise SearchUnavailable(str(error)) from error
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 if attempt == _RETRIES or time.monotonic() + pause >= deadline:
                     raise SearchUnavailable(
                         f"the search service {self.url} does not answer as it should: {error}"

@@ -254,6 +254,16 @@ def test_attempts_together_stay_within_the_deadline(monkeypatch, stalling, sent,
     assert len(asked) == 1, "its time is over after the first attempt"
 
 
+@pytest.mark.parametrize(
+    "sent", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n"]
+)
+def test_a_service_that_does_not_speak_http_is_named(stalling, sent):
+    url, asked = stalling(sent)
+    with pytest.raises(SearchUnavailable, match="does not answer as it should"):
+        RemoteIndex(url).search("a", 1)
+    assert len(asked) == 3
+
+
 def test_what_came_late_does_not_begin_the_time_anew(stalling):
     """An answer that stops in its body costs the timeout, not that and the time before."""
     url, _ = stalling(WHOLE_HEAD + b"{", pause=1.0)
