@@ -109,7 +109,6 @@ def test_training_does_not_take_a_checkpoint_for_a_config(
     [
         ("runs/nothing", "there is no run at runs/nothing; the newest runs in runs: runs/mine"),
         ("runs/mime", "there is no run at runs/mime; did you mean runs/mine?"),
-        ("runs", "runs is not the folder of a run; the newest runs in runs: runs/mine"),
         ("gone/nothing", "there is no run at gone/nothing; `rlinf runs FOLDER` lists the runs"),
     ],
 )
@@ -125,6 +124,10 @@ def test_a_run_that_is_not_there_is_not_taken_for_a_config(
     assert main(["eval", given]) == 2
     told = capsys.readouterr().err
     assert said in told and "config" not in told
+    # One above the experiment.
+    assert main(["eval", str(tmp_path)]) == 2
+    said = f"{tmp_path} is not the folder of a run; the newest runs in {tmp_path}: runs/mine"
+    assert said in capsys.readouterr().err
 
 
 def test_a_config_that_is_not_there_is_one(
