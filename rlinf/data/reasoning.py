@@ -210,6 +210,7 @@ class Verdict:
         version: of the oldest weights that wrote into it.
         prompt: text of the prompt.
         response: text of the first response.
+        answer: what the reward compares with, if that is text or a number.
         numbers: what the reward says beside the score, by name, of those responses that have it.
         failures: how many responses could not be scored, by what went wrong.
         left_out: how many episodes do not count.
@@ -231,6 +232,7 @@ class Verdict:
     version: int
     prompt: str
     response: str
+    answer: str | float | None = None
     numbers: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
@@ -265,7 +267,7 @@ class Verdict:
         for episode in group.episodes:
             for name, value in episode.numbers.items():
                 of_episodes.setdefault(name, []).append(float(value))
-        given = [_turn_rewards(parts) for parts in counted]
+        given, answer = [_turn_rewards(parts) for parts in counted], group.prompt.answer
         return cls(
             index=group.prompt.index,
             task=group.prompt.task,
@@ -276,6 +278,7 @@ class Verdict:
             version=min(min(sample.versions, default=0) for sample in group.samples),
             prompt=group.prompt.text,
             response=response,
+            answer=answer if isinstance(answer, (str, int, float)) else None,
             numbers=numbers,
             failures=failures,
             left_out=len(trajectories) - len(counted),

@@ -49,6 +49,7 @@ def sample_line(verdict: Verdict) -> dict[str, Any]:
     line: dict[str, Any] = {
         "prompt": verdict.prompt,
         "response": verdict.response,
+        "answer": verdict.answer,
         "score": verdict.scores[0] if verdict.scores else None,
         "scores": verdict.scores,
         "learnt": verdict.learnt,

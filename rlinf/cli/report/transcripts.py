@@ -156,6 +156,9 @@ def _notes(sample: Mapping[str, Any]) -> Iterable[str]:
         yield _left_out(sample)
     if reward is not None and reward != sample.get("score"):
         yield f"reward {number(reward, 3)} after scale and penalties"
+    answer = sample.get("answer")
+    if answer not in (None, "") and not _is_right(sample):
+        yield f"expected: {str(answer)[:_BEGINNING]}"
     given = sum(turn.get("reward", 0.0) for turn in sample.get("turns") or ())
     if given:
         yield f"rewards of its turns {_signed(given)} together"

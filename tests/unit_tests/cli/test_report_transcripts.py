@@ -156,10 +156,19 @@ def test_a_response_of_one_turn_is_a_prompt_and_what_was_trained_on(tmp_path: Pa
     assert page.texts["part trained"] == ["model", "3"] and "score 0" in page.texts["bad"]
 
 
+def test_a_wrong_answer_is_shown_with_the_expected_one(tmp_path: Path) -> None:
+    single = {"prompt": "1-1=", "response": "4", "answer": 0, "scores": [0.0]}
+    wrong, right = ({"step": 1, "score": score} | single for score in (0.0, 1.0))
+    assert "expected: 0" in report(with_samples(tmp_path / "a", [wrong])).text("sample")
+    assert "expected" not in report(with_samples(tmp_path / "b", [right])).text("sample")
+
+
 def test_no_text_of_a_model_or_a_tool_leaves_its_element(tmp_path: Path) -> None:
     call = {"name": HOSTILE, "arguments": {HOSTILE: HOSTILE}}
     hostile = EPISODE | {
         "prompt": HOSTILE,
+        "answer": HOSTILE,
+        "score": 0.0,
         "failure": HOSTILE,
         "ending": HOSTILE,
         "turns": [turn(HOSTILE, 0, calls=[call])],

@@ -105,7 +105,7 @@ async def test_an_episode_is_judged_once_for_all_its_sequences():
     assert [each.reward for each in scored.samples] == [2.0, 2.0, 0.0, 0.0, 0.0]
     assert verdict.scores == [1.0, 0.0, 0.0] and verdict.rewards == [2.0, 0.0, 0.0]
     assert verdict.lengths == [4, 2, 2] and verdict.truncated == 1 and verdict.left_out == 1
-    assert verdict.response == "ask answer"
+    assert verdict.response == "ask answer" and verdict.answer == "3"
     told = verdict.transcript
     assert len(told.turns) == 2 and len(told.sequences) == 2 and verdict.learnt
     # The score is that of the reward, the reward what is trained on.
