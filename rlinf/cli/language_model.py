@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from rlinf.cli.runs.find import not_a_run
 from rlinf.config.task_types import GENERATING
 from rlinf.data.tokenizer import load_tokenizer, stops_of
 from rlinf.hybrid_engines.fsdp.checkpoint import read_model
@@ -78,11 +79,9 @@ def load_language_model(
     folder = Path(path).expanduser()
     # A name of a checkpoint gets an answer that says which ones there are.
     if not folder.is_dir() and not folder.name.startswith("global_step_"):
-        logs = Path("logs") / path
-        hint = f"; did you mean {logs}?" if logs.is_dir() else "."
         raise ValueError(
-            f"there is no folder {path}{hint} It must be that of a run, an experiment, a "
-            "checkpoint (.../global_step_<N>), or a model in Hugging Face layout"
+            f"{not_a_run(path)}. It must be the folder of a run, an experiment, a checkpoint "
+            "(.../global_step_<N>), or a model in Hugging Face layout"
         )
     transformers_module().utils.logging.disable_progress_bar()
 

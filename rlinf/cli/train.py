@@ -12,6 +12,7 @@ from typing import Any
 
 from rlinf.cli import debug, recipes, seeds
 from rlinf.cli.overrides import add_config_arguments
+from rlinf.cli.runs.find import not_a_run
 from rlinf.cli.runs.table import terminal_width
 
 _TRAIN_EXAMPLES = """\
@@ -123,9 +124,27 @@ def _load(args: argparse.Namespace) -> recipes.Config:
         return recipes.load(name, _overrides(args, name), args.config_path)
     if args.config_path is None:
         name = checkpoint_config.of(name) or name
+        if _means_run(name):
+            raise ValueError(not_a_run(name))
     if not recipes.trains(name, args.overrides, args.config_path):
         raise ValueError(f"{name} trains nothing, so there is nothing to evaluate")
     return recipes.load(name, [*_overrides(args, name), "runner.only_eval=true"], args.config_path)
+
+
+def _means_run(name: str) -> bool:
+    """Return whether a name that is no config can only be meant as the folder of a run."""
+    from rlinf.config import ConfigError
+    from rlinf.config.load import config_names, find_config
+    from rlinf.config.overrides import SUFFIXES
+
+    path = Path(name).expanduser()
+    if path.suffix in SUFFIXES:
+        return False
+    try:
+        find_config(name, None)
+    except ConfigError:
+        return path.is_dir() or (path.parent != Path(".") and not config_names(path.parent))
+    return False
 
 
 def _overrides(args: argparse.Namespace, name: str) -> list[str]:

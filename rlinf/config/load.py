@@ -13,6 +13,7 @@ from rlinf.config.errors import ABSENT, ConfigError, Problem
 from rlinf.config.overrides import (
     SUFFIXES,
     Parts,
+    merged_overrides,
     plain,
     refused_overrides,
     unreadable_overrides,
@@ -58,12 +59,16 @@ def build_config(
             return compose(name, overrides=hydra_overrides(chosen, folder, name))
 
     try:
-        return composed(overrides)
+        cfg = composed(overrides)
+        merged = merged_overrides(overrides, composed)
     except yaml.YAMLError as error:
         raise ConfigError([_yaml_problem(error, name)]) from error
     except (HydraException, OmegaConfBaseException) as error:
         own = Problem(f"config '{name}'", ABSENT, plain(error))
         raise ConfigError(refused_overrides(overrides, composed, parts) or [own]) from error
+    if merged:
+        raise ConfigError(merged)
+    return cfg
 
 
 def hydra_overrides(overrides: Sequence[str], folder: Path, name: str) -> list[str]:

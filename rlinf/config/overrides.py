@@ -107,6 +107,37 @@ def refused_overrides(
     return problems
 
 
+def merged_overrides(
+    overrides: Sequence[str], compose: Callable[[Sequence[str]], Any]
+) -> list[Problem]:
+    """Return what is wrong with overrides such as `key={}`, which remove nothing.
+
+    A mapping is merged into the one that is there, so an empty one changes nothing.
+
+    Args:
+        overrides: as the user wrote them; all can be read.
+        compose: composes the recipe with some overrides.
+    """
+    from omegaconf import OmegaConf
+
+    problems = []
+    for place, text in enumerate(overrides):
+        override = _parse(text)
+        if override.is_delete() or override.value() != {}:
+            continue
+        key = override.key_or_group
+        known = OmegaConf.select(compose(overrides[:place]), key)
+        if OmegaConf.is_dict(known) and known:
+            names = sorted(map(str, known))
+            message = f"changes nothing: mappings are merged, and {key} has {', '.join(names)}"
+            hint = (
+                f"'~{key}.{names[0]}' removes one of them, '~{key}' the key itself, and "
+                f"'~{key}' '{key}={{}}' leaves it empty"
+            )
+            problems.append(Problem("override", text, message, hint))
+    return problems
+
+
 def plain(error: Exception) -> str:
     """Return what Hydra says, without what a user cannot act on."""
     text = re.split(r"\nConfig search path|\nSet the environment variable|\nSee http", str(error))

@@ -130,6 +130,7 @@ class SampleGroup:
         validation: whether it is only scored, and not trained on.
         episodes: what is known of each episode, by `Sample.trajectory`; empty for responses of one
             turn.
+        shown: see `GroupRequest`.
     """
 
     prompt: Prompt
@@ -137,6 +138,7 @@ class SampleGroup:
     key: int | str = DEFAULT_KEY
     validation: bool = False
     episodes: list[EpisodeRecord] = field(default_factory=list)
+    shown: bool = False
 
     def by_trajectory(self) -> list[list[Sample]]:
         """Return the sequences of each episode, in their order."""
@@ -158,6 +160,7 @@ class GroupRequest:
         validation: whether they are only scored.
         greedy: take the likeliest token each time instead of drawing.
         tools: whether agents have their tools; without, each call is that of an unknown tool.
+        shown: whether people may see the first response or episode; see `rlinf.data.shown_groups`.
     """
 
     prompt: Prompt
@@ -166,6 +169,7 @@ class GroupRequest:
     validation: bool = False
     greedy: bool = False
     tools: bool = True
+    shown: bool = False
 
 
 @dataclass
@@ -175,19 +179,17 @@ class Transcript:
     Attributes:
         score: of the episode, before scaling and penalties.
         reward: of the same, as it is trained on.
-        learnt: whether it is trained on: neither left out nor of a validation.
         ending: see `EpisodeRecord`.
         failure: likewise.
         turns: likewise.
-        sequences: those that are trained on, each cut into parts: `role` ("prompt", "model", or
-            who wrote what the model read), `text`, number of `tokens`, `agent`, and whether the
-            model has `written` it. A part that it wrote has `turn`, `reward` and `calls`, too; any
-            other but the prompt says whether it tells of an `error`.
+        sequences: what the actor gets, each cut into parts: `role` ("prompt", "model", or who
+            wrote what the model read), `text`, number of `tokens`, `agent`, and whether the model
+            has `written` it. A part that it wrote has `turn`, `reward`, `calls` and whether it is
+            `learnt`, too; any other but the prompt says whether it tells of an `error`.
     """
 
     score: float
     reward: float
-    learnt: bool
     ending: str
     failure: str
     turns: list[dict[str, Any]]
@@ -208,9 +210,13 @@ class Verdict:
         version: of the oldest weights that wrote into it.
         prompt: text of the prompt.
         response: text of the first response.
+        answer: what the reward compares with, if that is text or a number.
         numbers: what the reward says beside the score, by name, of those responses that have it.
         failures: how many responses could not be scored, by what went wrong.
         left_out: how many episodes do not count.
+        shown: see `GroupRequest`; the following three are filled in if so.
+        learnt: whether something of the first response or episode is trained on.
+        why_left_out: why it is not, or not all of it; empty if there is nothing to say.
         transcript: of the first episode; None for responses of one turn.
         of_episodes: numbers of the episodes, by name.
         turn_rewards: what turns of each episode were given beside its score, by their numbers;
@@ -226,21 +232,24 @@ class Verdict:
     version: int
     prompt: str
     response: str
+    answer: str | float | None = None
     numbers: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
+    shown: bool = False
+    learnt: bool = True
+    why_left_out: str = ""
     transcript: Transcript | None = None
     of_episodes: dict[str, list[float]] = field(default_factory=dict)
     turn_rewards: list[dict[int, float]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, group: SampleGroup, response: str, transcript: Transcript | None = None) -> Verdict:
+    def of(cls, group: SampleGroup, response: str) -> Verdict:
         """Sum a scored group up.
 
         Args:
             group: its samples have rewards.
             response: text of the first response.
-            transcript: of the first episode.
         """
         trajectories = group.by_trajectory()
         counted = [parts for parts in trajectories if not parts[0].left_out]
@@ -258,7 +267,7 @@ class Verdict:
         for episode in group.episodes:
             for name, value in episode.numbers.items():
                 of_episodes.setdefault(name, []).append(float(value))
-        given = [_turn_rewards(parts) for parts in counted]
+        given, answer = [_turn_rewards(parts) for parts in counted], group.prompt.answer
         return cls(
             index=group.prompt.index,
             task=group.prompt.task,
@@ -269,10 +278,11 @@ class Verdict:
             version=min(min(sample.versions, default=0) for sample in group.samples),
             prompt=group.prompt.text,
             response=response,
+            answer=answer if isinstance(answer, (str, int, float)) else None,
             numbers=numbers,
             failures=failures,
             left_out=len(trajectories) - len(counted),
-            transcript=transcript,
+            shown=group.shown,
             of_episodes=of_episodes,
             turn_rewards=given if any(given) else [],
         )

@@ -9,27 +9,32 @@ from typing import Any
 from rlinf.data.reasoning import Prompt, Sample, SampleGroup, Transcript
 
 
-def transcript_of(group: SampleGroup, decode: Callable[[Sequence[int]], str]) -> Transcript | None:
+def transcript_of(
+    group: SampleGroup, decode: Callable[[Sequence[int]], str], reasons: Sequence[str] = ()
+) -> Transcript | None:
     """Return what a reader sees of the first episode; None for responses of one turn.
 
     Args:
         group: its samples have rewards.
         decode: returns the text of tokens, special ones included.
+        reasons: why each sequence of the episode is not trained on, empty where it is; none of a
+            validation is.
     """
     if not group.episodes:
         return None
     samples = group.by_trajectory()[0]
     first, episode = samples[0], group.episodes[0]
+    learnt = [not (group.validation or reason) for reason in reasons or [""] * len(samples)]
+    sequences = sorted(zip(samples, learnt, strict=True), key=lambda each: _agent(each[0]))
     return Transcript(
         score=first.reward_info["score"],
         reward=float(first.reward or 0.0),
-        learnt=not (first.left_out or group.validation),
         ending=episode.ending,
         failure=episode.failure,
         turns=episode.turns,
         sequences=[
-            _parts(sample, group.prompt, episode.turns, decode)
-            for sample in sorted(samples, key=_agent)
+            _parts(sample, group.prompt, episode.turns, decode, counts)
+            for sample, counts in sequences
         ],
     )
 
@@ -43,6 +48,7 @@ def _parts(
     question: Prompt,
     turns: Sequence[Mapping[str, Any]],
     decode: Callable[[Sequence[int]], str],
+    learnt: bool,
 ) -> list[dict[str, Any]]:
     """Return a sequence cut where another writes, or another turn begins."""
     ids = sample.response_ids
@@ -68,6 +74,7 @@ def _parts(
             "written": written,
         }
         if written:
+            part["learnt"] = learnt
             part["turn"] = turn
             part["reward"] = sum(rewards[place] for place in places)
             part["calls"] = [

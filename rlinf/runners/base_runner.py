@@ -119,7 +119,7 @@ class BaseRunner(ABC):
 
     def load_policy(self, checkpoint: Checkpoint) -> None:
         """Take what an evaluation needs from a checkpoint; unless a task knows better, all."""
-        self.checkpoints.restore(checkpoint)
+        self.checkpoints.restore(checkpoint, "evaluating")
 
     def prepare_training(self) -> None:  # noqa: B027 - most runners have nothing to prepare
         """Do what comes before the first step of a new run."""

@@ -14,6 +14,7 @@ from rlinf.runners.run_folder import versions
 from rlinf.scheduler import WaitTimeout, WorkerDied, WorkerGroup, wait_all
 from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
 from rlinf.utils.checkpoint.tree import save_tree
+from rlinf.utils.runs.folders import shown
 
 _SETTLE_SECONDS = 2.0
 _IN_FLIGHT = "in_flight"
@@ -210,14 +211,18 @@ class RunCheckpoints:
                 flush=True,
             )
 
-    def restore(self, checkpoint: Checkpoint) -> dict[str, Any]:
+    def restore(self, checkpoint: Checkpoint, what: str = "resuming after") -> dict[str, Any]:
         """Bring all workers back to a checkpoint; return the runner's own state.
 
         What could not be restored is printed, each thing once.
+
+        Args:
+            checkpoint: to go back to.
+            what: is done with its step, for the line that says so.
         """
         folder = str(checkpoint.path)
         notes = wait_all(*(group.load_checkpoint(folder) for group in self._groups))
-        print(f"resuming after step {checkpoint.step} from {checkpoint.path}", flush=True)
+        print(f"{what} step {checkpoint.step} from {shown(checkpoint.path)}", flush=True)
         state = checkpoint.runner_state()
         self.not_restored = [*_notes(notes), *state.pop(_IN_FLIGHT, [])]
         for note in self.not_restored:

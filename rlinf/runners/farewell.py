@@ -9,9 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from rlinf.config.task_types import LANGUAGE
-from rlinf.runners.sample_file import NAME
 from rlinf.utils.numbers import number, percent
-from rlinf.utils.runs.folders import shown
+from rlinf.utils.runs.folders import SAMPLES, shown
 
 _ANOTHER = {
     "metaworld": ("task", ("reach-v3", "button-press-v3")),
@@ -26,8 +25,8 @@ def places(cfg: Any, folder: Path) -> str:
     """Say where a training run has written, and how to look at it."""
     name = shown(folder)
     said = [f"everything is in {name}"]
-    if (folder / NAME).exists():
-        said.append(f"responses are in {NAME}")
+    if (folder / SAMPLES).exists():
+        said.append(f"responses are in {SAMPLES}")
     if (folder / "report.html").exists():
         said.append(f"report.html is older than this: rlinf report {name} writes it again")
     else:

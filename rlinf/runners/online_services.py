@@ -171,9 +171,11 @@ class OnlineServices(ReasoningServices):
                     flush=True,
                 )
 
-    def validate(self, prompts: PromptSet, key: str, tools: bool = True) -> list[Verdict]:
+    def validate(
+        self, prompts: PromptSet, key: str, tools: bool = True, shown: bool = False
+    ) -> list[Verdict]:
         """See the base; what a rollout worker was asked that died is asked again."""
-        asked = self._validation_requests(prompts, key, tools)
+        asked = self._validation_requests(prompts, key, tools, shown)
         missing = {request.prompt.index for request in asked}
         found: dict[int, Verdict] = {}
         self.request(asked)

@@ -15,7 +15,7 @@ from rlinf.runners.reasoning_services import ReasoningServices, channel_factory
 from rlinf.runners.sample_file import write_evaluated
 from rlinf.scheduler import WorkerGroup, wait_all
 from rlinf.utils.phases import phases
-from rlinf.utils.runs.folders import shown
+from rlinf.utils.runs.folders import SAMPLES, shown
 
 
 class ReasoningEvalRunner(BaseRunner):
@@ -46,7 +46,7 @@ class ReasoningEvalRunner(BaseRunner):
     def evaluate(self) -> dict[str, float]:
         """Score responses to all prompts; the first one to each goes to `samples.jsonl`."""
         with phases.phase("evaluation"):
-            verdicts = self.services.validate(self._validation, "validation")
+            verdicts = self.services.validate(self._validation, "validation", shown=True)
             found = self._of_validation(verdicts)
         write_evaluated(self.folder, verdicts)
         return found
@@ -67,7 +67,7 @@ class ReasoningEvalRunner(BaseRunner):
     def farewell(self, final: dict[str, float]) -> None:
         """What came out, and where everything is."""
         print("\n".join(self.findings(final)))
-        print(f"everything is in {shown(self.folder)}; responses are in samples.jsonl")
+        print(f"everything is in {shown(self.folder)}; responses are in {SAMPLES}")
 
     # -- what an evaluation has not --------------------------------------------------------------
 

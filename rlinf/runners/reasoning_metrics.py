@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +14,8 @@ from rlinf.utils.numbers import percent
 
 _RIGHT = 0.5
 """Scores above it are right answers."""
+_TASK = re.compile(r"eval/(.+)/pass@1$")
+_SHOWN_TASKS = 5
 
 
 def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]:
@@ -117,8 +120,18 @@ def sentence(metrics: Mapping[str, float]) -> str:
     low, high = metrics["eval/pass@1_low"], metrics["eval/pass@1_high"]
     return (
         f"evaluated pass@1 {percent(metrics['eval/pass@1'])} over {int(metrics['eval/prompts'])} "
-        f"prompts (95 % interval: {percent(low)} to {percent(high)})"
+        f"prompts (95 % interval: {percent(low)} to {percent(high)}){_by_task(metrics)}"
     )
+
+
+def _by_task(metrics: Mapping[str, float]) -> str:
+    """Say how often each task was solved, the least first; of many, only of some."""
+    found = [(value, match[1]) for key, value in metrics.items() if (match := _TASK.match(key))]
+    if not found:
+        return ""
+    shown = [f"{task} {percent(rate)}" for rate, task in sorted(found)[:_SHOWN_TASKS]]
+    some = f"of {len(found)} tasks the hardest: " if len(found) > len(shown) else ""
+    return f"; {some}{', '.join(shown)}"
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:

@@ -12,6 +12,7 @@ from rlinf.algorithms.dynamic_sampling import DynamicSampler
 from rlinf.config.arithmetic import reasoning_minibatches
 from rlinf.data.prompts import PromptSet, PromptStream, training_prompts, validation_prompts
 from rlinf.data.reasoning import GroupRequest, Prompt, Verdict
+from rlinf.data.shown_groups import choose_shown, mark_shown
 from rlinf.data.tokenizer import tokenizer_of_run
 from rlinf.runners.agreement import ReasoningGate
 from rlinf.runners.base_runner import BaseRunner
@@ -24,8 +25,6 @@ from rlinf.scheduler import WorkerGroup, wait_all, wait_beside
 from rlinf.utils.phases import phases
 from rlinf.workers.reasoning_agreement import TooFarApart
 
-_SHOWN = 4
-"""Groups per step of which one response is written to `samples.jsonl`."""
 _SUPERVISED_STEPS = 10
 """Steps of supervised training per call."""
 
@@ -259,7 +258,8 @@ class ReasoningRunner(BaseRunner):
 
     def _request(self, prompts: Sequence[Prompt], step: int) -> None:
         size = self.cfg.algorithm.group_size
-        self.services.request([GroupRequest(prompt, size, step) for prompt in prompts])
+        requests = [GroupRequest(prompt, size, step) for prompt in prompts]
+        self.services.request(mark_shown(requests, chosen_later=self._sampler is not None))
 
     def _await_groups(self, step: int) -> list[Verdict]:
         """Wait until the groups of a step have their rewards; draw more if the config says so."""
@@ -294,8 +294,7 @@ class ReasoningRunner(BaseRunner):
         if self._sampler is not None:
             # The others were drawn in vain.
             verdicts = self._sampler.take()
-        shown = sorted(verdicts, key=lambda verdict: verdict.index)[:_SHOWN]
-        append_samples(self.folder, shown, self.global_step + 1)
+        append_samples(self.folder, choose_shown(verdicts), self.global_step + 1)
 
     # -- evaluation -----------------------------------------------------------------------------
 
@@ -305,8 +304,9 @@ class ReasoningRunner(BaseRunner):
             return {}
         with phases.phase("evaluation"), self._training_aside():
             self.update_rollout_weights()
-            verdicts = self.services.validate(self._validation, f"validation {self.global_step}")
-            if self.cfg.runner.only_eval:
+            shown, key = self.cfg.runner.only_eval, f"validation {self.global_step}"
+            verdicts = self.services.validate(self._validation, key, shown=shown)
+            if shown:
                 write_evaluated(self.folder, verdicts)
             return self._of_validation(verdicts)
 

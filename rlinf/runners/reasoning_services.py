@@ -97,23 +97,28 @@ class ReasoningServices:
                 if deadline.passed():
                     raise
 
-    def validate(self, prompts: PromptSet, key: str, tools: bool = True) -> list[Verdict]:
+    def validate(
+        self, prompts: PromptSet, key: str, tools: bool = True, shown: bool = False
+    ) -> list[Verdict]:
         """Let the rollout answer all prompts of a set; return verdicts in their order.
 
         Args:
             prompts: the validation set.
             key: what the responses wait under.
             tools: whether agents have their tools.
+            shown: whether people see the first response to each prompt.
         """
-        asked = self._validation_requests(prompts, key, tools)
+        asked = self._validation_requests(prompts, key, tools, shown)
         self.request(asked)
         verdicts = [self.next_verdict(key) for _ in asked]
         return sorted(verdicts, key=lambda verdict: verdict.index)
 
-    def _validation_requests(self, prompts: PromptSet, key: str, tools: bool) -> list[GroupRequest]:
+    def _validation_requests(
+        self, prompts: PromptSet, key: str, tools: bool, shown: bool
+    ) -> list[GroupRequest]:
         size = self._cfg.data.val_group_size
         asked = [prompts.prompt(number) for number in range(len(prompts))]
-        return [GroupRequest(prompt, size, key, True, size == 1, tools) for prompt in asked]
+        return [GroupRequest(prompt, size, key, True, size == 1, tools, shown) for prompt in asked]
 
     def end(self) -> None:
         """Let the workers come to their end."""

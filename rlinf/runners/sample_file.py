@@ -9,8 +9,7 @@ from typing import Any
 
 from rlinf.data.reasoning import Verdict
 from rlinf.utils.disk import tolerate_disk_errors
-
-NAME = "samples.jsonl"
+from rlinf.utils.runs.folders import SAMPLES
 
 
 def append_samples(folder: Path, verdicts: Iterable[Verdict], step: int) -> None:
@@ -50,8 +49,11 @@ def sample_line(verdict: Verdict) -> dict[str, Any]:
     line: dict[str, Any] = {
         "prompt": verdict.prompt,
         "response": verdict.response,
+        "answer": verdict.answer,
         "score": verdict.scores[0] if verdict.scores else None,
         "scores": verdict.scores,
+        "learnt": verdict.learnt,
+        "why_left_out": verdict.why_left_out,
     }
     if verdict.transcript is not None:
         # It has the score of an episode that is left out of `scores`, too.
@@ -60,14 +62,14 @@ def sample_line(verdict: Verdict) -> dict[str, Any]:
 
 
 def _append(folder: Path, lines: Iterable[dict[str, Any]]) -> None:
-    place = folder / NAME
+    place = folder / SAMPLES
     with tolerate_disk_errors(str(place)), open(place, "a") as file:
         for line in lines:
             file.write(json.dumps(line) + "\n")
 
 
 def _keep(folder: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    place = folder / NAME
+    place = folder / SAMPLES
     if not place.exists():
         return
     with tolerate_disk_errors(str(place)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
@@ -10,6 +11,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
+from rlinf.agents.search.deadline import handlers_with_deadline
 from rlinf.agents.search.documents import Hit, SearchUnavailable, document_of
 from rlinf.agents.search.queries import MOST_CHARACTERS
 from rlinf.utils.loopback import is_loopback
@@ -17,7 +19,6 @@ from rlinf.utils.loopback import is_loopback
 KEY_VARIABLE = "RLINF_SEARCH_KEY"
 """Environment variable with the key of a service; keys do not belong into configs."""
 _MOST_BYTES = 16 * 2**20
-_PART_BYTES = 2**16
 _RETRIES, _PAUSE_SECONDS = 2, 0.2
 
 
@@ -43,8 +44,8 @@ class RemoteIndex:
         self.url, self._timeout = url, timeout
         self._key = os.environ.get(KEY_VARIABLE) if key is None else key
         # What is on this machine is not behind the proxy of the environment.
-        handlers = [urllib.request.ProxyHandler({})] if is_loopback(parts.hostname) else []
-        self._opener = urllib.request.build_opener(*handlers)
+        direct = [urllib.request.ProxyHandler({})] if is_loopback(parts.hostname) else []
+        self._opener = urllib.request.build_opener(*handlers_with_deadline(), *direct)
 
     def search(self, query: str, limit: int) -> list[Hit]:
         """See `Searcher.search`; what fails on the way is tried again.
@@ -61,7 +62,7 @@ class RemoteIndex:
                 return self._hits(self._post(request, deadline))
             except _Refused as error:
                 raise SearchUnavailable(str(error)) from error
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 if attempt == _RETRIES or time.monotonic() + pause >= deadline:
                     raise SearchUnavailable(
                         f"the search service {self.url} does not answer as it should: {error}"
@@ -77,7 +78,8 @@ class RemoteIndex:
         try:
             left = max(deadline - time.monotonic(), 1e-3)
             with self._opener.open(asked, timeout=left) as answer:
-                data = _read(answer, deadline)
+                # One byte more than is allowed tells that there is more.
+                data = answer.read(_MOST_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read(500).decode("utf-8", "replace")
@@ -96,16 +98,6 @@ class RemoteIndex:
             return [_hit(each, place) for place, each in enumerate(found)]
         except (KeyError, TypeError) as error:
             raise ValueError('its answer has no "result" with a list for each query') from error
-
-
-def _read(answer: Any, deadline: float) -> bytes:
-    """Read an answer, also one that comes a little at a time, until a deadline."""
-    data = b""
-    while len(data) <= _MOST_BYTES and (part := answer.read1(_PART_BYTES)):
-        data += part
-        if time.monotonic() > deadline:
-            raise TimeoutError("its answer was not complete in time")
-    return data
 
 
 class _Refused(Exception):

@@ -16,7 +16,6 @@ class Limits:
 
     Attributes:
         requests_per_second: Of one address, on average; 0 is no limit.
-        burst: Requests at once.
         in_flight: Requests under way, of all clients.
         connections: Open at a time, of all clients.
         body_bytes: Of a request.
@@ -25,12 +24,16 @@ class Limits:
     """
 
     requests_per_second: float = 100.0
-    burst: int = 200
     in_flight: int = 256
     connections: int = 1024
     body_bytes: int = 4 << 20
     read_seconds: float = 20.0
     write_seconds: float = 60.0
+
+    @property
+    def burst(self) -> int:
+        """Requests at once of one address: those of two seconds."""
+        return max(1, int(2 * self.requests_per_second))
 
 
 class RateLimit:

@@ -108,10 +108,16 @@ def _evaluation_tiles(record: RunRecord) -> list[Tile]:
             low = found.get(f"eval/{name}_low", low)
             high = found.get(f"eval/{name}_high", high)
             note = f"95 % interval {percent(low)} – {percent(high)}, {when}"
-            out.append(Tile(label, percent(rate), note + _before(record, name, percent)))
+            note += _before(record, name, percent)
+            if f"eval/{name}_no_tools" in found:
+                note += f"; {percent(found[f'eval/{name}_no_tools'])} without tools"
+            out.append(Tile(label, percent(rate), note))
     if found.get("eval/return") is not None and count:
         note = when + _before(record, "return", number)
         out.append(Tile("evaluated return", number(found["eval/return"]), note))
+    if count and (calls := found.get("eval/tool_calls")) is not None:
+        note = f"per episode, {number(found['eval/tool_errors'], 3)} of them errors"
+        out.append(Tile("tool calls", number(calls, 3), note))
     return out or _training_tiles(record)
 
 

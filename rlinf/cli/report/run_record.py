@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.cli.curves import NoCurve, read_metrics
+from rlinf.cli.runs.find import not_a_run
 from rlinf.cli.worker_logs import LogFile, Selection, find_logs, merged
 from rlinf.utils.runs import read_summary
 
@@ -104,14 +105,9 @@ def read_run(folder: Path) -> RunRecord:
     Raises:
         ValueError: it is not the folder of a run.
     """
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; give the one that `rlinf train` prints")
     known = ("summary.json", "config.yaml", "metrics.jsonl", "workers")
     if not any((folder / name).exists() for name in known):
-        raise ValueError(
-            f"{folder} is not the folder of a run: it has none of {', '.join(known)}; "
-            "`rlinf train` prints the right one at its end"
-        )
+        raise ValueError(not_a_run(folder))
     summary = read_summary(folder) or {}
     cards = sorted(folder.glob("workers.failed_*/failure.json"))
     last = folder / "workers" / "failure.json"

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlinf.utils.numbers import number
+from rlinf.utils.runs.folders import SAMPLES
 
-_FILE = "samples.jsonl"
+_Item = TypeVar("_Item")
 _RIGHT = 0.5
 """Scores above it are right answers."""
 _BEGINNING = 90
@@ -26,6 +27,8 @@ _ENDINGS = {
 def find_samples(folder: Path, most: int) -> tuple[list[dict[str, Any]], int]:
     """Return some samples of a run, evenly chosen from its first to its last, and how many it has.
 
+    Of an evaluation, up to half of them are wrong answers, and those come first.
+
     Args:
         folder: of the run.
         most: how many to return.
@@ -33,22 +36,43 @@ def find_samples(folder: Path, most: int) -> tuple[list[dict[str, Any]], int]:
     Raises:
         ValueError: a line of the file is damaged.
     """
-    path = folder / _FILE
+    path = folder / SAMPLES
     if most < 1 or not path.is_file():
         return [], 0
     with path.open("rb") as file:
         # The last line of a run that is under way may not be complete.
         lines = [line for line in file if line.endswith(b"\n")]
-    count = min(most, len(lines))
-    chosen = [place * (len(lines) - 1) // max(1, count - 1) for place in range(count)]
-    found = []
-    for place in chosen:
-        try:
-            found.append(json.loads(lines[place]))
-        except ValueError as error:
-            message = f"{path}, line {place + 1}, is not JSON ({error}); remove the line"
-            raise ValueError(message) from error
-    return found, len(lines)
+    if not lines or "step" in _parsed(path, lines, len(lines) - 1):
+        places = _evenly(range(len(lines)), most)
+        return [_parsed(path, lines, place) for place in places], len(lines)
+    samples = [_parsed(path, lines, place) for place in range(len(lines))]
+    wrong = [each for each in samples if _is_wrong_answer(each)]
+    others = [each for each in samples if not _is_wrong_answer(each)]
+    shown = _evenly(wrong, max(most // 2, most - len(others)))
+    return [*shown, *_evenly(others, most - len(shown))], len(lines)
+
+
+def _parsed(path: Path, lines: Sequence[bytes], place: int) -> dict[str, Any]:
+    try:
+        return json.loads(lines[place])
+    except ValueError as error:
+        message = f"{path}, line {place + 1}, is not JSON ({error}); remove the line"
+        raise ValueError(message) from error
+
+
+def _evenly(items: Sequence[_Item], most: int) -> list[_Item]:
+    """Return some items, the first and the last among them."""
+    count = min(most, len(items))
+    return [items[place * (len(items) - 1) // max(1, count - 1)] for place in range(count)]
+
+
+def _is_right(sample: Mapping[str, Any]) -> bool:
+    return (sample.get("score") or 0.0) > _RIGHT
+
+
+def _is_wrong_answer(sample: Mapping[str, Any]) -> bool:
+    """Return whether a sample is one of an evaluation, and not right."""
+    return "step" not in sample and not _is_right(sample)
 
 
 def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
@@ -61,16 +85,18 @@ def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
     if not samples:
         return ""
     trained = any("step" in sample for sample in samples)
+    wrong = sum(map(_is_wrong_answer, samples))
     marked = (
-        '<mark class="trained">This colour</mark> is what the model wrote in episodes that count, '
-        '<mark class="written">this one</mark> in those that were left out'
+        '<mark class="trained">This colour</mark> is what the model wrote and was trained on, '
+        '<mark class="written">this one</mark> what it wrote and was left out'
     )
     if not trained:
         marked = '<mark class="written">This colour</mark> is what the model wrote'
     parts = [_sample(each, each is samples[-1]) for each in samples]
     return (
-        f"<p>{number(len(samples))} of {number(among)} in {_FILE}. {marked}; all else is what it "
-        f'read.</p><div class="samples">{"".join(parts)}</div>'
+        f"<p>{number(len(samples))} of {number(among)} in {SAMPLES}"
+        f"{f', the first {number(wrong)} with a wrong answer' if wrong else ''}. {marked}; all "
+        f'else is what it read.</p><div class="samples">{"".join(parts)}</div>'
     )
 
 
@@ -108,7 +134,7 @@ def _title(sample: Mapping[str, Any]) -> str:
     """Return a sample in a line: when, its score, how long it was, and what was asked."""
     score = sample.get("score")
     when = f"step {number(sample['step'])}" if "step" in sample else "evaluation"
-    kind = "" if score is None else "good" if score > _RIGHT else "bad"
+    kind = "" if score is None else "good" if _is_right(sample) else "bad"
     words = "no score" if score is None else f"score {number(float(score), 3)}"
     facts = [f"<b>{when}</b>", f'<b class="{kind}">{words}</b>']
     turns = [turn for turn in sample.get("turns") or () if turn["role"] == "assistant"]
@@ -126,16 +152,27 @@ def _notes(sample: Mapping[str, Any]) -> Iterable[str]:
     ending, reward = sample.get("ending", "done"), sample.get("reward")
     yield _ENDINGS.get(ending, f"ended: {ending}")
     yield str(sample.get("failure") or "")
-    if "step" in sample and sample.get("learnt") is False:
-        yield "left out: counts neither in the loss nor in the baseline of its group"
+    if "step" in sample:
+        yield _left_out(sample)
     if reward is not None and reward != sample.get("score"):
         yield f"reward {number(reward, 3)} after scale and penalties"
+    answer = sample.get("answer")
+    if answer not in (None, "") and not _is_right(sample):
+        yield f"expected: {str(answer)[:_BEGINNING]}"
     given = sum(turn.get("reward", 0.0) for turn in sample.get("turns") or ())
     if given:
         yield f"rewards of its turns {_signed(given)} together"
     scores = sample.get("scores") or []
     if len(scores) > 1:
         yield f"scores of the group: {', '.join(number(float(score), 3) for score in scores)}"
+
+
+def _left_out(sample: Mapping[str, Any]) -> str:
+    """Say that an episode was not trained on, or not all of it, and why."""
+    why = str(sample.get("why_left_out") or "")
+    if sample.get("learnt", True):
+        return f"left out in part: {why}" if why else ""
+    return f"left out: {why}" if why else "left out"
 
 
 def _sequence(parts: Sequence[Mapping[str, Any]], learnt: bool, several: bool) -> str:
@@ -148,6 +185,7 @@ def _sequence(parts: Sequence[Mapping[str, Any]], learnt: bool, several: bool) -
 
 def _part(part: Mapping[str, Any], learnt: bool) -> str:
     written, error = part["written"], part.get("error", False)
+    learnt = part.get("learnt", learnt)
     kind = ("trained" if learnt else "written") if written else "error" if error else "read"
     facts = [part["role"]]
     facts += [f"turn {part['turn']}"] if "turn" in part else []

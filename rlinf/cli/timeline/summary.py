@@ -53,7 +53,7 @@ def summarise(timeline: Timeline, first: int = 0, last: int | None = None) -> Su
     """
     steps = timeline.steps[first:last]
     if not steps:
-        raise ValueError("the run has no finished step yet: there is nothing to explain")
+        raise ValueError("the run has no finished step of training: there is nothing to explain")
     lanes = {name: LaneSummary() for name in timeline.lanes}
     path: dict[tuple[str, str], float] = {}
     for step in steps:

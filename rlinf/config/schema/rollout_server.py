@@ -20,7 +20,10 @@ class RolloutServerConfig(Section):
         description="Name that requests have to give; null is runner.logger.experiment_name.",
     )
     requests_per_second: Float = Field(
-        1000.0, ge=0, description="Requests of one address, on average; 0 is no limit."
+        1000.0,
+        ge=0,
+        description="Requests of one address, on average; those of two seconds may come at once; "
+        "0 is no limit.",
     )
     max_body_mb: Float = Field(4.0, gt=0, description="Largest request (MiB).")
     max_sessions: Int = Field(10_000, gt=0, description="Sessions that wait for their reward.")

@@ -13,6 +13,8 @@ LATEST = "latest"
 """Link to the run of an experiment that was begun last."""
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
+SAMPLES = "samples.jsonl"
+"""What a language model wrote in a run, one response or episode a line."""
 _DIGITS = string.digits + string.ascii_lowercase
 
 

@@ -14,6 +14,7 @@ from rlinf.data.tokenizer import load_tokenizer, tokenizer_of_run
 from rlinf.data.transcripts import transcript_of
 from rlinf.scheduler import Channel, ChannelClosed, ItemLost, Worker
 from rlinf.utils.processes.pool import Outcome
+from rlinf.workers.reward.left_out import why_left_out
 from rlinf.workers.reward.scorer import Scorer
 from rlinf.workers.reward.tally import RewardTally
 
@@ -119,12 +120,24 @@ class RewardWorker(Worker):
             self._reward(parts, outcome, group.validation)
             tally.add(outcome)
         tally.groups += 1
-        transcript = transcript_of(group, self._tokenizer.decode)
-        verdict = Verdict.of(group, self._shown(group, texts[0]), transcript)
-        if not group.validation and self._is_trained_on(verdict):
+        verdict = Verdict.of(group, self._shown(group, texts[0]))
+        trained = not group.validation and self._is_trained_on(verdict)
+        if group.shown and (trained or group.validation):
+            self._tell(group, verdict)
+        if trained:
             await output_channel.put(group, key=group.key, async_op=True)
         if verdict_channel is not None:
             await verdict_channel.put(verdict, key=group.key, async_op=True)
+
+    def _tell(self, group: SampleGroup, verdict: Verdict) -> None:
+        """Fill in what a reader sees of the first response: what of it is trained on, and why."""
+        reasons: list[str] = []
+        verdict.learnt = not group.validation
+        if verdict.learnt and self.cfg.algorithm is not None:
+            reasons = why_left_out(group, self.cfg)
+            verdict.learnt = not all(reasons)
+            verdict.why_left_out = "; ".join(dict.fromkeys(filter(None, reasons)))
+        verdict.transcript = transcript_of(group, self._tokenizer.decode, reasons)
 
     def _is_trained_on(self, verdict: Verdict) -> bool:
         algorithm = self.cfg.algorithm

@@ -49,7 +49,9 @@ def group_of_episodes(
                 ending=trajectory.ending,
             )
         )
-    return SampleGroup(request.prompt, samples, request.key, request.validation, episodes)
+    return SampleGroup(
+        request.prompt, samples, request.key, request.validation, episodes, request.shown
+    )
 
 
 def _sample(request: GroupRequest, sequence: TokenSequence, index: int, trajectory: int) -> Sample:

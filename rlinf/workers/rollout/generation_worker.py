@@ -347,7 +347,7 @@ def _group_of(request: GroupRequest, results: list[GenerationResult]) -> SampleG
         )
         for result in results
     ]
-    return SampleGroup(prompt, samples, request.key, request.validation)
+    return SampleGroup(prompt, samples, request.key, request.validation, shown=request.shown)
 
 
 async def _either(event: asyncio.Event, future: asyncio.Future) -> None:

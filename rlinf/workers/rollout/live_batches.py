@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rlinf.agents.serving.sessions import RewardedSession
 from rlinf.data.reasoning import GroupRequest, Prompt, SampleGroup
+from rlinf.data.shown_groups import is_shown
 from rlinf.workers.rollout.episode_samples import group_of_episodes
 
 _KEPT_BATCHES = 4
@@ -16,8 +17,9 @@ _KEPT_BATCHES = 4
 @dataclass
 class _Order:
     step: int
-    missing: int
+    count: int
     version: int
+    given: int = 0
 
 
 class LiveBatches:
@@ -77,9 +79,11 @@ class LiveBatches:
             if order.version - _version(session) > self._oldest:
                 self.too_old += 1
                 continue
-            groups.append(group_of_session(session, number, order.step))
-            order.missing -= 1
-            if not order.missing:
+            group = group_of_session(session, number, order.step)
+            group.shown = is_shown(order.given)
+            groups.append(group)
+            order.given += 1
+            if order.given == order.count:
                 self._orders.popleft()
         return groups
 

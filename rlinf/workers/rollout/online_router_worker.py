@@ -94,7 +94,6 @@ class OnlineRouterWorker(Worker):
         )
         limits = Limits(
             requests_per_second=section.requests_per_second,
-            burst=max(1, int(2 * section.requests_per_second)),
             body_bytes=int(section.max_body_mb * 2**20),
         )
         key = new_key()

@@ -141,8 +141,9 @@ def test_runs_that_cannot_be_compared(a, tmp_path, capsys):
     (tmp_path / "plain").mkdir()
     assert main(["bisect", str(a), str(tmp_path / "plain")]) == 2
     assert "only runs with runner.deterministic: true write it" in capsys.readouterr().err
-    assert main(["bisect", str(tmp_path / "absent"), str(a)]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["bisect", str(tmp_path / "absent"), str(a)])
+    assert f"there is no run at {tmp_path / 'absent'}" in capsys.readouterr().err
     b = train(tmp_path / "b", keys={"actor.model.hidden_sizes": [16, 16]}, steps=1)
     assert main(["bisect", str(a), str(b)]) == 2
     assert "different models: " in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_what_is_no_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) ->
     (run / "checkpoints").mkdir()
     assert main(["eval", str(run)]) == 2
     assert "no complete checkpoint" in capsys.readouterr().err
-    assert main(["eval", str(run / "nothing")]) == 1
+    assert main(["eval", str(run / "nothing")]) == 2
     assert "nothing" in capsys.readouterr().err
 
 
@@ -102,3 +102,37 @@ def test_training_does_not_take_a_checkpoint_for_a_config(
     assert main(["train", str(run / "checkpoints" / "global_step_1"), "--dry-run"]) == 1
     assert "global_step_1" in capsys.readouterr().err
     assert json.loads((run / "checkpoints/global_step_1/manifest.json").read_text())["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("runs/nothing", "there is no run at runs/nothing; the newest runs in runs: runs/mine"),
+        ("runs/mime", "there is no run at runs/mime; did you mean runs/mine?"),
+        ("gone/nothing", "there is no run at gone/nothing; `rlinf runs FOLDER` lists the runs"),
+    ],
+)
+def test_a_run_that_is_not_there_is_not_taken_for_a_config(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: str,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", given]) == 2
+    told = capsys.readouterr().err
+    assert said in told and "config" not in told
+    # One above the experiment.
+    assert main(["eval", str(tmp_path)]) == 2
+    said = f"{tmp_path} is not the folder of a run; the newest runs in {tmp_path}: runs/mine"
+    assert said in capsys.readouterr().err
+
+
+def test_a_config_that_is_not_there_is_one(
+    embodied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in (embodied.with_name("absent"), embodied.with_name("absent.yaml")):
+        assert main(["eval", str(given)]) == 1
+        assert "there is no absent.yaml" in capsys.readouterr().err

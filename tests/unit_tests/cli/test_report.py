@@ -343,11 +343,21 @@ def test_a_language_run_is_told_by_its_pass_at_1(tmp_path):
     assert "95 % interval 88.6% – 95.8%, n = 200, step 4; 41.0% before the training" in tiles
 
 
+def test_an_evaluation_of_agents_says_what_tools_did(tmp_path):
+    found = {"eval/pass@1": 0.93, "eval/prompts": 200.0, "eval/pass@1_no_tools": 0.025}
+    found |= {"eval/tool_calls": 1.494, "eval/tool_errors": 0.015}
+    tiles = report(make_run(tmp_path / "run", evaluation=found)).text("tiles")
+    assert "2.5% without tools" in tiles
+    assert "tool calls 1.49 per episode, 0.015 of them errors" in " ".join(tiles.split())
+
+
 def test_what_is_no_run_is_said(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 1
     assert "not the folder of a run" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "absent")]) == 1
-    assert "is not a folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "absent")])
+    assert ended.value.code == 2
+    assert f"there is no run at {tmp_path / 'absent'}" in capsys.readouterr().err
     folder = make_run(tmp_path / "run")
     (folder / "metrics.jsonl").write_text("{}\nnonsense\n{}\n")
     assert main(["report", str(folder)]) == 1

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlinf.cli import main
+from rlinf.data.reasoning import Verdict
+from rlinf.runners.sample_file import append_samples
 from tests.unit_tests.cli.test_report import HOSTILE, make_run, report
 
 
@@ -55,6 +57,14 @@ def with_samples(folder: Path, samples: list[dict]) -> Path:
     return folder
 
 
+def test_what_a_run_writes_is_what_its_page_reads(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    facts = {"scores": [1.0], "rewards": [1.0], "lengths": [1], "truncated": 0, "version": 0}
+    verdict = Verdict(index=1, task="sums", prompt="1+2=", response="3", **facts)
+    append_samples(tmp_path / "run", [verdict], 1)
+    assert report(tmp_path / "run").texts["part trained"] == ["model", "3"]
+
+
 def test_an_episode_is_shown_turn_by_turn(tmp_path: Path) -> None:
     page = report(with_samples(tmp_path / "run", [EPISODE]))
     assert page.texts["part trained"] == [
@@ -89,11 +99,27 @@ def test_episodes_without_their_tokens_are_shown_by_their_turns(tmp_path: Path) 
 
 
 def test_what_was_left_out_is_not_marked_as_trained_on(tmp_path: Path) -> None:
-    failed = EPISODE | {"learnt": False, "ending": "failed", "failure": "the tool is gone"}
+    why = {"learnt": False, "why_left_out": "algorithm.mask_truncated is true"}
+    failed = EPISODE | why | {"ending": "failed", "failure": "the tool is gone"}
     page = report(with_samples(tmp_path / "run", [failed]))
     assert "part trained" not in page.texts and len(page.texts["part written"]) == 5
-    for words in ("failed; the tool is gone", "counts neither in the loss nor in the baseline"):
+    for words in ("failed; the tool is gone", "left out: algorithm.mask_truncated is true"):
         assert words in page.text("sample")
+    single = {"step": 1, "prompt": "1+2=", "response": "33333", "score": 0.0, "scores": [0.0]}
+    page = report(with_samples(tmp_path / "single", [single | why]))
+    assert "part trained" not in page.texts and page.texts["part written"] == ["model", "33333"]
+    assert "left out: algorithm.mask_truncated is true" in page.text("sample")
+
+
+def test_a_sequence_that_was_left_out_is_marked_by_itself(tmp_path: Path) -> None:
+    sequences = [
+        [part("prompt", "what?"), wrote("do it", 0) | {"learnt": learnt}]
+        for learnt in (True, False)
+    ]
+    team = EPISODE | {"why_left_out": "it was cut", "sequences": sequences}
+    page = report(with_samples(tmp_path / "run", [team]))
+    assert page.texts["part trained"] == page.texts["part written"]
+    assert "left out in part: it was cut" in page.text("sample")
 
 
 def test_an_evaluation_marks_what_the_model_wrote(tmp_path: Path) -> None:
@@ -101,7 +127,7 @@ def test_an_evaluation_marks_what_the_model_wrote(tmp_path: Path) -> None:
     page = report(with_samples(tmp_path / "run", [evaluated | {"learnt": False}]))
     assert "part trained" not in page.texts and "seven" in page.texts["part written"]
     assert "is what the model wrote" in page.text("episodes")
-    assert "baseline" not in page.text("sample")
+    assert "left out" not in page.text("sample")
 
 
 def test_agents_of_a_team_are_told_apart(tmp_path: Path) -> None:
@@ -130,10 +156,19 @@ def test_a_response_of_one_turn_is_a_prompt_and_what_was_trained_on(tmp_path: Pa
     assert page.texts["part trained"] == ["model", "3"] and "score 0" in page.texts["bad"]
 
 
+def test_a_wrong_answer_is_shown_with_the_expected_one(tmp_path: Path) -> None:
+    single = {"prompt": "1-1=", "response": "4", "answer": 0, "scores": [0.0]}
+    wrong, right = ({"step": 1, "score": score} | single for score in (0.0, 1.0))
+    assert "expected: 0" in report(with_samples(tmp_path / "a", [wrong])).text("sample")
+    assert "expected" not in report(with_samples(tmp_path / "b", [right])).text("sample")
+
+
 def test_no_text_of_a_model_or_a_tool_leaves_its_element(tmp_path: Path) -> None:
     call = {"name": HOSTILE, "arguments": {HOSTILE: HOSTILE}}
     hostile = EPISODE | {
         "prompt": HOSTILE,
+        "answer": HOSTILE,
+        "score": 0.0,
         "failure": HOSTILE,
         "ending": HOSTILE,
         "turns": [turn(HOSTILE, 0, calls=[call])],
@@ -156,6 +191,23 @@ def test_samples_are_chosen_evenly_and_a_line_that_is_being_written_is_left(tmp_
     ]
     assert "5 of 101 in samples.jsonl" in page.text("episodes")
     assert "sample" not in report(folder, "--samples", "0").texts
+
+
+def test_wrong_answers_of_an_evaluation_come_first(tmp_path: Path) -> None:
+    evaluated = {key: value for key, value in EPISODE.items() if key != "step"}
+    wrong = (33, 34, 77)
+    samples = [
+        evaluated | {"prompt": f"q{number} .", "score": float(number not in wrong)}
+        for number in range(100)
+    ]
+    page = report(with_samples(tmp_path / "run", samples), "--samples", "8")
+    shown = [text.split()[-2] for text in page.texts["summary"] if " · q" in text]
+    assert shown[:3] == ["q33", "q34", "q77"] and len(shown) == 8
+    assert "8 of 100 in samples.jsonl, the first 3 with a wrong answer" in page.text("episodes")
+    for every in (0.0, 1.0):
+        alike = [sample | {"score": every} for sample in samples]
+        page = report(with_samples(tmp_path / str(every), alike), "--samples", "8")
+        assert len([text for text in page.texts["summary"] if " · q" in text]) == 8
 
 
 def test_a_damaged_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -110,6 +110,6 @@ def test_it_goes_on_with_the_engines_that_are_left_and_ends_without_any(
 
 def test_what_is_no_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(tmp_path / "none")]) == 1
-    assert "there is no folder" in capsys.readouterr().err
+    assert "there is no run at" in capsys.readouterr().err
     assert main(["serve", str(tmp_path), "--max-running", "0"]) == 2
     assert "--max-running is 0" in capsys.readouterr().err

@@ -97,3 +97,37 @@ def test_groups_of_another_folder_are_left_to_hydra(tmp_path):
     (tmp_path / "more" / "sizes" / "own" / "big.yaml").write_text("example: {size: 3}\n")
     overrides = [f"hydra.searchpath=[file://{tmp_path / 'more'}]", "+sizes/own@_global_=big"]
     assert build_config("mine", overrides, tmp_path / "config").example.size == 3
+
+
+ITEMS = "example:\n  items: {a: 1, b: 2}\n"
+
+
+@pytest.fixture
+def with_mapping(tmp_path: Path) -> Path:
+    (tmp_path / "mine.yaml").write_text(f"runner:\n  task_type: workers\n{ITEMS}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("override", ["example.items={}", "++example.items={}"])
+def test_an_empty_mapping_that_would_change_nothing(with_mapping, override):
+    text = said(override, recipe="mine", folder=with_mapping)
+    assert f'override = "{override}"' in text
+    assert "changes nothing: mappings are merged, and example.items has a, b" in text
+    assert "'~example.items.a' removes one of them, '~example.items' the key itself" in text
+    assert "'~example.items' 'example.items={}' leaves it empty" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "left"),
+    [
+        (["~example.items"], None),
+        (["~example.items.a"], {"b": 2}),
+        (["~example.items", "example.items={}"], {}),
+        (["example.items={c: 3}"], {"a": 1, "b": 2, "c": 3}),
+        (["example.others={}"], {"a": 1, "b": 2}),
+        (["example.items=1", "example.items={}"], {}),
+    ],
+)
+def test_mappings_are_merged_and_removed(with_mapping, overrides, left):
+    cfg = build_config("mine", overrides, with_mapping)
+    assert cfg.example.get("items") == left

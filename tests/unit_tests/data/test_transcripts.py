@@ -45,7 +45,8 @@ def test_turns_of_an_episode_with_calls_answers_and_rewards():
     assert sum(part["tokens"] for part in parts if part["written"]) == sum(sequence.loss_mask)
     assert parts[1]["calls"] == [{"name": "price", "arguments": {"product": "apple"}}]
     assert parts[1]["reward"] == 0.5 and parts[3]["reward"] == 0.0
-    assert not parts[2]["error"] and (told.score, told.reward, told.learnt) == (1.0, 2.0, True)
+    assert not parts[2]["error"] and (told.score, told.reward) == (1.0, 2.0)
+    assert parts[1]["learnt"] and parts[3]["learnt"]
 
 
 def test_an_answer_that_tells_of_a_mistake_says_so():
@@ -68,10 +69,22 @@ def test_each_agent_of_a_team_has_its_conversation():
 def test_what_does_not_count_is_not_learnt():
     made = played(*["<price>apple</price>"] * 6)
     assert made.ending == "max_turns"
-    assert not transcript_of(scored(made, "drop"), TOKENIZER.decode).learnt
-    assert not transcript_of(scored(made, validation=True), TOKENIZER.decode).learnt
-    told = transcript_of(scored(made), TOKENIZER.decode)
-    assert told.learnt and told.ending == "max_turns"
+    for group, reasons, learnt in (
+        (scored(made, validation=True), [], False),
+        (scored(made), ["cut"], False),
+        (scored(made), [""], True),
+    ):
+        told = transcript_of(group, TOKENIZER.decode, reasons)
+        parts = [part for part in told.sequences[0] if part["written"]]
+        assert told.ending == "max_turns" and {part["learnt"] for part in parts} == {learnt}
+
+
+def test_a_reason_is_that_of_its_sequence():
+    group = scored(run_team(team)[0])
+    reasons = ["cut" if sample.agents[0] == 1 else "" for sample in group.samples]
+    told = transcript_of(group, TOKENIZER.decode, reasons)
+    found = [{part["learnt"] for part in parts if part["written"]} for parts in told.sequences]
+    assert found == [{True}, {False}, {True}]
 
 
 def test_spaces_that_a_tokenizer_loses_are_shown_where_they_are_known():

@@ -63,8 +63,11 @@ def own_module(page: str, monkeypatch, tmp_path, fresh_registries) -> Iterator[N
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_are_right(page: str, own_module: None) -> None:
+def test_commands_are_right(page: str, own_module: None, monkeypatch, tmp_path: Path) -> None:
     parser, known = build_parser(), experiments(page)
+    monkeypatch.chdir(tmp_path)
+    for name in known:
+        (tmp_path / "logs" / name).mkdir(parents=True)
     text = " ".join(blocks(DOCS / f"{page}.md", "bash"))
     assert (f"RLINF_EXT_MODULE={MODULE.get(page)}" in text) == (page in MODULE)
     checked, loaded = set(), set()

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -53,6 +54,20 @@ class Stage:
     @property
     def left_over(self) -> list[str]:
         return [path.name for path in self.checkpoints.store.folder.glob(".*")]
+
+
+def test_an_evaluation_does_not_say_that_it_resumes(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {"keep_last": None, "keep_best": 0}
+    checkpoints = RunCheckpoints(OmegaConf.create({"runner": settings}), tmp_path, [])
+    path = tmp_path / "logs" / "global_step_4"
+    saved = SimpleNamespace(path=path, step=4, runner_state=dict)
+    checkpoints.restore(saved, "evaluating")
+    checkpoints.restore(saved)
+    assert capsys.readouterr().out.splitlines() == [
+        "evaluating step 4 from logs/global_step_4",
+        "resuming after step 4 from logs/global_step_4",
+    ]
 
 
 @pytest.fixture(scope="module")

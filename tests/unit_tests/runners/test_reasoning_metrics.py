@@ -56,3 +56,13 @@ def test_there_is_one_name_for_each_thing():
 
 def test_a_validation_in_a_sentence():
     assert sentence(of_validation(VERDICTS)).startswith("evaluated pass@1 25.0% over 2 prompts (95")
+
+
+def test_tasks_in_a_sentence():
+    easy = verdict(2, {"score": 1.0}, {"score": 1.0}, task="easy")
+    said = sentence(of_validation([*VERDICTS, easy]))
+    assert said.endswith("; sums 25.0%, easy 100.0%"), "the hardest first"
+    many = [verdict(n, {"score": float(n > 1)}, task=f"t{n}") for n in range(9)]
+    hardest = "t0 0.0%, t1 0.0%, t2 100.0%, t3 100.0%, t4 100.0%"
+    assert sentence(of_validation(many)).endswith(f"; of 9 tasks the hardest: {hardest}")
+    assert "tasks" not in sentence(of_validation(VERDICTS))

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from rlinf.data.reasoning import Transcript, Verdict
-from rlinf.runners.sample_file import NAME, append_samples, drop_after, write_evaluated
+from rlinf.runners.sample_file import append_samples, drop_after, write_evaluated
+from rlinf.utils.runs.folders import SAMPLES
 
 
 def verdict(number: int, **changes) -> Verdict:
@@ -14,12 +15,12 @@ def verdict(number: int, **changes) -> Verdict:
 
 
 def lines(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / NAME).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
 
 
 def test_steps_that_are_made_anew_are_dropped_and_evaluations_stay(tmp_path: Path) -> None:
     drop_after(tmp_path, 3)
-    assert not (tmp_path / NAME).exists()
+    assert not (tmp_path / SAMPLES).exists()
     for step in (1, 2, 3):
         append_samples(tmp_path, [verdict(step)], step)
     write_evaluated(tmp_path, [verdict(8)])
@@ -40,18 +41,20 @@ def test_an_evaluation_takes_the_place_of_the_one_before_it(tmp_path: Path) -> N
 
 def test_a_line_that_was_not_complete_is_dropped(tmp_path: Path) -> None:
     append_samples(tmp_path, [verdict(1)], 1)
-    with (tmp_path / NAME).open("a") as file:
+    with (tmp_path / SAMPLES).open("a") as file:
         file.write('{"step": 2, "prom')
     drop_after(tmp_path, 2)
     append_samples(tmp_path, [verdict(2)], 2)
     assert [line["prompt"] for line in lines(tmp_path)] == ["p1", "p2"]
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [SAMPLES]
 
 
 def test_an_episode_that_is_left_out_has_its_own_score(tmp_path: Path) -> None:
-    told = Transcript(0.25, 0.5, False, "failed", "gone", [], [])
-    append_samples(tmp_path, [verdict(1, transcript=told)], 1)
+    told = Transcript(0.25, 0.5, "failed", "gone", [], [])
+    facts = {"transcript": told, "learnt": False, "why_left_out": "it failed"}
+    append_samples(tmp_path, [verdict(1, **facts)], 1)
     (line,) = lines(tmp_path)
     # Scores are of those that count.
     assert line["score"] == 0.25 and line["scores"] == [0.0, 1.0]
     assert line["learnt"] is False and line["failure"] == "gone"
+    assert line["why_left_out"] == "it failed"

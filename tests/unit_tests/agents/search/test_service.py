@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Barrier, Event, Thread
@@ -202,37 +203,74 @@ def test_a_service_that_lies_is_named(lie):
         server.server_close()
 
 
-@pytest.mark.parametrize("drips", [False, True])
-def test_attempts_together_stay_within_the_deadline(monkeypatch, drips):
-    """A service that hangs, or sends a byte now and then, costs the time of one search."""
-    monkeypatch.setattr(client_module, "_PAUSE_SECONDS", 0.05)
-    over, asked = Event(), []
+HEAD = b"HTTP/1.0 200 OK\r\nX-"
+WHOLE_HEAD = b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\n"
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-            while drips and not over.wait(0.02):
-                self.wfile.write(b" ")
-                self.wfile.flush()
-            over.wait()
 
-        def log_message(self, *args) -> None:
-            pass
+@pytest.fixture
+def stalling():
+    """Return a function that starts a server which sends something and never ends its answer."""
+    over, servers = Event(), []
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        remote = RemoteIndex(f"http://127.0.0.1:{server.server_port}/retrieve", timeout=0.5)
-        with pytest.raises(SearchUnavailable, match="does not answer as it should"):
-            remote.search("a", 1)
-        assert len(asked) == 1, "its time is over after the first attempt"
-    finally:
-        over.set()
+    def start(sent: bytes, drips: bytes = b"", pause: float = 0.0):
+        asked = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                asked.append(self.path)
+                over.wait(pause)
+                self.wfile.write(sent)
+                while drips and not over.wait(0.02):
+                    self.wfile.write(drips)
+                over.wait()
+
+            def log_message(self, *args) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        server.handle_error = lambda *args: None  # The client has gone.
+        Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}/retrieve", asked
+
+    yield start
+    over.set()
+    for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "drips"),
+    [(b"", b""), (HEAD, b"a"), (WHOLE_HEAD, b""), (WHOLE_HEAD, b" "), (WHOLE_HEAD + b"{", b"")],
+)
+def test_attempts_together_stay_within_the_deadline(monkeypatch, stalling, sent, drips):
+    """A service that hangs, or sends a byte now and then, costs the time of one search."""
+    monkeypatch.setattr(client_module, "_PAUSE_SECONDS", 0.05)
+    url, asked = stalling(sent, drips)
+    with pytest.raises(SearchUnavailable, match="does not answer as it should"):
+        RemoteIndex(url, timeout=0.5).search("a", 1)
+    assert len(asked) == 1, "its time is over after the first attempt"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n"]
+)
+def test_a_service_that_does_not_speak_http_is_named(stalling, sent):
+    url, asked = stalling(sent)
+    with pytest.raises(SearchUnavailable, match="does not answer as it should"):
+        RemoteIndex(url).search("a", 1)
+    assert len(asked) == 3
+
+
+def test_what_came_late_does_not_begin_the_time_anew(stalling):
+    """An answer that stops in its body costs the timeout, not that and the time before."""
+    url, _ = stalling(WHOLE_HEAD + b"{", pause=1.0)
+    begin = time.monotonic()
+    with pytest.raises(SearchUnavailable, match="does not answer as it should"):
+        RemoteIndex(url, timeout=1.2).search("a", 1)
+    assert time.monotonic() - begin < 2.0
 
 
 def test_a_service_that_is_not_there_is_named():

@@ -171,13 +171,18 @@ def test_the_rate_is_that_of_the_clock() -> None:
 
 
 async def test_too_many_requests_are_told_when_to_come_again() -> None:
-    limits = Limits(requests_per_second=0.001, burst=1)
+    limits = Limits(requests_per_second=0.001)
     async with serving(Scripted("yes"), limits) as (url, _):
         assert (await post(url + CHAT, chat("hi")))[0] == 200
         status, found = await post(url + CHAT, chat("hi"))
         assert status == 429 and found["error"]["type"] == "rate_limit_error"
         status, _ = await post(url + CHAT, chat("hi"), key="guess")
         assert status == 429, "guesses of keys count as well"
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(100.0, 200), (5.0, 10), (0.25, 1), (1000.0, 2000)])
+def test_the_requests_of_two_seconds_may_come_at_once(rate: float, burst: int) -> None:
+    assert Limits(requests_per_second=rate).burst == burst
 
 
 async def test_requests_under_way_have_a_number() -> None:

@@ -167,10 +167,10 @@ def test_what_cannot_be_compared_is_said(here, capsys):
     assert main(["runs", "compare", "e/one", "e"]) == 2
     assert "these are one run" in capsys.readouterr().err
     assert main(["runs", "compare", "e", "absent"]) == 1
-    assert "absent is not a folder" in capsys.readouterr().err
+    assert "there is no run at absent" in capsys.readouterr().err
     (here / "empty").mkdir()
     assert main(["runs", "compare", "e", "empty"]) == 1
-    assert "empty has no run" in capsys.readouterr().err
+    assert "empty is not the folder of a run" in capsys.readouterr().err
     broken = make_run(here / "e/two", config=CONFIG)
     for text in ("a: [", "- 1"):
         (broken / "config.yaml").write_text(text)

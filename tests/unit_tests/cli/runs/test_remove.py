@@ -176,8 +176,8 @@ def test_what_is_not_a_run_is_refused(here, capsys):
         "logs/a": "logs/a is not a run but holds 1",
         "logs": "`rlinf runs logs` lists them",
         "project": "project does not look like a run",
-        "empty": "empty has no run",
-        "absent": "absent is not a folder",
+        "empty": "empty is not the folder of a run",
+        "absent": "there is no run at absent; the newest runs in logs: logs/a/one",
     }
     for typed, why in cases.items():
         assert main(["runs", "rm", "--yes", typed]) == 1

@@ -33,7 +33,7 @@ def test_what_is_wrong_is_said(here, capsys):
     assert main(["runs", "tag", "one", "a b"]) == 1
     assert "'a b' is not a tag" in capsys.readouterr().err
     assert main(["runs", "tag", "absent", "a"]) == 1
-    assert "absent is not a folder" in capsys.readouterr().err
+    assert "there is no run at absent" in capsys.readouterr().err
     assert main(["runs", "tag", "one", "a", "--remove"]) == 1
     assert "has no tag a; it has: none" in capsys.readouterr().err
     assert main(["runs", "tag", "one", "fine", "--remove", "a"]) == 1

@@ -54,7 +54,12 @@ class Worker(RewardWorker):
     def __init__(self) -> None:
         self._scorer, self._tokenizer = Judge(), character_tokenizer()
         reward = {"reward_scale": 2.0, "reward_min_val": None, "reward_max_val": None}
-        algorithm = SimpleNamespace(overlong_buffer_length=0, dynamic_sampling=False)
+        algorithm = SimpleNamespace(
+            overlong_buffer_length=0,
+            dynamic_sampling=False,
+            mask_truncated=False,
+            filter_rewards=False,
+        )
         self.cfg = SimpleNamespace(reward=SimpleNamespace(**reward), algorithm=algorithm)
 
 
@@ -81,7 +86,8 @@ def group(validation: bool = False) -> SampleGroup:
         sample(3, 2, finish_reason="length"),
         sample(4, 3, left_out=not validation),
     ]
-    return SampleGroup(Prompt(7, [1], "1+2", "3", "sums", {}), samples, 0, validation, episodes)
+    prompt = Prompt(7, [1], "1+2", "3", "sums", {})
+    return SampleGroup(prompt, samples, 0, validation, episodes, shown=True)
 
 
 async def judged(validation: bool) -> tuple[Worker, SampleGroup, Any]:
@@ -99,9 +105,9 @@ async def test_an_episode_is_judged_once_for_all_its_sequences():
     assert [each.reward for each in scored.samples] == [2.0, 2.0, 0.0, 0.0, 0.0]
     assert verdict.scores == [1.0, 0.0, 0.0] and verdict.rewards == [2.0, 0.0, 0.0]
     assert verdict.lengths == [4, 2, 2] and verdict.truncated == 1 and verdict.left_out == 1
-    assert verdict.response == "ask answer"
+    assert verdict.response == "ask answer" and verdict.answer == "3"
     told = verdict.transcript
-    assert len(told.turns) == 2 and len(told.sequences) == 2 and told.learnt
+    assert len(told.turns) == 2 and len(told.sequences) == 2 and verdict.learnt
     # The score is that of the reward, the reward what is trained on.
     assert (told.score, told.reward) == (1.0, 2.0)
     assert TokenBatch.of([scored]).trajectories.tolist() == [0, 0, 1, 2, 3]
@@ -123,9 +129,50 @@ async def test_dynamic_sampling_sees_the_rewards_of_turns():
         assert (both in out.items) is kept
 
 
+@pytest.mark.parametrize("validation", [False, True])
+async def test_what_nobody_sees_is_not_made(validation):
+    worker, verdicts = Worker(), Box()
+    worker._tokenizer = None  # Decodes nothing.
+    unseen = group(validation)
+    unseen.shown = False
+    await worker._score_group(unseen, Box(), verdicts, RewardTally())
+    (verdict,) = verdicts.items
+    assert verdict.transcript is None and not verdict.shown
+
+
+async def test_a_group_without_a_signal_is_not_shown():
+    worker, verdicts = Worker(), Box()
+    worker.cfg.algorithm.dynamic_sampling = True
+    alike = group()
+    for episode in alike.episodes:
+        episode.score = 0.0
+    await worker._score_group(alike, Box(), verdicts, RewardTally())
+    assert verdicts.items[0].transcript is None
+
+
+async def test_what_the_actor_leaves_out_is_told_with_its_reason():
+    for changes, why in (
+        ({"mask_truncated": True}, "mask_truncated"),
+        (
+            {"filter_rewards": True, "rewards_lower_bound": 1.0, "rewards_upper_bound": None},
+            "algorithm.rewards_lower_bound is 1",
+        ),
+    ):
+        worker, verdicts = Worker(), Box()
+        vars(worker.cfg.algorithm).update(changes)
+        scored = group()
+        for each in scored.samples[:2]:
+            each.finish_reason = "length"
+        await worker._score_group(scored, Box(), verdicts, RewardTally())
+        (verdict,) = verdicts.items
+        assert not verdict.learnt and why in verdict.why_left_out
+        parts = [part for parts in verdict.transcript.sequences for part in parts]
+        assert not any(part["learnt"] for part in parts if part["written"])
+
+
 async def test_a_validation_counts_every_episode():
     _, _, verdict = await judged(validation=True)
-    assert verdict.scores == [1.0, 0.0, 0.0, 0.0] and not verdict.transcript.learnt
+    assert verdict.scores == [1.0, 0.0, 0.0, 0.0] and not verdict.learnt
     metrics = of_validation([verdict])
     assert metrics["eval/pass@1"] == 0.25 and metrics["eval/tool_calls"] == 1.5
     assert metrics["eval/overlong"] == 0.25

@@ -39,6 +39,15 @@ def test_steps_get_sessions_in_the_order_of_their_rewards() -> None:
     assert [group.key for group in batches.take()] == [2]
 
 
+def test_the_first_sessions_of_each_step_are_shown() -> None:
+    batches = LiveBatches(oldest=2)
+    batches.order(0, 6, version=5)
+    batches.order(1, 2, version=6)
+    for name in "abcdefgh":
+        batches.add(session(name))
+    assert [group.shown for group in batches.take()] == [*[True] * 4, False, False, True, True]
+
+
 def test_what_is_too_old_is_left_out_and_counted() -> None:
     batches = LiveBatches(oldest=2)
     for version in (1, 2, 3):
