@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import sys
+
+from rlinf.utils.processes.open_files import allow_open_files
 
 _SPARE = 512
 """What a driver has open besides: its own files, data connections, and those of Ray."""
-_MANY = 1 << 20
 
 
 def allow_descriptors(members: int) -> bool:
@@ -16,13 +16,8 @@ def allow_descriptors(members: int) -> bool:
     Returns:
         Whether the run fits; if not, a warning has said what to change.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = members + _SPARE
-    if soft == resource.RLIM_INFINITY or needed <= soft:
-        return True
-    most = _MANY if hard == resource.RLIM_INFINITY else hard
-    if most > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    most = allow_open_files(needed)
     if needed <= most:
         return True
     print(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rlinf.utils.processes.child import ChildFailed, ChildProcess
 from rlinf.utils.processes.lifetime import die_with_parent
+from rlinf.utils.processes.open_files import allow_open_files
 
 _ROOT = str(Path(__file__).resolve().parents[3])
 _START_SECONDS = 30.0
@@ -34,6 +35,8 @@ class WarmParent:
     """
 
     def __init__(self) -> None:
+        # A session has a handful open.
+        allow_open_files(1 << 16)
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         self._closed, started = threading.Event(), threading.Event()
@@ -154,9 +157,7 @@ class _Handle:
 
     def poll(self) -> int | None:
         """Return 0 if it has ended; its exit code is told to its parent only."""
-        if self._pidfd < 0 or select.select([self._pidfd], [], [], 0)[0]:
-            return 0
-        return None
+        return 0 if self._pidfd < 0 or self._ended_within(0) else None
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended."""
@@ -165,8 +166,14 @@ class _Handle:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise subprocess.TimeoutExpired("launcher", timeout or 0.0)
-            select.select([self._pidfd], [], [], left)
+            self._ended_within(left)
         return 0
+
+    def _ended_within(self, seconds: float | None) -> bool:
+        # Not `select.select`, which refuses descriptors from 1024 on: there may be many sessions.
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
 
     def close(self) -> None:
         """Close the descriptor; it counts as ended then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from rlinf.agents.tools import interpreter
 from rlinf.agents.tools.tool import ToolError, ToolFailed, tool_registry
 from rlinf.agents.tools.toolbox import Toolbox, ToolCall
 from rlinf.utils.processes.lifetime import descendants
+from rlinf.utils.processes.open_files import allow_open_files
 from rlinf.utils.sandbox.sandbox import SandboxUnavailable
 
 PythonInterpreter = tool_registry.lookup("python").function
@@ -117,6 +119,17 @@ def test_sessions_are_forks_of_one_warm_parent_and_leave_nothing_behind(opened):
     assert interpreter.warm_parent() is parent
     while descendants(own) - before:
         pass
+
+
+def test_sessions_go_on_where_a_process_has_many_files_open(opened):
+    assert allow_open_files(2000) >= 2000, "raise the limit of open files: ulimit -n"
+    with contextlib.ExitStack() as held:
+        while held.enter_context(Path("/dev/null").open()).fileno() < 1024:
+            pass
+        session = opened()
+        assert session("1 + 1") == "2" and session("2 + 2") == "4"
+        assert "did not end within" in error_of(opened(seconds=0.3), "while True: pass")
+        session.close()
 
 
 async def test_a_warm_parent_that_dies_costs_its_sessions(opened):

@@ -6,16 +6,16 @@ import resource
 
 import pytest
 
-from rlinf.scheduler.registry import descriptors
 from rlinf.scheduler.registry.descriptors import allow_descriptors
+from rlinf.utils.processes import open_files
 
 
 @pytest.fixture
 def limits(monkeypatch):
     """Limits (soft, hard) that a test may set."""
     limits = [(1024, 8192)]
-    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: limits[-1])
-    monkeypatch.setattr(descriptors.resource, "setrlimit", lambda _, new: limits.append(new))
+    monkeypatch.setattr(open_files.resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(open_files.resource, "setrlimit", lambda _, new: limits.append(new))
     return limits
 
 
