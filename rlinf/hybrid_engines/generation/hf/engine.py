@@ -237,7 +237,10 @@ class HFEngine(GenerationEngine):
             stops = (*(() if params.ignore_eos else self._ends), *params.stop_token_ids)
             if self._texts is not None:
                 self._texts.know(params.stop)
-            self._waiting.extend(packs_of(request, self._limit(request), stops, most))
+            for pack in packs_of(request, self._limit(request), stops, most):
+                # Episodes of one question ask one after the other, each by itself.
+                if not (self._waiting and self._waiting[-1].take(pack, most)):
+                    self._waiting.append(pack)
 
     def _abort(self, request_ids: set[Hashable] | None) -> list[GenerationResult]:
         self._drain()

@@ -18,6 +18,17 @@ class Pack:
     prefix: list[int]
     responses: list[Response]
 
+    def take(self, other: Pack, most: int) -> bool:
+        """Take the responses of a pack that begins alike, unless there are more than `most` then.
+
+        Returns:
+            Whether it has taken them.
+        """
+        if len(self.responses) + len(other.responses) > most or self.prefix != other.prefix:
+            return False
+        self.responses += other.responses
+        return True
+
 
 def packs_of(
     request: GenerationRequest, limit: int, stops: tuple[int, ...], most: int

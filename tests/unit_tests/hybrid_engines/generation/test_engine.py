@@ -154,6 +154,37 @@ def test_a_group_shares_its_prompt():
     assert separate.stats()["shared_tokens"] == 0
 
 
+def test_requests_with_one_prompt_share_it_while_they_wait():
+    model = tiny()
+    params = SamplingParams(max_new_tokens=6, ignore_eos=True)
+    prompts = [[5, 6, 7], [5, 6, 7], [5, 6, 7], [5, 6, 8], [5, 6, 7]]
+    asked = [
+        GenerationRequest(index, prompt, replace(params, seed=index))
+        for index, prompt in enumerate(prompts)
+    ]
+    together = engine(model, max_running=16)
+    found = together.generate(asked)
+    # The last comes behind another prompt.
+    assert together.stats()["prompt_tokens"] == 9 and together.stats()["shared_tokens"] == 6
+    assert [result.computed_tokens for result in found] == [3, 0, 0, 3, 3]
+    for request, result in zip(asked, found, strict=True):
+        (alone,) = engine(model, max_running=16).generate([request])
+        assert result.token_ids == alone.token_ids
+        np.testing.assert_allclose(result.logprobs, alone.logprobs, atol=1e-5)
+    # No pack takes more than a quarter of the rows.
+    few = engine(model, max_running=8)
+    few.generate(asked)
+    assert few.stats()["shared_tokens"] == 3
+    # Whoever is aborted leaves the others.
+    waiting = engine(model, max_running=16)
+    waiting.submit(asked)
+    (gone,) = waiting.abort({1})
+    rest = []
+    while waiting.unfinished:
+        rest += waiting.step()
+    assert gone.request_id == 1 and sorted(r.request_id for r in rest) == [0, 2, 3, 4]
+
+
 def test_samples_of_a_group_differ_and_seeds_repeat():
     model = tiny()
     request = requests(1, n=6, ignore_eos=True)[0]
