@@ -204,17 +204,15 @@ async def test_later_turns_compute_what_is_new():
         for reuse in (True, False)
     ]
     prompts = [3 + 40, 43 + 30 + 40, 113 + 30 + 40]
-    for group, expected in ((whole, sum(prompts)), (reused, 43 + 113 % BLOCK + 183 % BLOCK)):
+    for group, computed in ((whole, sum(prompts)), (reused, 43 + 113 % BLOCK + 183 % BLOCK)):
         for episode in group.episodes:
-            numbers = episode.numbers
-            assert numbers["prompt_tokens"] == sum(prompts)
-            assert numbers["total_tokens"] == numbers["context_tokens"] == 183 + 30
-            if group is whole:
-                assert numbers["computed_tokens"] == expected and numbers["prefix_reuse"] == 0
-    # The two episodes of a question share its prompt only below a block.
-    found = [episode.numbers["computed_tokens"] for episode in reused.episodes]
-    assert found == [43 + 113 % BLOCK + 183 % BLOCK] * 2
-    assert all(episode.numbers["prefix_reuse"] > 0.4 for episode in reused.episodes)
+            assert episode.numbers["prompt_tokens"] == sum(prompts)
+            assert episode.numbers["total_tokens"] == episode.numbers["context_tokens"] == 183 + 30
+        # The second episode of a question waits beside the first, and reads the prompt with it.
+        found = [episode.numbers["computed_tokens"] for episode in group.episodes]
+        assert found == [computed, computed - 43]
+        reuse = [episode.numbers["prefix_reuse"] for episode in group.episodes]
+        assert reuse == pytest.approx([1 - each / sum(prompts) for each in found])
     ids_of = [[sample.response_ids for sample in group.samples] for group in (reused, whole)]
     assert ids_of[0] == ids_of[1]
 
