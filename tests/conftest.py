@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -27,6 +28,21 @@ MODULES = (
 os.environ.pop("RAY_ADDRESS", None)
 # Ray reads this when it is first imported, which some tests do before a cluster is made.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+# Every test leaves log files of workers behind. Ray's log monitor would look for new ones among all
+# of them ten times a second; so it does twice a second. Nobody looks at what its agent measures.
+os.environ["RAY_LOG_MONITOR_MANY_FILES_THRESHOLD"] = "0"
+os.environ["REPORTER_UPDATE_INTERVAL_MS"] = "3600000"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave modules and tests, which stay to the end, out of every garbage collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

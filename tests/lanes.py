@@ -19,31 +19,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-TRACKS = (
-    {
-        "unit tests": (
-            "tests/unit_tests",
-            "tests/security",
-            "--ignore=tests/unit_tests/scheduler",
-            "--ignore=tests/unit_tests/workers",
-        ),
-    },
-    {
-        "whole jobs": (
-            "tests/e2e_tests/embodied",
-            "tests/e2e_tests/reasoning",
-            "tests/e2e_tests/scheduler",
-        ),
-        "hosts": ("tests/e2e_tests/hosts",),
-    },
-    {
-        "faults": ("tests/e2e_tests/faults",),
-        "faults of agents": ("tests/e2e_tests/agent_faults",),
-        "scheduler and workers": ("tests/unit_tests/scheduler", "tests/unit_tests/workers"),
-        "a newcomer's walk": ("tests/e2e_tests/walk",),
-    },
-)
-"""Lanes by name; tracks run beside each other, the lanes of a track one after the other."""
+LANES = {
+    "unit tests": (
+        "tests/unit_tests",
+        "tests/security",
+        "--ignore=tests/unit_tests/scheduler",
+        "--ignore=tests/unit_tests/workers",
+    ),
+    "whole jobs": (
+        "tests/e2e_tests/embodied",
+        "tests/e2e_tests/reasoning",
+        "tests/e2e_tests/scheduler",
+    ),
+    "scheduler and workers": ("tests/unit_tests/scheduler", "tests/unit_tests/workers"),
+    "hosts": ("tests/e2e_tests/hosts",),
+    "a newcomer's walk": ("tests/e2e_tests/walk",),
+    "faults": ("tests/e2e_tests/faults",),
+    "faults of agents": ("tests/e2e_tests/agent_faults",),
+}
+"""What is run, by name: the longest first, so that none is left alone at the end."""
+AT_ONCE = 3
+"""Lanes that run beside each other; the next one begins when one of them has ended."""
 LANE_SECONDS = 60 * 60
 """After which a lane that has not ended is ended."""
 GRACE_SECONDS = 20
@@ -106,21 +102,19 @@ class Lane:
                     self._process.wait(GRACE_SECONDS)
 
 
-def run(tracks: list[list[Lane]], args: list[str]) -> int:
+def run(lanes: list[Lane], at_once: int, args: list[str]) -> int:
     """Runs all lanes, then what failed in them; returns the suite's exit code."""
-    lanes = [lane for track in tracks for lane in track]
     codes: dict[str, int] = {}
     leaving = threading.Event()
 
-    def follow(track: list[Lane]) -> None:
-        for lane in track:
-            if not leaving.is_set():
-                lane.start(*args, shown=lane is lanes[0])
-                codes[lane.name] = lane.wait()
+    def follow(lane: Lane) -> None:
+        if not leaving.is_set():
+            lane.start(*args, shown=lane is lanes[0])
+            codes[lane.name] = lane.wait()
 
-    with ThreadPoolExecutor(len(tracks)) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         try:
-            for followed in [pool.submit(follow, track) for track in tracks]:
+            for followed in [pool.submit(follow, lane) for lane in lanes]:
                 followed.result()
         finally:
             leaving.set()
@@ -156,8 +150,8 @@ def main() -> None:
     # What was started in the background ignores it, and so would the runs that tests stop by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = root / ".pytest_cache" / "lanes"
-    tracks = [[Lane(*lane, folder) for lane in track.items()] for track in TRACKS]
-    sys.exit(run(tracks, sys.argv[1:]))
+    lanes = [Lane(*lane, folder) for lane in LANES.items()]
+    sys.exit(run(lanes, AT_ONCE, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import HUNG, TRACKS, Lane, run
+from tests.lanes import HUNG, LANES, Lane, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def suite(tmp_path, monkeypatch):
-    """Runs lanes, given the code of each one's tests; the first beside the others."""
+    """Runs lanes, given the code of each one's tests, two beside each other."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
 
-    def suite(*codes: str, args: tuple[str, ...] = ()) -> int:
+    def suite(*codes: str, args: tuple[str, ...] = (), at_once: int = 2) -> int:
         lanes = []
         for number, code in enumerate(codes):
             path = tmp_path / f"test_{number}.py"
             path.write_text(textwrap.dedent(code))
             lanes.append(Lane(f"lane {number}", (str(path),), tmp_path / "lanes"))
-        return run([track for track in (lanes[:1], lanes[1:]) if track], list(args))
+        return run(lanes, at_once, list(args))
 
     return suite
 
@@ -46,7 +46,7 @@ PASSES_THE_SECOND_TIME = """
 
 
 def test_every_whole_job_is_in_a_lane():
-    named = {path for track in TRACKS for paths in track.values() for path in paths}
+    named = {path for paths in LANES.values() for path in paths}
     for test in (ROOT / "tests/e2e_tests").rglob("test_*.py"):
         assert any(test.is_relative_to(ROOT / path) for path in named), test
 
@@ -72,10 +72,26 @@ def test_what_passes_alone_is_told(suite, capfd):
     assert not re.search(r"^PASSED .*test_fine$", out, re.M)
 
 
-def test_lanes_of_a_track_follow_each_other(suite, capfd):
+def test_lanes_follow_each_other(suite, capfd):
     writes = "from pathlib import Path\ndef test_it(): Path('first').touch()\n"
     reads = "from pathlib import Path\ndef test_it(): assert Path('first').exists()\n"
-    assert suite(PASSES, writes, reads) == 0
+    assert suite(writes, reads, at_once=1) == 0
+    assert "UNSTEADY" not in capfd.readouterr().out
+
+
+def test_lanes_run_beside_each_other_and_the_next_begins_when_one_has_ended(suite, capfd):
+    meets = """
+        import time
+        from pathlib import Path
+
+        def test_it():
+            Path("{own}").touch()
+            while not Path("{other}").exists():
+                time.sleep(0.01)
+        """
+    # The first of the three waits for the last, which begins when the second has ended.
+    codes = meets.format(own="a", other="c"), PASSES, meets.format(own="c", other="a")
+    assert suite(*codes) == 0
     assert "UNSTEADY" not in capfd.readouterr().out
 
 

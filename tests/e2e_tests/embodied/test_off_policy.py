@@ -87,7 +87,7 @@ def test_a_resumed_run_is_the_one_that_was_not_interrupted(runners, tmp_path, ca
 def test_it_learns_to_hold_the_pendulum(runners, tmp_path):
     overrides = [
         "env.train.id=Pendulum-v1",
-        "runner.max_epochs=110",
+        "runner.max_epochs=90",
         "runner.eval_episodes=20",
         "runner.logger.logger_backends=[jsonl]",
     ]

@@ -21,6 +21,7 @@ from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
 from tests.e2e_tests.faults.job import STEPS
 from tests.e2e_tests.faults.parts import ITEMS, ROLES, SOON, Fault, Milestones
 from tests.fork_server import ForkServer
+from tests.long_tests import ALL_TESTS
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -159,13 +160,26 @@ def test_without_a_fault(runs_with, fault):
     ran.assert_the_last_checkpoint_is_whole(STEPS)
 
 
-def of(*roles: str, kinds: tuple[str, ...] = KINDS) -> Any:
-    """Every phase for these roles and kinds."""
+def of(*roles: str, kinds: tuple[str, ...] = KINDS, in_turn: bool = False) -> Any:
+    """Every phase for these roles and kinds.
+
+    Args:
+        roles: who is struck.
+        kinds: how.
+        in_turn: whether one role is enough for each kind and phase, unless all tests are wanted;
+            every role is struck in every way and in every phase.
+    """
     faults = [Fault(*triple) for triple in itertools.product(roles, kinds, PHASES)]
+    if in_turn and not ALL_TESTS:
+        faults = [
+            Fault(roles[(i + j) % len(roles)], kind, phase)
+            for i, kind in enumerate(kinds)
+            for j, phase in enumerate(PHASES)
+        ]
     return pytest.mark.parametrize("fault", faults, ids="-".join)
 
 
-@of(*ROLES)
+@of(*ROLES, in_turn=True)
 def test_a_worker_is_struck(runs_with, fault):
     ran = runs_with[fault]
     if fault.phase == "save" and fault.kind in ("exception", "memory"):

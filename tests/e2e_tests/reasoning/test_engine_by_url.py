@@ -61,7 +61,7 @@ def steps_of(runner) -> list[dict]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", ["vllm_server", "sglang_server"])
+@pytest.mark.parametrize("backend", [pytest.param("vllm_server", marks=long_test), "sglang_server"])
 def test_a_job_with_an_engine_elsewhere(runners, tmp_path, folder, backend):
     """The server has new weights in every step, and these are what it generates with."""
     with SmallServer(str(folder)) as server:

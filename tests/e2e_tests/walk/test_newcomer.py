@@ -1,7 +1,7 @@
 """A newcomer's walk: the commands of the README in an empty folder, twice, and with mistakes.
 
-The short walks use what is installed here. Those that install everything, and train to the end,
-run with `RLINF_ALL_TESTS=1`.
+The short walks use what is installed here; the one in a clone is walked once. Those that install
+everything, and train to the end, run with `RLINF_ALL_TESTS=1`, and so does the clone's second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from rlinf.utils.runs import experiment_runs, status_of
-from tests.long_tests import long_test
+from tests.long_tests import ALL_TESTS, long_test
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENT = "metaworld_ppo_mlp"
@@ -126,15 +126,17 @@ def from_clone(folder: Path, env: dict[str, str]) -> Walk:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("begin", [from_wheel, from_clone])
+@pytest.mark.parametrize(
+    ("begin", "rounds"), [(from_wheel, 2), (from_clone, 2 if ALL_TESTS else 1)]
+)
 def test_the_tour_twice_and_with_mistakes(
-    begin: Callable[[Path, dict[str, str]], Walk], ray_address, tmp_path
+    begin: Callable[[Path, dict[str, str]], Walk], rounds: int, ray_address, tmp_path
 ):
     walk = begin(tmp_path, {**os.environ, "RAY_ADDRESS": ray_address})
     before = {path.name for path in walk.folder.iterdir()}
     commands = tour()
     assert [words[1] for words in commands if words[1] == "train"], "the tour trains nothing"
-    for round_number in (1, 2):
+    for round_number in range(1, rounds + 1):
         for words in commands:
             trains = words[1] == "train" and "--list" not in words
             if words[1] == "new" and round_number == 2:
@@ -146,17 +148,17 @@ def test_the_tour_twice_and_with_mistakes(
             said = walk.type(*words[1:], *(SHORT if trains else []), code=code)
             assert "Traceback (most recent call last)" not in said, said
         assert len(walk.runs()) == round_number
-    first, second = walk.runs()
-    assert [status_of(run) for run in (first, second)] == ["finished"] * 2
-    for run in (first, second):
+    runs = walk.runs()
+    assert [status_of(run) for run in runs] == ["finished"] * rounds
+    for run in runs:
         assert len((run / "metrics.jsonl").read_text().splitlines()) >= 2
         assert json.loads((run / "summary.json").read_text())["evaluation"]
     # Each has its own report and evaluation.
-    assert all((run / "report.html").is_file() for run in (first, second))
-    assert all(len(list(run.glob("eval*"))) >= 1 for run in (first, second))
-    assert (walk.folder / "logs" / EXPERIMENT / "latest").resolve() == second.resolve()
+    assert all((run / "report.html").is_file() for run in runs)
+    assert all(len(list(run.glob("eval*"))) >= 1 for run in runs)
+    assert (walk.folder / "logs" / EXPERIMENT / "latest").resolve() == runs[-1].resolve()
     if begin is from_wheel:
-        mistakes(walk, first)
+        mistakes(walk, runs[0])
         assert len(walk.runs()) == 3
     made = {path.name for path in walk.folder.iterdir()} - before
     assert made <= {"logs", "my_robot", "__pycache__"}, made

@@ -78,7 +78,7 @@ def test_connect_create_and_pickle(fresh):
 def test_many_producers_and_consumers_account_for_each_item_once(three, fresh):
     producers, consumers = three, fresh(3, "take")
     channel = Channel.create("shared", maxsize=500)
-    each = 33_334 if ALL_TESTS else 8_000
+    each = 33_334 if ALL_TESTS else 2_000
     taking = consumers.take_until_closed(channel)
     producers.put_range(channel, Scatter([0, each, 2 * each]), each).wait()
     channel.close()

@@ -11,6 +11,7 @@ from rlinf.hybrid_engines.generation import GenerationRequest, SamplingParams
 from rlinf.hybrid_engines.generation.hf.block_cache import BlockCache
 from rlinf.hybrid_engines.generation.hf.engine import HFEngine
 from rlinf.hybrid_engines.generation.hf.paged_cache import _readers
+from tests.long_tests import ALL_TESTS
 from tests.unit_tests.hybrid_engines.generation.tiny import LEAN_FAMILIES, VOCABULARY, tiny
 
 LENGTH = 95
@@ -95,7 +96,7 @@ def ran(running, requests, checked=True):
 
 
 @pytest.mark.parametrize("reuse", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 if ALL_TESTS else 1))
 def test_random_requests(block, seed, reuse):
     model, requests = tiny(), asked(14, seed)
     reference = engine(model, paged=False).generate(requests)
@@ -130,7 +131,7 @@ def test_all_families(family, monkeypatch):
 
 
 @pytest.mark.parametrize("reuse", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 if ALL_TESTS else 1))
 def test_responses_that_no_block_is_left_for_wait(block, seed, reuse):
     model, requests = tiny(), asked(12, 20 + seed)
     reference = engine(model, paged=False).generate(requests)
@@ -159,7 +160,7 @@ def test_one_sequence_fills_the_whole_cache(block):
 
 
 @pytest.mark.parametrize("most", [None, 160])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(4 if ALL_TESTS else 2))
 def test_random_aborts_and_updates(block, seed, most):
     """The same calls to both, after the same tokens of all: with recompute, and carried on."""
     generator = random.Random(seed)
