@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
+from rlinf.scheduler.worker.ports import free_port
+
 # Modules that take seconds to import are imported once.
 MODULES = ["torch.distributed.fsdp", "rlinf.workers.actor.reasoning_actor"]
 
@@ -19,8 +20,8 @@ MODULES = ["torch.distributed.fsdp", "rlinf.workers.actor.reasoning_actor"]
 def run_two_ranks(function: Callable[[int], Any], folder: Path) -> list[Any]:
     """What a function of the rank returns on each of two ranks."""
     forkserver.set_forkserver_preload(MODULES)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    # Not one that the kernel gives to connections: one might have it before the ranks meet there.
+    port = free_port()
     mp.start_processes(_run, (function, port, folder), nprocs=2, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
