@@ -41,6 +41,7 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -121,12 +122,18 @@ def _in_a_process(part: str, given: list[str], limit: float) -> int | str:
     """Return a part that fails, or hangs, costs the others nothing, and leaves no memory behind."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     command = [sys.executable, "-m", "benchmarks.gpu_reasoning", *given, "--here", "--parts", part]
+    # A session of its own: a run that it has started ends with it.
+    process = subprocess.Popen(
+        command, env=os.environ | {"PYTHONPATH": path}, start_new_session=True
+    )
     try:
-        return subprocess.run(
-            command, env=os.environ | {"PYTHONPATH": path}, timeout=limit
-        ).returncode
+        return process.wait(limit)
     except subprocess.TimeoutExpired:
         return f"none: it took more than {limit:g} s (--limit)"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def run_part(part: str, settings: Settings) -> None:

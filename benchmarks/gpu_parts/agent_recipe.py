@@ -124,12 +124,15 @@ def speed(lines: list[dict[str, Any]]) -> Row:
 def of_loop(played: Played) -> Row:
     """Return the same of a plain loop."""
     count = len(played.trajectories)
-    return {
+    row = {
         "episodes/s": round(count / played.seconds, 2),
         "tokens/s": round(played.written / played.seconds),
         "tokens read per episode": round(played.read / count),
-        "of these computed": round(played.computed / count),
-        "prefix reuse": _reuse(played.computed, played.read),
+    }
+    if played.computed is not None:
+        row["of these computed"] = round(played.computed / count)
+        row["prefix reuse"] = _reuse(played.computed, played.read)
+    return row | {
         "failed": round(sum(each.ending == "failed" for each in played.trajectories) / count, 4),
     }
 

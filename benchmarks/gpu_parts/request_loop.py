@@ -54,9 +54,10 @@ class Played:
         return sum(len(call.prompt_ids) for each in self.trajectories for call in each.calls)
 
     @property
-    def computed(self) -> int:
-        """Tokens of the prompts that the engine did not know already."""
-        return sum(call.computed_tokens or 0 for each in self.trajectories for call in each.calls)
+    def computed(self) -> int | None:
+        """Tokens of the prompts that the engine did not know already; None if it does not say."""
+        found = [call.computed_tokens for each in self.trajectories for call in each.calls]
+        return None if None in found else sum(found)
 
 
 class RequestLoop:
@@ -96,8 +97,9 @@ class RequestLoop:
         return asyncio.run(self._play(tries, seconds))
 
     def close(self) -> None:
-        """Close the tools."""
+        """Close tools and engine."""
         self._tools.close()
+        self._engine.close()
 
     async def _play(self, tries: Sequence[tuple[Prompt, int]], seconds: float) -> Played:
         for prompt, number in tries[:_WARM_UP]:

@@ -126,8 +126,8 @@ def merged_overrides(
         if override.is_delete() or override.value() != {}:
             continue
         key = override.key_or_group
-        known = OmegaConf.select(compose(overrides[:place]), key)
-        if OmegaConf.is_dict(known) and known:
+        known = _entry(OmegaConf.to_container(compose(_others(overrides, place, key))), key)
+        if isinstance(known, dict) and known:
             names = sorted(map(str, known))
             message = f"changes nothing: mappings are merged, and {key} has {', '.join(names)}"
             hint = (
@@ -136,6 +136,23 @@ def merged_overrides(
             )
             problems.append(Problem("override", text, message, hint))
     return problems
+
+
+def _others(overrides: Sequence[str], place: int, key: str) -> list[str]:
+    """Return all overrides but one, and but for those behind it that fill what it names."""
+    behind = [
+        text
+        for text in overrides[place + 1 :]
+        if not f"{_parse(text).key_or_group}.".startswith(f"{key}.")
+    ]
+    return [*overrides[:place], *behind]
+
+
+def _entry(values: Any, key: str) -> Any:
+    """Return what is under a key such as `a.b`, as it is written; None if there is nothing."""
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
 
 
 def plain(error: Exception) -> str:

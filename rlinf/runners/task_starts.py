@@ -55,7 +55,12 @@ class TaskStarts:
         return metrics
 
     def _renew(self) -> None:
-        self.weights = None if self._sampler is None else list(self._sampler.weights())
+        if self._sampler is None:
+            self.weights = None
+            return
+        weights = list(self._sampler.weights())
+        # If nothing speaks for any task, all are played alike.
+        self.weights = weights if any(weights) else [1.0] * len(weights)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds."""

@@ -7,6 +7,7 @@ knows nothing that a program must not know: what a sandbox runs comes after the 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -88,13 +89,13 @@ class WarmParent:
         """Fork a launcher.
 
         Raises:
-            ChildFailed: the parent has died, or does not answer.
+            ChildFailed: the parent has died, or does not answer; or too many files are open.
         """
         theirs: list[int] = []
         ours: list[int] = []
         try:
             for end in (0, 1, 1):
-                pair = os.pipe()
+                pair = _pipe()
                 theirs.append(pair[end])
                 ours.append(pair[1 - end])
             told, fds = self._ask_for_child(theirs)
@@ -125,6 +126,17 @@ class WarmParent:
         """End it, and with it all that it has forked."""
         self._closed.set()
         self._socket.close()
+
+
+def _pipe() -> tuple[int, int]:
+    try:
+        return os.pipe()
+    except OSError as error:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise ChildFailed(
+            f"a session needs further open files, of which this process may have {most}: {error}. "
+            "Raise the limit of its user (ulimit -Hn), or play fewer episodes at a time"
+        ) from error
 
 
 class ForkedChild(ChildProcess):

@@ -119,8 +119,9 @@ def test_a_tag_of_several_tokens_ends_a_turn(model: Path, monkeypatch: pytest.Mo
                 )
             ]
 
-    monkeypatch.setattr(loop, "_engine", Writes())
-    (played,) = loop.play(episodes=1, seconds=1.0).trajectories
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "_engine", Writes())
+        (played,) = loop.play(episodes=1, seconds=1.0).trajectories
     loop.close()
     assert loop._tokenizer.decode(wrote[0]) == said and len(wrote[0]) > 3
     assistant, tool, answer = played.turns

@@ -131,3 +131,24 @@ def test_an_empty_mapping_that_would_change_nothing(with_mapping, override):
 def test_mappings_are_merged_and_removed(with_mapping, overrides, left):
     cfg = build_config("mine", overrides, with_mapping)
     assert cfg.example.get("items") == left
+
+
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)])
+def test_an_empty_mapping_beside_the_choice_of_a_part(tmp_path, places):
+    (tmp_path / "size").mkdir()
+    big = "# @package _global_\nexample: {items: {a: 1}}\n"
+    (tmp_path / "size" / "big.yaml").write_text(big)
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [_self_, {size: '???'}]\nrunner: {task_type: workers}\n"
+        "example:\n  other: ${oc.env:NOT_SET_ANYWHERE}\n"
+    )
+    fine = ["example.other={}", "size=big"]
+    assert build_config("mine", [fine[place] for place in places], tmp_path).example.other == {}
+    wrong = ["example.items={}", "size=big"]
+    text = said(*(wrong[place] for place in places), recipe="mine", folder=tmp_path)
+    assert "changes nothing: mappings are merged, and example.items has a" in text
+
+
+def test_an_empty_mapping_that_is_filled_behind(with_mapping):
+    overrides = ["+example.more={}", "+example.more.c=3"]
+    assert build_config("mine", overrides, with_mapping).example.more == {"c": 3}

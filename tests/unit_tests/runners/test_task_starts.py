@@ -61,3 +61,10 @@ def test_weights_follow_outcomes_and_are_part_of_a_resumed_run():
     other = starts(("reach", "pull"), type="failure_rate")
     other.load_state(one.state())
     assert other.weights == [1, 1], "what was learned of other tasks does not count"
+
+
+def test_tasks_are_played_alike_if_none_has_a_weight():
+    one = starts(("press", "pull"), type="learnability", floor=0.0, memory=0.0)
+    shares = one.note(results([(0, True, 0.0), (1, False, 0.0)]))
+    assert shares["env/task_share/press"] == shares["env/task_share/pull"] == 0.5
+    assert one.weights == [1, 1]

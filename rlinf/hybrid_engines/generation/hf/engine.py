@@ -127,6 +127,7 @@ class HFEngine(GenerationEngine):
             paging=Paging(paged, max_cache_tokens, reuse_prefixes),
         )
         self._slots = self._decoder.slots
+        self._reuses = reuse_prefixes
         self._ends = end_tokens(model) if eos_token_ids is None else tuple(eos_token_ids)
         self._on_cuda = self._device.type == "cuda"
         self._prefill_tokens = max_prefill_tokens or (16384 if self._on_cuda else 2048)
@@ -239,7 +240,8 @@ class HFEngine(GenerationEngine):
                 self._texts.know(params.stop)
             for pack in packs_of(request, self._limit(request), stops, most):
                 # Episodes of one question ask one after the other, each by itself.
-                if not (self._waiting and self._waiting[-1].take(pack, most)):
+                last = self._waiting[-1] if self._waiting and self._reuses else None
+                if last is None or not last.take(pack, most):
                     self._waiting.append(pack)
 
     def _abort(self, request_ids: set[Hashable] | None) -> list[GenerationResult]:

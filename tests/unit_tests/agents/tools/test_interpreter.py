@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 from pathlib import Path
@@ -130,6 +131,17 @@ def test_sessions_go_on_where_a_process_has_many_files_open(opened):
         assert session("1 + 1") == "2" and session("2 + 2") == "4"
         assert "did not end within" in error_of(opened(seconds=0.3), "while True: pass")
         session.close()
+
+
+def test_a_process_without_files_left_says_so(opened, monkeypatch):
+    opened()
+
+    def none_left():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", none_left)
+    with pytest.raises(SandboxUnavailable, match="this process may have .*ulimit -Hn"):
+        PythonInterpreter(memory_mb=200)
 
 
 async def test_a_warm_parent_that_dies_costs_its_sessions(opened):

@@ -171,6 +171,9 @@ def test_requests_with_one_prompt_share_it_while_they_wait():
         (alone,) = engine(model, max_running=16).generate([request])
         assert result.token_ids == alone.token_ids
         np.testing.assert_allclose(result.logprobs, alone.logprobs, atol=1e-5)
+    without = engine(model, max_running=16, reuse_prefixes=False)
+    without.generate(asked)
+    assert without.stats()["shared_tokens"] == 0
     # No pack takes more than a quarter of the rows.
     few = engine(model, max_running=8)
     few.generate(asked)
