@@ -79,9 +79,10 @@ def load_language_model(
     folder = Path(path).expanduser()
     # A name of a checkpoint gets an answer that says which ones there are.
     if not folder.is_dir() and not folder.name.startswith("global_step_"):
+        said = not_a_run(path)
         raise ValueError(
-            f"{not_a_run(path)}. It must be the folder of a run, an experiment, a checkpoint "
-            "(.../global_step_<N>), or a model in Hugging Face layout"
+            f"{said if said.endswith('?') else f'{said}.'} Give the folder of a run, an "
+            "experiment, a checkpoint (.../global_step_<N>), or a model in Hugging Face layout"
         )
     transformers_module().utils.logging.disable_progress_bar()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentTypeError
-from pathlib import Path
 
 ABOUT = "folder of a run, or of an experiment, whose newest run is meant"
 
@@ -17,6 +17,6 @@ def run_argument(text: str) -> str:
     from rlinf.cli.runs.find import not_a_run
     from rlinf.utils.runs import find_run
 
-    if not Path(text).is_dir():
+    if not os.path.isdir(text):
         raise ArgumentTypeError(not_a_run(text))
     return str(find_run(text))

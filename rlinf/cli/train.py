@@ -12,7 +12,6 @@ from typing import Any
 
 from rlinf.cli import debug, recipes, seeds
 from rlinf.cli.overrides import add_config_arguments
-from rlinf.cli.runs.find import not_a_run
 from rlinf.cli.runs.table import terminal_width
 
 _TRAIN_EXAMPLES = """\
@@ -125,6 +124,8 @@ def _load(args: argparse.Namespace) -> recipes.Config:
     if args.config_path is None:
         name = checkpoint_config.of(name) or name
         if _means_run(name):
+            from rlinf.cli.runs.find import not_a_run
+
             raise ValueError(not_a_run(name))
     if not recipes.trains(name, args.overrides, args.config_path):
         raise ValueError(f"{name} trains nothing, so there is nothing to evaluate")

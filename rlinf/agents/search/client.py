@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -45,7 +46,8 @@ class RemoteIndex:
         self._key = os.environ.get(KEY_VARIABLE) if key is None else key
         # What is on this machine is not behind the proxy of the environment.
         direct = [urllib.request.ProxyHandler({})] if is_loopback(parts.hostname) else []
-        self._opener = urllib.request.build_opener(*handlers_with_deadline(), *direct)
+        handlers = handlers_with_deadline(_tls() if parts.scheme == "https" else None)
+        self._opener = urllib.request.build_opener(*handlers, *direct)
 
     def search(self, query: str, limit: int) -> list[Hit]:
         """See `Searcher.search`; what fails on the way is tried again.
@@ -83,6 +85,12 @@ class RemoteIndex:
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read(500).decode("utf-8", "replace")
+            if 300 <= error.code < 400:
+                place = error.headers.get("Location", "another address")[:500]
+                raise _Refused(
+                    f"the search service {self.url} redirects to {place}, status {error.code}; "
+                    "redirects are not followed: give the address of the service itself"
+                ) from error
             if error.code in (408, 425, 429) or error.code >= 500:
                 raise OSError(f"status {error.code}: {said}") from error
             raise _Refused(
@@ -102,6 +110,13 @@ class RemoteIndex:
 
 class _Refused(Exception):
     """The service will not answer this however often it is asked."""
+
+
+def _tls() -> ssl.SSLContext:
+    """Return a context with the certificates of the system, which take a while to load."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _hit(value: Any, place: int) -> Hit:

@@ -116,7 +116,8 @@ def _evaluation_tiles(record: RunRecord) -> list[Tile]:
         note = when + _before(record, "return", number)
         out.append(Tile("evaluated return", number(found["eval/return"]), note))
     if count and (calls := found.get("eval/tool_calls")) is not None:
-        note = f"per episode, {number(found['eval/tool_errors'], 3)} of them errors"
+        errors = found.get("eval/tool_errors")
+        note = "per episode" + ("" if errors is None else f", and {number(errors, 3)} errors")
         out.append(Tile("tool calls", number(calls, 3), note))
     return out or _training_tiles(record)
 

@@ -54,10 +54,13 @@ def find_samples(folder: Path, most: int) -> tuple[list[dict[str, Any]], int]:
 
 def _parsed(path: Path, lines: Sequence[bytes], place: int) -> dict[str, Any]:
     try:
-        return json.loads(lines[place])
+        sample = json.loads(lines[place])
     except ValueError as error:
         message = f"{path}, line {place + 1}, is not JSON ({error}); remove the line"
         raise ValueError(message) from error
+    if not isinstance(sample, dict):
+        raise ValueError(f"{path}, line {place + 1}, is not a JSON object; remove the line")
+    return sample
 
 
 def _evenly(items: Sequence[_Item], most: int) -> list[_Item]:
@@ -71,8 +74,8 @@ def _is_right(sample: Mapping[str, Any]) -> bool:
 
 
 def _is_wrong_answer(sample: Mapping[str, Any]) -> bool:
-    """Return whether a sample is one of an evaluation, and not right."""
-    return "step" not in sample and not _is_right(sample)
+    """Return whether a sample is one of an evaluation, with a score that is not right."""
+    return "step" not in sample and sample.get("score") is not None and not _is_right(sample)
 
 
 def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
@@ -86,6 +89,10 @@ def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
         return ""
     trained = any("step" in sample for sample in samples)
     wrong = sum(map(_is_wrong_answer, samples))
+    first = ""
+    # A run that trained and evaluated has them in the order of its steps.
+    if wrong and all(map(_is_wrong_answer, samples[:wrong])):
+        first = f", the first {number(wrong)} with a wrong answer"
     marked = (
         '<mark class="trained">This colour</mark> is what the model wrote and was trained on, '
         '<mark class="written">this one</mark> what it wrote and was left out'
@@ -94,9 +101,8 @@ def transcripts(samples: Sequence[Mapping[str, Any]], among: int) -> str:
         marked = '<mark class="written">This colour</mark> is what the model wrote'
     parts = [_sample(each, each is samples[-1]) for each in samples]
     return (
-        f"<p>{number(len(samples))} of {number(among)} in {SAMPLES}"
-        f"{f', the first {number(wrong)} with a wrong answer' if wrong else ''}. {marked}; all "
-        f'else is what it read.</p><div class="samples">{"".join(parts)}</div>'
+        f"<p>{number(len(samples))} of {number(among)} in {SAMPLES}{first}. {marked}; all else is "
+        f'what it read.</p><div class="samples">{"".join(parts)}</div>'
     )
 
 

@@ -28,7 +28,7 @@ def has_run(folder: Path) -> bool:
 
 def _has_marks(folder: Path) -> bool:
     """Return whether a folder has what nothing but a run has."""
-    return (folder / SUMMARY).is_file() or (folder / LOCK).is_file()
+    return os.path.isfile(folder / SUMMARY) or os.path.isfile(folder / LOCK)
 
 
 def find_runs(
@@ -57,13 +57,13 @@ def find_runs(
 
 
 def _is_passed_over(folder: Path) -> bool:
-    return folder.name.startswith(".") or folder.name == CHECKPOINTS or folder.is_symlink()
+    return folder.name.startswith(".") or folder.name == CHECKPOINTS or os.path.islink(folder)
 
 
 def absolute(path: Path) -> Path:
     """Return a path from the root; a link to a run, such as `latest`, becomes that run's folder."""
     path = Path(os.path.abspath(path))
-    if not path.is_symlink() or not has_run(path):
+    if not os.path.islink(path) or not has_run(path):
         return path
     target = path.readlink()
     # Links above it are kept: they are what the user types.
@@ -84,19 +84,35 @@ def chosen_run(text: str) -> Path:
 
 def not_a_run(text: str | Path) -> str:
     """Say that there is no run where a user has typed one."""
-    is_folder = Path(text).is_dir()
+    is_folder = os.path.isdir(text)
     what = f"{text} is not the folder of a run" if is_folder else f"there is no run at {text}"
     return f"{what}; {_near_runs(Path(text)) or '`rlinf runs FOLDER` lists the runs in a folder'}"
 
 
 def _near_runs(path: Path) -> str:
     """Name runs or experiments that a user may have meant; empty if there are none nearby."""
-    tops = (folder for folder in (path, path.parent) if folder.is_dir() and folder != Path("."))
-    top = next(tops, Path(DEFAULT))
-    runs = sorted(find_runs(top, depth=_NEAR_DEPTH), key=lambda run: run.name)
-    # Folders above them are alike, and say nothing.
-    named = {folder.name: str(shown(folder)) for run in runs for folder in (run.parent, run)}
+    top = _place_of_runs(path)
+    runs = [run for run in find_runs(top, depth=_NEAR_DEPTH) if _has_marks_or_checkpoints(run)]
+    runs.sort(key=lambda run: (run.stat().st_mtime, run.name))
+    # Folders above them are alike, and say nothing; nor does the current one, which is ".".
+    folders = [folder for run in runs for folder in (run.parent, run) if folder != Path.cwd()]
+    named = {folder.name: str(shown(folder)) for folder in folders}
     if top != path and (alike := near(path.name, named)):
         return f"did you mean {' or '.join(named[name] for name in alike)}?"
     newest = [str(shown(run)) for run in runs[: -_NEAR - 1 : -1]]
     return f"the newest runs in {top}: {', '.join(newest)}" if newest else ""
+
+
+def _place_of_runs(path: Path) -> Path:
+    """Return the folder to look in for what a user may have meant."""
+    logs, here = Path(DEFAULT), Path(".")
+    # A bare name is more likely one in the folder of logs, unless that is the current one.
+    places = [logs, here] if path.parent == here else [path.parent, logs]
+    if path != here:
+        places.insert(0, path)
+    return next((folder for folder in places if os.path.isdir(folder)), logs)
+
+
+def _has_marks_or_checkpoints(folder: Path) -> bool:
+    """Return whether a folder has more of a run than a `config.yaml`, which many a folder has."""
+    return _has_marks(folder) or os.path.isdir(folder / CHECKPOINTS)

@@ -76,14 +76,15 @@ def shown(folder: Path) -> Path:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is that of a run."""
-    return (folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()
+    """Return whether a folder is that of a run; one that may not be entered is none."""
+    # The methods of paths raise an error there.
+    return os.path.isfile(folder / CONFIG) or os.path.isdir(folder / CHECKPOINTS)
 
 
 def experiment_runs(experiment: Path) -> list[Path]:
     """Return the folders of an experiment's runs, the oldest first."""
     try:
-        inside = [path for path in experiment.iterdir() if not path.is_symlink()]
+        inside = [path for path in experiment.iterdir() if not os.path.islink(path)]
     except OSError:
         return []
     return sorted((path for path in inside if is_run(path)), key=lambda path: path.name)
@@ -92,10 +93,10 @@ def experiment_runs(experiment: Path) -> list[Path]:
 def find_run(path: str | Path) -> Path:
     """Return the folder of a run: the path itself, or the newest run of an experiment's folder."""
     path = Path(path)
-    if is_run(path) or not path.is_dir():
+    if is_run(path) or not os.path.isdir(path):
         return path
     latest = path / LATEST
-    if latest.is_dir() and is_run(latest):
+    if is_run(latest):
         return latest.resolve()
     runs = experiment_runs(path)
     return runs[-1] if runs else path

@@ -171,9 +171,11 @@ def test_an_embodied_run_is_not_to_talk_to(tmp_path: Path, embodied: Path) -> No
 def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs" / "mine" / "one" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no run at mine; did you mean logs/mine"):
+    with pytest.raises(
+        ValueError, match=r"no run at mine; did you mean logs/mine\? Give the folder"
+    ):
         load_chat_model("mine", Wishes())
-    with pytest.raises(ValueError, match=r"no run at other; .* It must be.*global_step_<N>"):
+    with pytest.raises(ValueError, match=r"no run at other; .*one\. Give the.*global_step_<N>"):
         load_chat_model("other", Wishes())
     with pytest.raises(ValueError, match="is not a checkpoint"):
         load_chat_model("logs", Wishes())

@@ -348,7 +348,10 @@ def test_an_evaluation_of_agents_says_what_tools_did(tmp_path):
     found |= {"eval/tool_calls": 1.494, "eval/tool_errors": 0.015}
     tiles = report(make_run(tmp_path / "run", evaluation=found)).text("tiles")
     assert "2.5% without tools" in tiles
-    assert "tool calls 1.49 per episode, 0.015 of them errors" in " ".join(tiles.split())
+    assert "tool calls 1.49 per episode, and 0.015 errors" in " ".join(tiles.split())
+    del found["eval/tool_errors"]
+    tiles = report(make_run(tmp_path / "calls", evaluation=found)).text("tiles")
+    assert "tool calls 1.49 per episode" in " ".join(tiles.split()) and "errors" not in tiles
 
 
 def test_what_is_no_run_is_said(tmp_path, capsys):

@@ -210,8 +210,25 @@ def test_wrong_answers_of_an_evaluation_come_first(tmp_path: Path) -> None:
         assert len([text for text in page.texts["summary"] if " · q" in text]) == 8
 
 
+def test_wrong_answers_are_said_to_be_first_only_if_they_are(tmp_path: Path) -> None:
+    evaluated = {key: value for key, value in EPISODE.items() if key != "step"}
+    wrong = evaluated | {"score": 0.0}
+    for name, samples, said in (
+        ("between", [EPISODE, wrong, EPISODE], False),
+        ("before", [wrong, EPISODE], True),
+        ("apart", [wrong, EPISODE, wrong, EPISODE], False),
+        ("unscored", [evaluated | {"score": None}, evaluated], False),
+    ):
+        page = report(with_samples(tmp_path / name, samples))
+        assert ("with a wrong answer" in page.text("episodes")) is said, name
+
+
 def test_a_damaged_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     folder = with_samples(tmp_path / "run", [EPISODE])
     (folder / "samples.jsonl").write_text("{}}\n")
     assert main(["report", str(folder)]) == 1
     assert "samples.jsonl, line 1, is not JSON" in capsys.readouterr().err
+    for no_object in ("7", "null", '["step"]', '"step"'):
+        (folder / "samples.jsonl").write_text(f"{no_object}\n")
+        assert main(["report", str(folder)]) == 1
+        assert "samples.jsonl, line 1, is not a JSON object" in capsys.readouterr().err
