@@ -1,9 +1,10 @@
 """The training engine: a model, its optimisers and its ranks, behind a few plain calls.
 
 One rank trains the bare model. Several ranks shard it with FSDP2 (gloo on CPU, NCCL on GPU); so
-does one rank that computes with weights of 16 bits, for which FSDP casts them. Losses are sums over
-a rank's share divided by a count of the global batch, so gradients of ranks are added up; FSDP
-averages them, which `backward` undoes.
+does one rank that computes with weights of 16 bits, for which FSDP casts them. With `no_shard` and
+weights of 32 bits, each of several ranks trains a bare model of its own, and they stay equal.
+Losses are sums over a rank's share divided by a count of the global batch, so gradients of ranks
+are added up; FSDP averages them, which `backward` undoes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from rlinf.hybrid_engines.fsdp.fill import fill, parts_of
 from rlinf.hybrid_engines.fsdp.initial_tensors import InitialTensors
 from rlinf.hybrid_engines.fsdp.optimizer import ACTOR, OptimizerSpec, make_optimizers
 from rlinf.hybrid_engines.fsdp.precision import training_precision
+from rlinf.hybrid_engines.fsdp.replicas import add_up_gradients
 from rlinf.hybrid_engines.fsdp.sharding import shard, whole
 from rlinf.models.deferred import take_deferred
 from rlinf.scheduler.collective import group_store
+from rlinf.utils.shards import ShardPlace
 
 _COMPILER = "inductor"
 
@@ -52,6 +55,7 @@ class TrainEngine:
     Attributes:
         model: the model that is trained.
         sharded: whether it is FSDP's.
+        replicated: whether each of several ranks has all of it, without FSDP.
         reference: the frozen copy, or None.
         initial: what is kept of the reference where the model shares the rest, or None.
         precision: the number formats that are used.
@@ -80,8 +84,11 @@ class TrainEngine:
         self.skipped = self.offloads = 0
         self._on_nan = on_nan
         self.precision = training_precision(cfg, device, world_size, casts_alone)
-        self.sharded = world_size > 1 or self.precision.params is not None
-        if self.sharded and not dist.is_initialized():
+        casts = self.precision.params is not None
+        unsharded = cfg.fsdp_config.sharding_strategy == "no_shard" and not casts
+        self.replicated = world_size > 1 and unsharded
+        self.sharded = (world_size > 1 or casts) and not self.replicated
+        if (self.sharded or self.replicated) and not dist.is_initialized():
             backend = "nccl" if device.type == "cuda" else "gloo"
             alone = world_size == 1
             dist.init_process_group(
@@ -283,6 +290,8 @@ class TrainEngine:
             self.model.set_requires_gradient_sync(last or not once)
             loss = loss * self.world_size
         loss.backward()
+        if last and self.replicated:
+            add_up_gradients(self.model.parameters(), self.precision.reduce)
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply the gradient that has been added up."""
@@ -376,6 +385,13 @@ class TrainEngine:
         return len(norms) - len(bad)
 
     # -- weights --------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> ShardPlace:
+        """Which part of which copy of the model this rank has."""
+        if self.replicated:
+            return ShardPlace(copy=dist.get_rank(), copies=self.world_size)
+        return ShardPlace.of(self.model)
 
     def shards(self) -> Iterator[tuple[str, Tensor]]:
         """All weights and buffers, as sharded as they are."""

@@ -18,7 +18,7 @@ from rlinf.scheduler.worker.file_places import place_to_read, place_to_write
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec
-from rlinf.utils.shards import ShardPlace, Shards
+from rlinf.utils.shards import Shards
 from rlinf.workers.actor.agreement import compute_format
 from rlinf.workers.actor.learner import ACTOR, Learner, LearnerPlace
 from rlinf.workers.checkpointed import Checkpointed, Job, load_rank
@@ -107,8 +107,7 @@ class Actor(Checkpointed, Worker):
         Returns:
             The number of bytes that this rank has sent.
         """
-        place = ShardPlace.of(self.engine.model)
-        size = self._senders[role].send(tensors, self.version, rounded_to, place)
+        size = self._senders[role].send(tensors, self.version, rounded_to, self.engine.place)
         self._offload()
         return size
 

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from rlinf.utils.shards import own_part
 from tests.unit_tests.workers.actor.learning import (
     GRPO,
     columns,
@@ -54,6 +55,19 @@ SCENARIOS = {
         "actor.fsdp_config": {"sharding_strategy": "no_shard"},
         "runner.deterministic": True,
     },
+    "copies, micro-batches and a reference": {
+        "actor.fsdp_config": {"sharding_strategy": "no_shard"},
+        "actor.micro_batch_size": 8,
+        "algorithm.kl_beta": 0.3,
+    },
+    "copies and a gradient of one rank": {
+        "actor.fsdp_config": {"sharding_strategy": "no_shard"},
+        "runner.on_nan": "skip",
+    },
+    "copies and offload": {
+        "actor.fsdp_config": {"sharding_strategy": "no_shard"},
+        "actor.enable_offload": True,
+    },
     "gradients exchanged at once": {
         "actor.micro_batch_size": 8,
         "actor.fsdp_config": {
@@ -72,7 +86,7 @@ def batch_of(name, cfg, step):
         batch.rewards[0, 4:] += 50.0
     if name == "a reward on one rank" and step == 0:
         batch.rewards[3, 6] = math.nan
-    if name == "a gradient of one rank" and step == 0:
+    if name.endswith("a gradient of one rank") and step == 0:
         batch.forward_inputs["action"][3, 6] = math.nan
     return batch
 
@@ -91,13 +105,9 @@ def train(name, rank=0, world_size=1):
         if cfg.actor.enable_offload:
             learner.engine.offload()
     learner.engine.onload()
-    own = sum(p.to_local().numel() for p in sharded(learner)) if world_size > 1 else 0
+    own = sum(own_part(p).numel() for p in learner.engine.model.parameters())
     marks = learner.fingerprints and learner.fingerprints.take()["weights"]
     return seen, weights(learner), learner.said, own, marks
-
-
-def sharded(learner):
-    return [p for p in learner.engine.model.parameters() if hasattr(p, "to_local")]
 
 
 def run_rank(rank):
