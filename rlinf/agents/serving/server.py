@@ -32,6 +32,8 @@ _ANTHROPIC = "/v1/messages"
 _STOP_SECONDS = 5.0
 _MOST_REWARD = 1e6
 """Largest reward: sums and squares of such are numbers in float32."""
+_ACCEPTING_TURNS = 3
+"""Of the loop, from the accepted socket to the protocol that is told of it."""
 _LINGER_SECONDS = 1.0
 """For a client to take note of its answer before it has sent all of its request."""
 
@@ -56,6 +58,7 @@ class Server:
         self.failures = 0
         self._runner: web.AppRunner | None = None
         self._sockets: asyncio.Server | None = None
+        self._stops = False
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -99,13 +102,21 @@ class Server:
 
     def _protocol(self) -> asyncio.BaseProtocol:
         server = self._runner.server
-        if len(server.connections) >= self.limits.connections:
+        # One that was accepted while others are closed would wait for engines that have ended.
+        if self._stops or len(server.connections) >= self.limits.connections:
             return _Refusal()
         return server()
 
     async def stop(self) -> None:
         """Close all connections."""
+        self._stops = True
         if self._sockets is not None:
+            # Python forgets a connection that it is accepting when its server closes, whose client
+            # waits for ever. So nothing more is accepted, and what is gets its protocol before.
+            for listening in self._sockets.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _ in range(_ACCEPTING_TURNS):
+                await asyncio.sleep(0)
             self._sockets.close()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -295,7 +306,7 @@ def _abort(request: web.Request) -> None:
 
 
 class _Refusal(asyncio.Protocol):
-    """A connection that is one too many."""
+    """A connection that is one too many, or comes too late."""
 
     def connection_made(self, transport: Any) -> None:
         transport.abort()

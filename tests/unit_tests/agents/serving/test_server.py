@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from typing import Any
@@ -14,11 +15,13 @@ import pytest
 pytest.importorskip("transformers")
 
 from rlinf.agents.serving.limits import Limits, RateLimit  # noqa: E402
+from rlinf.agents.serving.server import Server  # noqa: E402
 from rlinf.agents.serving.sessions import Sessions  # noqa: E402
 from tests.unit_tests.agents.serving.scripted import (  # noqa: E402
     KEY,
     Scripted,
     chat,
+    make_endpoint,
     post,
     serving,
     sessions_into,
@@ -158,6 +161,21 @@ async def test_connections_have_a_number() -> None:
                 raise ConnectionResetError
         for _, writer in held:
             writer.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_nobody_is_left_waiting_by_a_server_that_stops(turns: int) -> None:
+    """A connection comes so many turns of the loop before."""
+    server = Server(make_endpoint(Scripted("yes")), KEY)
+    parts = urlsplit(await server.start())
+    with socket.create_connection((parts.hostname, parts.port)) as late:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.stop()
+        late.setblocking(False)
+        with contextlib.suppress(ConnectionError):
+            wait = asyncio.get_running_loop().sock_recv(late, 1)
+            assert await asyncio.wait_for(wait, 10) == b""
 
 
 def test_the_rate_is_that_of_the_clock() -> None:
