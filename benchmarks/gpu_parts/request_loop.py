@@ -122,16 +122,7 @@ class RequestLoop:
             while not results:
                 results = self._engine.step()
             (result,) = results
-            return EngineCall(
-                prompt_ids=tuple(prompt_ids),
-                response_ids=tuple(result.token_ids),
-                logprobs=tuple(result.logprobs),
-                versions=tuple(result.versions),
-                finish_reason=result.finish_reason,
-                turn=turn,
-                agent=agent,
-                computed_tokens=result.computed_tokens,
-            )
+            return EngineCall.of(prompt_ids, result, turn, agent)
 
         section = self._cfg.agentloop
         question = Question(tuple(prompt.token_ids), prompt.text, prompt.messages, prompt.metadata)

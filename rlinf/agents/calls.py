@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,29 @@ class EngineCall:
     turn: int = 0
     agent: int = 0
     computed_tokens: int | None = None
+
+    @classmethod
+    def of(
+        cls, prompt_ids: Sequence[int], result: Any, turn: int = 0, agent: int = 0
+    ) -> EngineCall:
+        """Return the call that an engine has answered.
+
+        Args:
+            prompt_ids: what it was given.
+            result: what it returned, a `GenerationResult`.
+            turn: number of the call.
+            agent: who made it.
+        """
+        return cls(
+            prompt_ids,
+            result.token_ids,
+            result.logprobs,
+            result.versions,
+            result.finish_reason,
+            turn,
+            agent,
+            result.computed_tokens,
+        )
 
     def __post_init__(self) -> None:
         """Take any sequences, and check that they fit one another."""

@@ -137,16 +137,7 @@ class AgentLoopWorker(GenerationWorker):
             self._came.set()
             hold = self._holds(request)
             result = await session.ask(prompt_ids, how, agent=agent, hold=hold)
-            return EngineCall(
-                prompt_ids=tuple(prompt_ids),
-                response_ids=tuple(result.token_ids),
-                logprobs=tuple(result.logprobs),
-                versions=tuple(result.versions),
-                finish_reason=result.finish_reason,
-                turn=turn,
-                agent=agent,
-                computed_tokens=result.computed_tokens,
-            )
+            return EngineCall.of(prompt_ids, result, turn, agent)
 
         async def judge(text: str) -> float:
             outcome = await self._scorer.score(text, prompt)
