@@ -2,7 +2,8 @@
 
 Lanes share the cores, so a test may meet a limit that it keeps alone. Such a test is run once more
 when nothing else runs. One that fails again fails the suite; one that passes is named at the end,
-because it depends on the speed of the machine and wants mending.
+because it depends on the speed of the machine and wants mending. A test that hangs or crashes
+costs itself alone: another process goes on with those that are left.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.record import Record, write
 
 LANES = {
     "unit tests": (
@@ -40,12 +43,16 @@ LANES = {
 """What is run, by name: the longest first, so that none is left alone at the end."""
 AT_ONCE = 3
 """Lanes that run beside each other; the next one begins when one of them has ended."""
-LANE_SECONDS = 60 * 60
-"""After which a lane that has not ended is ended."""
+SUITE_SECONDS = 75 * 60
+"""After which what still runs is ended."""
 GRACE_SECONDS = 20
+LOST_TESTS = 5
+"""Tests of a lane that may hang or crash, each in a process of its own, before it is given up."""
+SLOWEST = 20
+"""Tests whose seconds are printed."""
 NOTHING_FAILED = (0, 5)
 SOME_FAILED = 1
-HUNG = 124
+NOT_DONE = 124
 
 
 @dataclass
@@ -67,13 +74,43 @@ class Lane:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.log = self.folder / "log"
+        self.seconds = 0.0
         self._process: subprocess.Popen | None = None
+        self._given_up = False
 
-    def start(self, *args: str, shown: bool = False) -> None:
-        """Starts it; its output is shown, or goes to its log."""
-        command = [sys.executable, "-m", "pytest", *self.paths, "--durations=20", *args]
+    @property
+    def record(self) -> Record:
+        """What has become of its tests so far."""
+        return Record.read(self.folder / "record")
+
+    def run(self, *args: str, deadline: float, shown: bool = False) -> int:
+        """Runs its tests; returns 0 if all are done, whatever has become of them.
+
+        Args:
+            args: passed on to pytest.
+            deadline: by the monotonic clock, when it is ended.
+            shown: whether the output is shown, or goes to its log.
+        """
+        begin = time.monotonic()
+        try:
+            for _ in range(LOST_TESTS + 1):
+                code = self._run_once(*args, deadline=deadline, shown=shown)
+                lost = self.record.unfinished
+                if lost is None or code == NOT_DONE or self._given_up:
+                    known = code == SOME_FAILED and self.record.failures
+                    return 0 if code in NOTHING_FAILED or known else code
+                with (self.folder / "record").open("a") as record:
+                    write(record, "failed", lost)
+                print(f"{self.name}: ended with {code} in {lost}", flush=True)
+            return code or NOT_DONE
+        finally:
+            self.seconds += time.monotonic() - begin
+
+    def _run_once(self, *args: str, deadline: float, shown: bool) -> int:
+        command = [sys.executable, "-m", "pytest", *self.paths, *args]
+        command += ["-p", "tests.record", "--record", str(self.folder)]
         command += ["-o", f"cache_dir={self.folder / 'cache'}"]
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -81,20 +118,20 @@ class Lane:
                 stderr=None if shown else subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._deadline = time.monotonic() + LANE_SECONDS
-
-    def wait(self) -> int:
-        """Its exit code, as a shell would see it."""
         try:
-            code = self._process.wait(self._deadline - time.monotonic())
+            code = self._process.wait(max(deadline - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
-            self.end()
-            print(f"{self.name}: not done after {LANE_SECONDS} s, ended", flush=True)
-            return HUNG
+            return NOT_DONE
+        finally:
+            self._end_process()
         return code if code >= 0 else 128 - code
 
     def end(self) -> None:
-        """Ends it and what it has started, if it still runs."""
+        """Ends it, if it still runs."""
+        self._given_up = True
+        self._end_process()
+
+    def _end_process(self) -> None:
         for number in (signal.SIGINT, signal.SIGKILL):
             if self._process is not None and self._process.poll() is None:
                 os.killpg(self._process.pid, number)
@@ -104,42 +141,73 @@ class Lane:
 
 def run(lanes: list[Lane], at_once: int, args: list[str]) -> int:
     """Runs all lanes, then what failed in them; returns the suite's exit code."""
+    deadline = time.monotonic() + SUITE_SECONDS
     codes: dict[str, int] = {}
     leaving = threading.Event()
 
     def follow(lane: Lane) -> None:
         if not leaving.is_set():
-            lane.start(*args, shown=lane is lanes[0])
-            codes[lane.name] = lane.wait()
+            codes[lane.name] = lane.run(*args, deadline=deadline, shown=lane is lanes[0])
 
     with ThreadPoolExecutor(at_once) as pool:
         try:
             for followed in [pool.submit(follow, lane) for lane in lanes]:
                 followed.result()
-        finally:
+        except BaseException:
             leaving.set()
             for lane in lanes:
                 lane.end()
+            raise
     for lane in lanes[1:]:
         print(f"\n{lane.name}:", flush=True)
         print(lane.log.read_text(errors="replace"), flush=True)
-    failed = [lane for lane in lanes if codes[lane.name] == SOME_FAILED]
-    broken = {n: c for n, c in codes.items() if c not in (*NOTHING_FAILED, SOME_FAILED)}
-    if broken:
-        print(f"\nended before their tests were done: {broken}", flush=True)
-        return max(broken.values())
-    for lane in failed:
-        print(f"\n{lane.name}: what failed, once more, with nothing beside it:", flush=True)
-        try:
-            lane.start(*args, "--last-failed", "--last-failed-no-failures=none", "-rA", shown=True)
-            code = lane.wait()
-        finally:
-            lane.end()
-        if code != 0:
-            print(f"\n{lane.name}: failed twice", flush=True)
-            return code
-        print(f"{lane.name}: UNSTEADY: the tests above failed at first, then passed", flush=True)
-    return 0
+    first = {lane.name: sorted(lane.record.failures) for lane in lanes}
+    if not any(codes.values()):
+        for lane in filter(lambda lane: first[lane.name], lanes):
+            print(f"\n{lane.name}: what failed, once more, with nothing beside it:", flush=True)
+            again = (*args, "--only-failed", "-rA")
+            codes[lane.name] = lane.run(*again, deadline=deadline, shown=True)
+    print_summary(lanes)
+    print_lost(lanes)
+    for lane in lanes:
+        print_verdict(lane, codes[lane.name], first[lane.name])
+    if any(codes.values()):
+        return max(codes.values())
+    return SOME_FAILED if any(lane.record.failures for lane in lanes) else 0
+
+
+def print_summary(lanes: list[Lane]) -> None:
+    """Prints how long lanes and their slowest tests took."""
+    print(f"\n{'seconds':>9}  {'tests':>6}  lane")
+    for lane in lanes:
+        print(f"{lane.seconds:9.0f}  {len(lane.record.seconds):6}  {lane.name}")
+    seconds = {name: took for lane in lanes for name, took in lane.record.seconds.items()}
+    print(f"\n{'seconds':>9}  test")
+    for name in sorted(seconds, key=seconds.get, reverse=True)[:SLOWEST]:
+        print(f"{seconds[name]:9.1f}  {name}")
+
+
+def print_lost(lanes: list[Lane]) -> None:
+    """Prints where tests were that have hung."""
+    for lane in lanes:
+        stacks = lane.folder / "stacks"
+        if stacks.exists() and (text := stacks.read_text(errors="replace")):
+            print(f"\n{lane.name}, the stacks of what hung:\n{text}")
+
+
+def print_verdict(lane: Lane, code: int, failed_at_first: list[str]) -> None:
+    """Prints what is wrong with a lane, if something is."""
+    record = lane.record
+    if code:
+        print(f"{lane.name}: NOT DONE: ended with {code}", end="")
+        print(f" in {record.unfinished}" if record.unfinished else "")
+    for name in failed_at_first:
+        if record.failures.get(name, 0) > 1:
+            print(f"{lane.name}: FAILED TWICE: {name}")
+        elif name in record.failures:
+            print(f"{lane.name}: FAILED: {name}")
+        else:
+            print(f"{lane.name}: UNSTEADY: failed at first, then passed: {name}")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import HUNG, LANES, Lane, run
+from tests.lanes import LANES, NOT_DONE, Lane, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,6 +19,7 @@ def suite(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
 
     def suite(*codes: str, args: tuple[str, ...] = (), at_once: int = 2) -> int:
@@ -61,13 +62,13 @@ def test_a_failure_in_any_lane_counts(suite, capfd):
     for codes in ((fails, PASSES), (PASSES, fails)):
         assert suite(*codes) == 1
         out = capfd.readouterr().out
-        assert "failed twice" in out and "'this' == 'that'" in out
+        assert re.search("FAILED TWICE: .*test_wrong$", out, re.M) and "'this' == 'that'" in out
 
 
 def test_what_passes_alone_is_told(suite, capfd):
     assert suite(PASSES, PASSES_THE_SECOND_TIME) == 0
     out = capfd.readouterr().out
-    assert "lane 1: UNSTEADY" in out
+    assert re.search("^lane 1: UNSTEADY: .*test_unsteady$", out, re.M)
     assert re.search(r"^PASSED .*test_unsteady$", out, re.M)
     assert not re.search(r"^PASSED .*test_fine$", out, re.M)
 
@@ -107,17 +108,73 @@ def test_an_error_of_a_fixture_is_a_failure(suite):
     assert suite(broken) == 1
 
 
-def test_a_lane_that_does_not_reach_its_end_fails_without_another_try(suite, capfd):
-    dies = "import os\ndef test_dies(): os.kill(os.getpid(), 9)\n"
-    assert suite(PASSES, dies) == 128 + 9
-    assert "ended before their tests were done" in capfd.readouterr().out
+def test_a_test_that_ends_its_process_costs_itself_alone(suite, capfd):
+    dies = """
+        import os
+
+        def test_before(): pass
+        def test_dies(): os.kill(os.getpid(), 9)
+        def test_after(): pass
+        """
+    assert suite(PASSES, dies) == 1
+    out = capfd.readouterr().out
+    assert re.search("FAILED TWICE: .*test_dies$", out, re.M)
+    assert "ended with 137 in" in out
+    assert "1 passed, 2 deselected" in out, "what is left is run, and what is done is not"
+    assert len(re.findall("FAILED", out)) == 1
+
+
+def test_a_test_that_crashes_once_is_told(suite, capfd):
+    dies = """
+        import os
+        from pathlib import Path
+
+        def test_dies():
+            if not Path("before").exists():
+                Path("before").touch()
+                os._exit(0)
+        """
+    assert suite(dies) == 0
+    assert re.search("UNSTEADY: .*test_dies$", capfd.readouterr().out, re.M)
+
+
+def test_a_test_that_hangs_in_native_code_costs_itself_alone(suite, capfd):
+    hangs = """
+        import ctypes
+        import pytest
+        from tests import record
+
+        record.EXTRA_SECONDS = 0.5
+
+        @pytest.mark.timeout(0.5)
+        def test_hangs(): ctypes.PyDLL(None).sleep(600)
+
+        def test_after(): pass
+        """
+    assert suite(hangs) == 1
+    out = capfd.readouterr().out
+    assert re.search("FAILED TWICE: .*test_hangs$", out, re.M)
+    assert "the stacks of what hung" in out and "in test_hangs" in out
+    assert "1 passed, 1 deselected" in out
+
+
+def test_a_lane_whose_tests_are_not_found_is_not_done(suite, capfd):
     assert suite(PASSES, "this is no Python") == 2
+    assert "lane 1: NOT DONE: ended with 2\n" in capfd.readouterr().out
 
 
-def test_a_lane_that_hangs_is_ended(suite, monkeypatch):
-    monkeypatch.setattr("tests.lanes.LANE_SECONDS", 5)
+def test_a_lane_that_loses_test_after_test_is_given_up(suite, capfd):
+    dies = "import os, pytest\n@pytest.mark.parametrize('n', range(9))\n"
+    dies += "def test_dies(n): os.kill(os.getpid(), 9)\n"
+    assert suite(dies) == 137
+    assert "lane 0: NOT DONE: ended with 137\n" in capfd.readouterr().out
+
+
+def test_what_is_not_done_in_time_is_ended(suite, monkeypatch, capfd):
+    monkeypatch.setattr("tests.lanes.SUITE_SECONDS", 5)
     hangs = "import time\ndef test_hangs(): time.sleep(600)\n"
-    assert suite(hangs) == HUNG
+    assert suite(hangs) == NOT_DONE
+    assert re.search("NOT DONE: ended with 124 in .*test_hangs$", capfd.readouterr().out, re.M)
 
 
 def test_a_lane_without_a_test_that_was_asked_for_is_fine(suite):
