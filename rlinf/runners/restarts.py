@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from rlinf.config import ConfigError, ExtrasMissing, require_extras, to_plain, validate_cfg
+from rlinf.runners.first_weights import require_first_weights
 from rlinf.runners.run_folder import (
     RunRefused,
     begin_run,
@@ -56,6 +57,7 @@ def run_with_restarts(cfg: Any, job: Callable[[Any], Any]) -> Any:
     """
     try:
         require_extras(to_plain(cfg))
+        require_first_weights(cfg)
         cfg = begin_run(cfg)
     except (CheckpointError, ExtrasMissing, RunInUse, RunRefused) as error:
         # Said in full by its message; a traceback would only hide it.

@@ -27,8 +27,8 @@ def config(folder, restarts: int, resume_dir: str | None = None):
     logger = {"log_path": str(folder.parent), "experiment_name": folder.name}
     runner = {"max_restarts": restarts, "resume_dir": resume_dir, "logger": logger}
     runner |= {"run_dir": str(folder), "only_eval": False, "resume_force": True}
-    runner |= {"seed": 7, "progress": "off"}
-    cfg = OmegaConf.create({"runner": runner})
+    runner |= {"seed": 7, "progress": "off", "ckpt_path": None}
+    cfg = OmegaConf.create({"runner": runner, "cluster": {"num_nodes": 1}})
     OmegaConf.set_readonly(cfg, True)
     return cfg
 
