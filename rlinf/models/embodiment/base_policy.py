@@ -384,17 +384,21 @@ class BasePolicy(nn.Module, ABC):
     def nft_forward(self, forward_inputs: Mapping[str, Tensor], x: Tensor, time: Tensor) -> Tensor:
         """Return velocities of a flow; who has them declares `ForwardType.NFT`.
 
-        Rollouts of such a policy have `chain` in their forward inputs, `[n, N + 1, H*A]`, which
-        ends with the plan.
+        Rollouts of such a policy have `chain` in their forward inputs, `[n, N + 1, W]`, which
+        ends with the plan, W numbers.
 
         Args:
             forward_inputs: As returned by `predict_action_batch`, n samples.
-            x: Points on the way from noise to plans, K of each sample, `[n, K, H*A]`.
+            x: Points on the way from noise to plans, K of each sample, `[n, K, W]`.
             time: From 1 (noise) to 0 (plan), `[n, K]`.
 
         Returns:
-            `[n, K, H*A]` float32.
+            `[n, K, W]` float32.
         """
+        raise NotImplementedError(f"{type(self).__name__} has no forward type 'nft'")
+
+    def executed(self, plans: Tensor) -> Tensor:
+        """Return what is carried out of plans `[..., W]`, `[..., C, A]`; see `nft_forward`."""
         raise NotImplementedError(f"{type(self).__name__} has no forward type 'nft'")
 
     def predict_values(self, env_obs: Mapping[str, Any], **memory: Tensor) -> Tensor:

@@ -43,7 +43,8 @@ class NFTLearner(EmbodiedLearner):
         if ForwardType.NFT not in getattr(model, "forward_types", ()):
             raise ValueError(
                 "algorithm.loss_type embodied_nft trains the velocities of a flow, and "
-                f"{type(model).__name__} has no forward type 'nft'; use flow_policy"
+                f"{type(model).__name__} has no forward type 'nft'; use flow_policy, smolvla, "
+                "openpi or gr00t"
             )
         super().__init__(cfg, model, place)
         draws = named_seed(place.seed, "actor", "nft", place.rank)
@@ -113,6 +114,7 @@ class NFTTask:
     ) -> None:
         device, own = engine.device, cfg.algorithm.nft
         self._engine, self._micro_batch = engine, cfg.actor.micro_batch_size
+        self._model = engine.model
         self._loss = {key: own[key] for key in ("beta", "form", "dpo_beta", "weight")}
         self._inputs = {
             name: value.flatten(0, 1).to(device) for name, value in batch.forward_inputs.items()
@@ -139,10 +141,10 @@ class NFTTask:
     def loss(self, rows: Tensor, norm: LossNorm) -> tuple[Tensor, dict[str, Metric]]:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
         return nft_loss(
-            velocity=self._executed(self._engine.forward(**self._at(rows))),
-            old_velocity=self._executed(self._old[rows]),
-            noise=self._executed(self._noise[rows]),
-            actions=self._executed(self._plans[rows]),
+            velocity=self._model.executed(self._engine.forward(**self._at(rows))),
+            old_velocity=self._model.executed(self._old[rows]),
+            noise=self._model.executed(self._noise[rows]),
+            actions=self._model.executed(self._plans[rows]),
             time=self._time[rows],
             optimality=self._optimality[rows],
             loss_mask=self._mask[rows],
@@ -151,7 +153,7 @@ class NFTTask:
         )
 
     def _old_velocities(self, by_reference: bool) -> Tensor:
-        """Return the velocities of the policy that acted, `[n, K, H*A]`."""
+        """Return the velocities of the policy that acted, `[n, K, W]`."""
         parts = self.split(torch.arange(self.num_samples))
         found = [self._engine.infer(**self._at(rows), reference=by_reference) for rows in parts]
         return torch.cat(found)
@@ -166,8 +168,3 @@ class NFTTask:
             "x": t * self._noise[rows] + (1.0 - t) * self._plans[rows, None],
             "time": time,
         }
-
-    def _executed(self, plans: Tensor) -> Tensor:
-        """Return what is carried out of plans `[..., H*A]`, `[..., C, A]`."""
-        chunks, width = self._mask.shape[1], self._engine.model.action_dim
-        return plans[..., : chunks * width].unflatten(-1, (chunks, width))

@@ -161,6 +161,10 @@ class FlowActor(ActorCriticPolicy):
         velocity = self.velocity(features, x.flatten(0, 1), time.flatten())
         return velocity.float().unflatten(0, x.shape[:2])
 
+    def executed(self, plans: Tensor) -> Tensor:
+        """See `BasePolicy.executed`."""
+        return plans[..., : self._executed].unflatten(-1, (-1, self.action_dim))
+
     @torch.no_grad()
     def predict_action_batch(
         self,

@@ -71,7 +71,11 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         noise_net: Network of the deviation, where the method learns it; else None.
     """
 
-    forward_types: ClassVar[tuple[ForwardType, ...]] = (ForwardType.DEFAULT, ForwardType.SFT)
+    forward_types: ClassVar[tuple[ForwardType, ...]] = (
+        ForwardType.DEFAULT,
+        ForwardType.SFT,
+        ForwardType.NFT,
+    )
     _no_split_modules: ClassVar[list[str]] = [
         "DecoderLayer",
         "SmolVLMEncoderLayer",
@@ -254,6 +258,19 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         losses = matching_losses(self._network(prefix), target, noise[:, :-1], time)
         return {"losses": self._unpadded(losses).flatten(1)}
 
+    def nft_forward(self, forward_inputs: Mapping[str, Tensor], x: Tensor, time: Tensor) -> Tensor:
+        """See `BasePolicy.nft_forward`: plans are padded, W is H*D."""
+        prefix = self.prefix(forward_inputs)
+        points = zip(x.unflatten(-1, self._chunk).unbind(1), time.unbind(1), strict=True)
+        # One draw at a time: a prefix takes more memory than what is computed from it.
+        found = [self.network.velocity(prefix, point, at)[0].flatten(1) for point, at in points]
+        return torch.stack(found, 1).float()
+
+    def executed(self, plans: Tensor) -> Tensor:
+        """See `BasePolicy.executed`."""
+        whole = plans.unflatten(-1, self._chunk)
+        return whole[..., : self.num_action_chunks, : self.action_dim]
+
     @torch.no_grad()
     def predict_action_batch(
         self,
@@ -349,7 +366,7 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
 
     def _done(self, x: Tensor) -> Tensor:
         """Return of padded plans `[n, H*D]` what is done, `[n, C*A]`."""
-        return self._unpadded(x)[:, : self.num_action_chunks].flatten(1)
+        return self.executed(x).flatten(1)
 
     def _to_env(self, planned: Tensor) -> Tensor:
         """Return actions `[n, H, A]` of the flow in the units of the env, and within its range."""

@@ -119,6 +119,23 @@ def test_the_loss_is_the_squared_error_of_the_velocity_of_whole_plans(kind):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_velocities_of_several_draws_are_those_of_each(kind):
+    policy = make(kind, action_horizon=3)
+    inputs = policy.predict_action_batch(see())[1]["forward_inputs"]
+    x, time = torch.randn(4, 5, 3 * 8), torch.rand(4, 5)
+    found = policy("nft", forward_inputs=inputs, x=x, time=time)
+    prefix = policy.prefix(inputs)
+    for draw in range(5):
+        one = policy.network.velocity(prefix, x[:, draw].view(4, 3, 8), time[:, draw])[0]
+        torch.testing.assert_close(found[:, draw], one.flatten(1), atol=1e-5, rtol=1e-4)
+    found.sum().backward()
+    assert all(p.grad is not None for n, p in policy.named_parameters() if "vision" in n)
+    # Two of three actions are carried out, and three of eight numbers are no padding.
+    done = policy.executed(inputs["chain"][:, -1])
+    torch.testing.assert_close(done.flatten(1), inputs["action"])
+    assert done.shape == (4, 2, 3) and policy.executed(found).shape == (4, 5, 2, 3)
+
+
 @pytest.mark.parametrize("key", ["train_expert_only", "freeze_vision_encoder"])
 def test_frozen_parts_do_not_learn(kind, key):
     policy = make(kind, **{key: True})

@@ -37,6 +37,8 @@ def test_a_sharded_policy_recomputes_the_same(mesh, kind, dtype, tolerance):
     torch.testing.assert_close(out["logprobs"], result["prev_logprobs"], atol=tolerance, rtol=0)
     torch.testing.assert_close(out["values"], result["prev_values"], atol=tolerance, rtol=0)
     losses = policy("sft", observations=obs, actions=torch.zeros(4, 2, 3))["losses"]
-    (out["logprobs"].sum() + out["values"].sum() + losses.sum()).backward()
+    x, time = result["forward_inputs"]["chain"][:, :2], torch.rand(4, 2)
+    velocities = policy("nft", forward_inputs=result["forward_inputs"], x=x, time=time)
+    (out["logprobs"].sum() + out["values"].sum() + losses.sum() + velocities.sum()).backward()
     for name, parameter in policy.named_parameters():
         assert parameter.grad is not None, name

@@ -8,6 +8,7 @@ import torch
 from rlinf.config import ConfigError
 from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.nft_learner import NFTLearner
+from tests.unit_tests.models.flow_vla.policies import section
 from tests.unit_tests.workers.actor.learning import (
     GRPO,
     distance,
@@ -28,6 +29,12 @@ NFT = {
     "actor.model.action_horizon": 4,
     "env.train.max_episode_steps": 36,
 }
+
+VLA = {
+    "actor.model": section("smolvla", num_images_in_input=0, num_action_chunks=3, action_horizon=4),
+    "actor.optim.lr": 1e-3,
+}
+"""Changes that make it a policy with an action expert, whose plans are padded."""
 
 
 def make_nft(changes=None):
@@ -55,11 +62,13 @@ def errors(policy, batch):
     x = time[..., None] * noise + (1 - time[..., None]) * plans[:, None]
     with torch.no_grad():
         velocity = policy(forward_type="nft", forward_inputs=inputs, x=x, time=time)
-    error = (velocity - (noise - plans[:, None])).square()[..., :6].mean((1, 2))
+    error = policy.executed(velocity - (noise - plans[:, None])).square().mean((1, 2, 3))
     return error.view(batch.rewards.shape[:2])
 
 
-@pytest.mark.parametrize("further", [{}, {"algorithm.nft": {"form": "dpo", "weight": "adaptive"}}])
+@pytest.mark.parametrize(
+    "further", [{}, {"algorithm.nft": {"form": "dpo", "weight": "adaptive"}}, VLA]
+)
 def test_velocities_lead_to_good_plans_and_away_from_bad_ones(further):
     learner = make_nft(further)
     policy = learner.engine.model
@@ -71,10 +80,11 @@ def test_velocities_lead_to_good_plans_and_away_from_bad_ones(further):
     assert metrics["actor/velocity_change"] > 0 and learner.version == 1
 
 
-def test_what_was_not_carried_out_changes_nothing():
+@pytest.mark.parametrize("further", [{}, VLA])
+def test_what_was_not_carried_out_changes_nothing(further):
     found = []
     for garbage in (0.0, 50.0):
-        learner = make_nft()
+        learner = make_nft(further)
         batch = half_well(learner.engine.model)
         batch.valid[3:, 1] = False
         batch.forward_inputs["chain"][3:, 1] += garbage
