@@ -104,8 +104,11 @@ def noise_is_chosen_by_sac(context: CheckContext) -> Iterator[Problem]:
         given = cfg.algorithm.demo_buffer.load_path
         yield Problem("algorithm.demo_buffer.load_path", given, message, "leave out demo_buffer")
     if cfg.actor.enable_drq:
-        message = "has no effect: use_dsrl trains no encoder"
+        message = "has no effect: use_dsrl shifts no pictures"
         yield Problem("actor.enable_drq", True, message, "leave it out")
+    if model.get("is_lora"):
+        message = "does not go with use_dsrl, which leaves the model as it is"
+        yield Problem("actor.model.is_lora", True, message, "leave it out")
 
 
 @cross_check(OFFLINE)

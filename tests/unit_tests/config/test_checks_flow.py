@@ -89,6 +89,18 @@ WRONG_FOR_DSRL = {
         {"algorithm.demo_buffer": {"load_path": "demos"}},
         "has actions, and use_dsrl learns from noises",
     ),
+    "adapters of a model that stays": (
+        {
+            "actor.model": {
+                "model_type": "smolvla",
+                "model_path": "folder",
+                "use_dsrl": True,
+                "add_q_head": True,
+                "is_lora": True,
+            }
+        },
+        "does not go with use_dsrl, which leaves the model as it is",
+    ),
     "more heads than there are": (
         {"algorithm.critic_subsample_size": 11},
         "must not exceed actor.model.num_q_heads, 10",

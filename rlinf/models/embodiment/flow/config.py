@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from rlinf.config.schema.base import Float, Int, Section
+
+Units = Annotated[Int, Field(gt=0)]
 
 
 class RealTimeChunkingKeys(Section):
@@ -73,3 +75,21 @@ class FlowKeys(Section):
                 f"noise_std_min {self.noise_std_min} is above noise_std_max {self.noise_std_max}"
             )
         return self
+
+
+class SteeringKeys(Section):
+    """Keys of an actor that chooses the noise of a frozen flow."""
+
+    use_dsrl: bool = Field(
+        False,
+        description="Freeze the flow, and train an actor that chooses the noise which it begins "
+        "with (algorithm.loss_type embodied_sac).",
+    )
+    noise_bound: Float = Field(
+        1.5, gt=0, description="Greatest absolute noise that this actor chooses."
+    )
+    steering_hidden_sizes: list[Units] = Field(
+        default_factory=lambda: [128, 128, 128],
+        description="Units of each hidden layer of this actor, and of its Q-functions.",
+    )
+    num_q_heads: Int = Field(10, gt=0, description="Q-functions of this actor.")

@@ -9,6 +9,7 @@ import torch
 from rlinf.models.embodiment.cnn_policy.cnn_policy import ImageSettings
 from rlinf.models.embodiment.flow.guidance import RealTimeChunking
 from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
+from rlinf.models.embodiment.flow.steering import SteeringSettings
 from rlinf.models.embodiment.flow_policy.flow_policy import (
     FlowActor,
     ImageFlowPolicy,
@@ -50,7 +51,6 @@ def build_flow_policy(
             "flow_policy denoises real numbers, and the actions of the env are choices: use "
             "mlp_policy or cnn_policy"
         )
-    _refuse_what_steering_lacks(cfg)
     settings = FlowHeadSettings(
         hidden_sizes=tuple(cfg.hidden_sizes),
         activation=cfg.activation,
@@ -63,10 +63,7 @@ def build_flow_policy(
         flow=PolicyFlowSettings.of(cfg),
         action_horizon=cfg.action_horizon,
         rtc=None if cfg.rtc is None else RealTimeChunking(**cfg.rtc),
-        add_q_head=cfg.add_q_head,
-        num_q_heads=cfg.num_q_heads,
-        noise_bound=cfg.noise_bound,
-        steering_hidden_sizes=tuple(cfg.steering_hidden_sizes),
+        steering=SteeringSettings.of(cfg, cfg.activation),
     )
     obs_dim = needed(cfg, "obs_dim") if cfg.use_states else None
     action_dim = needed(cfg, "action_dim")
@@ -83,16 +80,3 @@ def build_flow_policy(
     if cfg.model_path is not None:
         load_weights(policy, cfg.model_path)
     return policy
-
-
-def _refuse_what_steering_lacks(cfg: DictConfig) -> None:
-    if cfg.add_q_head and not cfg.use_dsrl:
-        raise ValueError(
-            "flow_policy has Q-functions of its noise alone: set actor.model.use_dsrl to true, or "
-            "add_q_head to false"
-        )
-    if cfg.use_dsrl and (cfg.add_value_head or cfg.rtc is not None):
-        raise ValueError(
-            "use_dsrl trains an actor of the noise by Q-functions, and makes each plan anew: set "
-            "actor.model.add_value_head to false, and leave out rtc"
-        )

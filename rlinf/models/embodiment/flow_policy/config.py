@@ -7,13 +7,13 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rlinf.config.plugins import register_schema
-from rlinf.config.schema.base import Float, Int
+from rlinf.config.schema.base import Int
 from rlinf.models.embodiment.cnn_policy.config import ShiftedImageKeys
-from rlinf.models.embodiment.flow.config import FlowKeys
+from rlinf.models.embodiment.flow.config import FlowKeys, SteeringKeys
 from rlinf.models.embodiment.network_keys import StateNetworkKeys, Units
 
 
-class FlowPolicyKeys(FlowKeys, StateNetworkKeys, ShiftedImageKeys):
+class FlowPolicyKeys(SteeringKeys, FlowKeys, StateNetworkKeys, ShiftedImageKeys):
     """Keys of the small flow policy."""
 
     hidden_sizes: list[Units] = Field(
@@ -29,19 +29,6 @@ class FlowPolicyKeys(FlowKeys, StateNetworkKeys, ShiftedImageKeys):
         description="Actions that are planned at a time, of which the first num_action_chunks are "
         "carried out; null is num_action_chunks.",
     )
-    use_dsrl: bool = Field(
-        False,
-        description="Freeze the flow, and train an actor that chooses the noise which it begins "
-        "with (algorithm.loss_type embodied_sac).",
-    )
-    noise_bound: Float = Field(
-        1.5, gt=0, description="Greatest absolute noise that this actor chooses."
-    )
-    steering_hidden_sizes: list[Units] = Field(
-        default_factory=lambda: [128, 128, 128],
-        description="Units of each hidden layer of this actor, and of its Q-functions.",
-    )
-    num_q_heads: Int = Field(10, gt=0, description="Q-functions of this actor.")
     use_images: bool = Field(
         False, description="Look at images, encoded as in cnn_policy; false has the state alone."
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rlinf.models.embodiment.flow.guidance import RealTimeChunking
 from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
+from rlinf.models.embodiment.flow.steering import SteeringSettings
 from rlinf.models.embodiment.head_settings import HeadSettings
 
 
@@ -17,15 +18,13 @@ class FlowHeadSettings(HeadSettings):
         flow: How plans are denoised.
         action_horizon: H, actions of a plan; None is `num_action_chunks`.
         rtc: How evaluations go on with plans; None makes each anew.
-        noise_bound: Greatest noise that a steering actor chooses.
-        steering_hidden_sizes: Units of each hidden layer of that actor, and of its Q-functions.
+        steering: Of the actor that chooses the noise; None draws it.
     """
 
     flow: PolicyFlowSettings = field(default_factory=PolicyFlowSettings)
     action_horizon: int | None = None
     rtc: RealTimeChunking | None = None
-    noise_bound: float = 1.5
-    steering_hidden_sizes: tuple[int, ...] = (128, 128, 128)
+    steering: SteeringSettings | None = None
 
     def __post_init__(self) -> None:
         """Check the settings against each other."""

@@ -14,6 +14,7 @@ from rlinf.models.embodiment.adapters import add_adapters
 from rlinf.models.embodiment.base_policy import ActionRange
 from rlinf.models.embodiment.flow.guidance import RealTimeChunking
 from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
+from rlinf.models.embodiment.flow.steering import SteeringSettings
 from rlinf.models.embodiment.flow_vla.folder import (
     SIZES_KEY,
     load_folder,
@@ -27,6 +28,7 @@ from rlinf.models.embodiment.flow_vla.prompts import PI05_WORDS, Prompts
 from rlinf.models.embodiment.flow_vla.scaling import ActionScale, Affine, affine, of_range
 from rlinf.models.embodiment.flow_vla.sizes import changed
 from rlinf.models.embodiment.flow_vla.statistics import Statistics, statistics_at, statistics_in
+from rlinf.models.embodiment.flow_vla.steering import SteeredVLA
 from rlinf.models.embodiment.openvla.prompts import folder_tokenizer, word_tokenizer
 from rlinf.models.settings import needed
 
@@ -175,7 +177,8 @@ def assemble(
         **{**own, "action_horizon": plan.horizon, "flow": PolicyFlowSettings.of(cfg), "rtc": rtc}
     )
     low, high = (getattr(env_spec, name, None) for name in ("action_low", "action_high"))
-    policy = FlowVLAPolicy(
+    steering = SteeringSettings.of(cfg)
+    policy = (FlowVLAPolicy if steering is None else SteeredVLA)(
         layout,
         network,
         ActionScale(_action_map(cfg, plan, low, high)),
@@ -185,6 +188,8 @@ def assemble(
         reads_state,
         ActionRange() if low is None else ActionRange(low, high, clip=True),
     )
+    if isinstance(policy, SteeredVLA):
+        policy.add_steering(steering, cfg.steering_image_size)
     if torch_dtype != torch.float32:
         policy.to(torch_dtype)
     _freeze(policy, cfg)
@@ -306,6 +311,9 @@ def _map(plan: Plan, which: str, count: int) -> Affine:
 
 
 def _freeze(policy: FlowVLAPolicy, cfg: DictConfig) -> None:
+    if isinstance(policy, SteeredVLA):
+        policy.freeze_flow()
+        return
     network = policy.network
     frozen = network.prefix_parts if cfg.train_expert_only else ()
     frozen += network.vision_parts if cfg.freeze_vision_encoder else ()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Float, Int
 from rlinf.config.schema.model import LoraKeys
-from rlinf.models.embodiment.flow.config import FlowKeys
-
-Units = Annotated[Int, Field(gt=0)]
+from rlinf.models.embodiment.flow.config import FlowKeys, SteeringKeys, Units
 
 
-class FlowVLAKeys(LoraKeys, FlowKeys):
+class FlowVLAKeys(LoraKeys, SteeringKeys, FlowKeys):
     """Keys of policies with a vision-language prefix and an action expert."""
 
     num_steps: Int = Field(10, gt=0, description="Denoising steps from noise to an action.")
@@ -76,6 +74,9 @@ class FlowVLAKeys(LoraKeys, FlowKeys):
     )
     detach_critic_input: bool = Field(
         False, description="Let the value function learn without changing what it looks at."
+    )
+    steering_image_size: Int = Field(
+        64, ge=16, description="Height and width of pictures as the actor of use_dsrl sees them."
     )
     freeze_vision_encoder: bool = Field(False, description="Leave the vision tower as it is.")
     train_expert_only: bool = Field(

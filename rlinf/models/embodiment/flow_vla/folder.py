@@ -33,7 +33,7 @@ PREFIX = "model."
 """What lerobot's names begin with; openpi's do not."""
 SIZES_KEY = "network_sizes"
 """Key of `config.json` with sizes that differ from the published ones; ours alone."""
-_HEADS = ("value_head", "noise_net")
+_HEADS = ("value_head", "noise_net", "steering", "steering_encoders")
 _OLD_STATISTICS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
 """Tensors that early versions of lerobot kept with the weights; they are not used."""
 
@@ -119,7 +119,7 @@ def load_folder(
     ignored |= {prefix + name for name in (*network.unused, *network.renamed.values())}
     fill(network, source, names, str(folder), deferral, ignored)
     for name in _HEADS:
-        part, file = getattr(policy, name), folder / f"{name}.safetensors"
+        part, file = getattr(policy, name, None), folder / f"{name}.safetensors"
         # A training with values may begin with a policy that has none.
         if part is not None and file.is_file():
             own = {key: key for key in part.state_dict()}
@@ -152,7 +152,7 @@ def save_folder(policy: FlowVLAPolicy, folder: Path) -> None:
 def save_heads(policy: FlowVLAPolicy, folder: Path) -> None:
     """Write the parts that public layouts do not have, each into a file of its own."""
     for name in _HEADS:
-        part = getattr(policy, name)
+        part = getattr(policy, name, None)
         if part is not None:
             _write(folder / f"{name}.safetensors", part.state_dict())
 

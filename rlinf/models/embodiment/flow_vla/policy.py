@@ -69,6 +69,7 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         scale: Between actions of the env and of the flow.
         prompts: Makes token ids of instructions.
         noise_net: Network of the deviation, where the method learns it; else None.
+        value_dim: Numbers that are the value of an observation.
     """
 
     forward_types: ClassVar[tuple[ForwardType, ...]] = (
@@ -128,12 +129,12 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         self._chunk = settings.action_horizon, network.action_dim
         self._width = settings.action_horizon * network.action_dim
         each = settings.value_type == "action_level"
-        self._value_dim = self.num_action_chunks if each else 1
+        self.value_dim = self.num_action_chunks if each else 1
         if settings.add_value_head:
             of_prefix = settings.value_source == "prefix"
             inputs = network.prefix_size if of_prefix else network.expert_size
             sizes = tuple(settings.value_hidden_sizes)
-            self.value_head = MLP(inputs, sizes, self._value_dim, "silu")
+            self.value_head = MLP(inputs, sizes, self.value_dim, "silu")
         if self.flow.noise_method in LEARNED:
             self.noise_net = NoiseNet(
                 network.prefix_size,
@@ -378,7 +379,7 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
     def _values(self, prefix: Encoded) -> Tensor:
         count = len(prefix.valid)
         if self.value_head is None:
-            return torch.zeros(count, self._value_dim, device=self.device)
+            return torch.zeros(count, self.value_dim, device=self.device)
         seen = prefix.pooled
         if self.settings.value_source == "expert":
             start = torch.zeros(count, *self._chunk, device=self.device)

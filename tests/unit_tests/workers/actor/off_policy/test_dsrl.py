@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from tests.unit_tests.models.flow_vla.policies import section
 from tests.unit_tests.workers.actor.off_policy.replaying import (
     SAC,
     feed,
@@ -29,6 +31,8 @@ DSRL = {
     },
     "env.train.max_episode_steps": 36,
 }
+STEERED = {"use_dsrl": True, "add_q_head": True, "num_q_heads": 3, "noise_bound": BOUND}
+VLA = section("smolvla", num_images_in_input=0, num_action_chunks=3, action_horizon=4, **STEERED)
 
 
 def make_dsrl(**changes):
@@ -38,6 +42,10 @@ def make_dsrl(**changes):
 def steered_rollout(policy, seed=0):
     """A rollout in which a chunk pays off the nearer its noise is to a point of its own."""
     batch = replay_rollout(policy, seed=seed)
+    if hasattr(policy, "prompts"):
+        ids = policy.prompts(["open it"], None)
+        batch.forward_inputs["input_ids"] = ids.expand(12, 8, -1)
+        batch.final.obs["task_descriptions"] = ["open it"] * len(batch.final.obs["states"])
     u = torch.randn(12, 8, 2, generator=torch.Generator().manual_seed(seed + 100))
     batch.forward_inputs["action"] = u.repeat(1, 1, 3)
     w = BOUND * u.tanh()
@@ -56,8 +64,9 @@ def test_the_buffer_keeps_noise_and_not_actions():
     assert all(any(torch.equal(row, other) for other in known) for row in kept)
 
 
-def test_the_flow_stays_and_actor_and_critics_learn():
-    learner = make_dsrl()
+@pytest.mark.parametrize("model", [DSRL["actor.model"], VLA], ids=["flow_policy", "smolvla"])
+def test_the_flow_stays_and_actor_and_critics_learn(model):
+    learner = make_dsrl(**{"actor.model": model})
     before = weights_of(learner)
     metrics = feed(learner, steered_rollout(learner.engine.model))
     after = weights_of(learner)
