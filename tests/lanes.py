@@ -217,6 +217,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # What was started in the background ignores it, and so would the runs that tests stop by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        # Likewise under nohup; who has a handler of its own passes the default on to its children.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     folder = root / ".pytest_cache" / "lanes"
     lanes = [Lane(*lane, folder) for lane in LANES.items()]
     sys.exit(run(lanes, AT_ONCE, sys.argv[1:]))
