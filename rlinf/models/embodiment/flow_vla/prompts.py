@@ -66,6 +66,7 @@ class Prompts:
         self.pad = tokenizer.eos_token_id if pad is None else pad
         self._first = [tokenizer.bos_token_id] if begins else []
         self._known: dict[str, list[int]] = {}
+        self._alone: dict[str, list[int]] = {}
 
     def __call__(self, texts: Sequence[str] | None, states: Tensor | None = None) -> Tensor:
         """Return the prompts of instructions, `[B, L]` int64.
@@ -92,9 +93,25 @@ class Prompts:
         pairs = zip(texts, rows, strict=True)
         return torch.tensor([self._encode(self._style(text, row)) for text, row in pairs])
 
+    def words(self, texts: Sequence[str]) -> Tensor:
+        """Return instructions without what prompts put around them, `[B, I]` int64.
+
+        Args:
+            texts: As in `__call__`, which they have passed.
+        """
+        room = self._length - len(self._ids(self._style("", None)))
+        for text in texts:
+            if text not in self._alone:
+                ids = self._ids(_one_line(text))[:room]
+                self._alone[text] = ids + [self.pad] * (room - len(ids))
+        return torch.tensor([self._alone[text] for text in texts])
+
+    def _ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False).input_ids
+
     def _encode(self, prompt: str) -> list[int]:
         try:
-            ids = self.tokenizer(prompt, add_special_tokens=False).input_ids
+            ids = self._ids(prompt)
         except Exception as error:
             raise ValueError(
                 f"the prompt {_shown(prompt)} has a word that model.words does not list ({error})"

@@ -52,6 +52,12 @@ class SteeredVLA(NoiseSteering, FlowVLAPolicy):
         embedding = self.network.get_parameter(self.network.token_embedding)
         self.make_steering(cameras * _FEATURES + self.obs_dim + embedding.shape[1], settings)
 
+    def policy_inputs(self, env_obs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """See `FlowVLAPolicy.policy_inputs`; with the instruction's own tokens."""
+        inputs = super().policy_inputs(env_obs)
+        words = self.prompts.words(env_obs["task_descriptions"])
+        return inputs | {"instruction_ids": words.to(self.device)}
+
     def steering_inputs(self, env_obs: Mapping[str, Any]) -> dict[str, Tensor]:
         """See `NoiseSteering.steering_inputs`."""
         return self.policy_inputs(env_obs)
@@ -61,12 +67,12 @@ class SteeredVLA(NoiseSteering, FlowVLAPolicy):
         parts = []
         for number, encoder in enumerate(self.steering_encoders):
             parts.append(encoder(scaled(inputs[f"view_{number}"][:, None], self._small)[:, 0]))
-        ids = inputs["input_ids"]
+        ids = inputs["instruction_ids"]
         read = (ids != self.prompts.pad).unsqueeze(-1)
         embedding = self.network.get_parameter(self.network.token_embedding).detach()
         words = functional.embedding(ids, embedding) * read
         kind = self.steering.head.weight.dtype
-        parts += [self._normalized(inputs["states"]), words.sum(1) / read.sum(1)]
+        parts += [self._normalized(inputs["states"]), words.sum(1) / read.sum(1).clamp(min=1)]
         return torch.cat([part.to(kind) for part in parts], 1)
 
     def steered_plans(self, inputs: Mapping[str, Tensor], noise: Tensor) -> Tensor:

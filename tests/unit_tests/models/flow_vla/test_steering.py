@@ -75,6 +75,21 @@ def test_gradients_are_in_the_actor_or_in_the_critics_and_their_encoders():
     assert frozen == {"network"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_actor_reads_the_instruction_and_not_what_stands_around_it(kind):
+    policy, obs = steered(kind), observe(cameras=2)
+    ids = policy.policy_inputs(obs)["instruction_ids"]
+    said = policy.prompts.tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert [text.split() for text in said] == [text.split() for text in obs["task_descriptions"]]
+    other = {"task_descriptions": TEXTS[::-1] * 2}
+    words = [
+        policy.steering_features(policy.policy_inputs(seen))[:, -32:] for seen in (obs, obs | other)
+    ]
+    assert ((words[1] - words[0]).norm(dim=1) / words[0].norm(dim=1)).min() > 0.3
+    moved = policy.steering_features(policy.policy_inputs(obs | {"states": -obs["states"]}))
+    assert torch.equal(moved[:, -32:], words[0]), "a state in the prompt is no instruction"
+
+
 def test_the_actor_reads_instruction_state_and_pictures():
     policy, obs = steered("pi0"), observe(cameras=2)
     before = policy.steering_features(policy.policy_inputs(obs))
