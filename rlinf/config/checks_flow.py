@@ -59,7 +59,8 @@ def velocities_have_no_likelihood(context: CheckContext) -> Iterator[Problem]:
     if "noise_method" not in cfg.actor.model:
         message = f"has no velocities, which algorithm.{loss} trains"
         given = cfg.actor.model.model_type
-        yield Problem("actor.model.model_type", given, message, "set it to flow_policy")
+        hint = "set it to flow_policy, smolvla, openpi or gr00t"
+        yield Problem("actor.model.model_type", given, message, hint)
     if algorithm.adv_type.lower() == "gae":
         message = f"needs values, and {loss} trains none"
         yield Problem("algorithm.adv_type", algorithm.adv_type, message, "use grpo")
@@ -106,9 +107,10 @@ def noise_is_chosen_by_sac(context: CheckContext) -> Iterator[Problem]:
     if cfg.actor.enable_drq:
         message = "has no effect: use_dsrl shifts no pictures"
         yield Problem("actor.enable_drq", True, message, "leave it out")
-    if model.get("is_lora"):
-        message = "does not go with use_dsrl, which leaves the model as it is"
-        yield Problem("actor.model.is_lora", True, message, "leave it out")
+    for key in ("is_lora", "train_expert_only", "freeze_vision_encoder"):
+        if model.get(key):
+            message = "does not go with use_dsrl, which leaves the model as it is"
+            yield Problem(f"actor.model.{key}", True, message, "leave it out")
 
 
 @cross_check(OFFLINE)

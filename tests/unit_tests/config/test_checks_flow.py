@@ -101,6 +101,19 @@ WRONG_FOR_DSRL = {
         },
         "does not go with use_dsrl, which leaves the model as it is",
     ),
+    "parts of a model that stays": (
+        {
+            "actor.model": {
+                "model_type": "smolvla",
+                "model_path": "folder",
+                "use_dsrl": True,
+                "add_q_head": True,
+                "train_expert_only": True,
+            }
+        },
+        "actor.model.train_expert_only = true",
+        "does not go with use_dsrl, which leaves the model as it is",
+    ),
     "more heads than there are": (
         {"algorithm.critic_subsample_size": 11},
         "must not exceed actor.model.num_q_heads, 10",

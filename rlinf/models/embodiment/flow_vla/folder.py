@@ -33,7 +33,9 @@ PREFIX = "model."
 """What lerobot's names begin with; openpi's do not."""
 SIZES_KEY = "network_sizes"
 """Key of `config.json` with sizes that differ from the published ones; ours alone."""
-_HEADS = ("value_head", "noise_net", "steering", "steering_encoders")
+STEERING = "steering"
+"""Name of the actor of a policy whose noise is chosen."""
+_HEADS = ("value_head", "noise_net", STEERING, "steering_encoders")
 _OLD_STATISTICS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
 """Tensors that early versions of lerobot kept with the weights; they are not used."""
 
@@ -106,8 +108,14 @@ def load_folder(
 
     Raises:
         ValueError: Tensors are missing, or there are some that the policy does not have; each is
-            named.
+            named. Or the folder's policy has noise that is chosen, and this one does not.
     """
+    steering = folder / f"{STEERING}.safetensors"
+    if steering.is_file() and not hasattr(policy, STEERING):
+        raise ValueError(
+            f"{steering} chooses the noise of that policy: set model.use_dsrl to true, or load a "
+            "copy of the folder without that file"
+        )
     network = policy.network
     there = set(source.names())
     prefix = prefix if any(name.startswith(prefix) for name in there) else ""

@@ -32,7 +32,7 @@ DSRL = {
     "env.train.max_episode_steps": 36,
 }
 STEERED = {"use_dsrl": True, "add_q_head": True, "num_q_heads": 3, "noise_bound": BOUND}
-VLA = section("smolvla", num_images_in_input=0, num_action_chunks=3, action_horizon=4, **STEERED)
+VLA = section("smolvla", num_images_in_input=1, num_action_chunks=3, action_horizon=4, **STEERED)
 
 
 def make_dsrl(**changes):
@@ -43,9 +43,20 @@ def steered_rollout(policy, seed=0):
     """A rollout in which a chunk pays off the nearer its noise is to a point of its own."""
     batch = replay_rollout(policy, seed=seed)
     if hasattr(policy, "prompts"):
-        ids = policy.prompts(["open it"], None)
-        batch.forward_inputs["input_ids"] = ids.expand(12, 8, -1)
-        batch.final.obs["task_descriptions"] = ["open it"] * len(batch.final.obs["states"])
+        pictures = torch.Generator().manual_seed(seed)
+        ends = len(batch.final.obs["states"])
+        seen = {
+            "states": torch.zeros(1, 5),
+            "task_descriptions": ["open it"],
+            "main_images": torch.zeros(1, 20, 20, 3, dtype=torch.uint8),
+        }
+        inputs = policy.steering_inputs(seen)
+        for name in ("input_ids", "instruction_ids"):
+            batch.forward_inputs[name] = inputs[name].expand(12, 8, -1)
+        draw = {"dtype": torch.uint8, "generator": pictures}
+        batch.forward_inputs["view_0"] = torch.randint(0, 256, (12, 8, 20, 20, 3), **draw)
+        batch.final.obs["task_descriptions"] = ["open it"] * ends
+        batch.final.obs["main_images"] = torch.randint(0, 256, (ends, 20, 20, 3), **draw)
     u = torch.randn(12, 8, 2, generator=torch.Generator().manual_seed(seed + 100))
     batch.forward_inputs["action"] = u.repeat(1, 1, 3)
     w = BOUND * u.tanh()
@@ -70,8 +81,11 @@ def test_the_flow_stays_and_actor_and_critics_learn(model):
     before = weights_of(learner)
     metrics = feed(learner, steered_rollout(learner.engine.model))
     after = weights_of(learner)
-    changed = {name.partition(".")[0] for name in before if not before[name].equal(after[name])}
-    assert changed == {"steering", "q_head", "target", "alpha"}
+    changed = [name for name in before if not before[name].equal(after[name])]
+    critics = {"q_head", "steering_encoders"} if model is VLA else {"q_head"}
+    own = {name.partition(".")[0] for name in changed}
+    assert own == {"steering", "target", "alpha"} | critics
+    assert {name.split(".")[1] for name in changed if name.startswith("target.")} >= critics
     assert metrics["sac/updates"] == 2.0
     assert learner.temperature.target_entropy == -2.0
 
