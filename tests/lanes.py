@@ -50,6 +50,8 @@ LOST_TESTS = 5
 """Tests of a lane that may hang or crash, each in a process of its own, before it is given up."""
 SLOWEST = 20
 """Tests whose seconds are printed."""
+STOPS_EARLY = ("-x", "--exitfirst", "--maxfail")
+"""Arguments with which a failure leaves tests undone, so that it gets no second try."""
 NOTHING_FAILED = (0, 5)
 SOME_FAILED = 1
 NOT_DONE = 124
@@ -132,11 +134,16 @@ class Lane:
         self._end_process()
 
     def _end_process(self) -> None:
-        for number in (signal.SIGINT, signal.SIGKILL):
-            if self._process is not None and self._process.poll() is None:
-                os.killpg(self._process.pid, number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(GRACE_SECONDS)
+        """End it, and what it has left behind."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 def run(lanes: list[Lane], at_once: int, args: list[str]) -> int:
@@ -162,7 +169,7 @@ def run(lanes: list[Lane], at_once: int, args: list[str]) -> int:
         print(f"\n{lane.name}:", flush=True)
         print(lane.log.read_text(errors="replace"), flush=True)
     first = {lane.name: sorted(lane.record.failures) for lane in lanes}
-    if not any(codes.values()):
+    if not any(codes.values()) and not any(arg.startswith(STOPS_EARLY) for arg in args):
         for lane in filter(lambda lane: first[lane.name], lanes):
             print(f"\n{lane.name}: what failed, once more, with nothing beside it:", flush=True)
             again = (*args, "--only-failed", "-rA")

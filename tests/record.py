@@ -7,7 +7,9 @@ those that are left.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -130,11 +132,10 @@ class Recorder:
 
 
 def _limit(item: pytest.Item) -> float:
-    """Return how many seconds a test may take; 0 if there is no limit."""
+    """Return how many seconds a test may take, as pytest-timeout has it; 0 if that is not set."""
     marker = item.get_closest_marker("timeout")
-    if marker is not None and marker.args:
-        return float(marker.args[0])
-    try:
-        return float(item.config.getini("timeout") or 0)
-    except ValueError:
-        return 0.0
+    places = [] if marker is None else [*marker.args[:1], marker.kwargs.get("timeout")]
+    places += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
+    with contextlib.suppress(ValueError):
+        places.append(item.config.getini("timeout"))
+    return float(next((place for place in places if place not in (None, "")), 0))

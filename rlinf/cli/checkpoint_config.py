@@ -49,7 +49,11 @@ def _for_evaluation(checkpoint: Any) -> dict[str, Any]:
     config = dict(checkpoint.manifest["config"])
     runner = dict(config["runner"])
     runner["resume_dir"] = str(checkpoint.path.resolve())
+    # What training began with is in none of the weights that are evaluated.
+    runner["ckpt_path"] = None
     config["runner"] = runner
+    if config.get("actor"):
+        config["actor"] = config["actor"] | {"checkpoint_load_path": None}
     if config.get("actor") and runner["task_type"] not in GENERATING:
         # Of a language model the folder says what it is, and has the tokenizer.
         model = section_to_rebuild(config["actor"]["model"])

@@ -78,7 +78,7 @@ def servers_get_weights(context: CheckContext) -> Iterator[Problem]:
         yield Problem(path, ABSENT, message, hint)
         return
     weights = cfg.runner.ckpt_path
-    if weights is not None and not (Path(weights) / "config.json").is_file():
+    if weights is not None and not (Path(weights).expanduser() / "config.json").is_file():
         message = f"is missing: the server could not get the weights of {weights}"
         yield Problem(path, ABSENT, message, hint)
 

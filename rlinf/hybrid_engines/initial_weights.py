@@ -61,7 +61,7 @@ def load_weights(model: nn.Module, path: str) -> str:
     Raises:
         ValueError: there are no weights at that place, or they are those of another model.
     """
-    found = tensors_at(Path(path))
+    found = tensors_at(Path(path).expanduser())
     own = model.state_dict()
     names = {name: name for name in own}
     if not any(map(_is_adapter, found.names())):

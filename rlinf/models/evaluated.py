@@ -42,8 +42,10 @@ def evaluated_model(cfg: Any) -> EvaluatedModel:
         ValueError: nothing says which network it is, or there are no weights.
     """
     weights, folder = cfg.runner.ckpt_path, cfg.rollout.model_dir
-    if weights is not None and (Path(weights) / "config.json").is_file():
-        weights, folder = None, weights
+    if weights is not None:
+        weights = str(Path(weights).expanduser())
+        if (Path(weights) / "config.json").is_file():
+            weights, folder = None, weights
     checkpoint = None if weights is None else _checkpoint(Path(weights))
     source: dict[str, Any] = {}
     if cfg.actor is not None:

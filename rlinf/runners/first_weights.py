@@ -29,14 +29,17 @@ def require_first_weights(cfg: Any) -> None:
     for key, path in named.items():
         if path is not None and not Path(path).expanduser().exists():
             raise RunRefused(
-                f"{key}: there are no weights at {path}{_how(path)}; it takes a checkpoint, a "
-                "run, an exported folder or a file of weights, and null begins with fresh ones"
+                f"{key}: there are no weights at {path}{_how(cfg, Path(path))}; it takes a "
+                "checkpoint, a run, an exported folder or a file of weights, and null begins with "
+                "fresh ones"
             )
 
 
-def _how(path: str) -> str:
-    """Return how to make weights, if they are to be those of a recipe."""
-    name = Path(path).name
+def _how(cfg: Any, path: Path) -> str:
+    """Return how to make weights, if they are where runs of a recipe go."""
+    name = path.name
+    if path.parent != Path(cfg.runner.logger.log_path):
+        return ""
     try:
         find_config(name, None)
     except ConfigError:

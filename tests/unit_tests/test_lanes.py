@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import textwrap
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.lanes import LANES, NOT_DONE, Lane, run
@@ -122,6 +124,26 @@ def test_a_test_that_ends_its_process_costs_itself_alone(suite, capfd):
     assert "ended with 137 in" in out
     assert "1 passed, 2 deselected" in out, "what is left is run, and what is done is not"
     assert len(re.findall("FAILED", out)) == 1
+
+
+def test_a_test_that_ends_its_process_leaves_nothing_running(suite, tmp_path):
+    dies = """
+        import os
+        import subprocess
+        from pathlib import Path
+
+        def test_dies():
+            Path("child").write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+            os.kill(os.getpid(), 9)
+        """
+    assert suite(dies) == 1
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "child").read_text())).wait(20)
+
+
+def test_a_suite_that_stops_at_a_failure_has_failed(suite):
+    fails = "\n    def test_wrong(): assert False\n"
+    assert suite(PASSES_THE_SECOND_TIME + fails, args=("-x",)) == 1
 
 
 def test_a_test_that_crashes_once_is_told(suite, capfd):

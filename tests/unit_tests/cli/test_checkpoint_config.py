@@ -16,7 +16,8 @@ from rlinf.utils.checkpoint import CheckpointStore
 @pytest.fixture
 def run(embodied: Path, tmp_path: Path) -> Path:
     """A run with the checkpoints of steps 1 and 2, which knew another folder."""
-    cfg = validate_cfg(build_config(str(embodied), ["actor.model.model_path=/gone"]))
+    began_with = ["actor.model.model_path=/gone", "runner.ckpt_path=/gone/too"]
+    cfg = validate_cfg(build_config(str(embodied), began_with))
     store = CheckpointStore(tmp_path / "runs" / "mine" / "checkpoints")
     for step in (1, 2):
         store.begin(step)
@@ -44,6 +45,7 @@ def test_the_run_and_its_newest_checkpoint(
     assert cfg.runner.resume_dir == str(run / "checkpoints" / f"global_step_{step}")
     assert cfg.runner.run_dir == str(path.parent)
     # Weights that training began with may be gone, and are not needed.
+    assert cfg.runner.ckpt_path is None
     assert cfg.actor.model.model_path is None and cfg.env.eval.id == "CartPole-v1"
 
 

@@ -32,6 +32,12 @@ def test_a_file(trained, tmp_path):
     assert same(begin(tmp_path / "weights.pt"), trained)
 
 
+def test_a_place_below_the_home_of_the_user(trained, tmp_path, monkeypatch):
+    save_file(trained, tmp_path / "weights.safetensors")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert same(begin("~/weights.safetensors"), trained)
+
+
 def test_the_older_name_of_the_key(trained, tmp_path):
     save_file(trained, tmp_path / "w.safetensors")
     path = str(tmp_path / "w.safetensors")

@@ -28,6 +28,12 @@ def test_other_weights_are_told_with_what_is_allowed(tmp_path):
         require_first_weights(make(older, recipe="metaworld_ppo_mlp"))
 
 
+def test_weights_elsewhere_are_not_made_by_training_the_recipe(tmp_path):
+    missing = tmp_path / "metaworld_sft_flow"
+    with pytest.raises(RunRefused, match=f"no weights at {missing}; it takes"):
+        require_first_weights(make(f"runner.ckpt_path={missing}"))
+
+
 def test_runs_that_need_none_or_have_them_go_on(tmp_path):
     require_first_weights(make(recipe="metaworld_ppo_mlp"))
     require_first_weights(make(f"runner.ckpt_path={tmp_path}"))

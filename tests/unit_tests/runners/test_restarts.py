@@ -73,6 +73,15 @@ def test_each_attempt_begins_at_the_newest_checkpoint(folder, capsys):
     assert "RuntimeError: first" in said and "restart 2 of at most 2" in said
 
 
+def test_a_run_without_its_first_weights_is_not_begun(folder):
+    cfg, job = config(folder, 1), Job(folder)
+    OmegaConf.set_readonly(cfg, False)
+    cfg.runner.ckpt_path = str(folder / "none")
+    with pytest.raises(SystemExit, match=f"error: runner.ckpt_path: .* at {folder}/none; it takes"):
+        run_with_restarts(cfg, job)
+    assert job.resumed == [] and not folder.exists()
+
+
 def test_the_budget_ends(folder):
     job = Job(folder, [1, RuntimeError("one")], [RuntimeError("two")])
     with pytest.raises(RuntimeError, match="two"):
