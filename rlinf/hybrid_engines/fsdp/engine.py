@@ -88,7 +88,7 @@ class TrainEngine:
         unsharded = cfg.fsdp_config.sharding_strategy == "no_shard" and not casts
         self.replicated = world_size > 1 and unsharded
         self.sharded = (world_size > 1 or casts) and not self.replicated
-        if (self.sharded or self.replicated) and not dist.is_initialized():
+        if (world_size > 1 or casts) and not dist.is_initialized():
             backend = "nccl" if device.type == "cuda" else "gloo"
             alone = world_size == 1
             dist.init_process_group(

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from rlinf.utils.shards import own_part
+from rlinf.utils.shards import ShardPlace, own_part
 from tests.unit_tests.workers.actor.learning import (
     GRPO,
     columns,
@@ -107,7 +107,7 @@ def train(name, rank=0, world_size=1):
     learner.engine.onload()
     own = sum(own_part(p).numel() for p in learner.engine.model.parameters())
     marks = learner.fingerprints and learner.fingerprints.take()["weights"]
-    return seen, weights(learner), learner.said, own, marks
+    return seen, weights(learner), learner.said, own, marks, learner.engine.place
 
 
 def run_rank(rank):
@@ -156,6 +156,9 @@ def test_ranks_keep_what_the_strategy_says(ranks):
     for name in ("two nodes", "nothing sharded"):
         assert [rank[name][3] for rank in ranks] == [total, total], name
     assert ranks[0]["nothing sharded"][4] == ranks[1]["nothing sharded"][4] is not None
+    # Each of two copies serves half of the receivers, and writes half of a checkpoint.
+    places = [rank["nothing sharded"][5] for rank in ranks]
+    assert places == [ShardPlace(copy=0, copies=2), ShardPlace(copy=1, copies=2)]
 
 
 def test_one_rank_speaks_for_all(ranks):
