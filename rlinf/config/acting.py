@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -9,6 +10,8 @@ from omegaconf import OmegaConf
 from rlinf.config.placement import parse_component_placement
 
 ACTS_IN_ENV = "rollout.in_env_process"
+EVAL_BATCH_ON_CPU = 8
+"""Observations that a policy on a CPU sees at a time in evaluations."""
 _BOTH = ("env", "rollout")
 
 
@@ -56,6 +59,27 @@ def acting_group(cfg: Any) -> str:
     """
     section = cfg.env if cfg.rollout.in_env_process is True else cfg.rollout
     return section.group_name
+
+
+def eval_batch_size(cfg: Any, processes: int, on_cpu: bool) -> int:
+    """Return how many observations the policy sees at a time in evaluations.
+
+    It is the same in all processes, also where they have different numbers of envs.
+
+    Args:
+        cfg: checked configuration.
+        processes: that act.
+        on_cpu: whether they compute on a CPU.
+    """
+    if cfg.rollout.eval_batch_size is not None:
+        return cfg.rollout.eval_batch_size
+    if on_cpu or cfg.env.eval is None:
+        return EVAL_BATCH_ON_CPU
+    largest = math.ceil(cfg.env.eval.total_num_envs / processes)
+    if cfg.env.train is None:
+        return largest
+    turns = processes * cfg.rollout.pipeline_stage_num
+    return min(largest, math.ceil(cfg.env.train.total_num_envs / turns))
 
 
 def policy_age(cfg: Any) -> int:

@@ -64,6 +64,16 @@ def value_loss_has_values(context: CheckContext) -> Iterator[Problem]:
 
 
 @cross_check(EMBODIED)
+def a_critic_that_goes_first_is_there(context: CheckContext) -> Iterator[Problem]:
+    """Only a value function can learn alone."""
+    steps = context.cfg.algorithm.get("critic_warmup_steps", 0)
+    if steps and not context.cfg.actor.model.add_value_head:
+        message = "there is no value function that could learn alone"
+        hint = "leave it out, or set actor.model.add_value_head to true"
+        yield Problem("algorithm.critic_warmup_steps", steps, message, hint)
+
+
+@cross_check(EMBODIED)
 def gae_has_values(context: CheckContext) -> Iterator[Problem]:
     """GAE with a plain actor loss would use values that nothing trains."""
     cfg = context.cfg

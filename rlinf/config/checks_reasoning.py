@@ -203,6 +203,12 @@ def value_loss_has_a_critic(context: CheckContext) -> Iterator[Problem]:
             "actor.model.add_value_head to true with loss_type actor_critic; or use grpo"
         )
         yield Problem("algorithm.adv_type", cfg.algorithm.adv_type, message, hint)
+    if cfg.algorithm.critic_warmup_steps and not own and not head:
+        message = "there is no value function that could learn alone"
+        hint = "leave it out, or describe a critic; see critic.use_critic_model"
+        yield Problem(
+            "algorithm.critic_warmup_steps", cfg.algorithm.critic_warmup_steps, message, hint
+        )
     if loss.endswith("actor_critic") != head:
         if head:
             message = f"nothing would train it: loss_type is {cfg.algorithm.loss_type}"

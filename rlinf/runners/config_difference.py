@@ -12,7 +12,7 @@ FREE = (
     r"runner\.(report_unread_keys|agreement|logger|ext_modules)(\..*)?",
     r"cluster(\..*)?",
     r"env\.eval(\..*)?",
-    r"\w+\.group_name|rollout\.in_env_process",
+    r"\w+\.group_name|rollout\.(in_env_process|eval_batch_size)",
     r"collect(\..*)?",
 )
 """Keys that may change without making it another run: how long, where, and what is looked at.

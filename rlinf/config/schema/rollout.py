@@ -96,6 +96,13 @@ class EmbodiedRolloutConfig(RolloutConfig):
         description="Act inside of the env processes, without a message per step. auto does where "
         "env and rollout have the same placement and there is one pipeline stage.",
     )
+    eval_batch_size: Int | None = Field(
+        None,
+        gt=0,
+        description="Observations that the policy sees at a time in evaluations; null is 8 on a "
+        "CPU, and on an accelerator what training acts on at a time in a process, but no more "
+        "than env.eval has envs there.",
+    )
 
 
 class ReasoningRolloutConfig(RolloutConfig):

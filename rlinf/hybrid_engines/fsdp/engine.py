@@ -155,15 +155,28 @@ class TrainEngine:
         """Move that schedule on by planned optimiser steps, whether they were made or not."""
         self.set_progress(self.progress + steps)
 
-    def begin_phase(self, optim: Any, total_steps: int, *, forget: bool = True) -> None:
+    @property
+    def values_learn_alone(self) -> bool:
+        """Whether the next step of the first optimiser is one of the value function alone."""
+        return self._main.values_learn_alone
+
+    @property
+    def only_values_learned(self) -> bool:
+        """Whether all steps of it so far were for the value function alone, as the first are."""
+        return self._main.only_values_learned
+
+    def begin_phase(
+        self, optim: Any, total_steps: int, *, value_steps: int = 0, forget: bool = True
+    ) -> None:
         """Go on with the same weights as another training, of the first optimiser.
 
         Args:
             optim: its `optim` section.
             total_steps: its optimiser steps, for schedules.
+            value_steps: those, at first, in which the value function learns alone.
             forget: begin with a fresh optimiser, and with the present weights as reference.
         """
-        self._main.follow(optim, total_steps)
+        self._main.follow(optim, total_steps, value_steps)
         if not forget:
             return
         self._main.forget()
@@ -308,7 +321,8 @@ class TrainEngine:
         """Clip the gradient and make an optimiser step; `advance` moves schedules on.
 
         The gradients of all parameters are forgotten: those that another optimiser trains have no
-        part in its norm, and none is left over for the next step.
+        part in its norm, and none is left over for the next step. So it is with those of the policy
+        while the value function learns alone.
 
         Args:
             name: of the optimiser; None is the first.
@@ -321,6 +335,8 @@ class TrainEngine:
             FloatingPointError: the gradient is not finite; names the tensors.
         """
         optimizer = self._main if name is None else self.optimizers[name]
+        if optimizer.values_learn_alone:
+            optimizer.leave_policy()
         norm = optimizer.gradient_norm()
         size = float(whole(norm))
         finite = math.isfinite(size)

@@ -26,10 +26,12 @@ class OptimizerSpec:
     Attributes:
         optim: the `optim` section.
         trains: whether it trains the parameter of this name; None is all.
+        value_steps: steps, at first, in which the value function learns alone.
     """
 
     optim: Any
     trains: Callable[[str], bool] | None = None
+    value_steps: int = 0
 
 
 class ScheduledOptimizer:
@@ -39,7 +41,7 @@ class ScheduledOptimizer:
         name: what messages call it.
         parameters: what it trains.
         of_value: whether the parameter of this name belongs to a value function, which may learn
-            at a rate of its own.
+            at a rate of its own, and alone at first.
         fused: let one kernel update all parameters.
 
     Attributes:
@@ -56,6 +58,7 @@ class ScheduledOptimizer:
         groups: list[dict[str, Any]] = [{"params": []}, {"params": []}]
         for parameter_name, parameter in self.named:
             groups[int(of_value(parameter_name))]["params"].append(parameter)
+        self._of_policy, self._of_value = (group["params"] for group in groups)
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], fused=fused)
         self._kinds = [
             kind for kind, g in zip(("policy", "value"), groups, strict=True) if g["params"]
@@ -63,15 +66,17 @@ class ScheduledOptimizer:
         self._memory = OptimizerMemory(self.optimizer)
         self.steps = self.progress = 0
 
-    def follow(self, optim: Any, total_steps: int) -> None:
+    def follow(self, optim: Any, total_steps: int, value_steps: int = 0) -> None:
         """Take learning rates and the like from an `optim` section, and begin its schedule.
 
         Args:
             optim: the section.
             total_steps: optimiser steps of the schedule.
+            value_steps: steps, at first, in which the value function learns alone.
 
         Raises:
-            ValueError: a learning rate for a value function that is not trained here.
+            ValueError: a learning rate, or steps alone, for a value function that is not trained
+                here.
         """
         if optim.value_lr is not None and self._kinds == ["policy"]:
             raise ValueError(
@@ -80,6 +85,14 @@ class ScheduledOptimizer:
                 "model.add_value_head to true, or let the model name the parameters "
                 "(is_value_parameter)"
             )
+        if value_steps and not any(p.requires_grad for p in self._of_value):
+            raise ValueError(
+                f"algorithm.critic_warmup_steps is {value_steps}, but the model names no "
+                "parameters of a value function that could learn alone: leave it out, set "
+                "model.add_value_head to true, or let the model name the parameters "
+                "(is_value_parameter)"
+            )
+        self._value_steps = value_steps
         for group in self.optimizer.param_groups:
             group |= {
                 "betas": (optim.adam_beta1, optim.adam_beta2),
@@ -102,6 +115,24 @@ class ScheduledOptimizer:
         self.progress = steps
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._rate_factor(steps)
+
+    @property
+    def values_learn_alone(self) -> bool:
+        """Whether the next step is one of the value function alone."""
+        return self.steps < self._value_steps
+
+    @property
+    def only_values_learned(self) -> bool:
+        """Whether all steps so far were for the value function alone, as the first are."""
+        return 0 < self._value_steps >= self.steps
+
+    def leave_policy(self) -> None:
+        """Forget the gradients of all but the value function.
+
+        AdamW neither moves nor decays what has no gradient, and does not count a step for it.
+        """
+        for parameter in self._of_policy:
+            parameter.grad = None
 
     def gradient_norm(self) -> Tensor:
         """Return the norm of the gradient of what it trains, over all ranks."""
@@ -225,5 +256,5 @@ def make_optimizers(
     for key, spec in specs.items():
         own = [(name, parameter) for name, parameter in named if key in owners[name]]
         optimizers[key] = ScheduledOptimizer(key, own, of_value, fused)
-        optimizers[key].follow(spec.optim, total_steps)
+        optimizers[key].follow(spec.optim, total_steps, spec.value_steps)
     return optimizers

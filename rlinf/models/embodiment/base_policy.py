@@ -448,6 +448,11 @@ class BasePolicy(nn.Module, ABC):
         """
         return name.startswith(tuple(f"{path}." for path in cls.critic_modules))
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether there are running statistics of observations by now; see `update_normalizer`."""
+        return False
+
     def update_normalizer(
         self,
         observations: Mapping[str, Any],

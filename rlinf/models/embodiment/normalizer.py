@@ -88,6 +88,11 @@ class NormalizedStates:
 
     normalizer: ObsNormalizer | None
 
+    @property
+    def has_statistics(self) -> bool:
+        """See `BasePolicy.has_statistics`."""
+        return self.normalizer is not None and bool(self.normalizer.count > 0)
+
     def update_normalizer(
         self,
         observations: Mapping[str, Any],

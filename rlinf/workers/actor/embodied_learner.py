@@ -11,6 +11,7 @@ from rlinf.algorithms.registry import needs_reference, policy_loss_registry
 from rlinf.config.acting import policy_age
 from rlinf.data.embodied import EmbodiedBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.embodied_credit import Credit, EmbodiedCredit
 from rlinf.workers.actor.embodied_samples import (
@@ -50,6 +51,7 @@ class EmbodiedLearner(RolloutLearner):
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         super().__init__(cfg, place)
         self._compares = needs_reference(cfg.algorithm)
+        self._loss = self._read_loss()
         engine = self._make_engine(model)
         shuffle = named_seed(place.seed, "actor", "shuffle", place.rank)
         if model.memory_width and policy_age(cfg):
@@ -60,7 +62,6 @@ class EmbodiedLearner(RolloutLearner):
         length = model.sequence_length
         self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, shuffle, unit=length))
         self.credit = EmbodiedCredit(cfg, engine.all_reduce, place.device, place.warn)
-        self._loss = self._read_loss()
         self._prepared: tuple[EmbodiedBatch, Credit, Tensor | None] | None = None
 
     def prepare(self, batch: EmbodiedBatch, env_ids: Sequence[int]) -> dict[str, float]:
@@ -91,11 +92,14 @@ class EmbodiedLearner(RolloutLearner):
             self.fingerprints.batch(embodied_tensors(batch, credit))
         metrics = self.updates.run(task)
         self.tell_what_was_left_out(metrics, _NOTHING_COUNTS)
-        self.engine.model.update_normalizer(
-            batch.forward_inputs,
-            mask=credit.seen.any(-1),
-            all_reduce=self.engine.all_reduce if self.place.world_size > 1 else None,
-        )
+        policy = self.engine.model
+        # With other statistics it would be another policy.
+        if not (self.engine.only_values_learned and policy.has_statistics):
+            policy.update_normalizer(
+                batch.forward_inputs,
+                mask=credit.seen.any(-1),
+                all_reduce=self.engine.all_reduce if self.place.world_size > 1 else None,
+            )
         self.version += 1
         self._prepared = None
         metrics["nan_skipped"] = float(self.credit.nan_skipped + self.engine.skipped)
@@ -103,7 +107,13 @@ class EmbodiedLearner(RolloutLearner):
 
     def _make_engine(self, model: nn.Module) -> TrainEngine:
         """Return what trains the policy, with the one to compare it with if there is one."""
-        return self.policy_engine(model, keep_reference=self._compares, shares_frozen=True)
+        spec = OptimizerSpec(self.cfg.actor.optim, value_steps=self._loss.critic_warmup_steps)
+        return self.policy_engine(
+            model,
+            keep_reference=self._compares,
+            shares_frozen=True,
+            optimizers={ACTOR: spec},
+        )
 
     def _read_loss(self) -> LossSettings | None:
         """Return what the configuration says about the policy loss; None if there is none."""

@@ -111,7 +111,7 @@ class LossSettings:
         by_episode: whether the loss weighs episodes and not steps alike.
         chunks: actions per chunk.
         critic: whether the loss takes values, and the policy has them.
-        critic_warmup_steps: optimiser steps that train the critic alone.
+        critic_warmup_steps: optimiser steps that train the critic alone; 0 without one.
         micro_batch: samples of a micro-batch; None is all.
         arguments: further arguments of the loss.
     """
@@ -141,6 +141,7 @@ class LossSettings:
         entropy = algorithm.entropy_bonus > 0 or algorithm.calculate_entropy
         levels = [algorithm.reward_type, algorithm.logprob_type]
         levels += [algorithm.entropy_type] if entropy else []
+        critic = "values" in names and model.add_value_head
         return cls(
             loss_type=algorithm.loss_type,
             logprob_type=algorithm.logprob_type,
@@ -150,8 +151,8 @@ class LossSettings:
             by_chunk=all(level == "chunk_level" for level in levels),
             by_episode=algorithm.loss_agg_func != "token-mean",
             chunks=model.num_action_chunks,
-            critic="values" in names and model.add_value_head,
-            critic_warmup_steps=algorithm.critic_warmup_steps,
+            critic=critic,
+            critic_warmup_steps=algorithm.critic_warmup_steps if critic else 0,
             micro_batch=cfg.actor.micro_batch_size,
             arguments=arguments,
         )
@@ -210,7 +211,7 @@ class EmbodiedTask:
             kwargs["entropy"] = self._level(out["entropy"], settings.entropy_type, actions)
         if settings.critic:
             kwargs["values"] = self._unit(out["values"])
-            kwargs["critic_warmup"] = self._engine.steps < settings.critic_warmup_steps
+            kwargs["critic_warmup"] = self._engine.values_learn_alone
         return policy_loss(loss_type=settings.loss_type, **(settings.arguments | kwargs))
 
     def _of_samples(self, rows: Tensor, actions: Tensor | None) -> dict[str, Any]:

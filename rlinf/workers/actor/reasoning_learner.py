@@ -17,6 +17,7 @@ from rlinf.config.arithmetic import reasoning_minibatches
 from rlinf.config.placed import is_placed
 from rlinf.data.token_batch import Example, TokenBatch
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
+from rlinf.hybrid_engines.fsdp.optimizer import OptimizerSpec
 from rlinf.utils.determinism import named_seed
 from rlinf.workers.actor.agreement import compute_format
 from rlinf.workers.actor.exchange import exchange
@@ -82,6 +83,8 @@ class ReasoningLearner(Learner):
         if fsdp.gradient_checkpointing:
             model.enable_gradient_checkpointing(fsdp.gradient_checkpointing_use_reentrant)
         self._compares = needs_reference(algorithm)
+        self._loss = TokenLoss.of(cfg)
+        spec = OptimizerSpec(actor.optim, value_steps=self._loss.critic_warmup_steps)
         engine = TrainEngine(
             model,
             actor,
@@ -94,6 +97,7 @@ class ReasoningLearner(Learner):
             keep_reference=self._compares
             and not model.has_adapters
             and not is_placed(cfg, "reference"),
+            optimizers={ACTOR: spec},
         )
         shape = UpdateShape(
             minibatches=reasoning_minibatches(cfg),
@@ -106,7 +110,6 @@ class ReasoningLearner(Learner):
         self.comparison = Comparison(engine)
         loop.watches.append(self.comparison)
         self.add_engine(ACTOR, engine, loop)
-        self._loss = TokenLoss.of(cfg)
         self.credit = ReasoningCredit(cfg, engine.all_reduce, device, place.warn)
         examples = UpdateShape(global_batch=actor.supervised.batch_size, shuffles=False)
         self._supervised = UpdateLoop(cfg, engine, place.seed, examples)
@@ -411,7 +414,11 @@ class ReasoningLearner(Learner):
             self.engine.begin_phase(supervised.optim, supervised.steps)
         elif self._phase == "supervised":
             self.engine.onload()
-            self.engine.begin_phase(self.cfg.actor.optim, self.place.total_steps)
+            self.engine.begin_phase(
+                self.cfg.actor.optim,
+                self.place.total_steps,
+                value_steps=self._loss.critic_warmup_steps,
+            )
         self._phase = phase
 
     # -- checkpoints ----------------------------------------------------------------------------

@@ -138,7 +138,7 @@ class TokenLoss:
         temperature: of the logits.
         entropy: whether the entropy is needed.
         critic: whether the policy's own value head is trained.
-        critic_warmup_steps: optimiser steps that train the value head alone.
+        critic_warmup_steps: optimiser steps that train the value head alone; 0 without one.
         recomputes: whether old log-probabilities are the trainer's, not the engine's.
         decoupled: whether the loss tells the policy that sampled from the one before the update.
         mismatch: arguments of `rlinf.algorithms.importance.mismatch_weights`; None weighs nothing.
@@ -177,12 +177,13 @@ class TokenLoss:
                 f"{algorithm.loss_type} has a surrogate of its own; use loss_type actor"
             )
         decoupled = "proximal_logprobs" in names
+        critic = "values" in names and cfg.actor.model.add_value_head
         return cls(
             loss_type=algorithm.loss_type,
             temperature=algorithm.sampling_params.temperature,
             entropy=algorithm.entropy_bonus > 0 or algorithm.calculate_entropy,
-            critic="values" in names and cfg.actor.model.add_value_head,
-            critic_warmup_steps=algorithm.critic_warmup_steps,
+            critic=critic,
+            critic_warmup_steps=algorithm.critic_warmup_steps if critic else 0,
             recomputes=algorithm.recompute_logprobs,
             decoupled=decoupled,
             mismatch=_mismatch(cfg, "importance_weights" in names and not decoupled),
@@ -318,7 +319,7 @@ class PolicyTask(SequenceTask):
             kwargs["values"] = out["values"]
             kwargs["returns"] = None if part.returns is None else there(part.returns)
             kwargs["old_values"] = there(part.old_values)
-            kwargs["critic_warmup"] = self._engine.steps < settings.critic_warmup_steps
+            kwargs["critic_warmup"] = self._engine.values_learn_alone
         metrics = self._gaps(own, sampled, versions, mask)
         if settings.mismatch is not None:
             weights, outside = mismatch_weights(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlinf.config.acting import EVAL_BATCH_ON_CPU
 from rlinf.config.env_plugins import is_folder
 from rlinf.envs import VectorEnv
 from rlinf.envs.experts import Expert, make_expert
@@ -125,7 +126,7 @@ class PolicyExpert(Expert):
             for slot in slots:
                 further["noise"][slot] = self._noise[slot].at(self._chunks[slot])[0]
                 self._chunks[slot] += 1
-        act_in_blocks(self._act, {**obs, **further}, episodes, actions)
+        act_in_blocks(self._act, EVAL_BATCH_ON_CPU, {**obs, **further}, episodes, actions)
         return actions[slots].numpy()
 
     def _act(self, obs: dict[str, Any]) -> tuple[Tensor]:

@@ -9,27 +9,25 @@ from torch import Tensor
 
 from rlinf.data.embodied_messages import Obs, select_rows
 
-BLOCK = 8
-"""Observations that the policy sees at a time."""
-
 Act = Callable[[Obs], Sequence[Tensor]]
 
 
-def act_in_blocks(act: Act, obs: Obs, episodes: list[int], *results: Tensor) -> None:
+def act_in_blocks(act: Act, size: int, obs: Obs, episodes: list[int], *results: Tensor) -> None:
     """Act on observations in blocks of one size, in which each episode has its own place.
 
     The last bits of a row of a matrix product depend on how many rows there are and on which of
-    them it is. So the policy always sees `BLOCK` observations, and that of episode `e` is number
-    `e mod BLOCK` of them: an episode goes alike however many envs and workers there are.
+    them it is. So the policy always sees `size` observations, and that of episode `e` is number
+    `e mod size` of them: an episode goes alike however many envs and workers there are.
 
     Args:
         act: Acts on a batch of observations; returns the actions, and whatever else is wanted.
+        size: Observations that it sees at a time.
         obs: Tensors `[B, ...]`, and texts, lists of B.
         episodes: Number of the episode of each; -1 if none runs there.
         *results: Get what `act` returns, `[B, ...]` each; rows of envs without an episode stay.
     """
-    for block in _blocks(episodes):
-        rows = [block.get(place, -1) for place in range(BLOCK)]
+    for block in _blocks(episodes, size):
+        rows = [block.get(place, -1) for place in range(size)]
         # What is in empty places does not matter. Copies begin where memory is aligned: that, too,
         # may decide how is computed.
         filled = torch.tensor([row if row >= 0 else next(iter(block.values())) for row in rows])
@@ -37,13 +35,13 @@ def act_in_blocks(act: Act, obs: Obs, episodes: list[int], *results: Tensor) -> 
             result[list(block.values())] = out[list(block)]
 
 
-def _blocks(episodes: list[int]) -> list[dict[int, int]]:
+def _blocks(episodes: list[int], size: int) -> list[dict[int, int]]:
     """As few blocks as it takes, each from places to rows of the batch."""
     blocks: list[dict[int, int]] = []
     for row, number in enumerate(episodes):
         if number < 0:
             continue
-        place = number % BLOCK
+        place = number % size
         block = next((block for block in blocks if place not in block), None)
         if block is None:
             blocks.append(block := {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rlinf.config.acting import policy_age
+from rlinf.config.acting import eval_batch_size, policy_age
 from rlinf.data.embodied import PolicyTrajectory, RolloutNeeds, split_trajectory
 from rlinf.data.embodied_messages import POLICY_TRAJECTORY
 from rlinf.data.env_share import env_ids
@@ -69,6 +69,9 @@ class PolicyHolder:
             random_chunks=self._random_chunks(needs),
             samples=needs.samples,
             newer=None if self._staged is None else self._staged.take,
+            eval_batch=eval_batch_size(
+                cfg, self._world_size, on_cpu=self._policy_device.type == "cpu"
+            ),
         )
         self._receiver = WeightReceiver(self, cfg)
         self._offload_policy()

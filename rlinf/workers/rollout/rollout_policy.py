@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from rlinf.config.acting import EVAL_BATCH_ON_CPU
 from rlinf.data.embodied import PolicyTrajectory
 from rlinf.data.embodied_messages import BEGINS, EPISODES, Obs, tensors_of
 from rlinf.models.embodiment.base_policy import BasePolicy
@@ -48,6 +49,7 @@ class RolloutPolicy:
         samples: whether it draws its actions after that; else it acts as in evaluations.
         newer: takes up weights that have arrived meanwhile and returns their version, or None if
             there are none; see `StagedWeights.take`. None if none arrive while the policy acts.
+        eval_batch: observations that the policy sees at a time in evaluations.
 
     A policy whose `predict_action_batch` takes `compute_logprobs` and `compute_values` is asked for
     neither in a step: they are computed at the end for all steps at once, and values before the
@@ -77,6 +79,7 @@ class RolloutPolicy:
         random_chunks: int = 0,
         samples: bool = True,
         newer: Callable[[bool, Callable[[], None]], int | None] | None = None,
+        eval_batch: int = EVAL_BATCH_ON_CPU,
     ) -> None:
         self.policy, self._device, self._env_ids = policy, device, env_ids
         self._on_host = device.type == "cpu"
@@ -94,7 +97,7 @@ class RolloutPolicy:
         self._guard = ObservationGuard(on_nan, warn)
         self._compares, self._keep_final = compares, keep_final
         self._random_chunks, self._samples = random_chunks, samples
-        self._newer = newer
+        self._newer, self._eval_batch = newer, eval_batch
         self._recorders: list[TrajectoryRecorder] = []
         self._compared: Sequence[int] = ()
         self._plans: EpisodePlans | None = None
@@ -261,12 +264,14 @@ class RolloutPolicy:
         length = policy.num_action_chunks if plans is None else policy.action_horizon
         actions = torch.zeros(len(episodes), length, policy.action_dim, dtype=policy.action_dtype)
         if plans is not None:
-            act_in_blocks(self._go_on, {**obs, _PLAN: plans.of(episodes)}, episodes, actions)
+            planned = {**obs, _PLAN: plans.of(episodes)}
+            act_in_blocks(self._go_on, self._eval_batch, planned, episodes, actions)
             plans.keep(episodes, actions)
             return actions[:, : policy.num_action_chunks].contiguous()
         memory = self.memory.recall(episodes, message.get(BEGINS))
         after = [torch.zeros_like(memory["memory"])] if memory else []
-        act_in_blocks(self._act, {**obs, **memory}, episodes, actions, *after)
+        seen = {**obs, **memory}
+        act_in_blocks(self._act, self._eval_batch, seen, episodes, actions, *after)
         self.memory.note(episodes, *after)
         return actions
 

@@ -39,6 +39,7 @@ def test_evaluations_agree_for_any_envs_and_do_not_disturb_training(runners, tmp
     """A run evaluated at its end; one evaluated at its start and after each step, in other envs."""
     # With this interval, the second rollout goes on with the weights of the first.
     more = [*SHORT, "runner.max_epochs=3", "runner.weight_sync_interval=2"]
+    more += ["rollout.eval_batch_size=5"]
     results, summaries = [], []
     for interval, envs in ((-1, 4), (1, 10)):
         runner = runners.runner(

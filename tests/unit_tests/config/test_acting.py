@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlinf.config import ConfigError, build_config, validate_cfg
-from rlinf.config.acting import acting_group, policy_age, resolve_acting
+from rlinf.config.acting import acting_group, eval_batch_size, policy_age, resolve_acting
 
 PLACED = "cluster.component_placement"
 
@@ -37,6 +37,27 @@ def test_auto_is_decided_by_placement_and_stages(overrides, inside):
 def test_a_policy_in_env_processes_has_their_placement():
     with pytest.raises(ConfigError, match="rollout has another placement(.|\n)*env,rollout: 0-1"):
         config(f"{PLACED}={{actor:0,rollout:0,env:0-1}}", "rollout.in_env_process=true")
+
+
+ALONE = ["env.train=null", "env.eval.task=reach-v3", "env.eval.tasks=null", "runner.only_eval=true"]
+ENVS = ["env.train.total_num_envs=64", "env.eval.total_num_envs=40"]
+
+
+@pytest.mark.parametrize(
+    "overrides, processes, on_cpu, size",
+    [
+        (ENVS, 1, True, 8),
+        (ENVS, 4, False, 10),
+        (["env.train.total_num_envs=16", *ENVS[1:]], 2, False, 8),
+        (["env.train.total_num_envs=16", *ENVS[1:], "rollout.pipeline_stage_num=2"], 2, False, 4),
+        ([*ALONE, *ENVS[1:]], 2, False, 20),
+        ([*ENVS, "rollout.eval_batch_size=12"], 2, False, 12),
+        ([*ENVS, "rollout.eval_batch_size=12"], 2, True, 12),
+    ],
+)
+def test_evaluations_act_on_as_many_observations_as_training(overrides, processes, on_cpu, size):
+    cfg = config(*overrides)
+    assert eval_batch_size(cfg, processes, on_cpu=on_cpu) == size
 
 
 def test_how_far_rollouts_may_be_ahead_has_two_names():

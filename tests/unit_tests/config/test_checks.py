@@ -158,6 +158,16 @@ EMBODIED = {
         "actor.model.add_value_head = false",
         "must be true: algorithm.loss_type actor_critic trains a value function",
     ),
+    "a critic that goes first and is not there": (
+        {
+            "algorithm.adv_type": "raw",
+            "algorithm.loss_type": "actor",
+            "algorithm.critic_warmup_steps": 3,
+            "actor.model.add_value_head": False,
+        },
+        "algorithm.critic_warmup_steps = 3",
+        "there is no value function that could learn alone",
+    ),
     "values that nothing trains": (
         {"algorithm.loss_type": "actor"},
         'algorithm.loss_type = "actor"',
@@ -357,6 +367,11 @@ REASONING = {
         'algorithm.adv_type = "gae"',
         "gae needs values, but there is no critic",
         "set critic.use_critic_model to true",
+    ),
+    "a critic that goes first and is not there": (
+        {"algorithm.critic_warmup_steps": 3},
+        "algorithm.critic_warmup_steps = 3",
+        "there is no value function that could learn alone",
     ),
     "two critics": (
         {

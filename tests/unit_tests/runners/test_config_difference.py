@@ -29,6 +29,7 @@ def test_how_long_where_and_what_is_looked_at_are_free():
         cluster={"num_nodes": 2},
         env={"train": BASE["env"]["train"], "eval": {"seed": 2}},
     )
+    now["rollout"] = {"eval_batch_size": 32}
     assert differences(BASE, now) == []
 
 

@@ -19,6 +19,11 @@ from tests.unit_tests.workers.actor.learning import (
 )
 from tests.unit_tests.workers.actor.two_ranks import run_two_ranks
 
+WAITING = {
+    "actor.model.share_trunk": True,
+    "actor.optim": {"lr": 1e-2, "weight_decay": 0.1},
+    "algorithm.critic_warmup_steps": 2,
+}
 SCENARIOS = {
     "ppo": {"algorithm.normalize_advantages": True, "algorithm.normalize_returns": True},
     "micro-batches": {"actor.micro_batch_size": 8},
@@ -45,6 +50,11 @@ SCENARIOS = {
     },
     "a critic with its own rate": {
         "actor.optim": {"lr": 1e-2, "value_lr": 1e-3, "weight_decay": 0.0}
+    },
+    "a critic that goes first": WAITING,
+    "copies and a critic that goes first": {
+        **WAITING,
+        "actor.fsdp_config": {"sharding_strategy": "no_shard"},
     },
     "activations computed again": {"actor.fsdp_config": {"gradient_checkpointing": True}},
     "offload": {"actor.enable_offload": True},
@@ -159,6 +169,15 @@ def test_ranks_keep_what_the_strategy_says(ranks):
     # Each of two copies serves half of the receivers, and writes half of a checkpoint.
     places = [rank["nothing sharded"][5] for rank in ranks]
     assert places == [ShardPlace(copy=0, copies=2), ShardPlace(copy=1, copies=2)]
+
+
+def test_a_policy_that_waits_for_its_critic_is_the_same_on_all_ranks(ranks):
+    policy = make_policy(make_cfg(WAITING))
+    initial = policy.state_dict()
+    for name in ("a critic that goes first", "copies and a critic that goes first"):
+        for rank in ranks:
+            moved = {key for key, own in rank[name][1].items() if not own.equal(initial[key])}
+            assert moved and all(policy.is_value_parameter(key) for key in moved), name
 
 
 def test_one_rank_speaks_for_all(ranks):

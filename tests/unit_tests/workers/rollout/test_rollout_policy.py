@@ -219,6 +219,29 @@ def test_an_evaluation_acts_without_noise_and_only_where_an_episode_runs():
     assert not actions[1].any()
 
 
+@pytest.mark.parametrize("batch", [None, 5, 32])
+def test_an_evaluation_has_batches_of_one_size_and_equal_actions_for_any_spread(batch, monkeypatch):
+    made, seen = acting(range(12), **({} if batch is None else {"eval_batch": batch})), []
+    predict = made.policy.predict_action_batch
+
+    def counted(obs, **how):
+        seen.append(len(obs["states"]))
+        return predict(obs, **how)
+
+    monkeypatch.setattr(made.policy, "predict_action_batch", counted)
+
+    def actions_of(episodes):
+        asked = {"obs": states(0, episodes), EPISODES: torch.tensor(episodes)}
+        return made.evaluate(asked, episodes, 0)
+
+    whole = actions_of(list(range(12)))
+    assert seen == [batch or 8] * {None: 2, 5: 3, 32: 1}[batch]
+    for spread in ([[0], [11, 3, 5], [9]], [list(range(11, 5, -1))], [[4, 9, 2, 7], [8, 1, 6]]):
+        for episodes in spread:
+            assert torch.equal(actions_of(episodes), whole[episodes])
+    assert set(seen) == {batch or 8}
+
+
 def test_a_run_may_begin_with_actions_that_are_drawn_uniformly():
     actions, record = roll(acting(range(4), random_chunks=2), range(4))
     free, _ = roll(acting(range(4)), range(4))
