@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlinf.config import to_plain
+from rlinf.config import ConfigError, to_plain, validate_cfg
 from rlinf.runners.config_difference import describe, differences
 from rlinf.utils.checkpoint import Checkpoint, CheckpointError, CheckpointStore
 from rlinf.utils.checkpoint.store import newest_run
@@ -175,7 +175,8 @@ def _go_on_from(cfg: Any, experiment: Path) -> tuple[Path | None, Checkpoint | N
 
 
 def _check_config(cfg: Any, checkpoint: Checkpoint) -> None:
-    changed = differences(checkpoint.manifest["config"], to_plain(cfg), cfg.runner.only_eval)
+    then = _with_newer_keys(checkpoint.manifest["config"])
+    changed = differences(then, to_plain(cfg), cfg.runner.only_eval)
     if changed and not cfg.runner.resume_force:
         raise CheckpointError(
             f"{checkpoint.path} was made with another configuration:\n{describe(changed)}\n"
@@ -183,6 +184,15 @@ def _check_config(cfg: Any, checkpoint: Checkpoint) -> None:
         )
     if changed:
         print(f"resuming with another configuration:\n{describe(changed)}", flush=True)
+
+
+def _with_newer_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with the keys that did not exist when it was written, at their defaults."""
+    try:
+        return to_plain(validate_cfg(config))
+    except ConfigError:
+        # It is from a version with other keys: what differs is told as it stands.
+        return config
 
 
 def _choose(cfg: Any, experiment: Path, run: Path | None, checkpoint: Checkpoint | None) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from rlinf.config import to_plain
 from rlinf.runners.run_folder import (
@@ -46,7 +47,8 @@ def begin(tmp_path):
 def save(run: Path, step: int, cfg) -> Path:
     store = CheckpointStore(run / "checkpoints")
     store.begin(step)
-    return store.commit(step, {"config": to_plain(cfg)}).path
+    config = cfg if isinstance(cfg, dict) else to_plain(cfg)
+    return store.commit(step, {"config": config}).path
 
 
 def contents(folder: Path) -> list[str]:
@@ -137,6 +139,18 @@ def test_a_refused_resume_leaves_everything_as_it_was(tmp_path, begin):
             )
         )
     assert contents(tmp_path) == before
+
+
+def test_a_key_that_is_newer_than_the_checkpoint_has_its_default(tmp_path, begin):
+    older = to_plain(cfg_of(tmp_path))
+    del older["algorithm"]["clip_ratio_low"]
+    path = save(tmp_path / "elsewhere", 3, older)
+    begin(resume_dir=str(path))
+    other = cfg_of(tmp_path, resume_dir=str(path))
+    OmegaConf.set_readonly(other, False)
+    other.algorithm.clip_ratio_low = 0.123
+    with pytest.raises(CheckpointError, match=r"algorithm.clip_ratio_low: .* then, 0.123 now"):
+        begin_run(other)
 
 
 def test_evaluations_write_beside_the_training(tmp_path, begin):
