@@ -1,7 +1,8 @@
 """From the log of engine calls of an episode to the sequences that are trained on.
 
 A call whose prompt begins with all that an earlier sequence has is the next turn of it: the tokens
-in between, of a tool or of a user, are appended and do not count, those that the engine wrote do.
+in between, of a tool or of a user, are appended and do not count, those that the engine wrote do,
+unless the call says why not.
 Any other call begins a sequence of its own. What it shares with others, also tokens that the policy
 wrote there, is its prompt and does not count again: each token that was generated counts once, in
 the place where the engine read exactly the tokens that stand before it.
@@ -27,7 +28,7 @@ class TokenSequence:
             others.
         versions: `[R]` of the weights that drew each token; of others the version of the next
             token that was drawn.
-        loss_mask: `[R]` whether the policy wrote the token.
+        loss_mask: `[R]` whether the policy wrote the token, in a call that is learnt from.
         turns: `[R]` number of the call that wrote the token, or that read it first.
         agents: `[R]` number of the agent of that call.
         rewards: `[R]` what calls were given, each at the last token that it wrote; 0 elsewhere.
@@ -70,7 +71,7 @@ class TokenSequence:
         self.logprobs += [*[0.0] * len(read), *(call.logprobs or [math.nan] * len(written))]
         version = call.versions[0] if call.versions else max(self.versions, default=0)
         self.versions += [*[version] * len(read), *call.versions]
-        self.loss_mask += [*[False] * len(read), *[True] * len(written)]
+        self.loss_mask += [*[False] * len(read), *[not call.unlearnt] * len(written)]
         self.turns += [call.turn] * (len(read) + len(written))
         self.agents += [call.agent] * (len(read) + len(written))
         self.rewards += [0.0] * (len(read) + len(written))

@@ -101,6 +101,8 @@ class Endpoint:
         parser: Format of tool calls.
         stops: Texts of several tokens that end a choice unless a request names its own.
         sessions: Where sessions are kept; None is a place that forgets what has its reward.
+        learns: Whether a policy learns from sessions. Then what a request draws otherwise than
+            `default` does is no part of what is learnt: the trainer knows one distribution only.
     """
 
     def __init__(
@@ -115,9 +117,10 @@ class Endpoint:
         parser: str = "qwen",
         stops: tuple[str, ...] = (),
         sessions: Sessions | None = None,
+        learns: bool = False,
     ) -> None:
         self.backend, self.tokenizer, self.model = backend, tokenizer, model
-        self.default, self._stops = default, stops
+        self.default, self._stops, self._learns = default, stops, learns
         self.conversations = Conversations(tokenizer, has_template, system_prompt)
         self.tools = ToolReader(parser)
         self.sessions = Sessions() if sessions is None else sessions
@@ -252,6 +255,7 @@ class Endpoint:
             versions=tuple(choice.versions),
             finish_reason=choice.finish_reason,
             turn=len(ask.session.calls),
+            unlearnt=ask.drawing.differs(self.default) if self._learns else "",
         )
         written = self.conversations.raw_text(choice.token_ids)
         ask.session.add(ask.read if choice.index == 0 else (), call, written)

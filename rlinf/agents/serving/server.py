@@ -273,14 +273,13 @@ class Server:
 
     async def _session(self, request: web.Request) -> web.Response:
         session = self._endpoint.sessions.get(request.match_info["name"])
-        sequences = session.trajectory().sequences()
         return web.json_response(
             {
                 "id": session.name,
                 "calls": len(session.calls),
                 "running": session.running,
-                "sequences": len(sequences),
-                "tokens_written": sum(sum(each.loss_mask) for each in sequences),
+                "sequences": len(session.trajectory().sequences()),
+                "tokens_written": sum(len(call.response_ids) for call in session.calls),
             }
         )
 
