@@ -11,7 +11,7 @@ the place where the engine read exactly the tokens that stand before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlinf.agents.calls import EngineCall, extends
@@ -100,3 +100,26 @@ def sequences_of(
             sequences.append(target)
         target.append(call, (rewards or {}).get(call.turn, 0.0))
     return sequences
+
+
+def token_numbers(calls: Sequence[EngineCall]) -> dict[str, float]:
+    """Count the tokens that engine calls read and wrote, and those that had to be computed.
+
+    Args:
+        calls: of one episode.
+    """
+    sequences = [sequence.token_ids for sequence in sequences_of(calls)]
+    read = sum(len(call.prompt_ids) for call in calls)
+    numbers: dict[str, float] = {
+        "total_tokens": sum(map(len, sequences)),
+        "context_tokens": max(map(len, sequences), default=0),
+        "prompt_tokens": read,
+    }
+    # Of a live response that a stop text ended, the engine was not asked.
+    told = [(c.computed_tokens, len(c.prompt_ids)) for c in calls if c.computed_tokens is not None]
+    computed, of = sum(each for each, _ in told), sum(length for _, length in told)
+    if told and len(told) == len(calls):
+        numbers["computed_tokens"] = computed
+    if told:
+        numbers["prefix_reuse"] = 1.0 - computed / of
+    return numbers

@@ -59,12 +59,15 @@ class Piece:
         logprobs: Of each of them.
         versions: Of the weights that drew each of them.
         finish_reason: `stop` or `length` with the last piece, None before.
+        computed_tokens: With the last piece, what the engine read for the response, less what it
+            still had of earlier ones; None if it does not say.
     """
 
     token_ids: Sequence[int] = field(default_factory=tuple)
     logprobs: Sequence[float] = field(default_factory=tuple)
     versions: Sequence[int] = field(default_factory=tuple)
     finish_reason: str | None = None
+    computed_tokens: int | None = None
 
 
 class EngineGone(RuntimeError):

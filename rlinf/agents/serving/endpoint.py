@@ -34,6 +34,8 @@ class Choice:
         versions: Of the weights that drew each token.
         finish_reason: `stop` or `length`.
         stop_text: The stop text that ended it; None if there was none.
+        computed_tokens: What the engine read for it, less what it still had of earlier ones; None
+            if it does not say, or was ended before it could.
     """
 
     index: int
@@ -43,6 +45,7 @@ class Choice:
     versions: list[int] = field(default_factory=list)
     finish_reason: str = ""
     stop_text: str | None = None
+    computed_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,7 @@ class Endpoint:
                     new += text.finish()
                     choice.text, choice.finish_reason = text.text, reason
                     choice.stop_text = text.stop_text
+                    choice.computed_tokens = piece.computed_tokens
                 if new or taken or reason is not None:
                     yield Delta(
                         index,
@@ -255,6 +259,7 @@ class Endpoint:
             versions=tuple(choice.versions),
             finish_reason=choice.finish_reason,
             turn=len(ask.session.calls),
+            computed_tokens=choice.computed_tokens,
             unlearnt=ask.drawing.differs(self.default) if self._learns else "",
         )
         written = self.conversations.raw_text(choice.token_ids)
