@@ -187,6 +187,10 @@ class Episode:
                 self.reward(result.reward, agent=agent)
         return results
 
+    def count_calls(self, count: int) -> None:
+        """Count calls that are answered elsewhere."""
+        self._tool_calls += count
+
     def count_errors(self, count: int) -> None:
         """Count calls that a loop has answered itself, with an error that the model reads."""
         self._tool_calls += count
