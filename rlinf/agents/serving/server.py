@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rlinf.agents.sequences import sequences_of
 from rlinf.agents.serving.anthropic_messages import MessagesExchange
 from rlinf.agents.serving.chat import ChatExchange
 from rlinf.agents.serving.completions import CompletionExchange
@@ -278,7 +279,7 @@ class Server:
                 "id": session.name,
                 "calls": len(session.calls),
                 "running": session.running,
-                "sequences": len(session.trajectory().sequences()),
+                "sequences": len(sequences_of(session.calls)),
                 "tokens_written": sum(len(call.response_ids) for call in session.calls),
             }
         )
