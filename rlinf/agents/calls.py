@@ -23,6 +23,7 @@ class EngineCall:
         agent: number of the agent that made it.
         computed_tokens: tokens that the engine read for it, less those of the prompt that it still
             had of earlier calls; None if the engine does not say.
+        unlearnt: why its tokens do not count in the loss; empty if they do.
     """
 
     prompt_ids: tuple[int, ...]
@@ -33,6 +34,7 @@ class EngineCall:
     turn: int = 0
     agent: int = 0
     computed_tokens: int | None = None
+    unlearnt: str = ""
 
     @classmethod
     def of(

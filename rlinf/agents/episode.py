@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rlinf.agents.calls import EngineCall
-from rlinf.agents.sequences import sequences_of
+from rlinf.agents.sequences import token_numbers
 from rlinf.agents.tools.toolbox import MalformedCall, Toolbox, ToolCall, ToolFailed, ToolResult
 from rlinf.agents.trajectory import OVERLONG, Ending, Trajectory, Turn
 
@@ -187,6 +187,10 @@ class Episode:
                 self.reward(result.reward, agent=agent)
         return results
 
+    def count_calls(self, count: int) -> None:
+        """Count calls that are answered elsewhere."""
+        self._tool_calls += count
+
     def count_errors(self, count: int) -> None:
         """Count calls that a loop has answered itself, with an error that the model reads."""
         self._tool_calls += count
@@ -248,7 +252,7 @@ class Episode:
             answer = self._tokenizer.decode(list(last), skip_special_tokens=True)
         numbers = {
             "turns": len(self.calls),
-            **_tokens(self.calls),
+            **token_numbers(self.calls),
             **self.numbers,
             "tool_calls": self._tool_calls,
             "tool_errors": self._tool_errors,
@@ -270,21 +274,6 @@ class Episode:
             score=self.score,
             rewards=dict(given),
         )
-
-
-def _tokens(calls: Sequence[EngineCall]) -> dict[str, float]:
-    """Count the tokens that engine calls read and wrote, and those that had to be computed."""
-    sequences = [sequence.token_ids for sequence in sequences_of(calls)]
-    read = sum(len(call.prompt_ids) for call in calls)
-    numbers = {
-        "total_tokens": sum(map(len, sequences)),
-        "context_tokens": max(map(len, sequences), default=0),
-        "prompt_tokens": read,
-    }
-    computed = [call.computed_tokens for call in calls]
-    if calls and None not in computed:
-        numbers |= {"computed_tokens": sum(computed), "prefix_reuse": 1.0 - sum(computed) / read}
-    return numbers
 
 
 async def play(run: Callable[[Episode], Awaitable[Trajectory]], episode: Episode) -> Trajectory:

@@ -1,7 +1,8 @@
 """From the log of engine calls of an episode to the sequences that are trained on.
 
 A call whose prompt begins with all that an earlier sequence has is the next turn of it: the tokens
-in between, of a tool or of a user, are appended and do not count, those that the engine wrote do.
+in between, of a tool or of a user, are appended and do not count, those that the engine wrote do,
+unless the call says why not.
 Any other call begins a sequence of its own. What it shares with others, also tokens that the policy
 wrote there, is its prompt and does not count again: each token that was generated counts once, in
 the place where the engine read exactly the tokens that stand before it.
@@ -10,7 +11,7 @@ the place where the engine read exactly the tokens that stand before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlinf.agents.calls import EngineCall, extends
@@ -27,7 +28,7 @@ class TokenSequence:
             others.
         versions: `[R]` of the weights that drew each token; of others the version of the next
             token that was drawn.
-        loss_mask: `[R]` whether the policy wrote the token.
+        loss_mask: `[R]` whether the policy wrote the token, in a call that is learnt from.
         turns: `[R]` number of the call that wrote the token, or that read it first.
         agents: `[R]` number of the agent of that call.
         rewards: `[R]` what calls were given, each at the last token that it wrote; 0 elsewhere.
@@ -70,7 +71,7 @@ class TokenSequence:
         self.logprobs += [*[0.0] * len(read), *(call.logprobs or [math.nan] * len(written))]
         version = call.versions[0] if call.versions else max(self.versions, default=0)
         self.versions += [*[version] * len(read), *call.versions]
-        self.loss_mask += [*[False] * len(read), *[True] * len(written)]
+        self.loss_mask += [*[False] * len(read), *[not call.unlearnt] * len(written)]
         self.turns += [call.turn] * (len(read) + len(written))
         self.agents += [call.agent] * (len(read) + len(written))
         self.rewards += [0.0] * (len(read) + len(written))
@@ -99,3 +100,26 @@ def sequences_of(
             sequences.append(target)
         target.append(call, (rewards or {}).get(call.turn, 0.0))
     return sequences
+
+
+def token_numbers(calls: Sequence[EngineCall]) -> dict[str, float]:
+    """Count the tokens that engine calls read and wrote, and those that had to be computed.
+
+    Args:
+        calls: of one episode.
+    """
+    sequences = [sequence.token_ids for sequence in sequences_of(calls)]
+    read = sum(len(call.prompt_ids) for call in calls)
+    numbers: dict[str, float] = {
+        "total_tokens": sum(map(len, sequences)),
+        "context_tokens": max(map(len, sequences), default=0),
+        "prompt_tokens": read,
+    }
+    # Of a live response that a stop text ended, the engine was not asked.
+    told = [(c.computed_tokens, len(c.prompt_ids)) for c in calls if c.computed_tokens is not None]
+    computed, of = sum(each for each, _ in told), sum(length for _, length in told)
+    if told and len(told) == len(calls):
+        numbers["computed_tokens"] = computed
+    if told:
+        numbers["prefix_reuse"] = 1.0 - computed / of
+    return numbers

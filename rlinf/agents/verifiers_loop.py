@@ -7,18 +7,21 @@ the run, and only what is new is tokenised.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf.agents.episode import Episode, EpisodeOver
+from rlinf.agents.loop_thread import LoopThread, Patience
 from rlinf.agents.loops import AgentLoop, register_agent_loop
+from rlinf.agents.serving.messages import for_template
 from rlinf.agents.templates import ChatFormat
 from rlinf.agents.tools.parsers import parser_registry
-from rlinf.agents.tools.toolbox import Toolbox, ToolCall, ToolFailed
+from rlinf.agents.tools.toolbox import MalformedCall, Toolbox, ToolCall, ToolFailed, ToolResult
 from rlinf.agents.trajectory import Trajectory
 from rlinf.utils.extras import install_hint
 
@@ -54,6 +57,10 @@ def load_verifiers(name: str, arguments: Mapping[str, Any]) -> Any:
 class VerifiersLoop(AgentLoop):
     """Lets an environment of `verifiers` run the episode; its rubric gives the score.
 
+    Between two responses of the policy an environment has `agentloop.tool_timeout` seconds, and so
+    has its rubric. Environments run in a thread: one that blocks it holds up other environments,
+    and not the engine. A thread that does not come back is left alone, and another one begun.
+
     Args:
         cfg: the `agentloop` section.
         tokenizer: of the model, with a chat template.
@@ -67,6 +74,7 @@ class VerifiersLoop(AgentLoop):
             arguments = OmegaConf.to_container(arguments, resolve=True)
         self._env = load_verifiers(cfg.environment, arguments)
         self._client_class = _client_class()
+        self._thread: LoopThread | None = None
 
     async def run(self, episode: Episode) -> Trajectory:
         """See `AgentLoop.run`."""
@@ -83,27 +91,50 @@ class VerifiersLoop(AgentLoop):
         }
         # What an episode is worth that ends at a limit of ours, where no rubric sees it.
         episode.score = 0.0
-        client = self._client_class(Speaker(self, episode))
-        state = await self._ask(self._env.rollout(row, client, "policy", {}))
+        patience = Patience(self.cfg.tool_timeout)
+        client = self._client_class(Speaker(self, episode, patience))
+        state = await self._ask(lambda: self._env.rollout(row, client, "policy", {}), patience)
         if state.get("error") is not None:
             over = _behind(state["error"], EpisodeOver)
             if over is not None:
                 raise over
             raise ToolFailed(f"the environment '{self.cfg.environment}' failed: {state['error']!r}")
-        await self._ask(self._env.rubric.score_rollout(state))
+        patience = Patience(self.cfg.tool_timeout)
+        await self._ask(lambda: self._env.rubric.score_rollout(state), patience)
         episode.score = float(state["reward"] or 0.0)
         return episode.finish()
 
-    async def _ask(self, answer: Awaitable[Any]) -> Any:
-        """Wait for an environment; one that fails costs its episode."""
+    async def _ask(self, work: Callable[[], Coroutine[Any, Any, Any]], patience: Patience) -> Any:
+        """Wait for an environment; one that fails or hangs costs its episode."""
+        if self._thread is None:
+            self._thread = LoopThread(f"verifiers {self.cfg.environment}")
+        thread = self._thread
+        answer = thread.begin(work)
         try:
-            return await answer
+            await asyncio.wait({answer, patience.passed}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ToolFailed(await self._late(thread))
+            if answer.cancelled():
+                raise ToolFailed(f"the environment '{self.cfg.environment}' cancelled itself")
+            return answer.result()
         except (EpisodeOver, ToolFailed):
             raise
         except Exception as error:
             raise ToolFailed(
                 f"the environment '{self.cfg.environment}' failed: {type(error).__name__}: {error}"
             ) from error
+        finally:
+            patience.stop()
+            answer.cancel()
+
+    async def _late(self, thread: LoopThread) -> str:
+        """Say what has not answered; leave a thread that is blocked."""
+        late = f"'{self.cfg.environment}' did not answer within {self.cfg.tool_timeout:g} s"
+        if not await thread.is_blocked():
+            return late
+        if self._thread is thread:
+            self._thread = None
+        return f"{late}; an environment blocks the thread of all of them"
 
 
 class Speaker:
@@ -112,18 +143,27 @@ class Speaker:
     Args:
         loop: whose tokenizer and parser it has.
         episode: that it speaks in.
+        patience: with the environment, which waits while the policy writes.
     """
 
-    def __init__(self, loop: VerifiersLoop, episode: Episode) -> None:
-        self._loop, self._episode = loop, episode
+    def __init__(self, loop: VerifiersLoop, episode: Episode, patience: Patience) -> None:
+        self._loop, self._episode, self._patience = loop, episode, patience
+        self._home = asyncio.get_running_loop()
         self._chat: ChatFormat | None = None
+        # Of the environment; and as they were rendered, with what it was not told of.
         self._read: list[dict[str, Any]] = []
+        self._context: list[dict[str, Any]] = []
         self._last: Any = None
+        self._texts: set[str] = set()
+        self._errors: list[dict[str, Any]] = []
 
     async def respond(
         self, messages: Sequence[Any], tools: Sequence[Any]
     ) -> tuple[str, list[ToolCall], bool]:
-        """Let the policy answer a conversation.
+        """Let the policy answer a conversation; called in the thread of environments.
+
+        The policy reads at once what is wrong with calls that cannot be read, and goes on. Beside
+        others that can be, it reads that together with their answers.
 
         Args:
             messages: all of it.
@@ -132,18 +172,43 @@ class Speaker:
         Returns:
             What it wrote, the calls in it, and whether it was cut.
         """
+        patience = self._patience
+        patience.begin_wait()
+        answer = asyncio.run_coroutine_threadsafe(self._respond(messages, tools), self._home)
+        # When there is an answer, and not when a thread that is blocked takes it.
+        answer.add_done_callback(lambda _: patience.end_wait())
+        return await asyncio.wrap_future(answer)
+
+    async def _respond(
+        self, messages: Sequence[Any], tools: Sequence[Any]
+    ) -> tuple[str, list[ToolCall], bool]:
+        if self._patience.passed.done():
+            raise ToolFailed("the episode is over, and its environment goes on")
+        schemas = [_schema(tool) for tool in tools]
         if self._chat is None:
-            self._chat = ChatFormat(self._loop.tokenizer, [_schema(tool) for tool in tools])
-        plain = [_plain(message) for message in messages]
-        call = await self._episode.generate(self._ids(plain))
-        self._last, self._read = call, plain
-        text = self._episode.text(call)
-        calls: list[ToolCall] = []
-        if tools:
-            box = _Named([_schema(tool)["function"] for tool in tools])
-            parser = parser_registry.lookup(self._loop.cfg.parser)(box)
-            calls = [each for each in parser.parse(text) if isinstance(each, ToolCall)]
-        return text, calls, call.finish_reason == "length"
+            self._chat = ChatFormat(self._loop.tokenizer, schemas)
+        box = _Named([schema["function"] for schema in schemas])
+        parser = parser_registry.lookup(self._loop.cfg.parser)(box)
+        plain = [_plain(message, self._texts) for message in messages]
+        ids = self._ids(plain)
+        self._read = plain
+        while True:
+            self._last = call = await self._episode.generate(ids)
+            text, cut = self._episode.text(call), call.finish_reason == "length"
+            found = parser.parse(text) if tools else []
+            self._episode.note_calls(found)
+            calls = [each for each in found if isinstance(each, ToolCall)]
+            self._episode.count_calls(len(calls))
+            wrong = [each for each in found if isinstance(each, MalformedCall)]
+            if wrong and not cut:
+                results = [ToolResult("", each.problem, error=True) for each in wrong]
+                self._errors = parser.messages(results)
+                self._episode.count_errors(len(wrong))
+            if calls or cut or not wrong:
+                if calls:
+                    self._texts.add(text)
+                return text, calls, cut
+            ids = self._after([])
 
     def _ids(self, messages: list[dict[str, Any]]) -> list[int]:
         """Return what the policy reads: the next turn of what it has read, or something new."""
@@ -153,12 +218,23 @@ class Speaker:
         if last is None or messages[: len(before)] != before or not new:
             for message in messages[len(before) :] if last is not None else ():
                 self._episode.note(message["role"], message["content"])
+            self._context, self._errors = messages, []
             return self._chat.begin(messages)
+        return self._after(new)
+
+    def _after(self, new: list[dict[str, Any]]) -> list[int]:
+        """Return what the policy reads next: all until now, errors of its own, and messages."""
+        assert self._chat is not None
+        errors, last, self._errors = self._errors, self._last, []
+        for message in errors:
+            self._episode.note(message["role"], message["content"], error=True)
         for message in new:
             self._episode.note(message["role"], message["content"])
         said = {"role": "assistant", "content": self._episode.text(last)}
         ended = last.response_ids[-1] == self._loop.tokenizer.eos_token_id
-        return [*last.token_ids, *self._chat.between(before, said, new, ended)]
+        further = self._chat.between(self._context, said, [*errors, *new], ended)
+        self._context = [*self._context, said, *errors, *new]
+        return [*last.token_ids, *further]
 
 
 class _Named:
@@ -228,13 +304,36 @@ def _client_class() -> type:
     return EpisodeClient
 
 
-def _plain(message: Any) -> dict[str, Any]:
-    """Return a message as chat templates take it."""
-    found = message if isinstance(message, Mapping) else message.model_dump(exclude_none=True)
+def _plain(message: Any, own: Collection[str] = ()) -> dict[str, Any]:
+    """Return a message as chat templates take it.
+
+    Args:
+        message: of an environment.
+        own: what the policy wrote, with its calls: these are not to be rendered once more.
+    """
+    found = _mapping(message)
     content = found.get("content") or ""
     if not isinstance(content, str):
-        content = "".join(str(part.get("text", "")) for part in content)
-    return {"role": found["role"], "content": content}
+        content = "".join(str(_mapping(part).get("text", "")) for part in content)
+    plain: dict[str, Any] = {"role": found["role"], "content": content}
+    plain |= {name: found[name] for name in ("name", "tool_call_id") if found.get(name)}
+    if found.get("tool_calls") and content not in own:
+        plain["tool_calls"] = [_call(_mapping(call)) for call in found["tool_calls"]]
+    return for_template(plain)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else value.model_dump(exclude_none=True)
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call in the form of OpenAI; the package has one without `function`."""
+    function = _mapping(call.get("function", call))
+    return {
+        "id": call.get("id", ""),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": function["arguments"]},
+    }
 
 
 def _schema(tool: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def reasoning_sample(cfg: Any) -> dict[str, Any]:
     form for which the reward gives most.
 
     Args:
-        cfg: What `validate_cfg` returned, of task type `reasoning`, `reasoning_eval` or `agent`.
+        cfg: What `validate_cfg` returned, of a task type of language models.
 
     Raises:
         NoSample: Tokenizer or data cannot be loaded here.
@@ -77,27 +77,30 @@ def reasoning_sample(cfg: Any) -> dict[str, Any]:
             f"records before it that have more than data.max_prompt_length="
             f"{data.max_prompt_length} tokens: {too_long}"
         )
-    if cfg.get("agentloop") is not None and data.apply_chat_template:
-        sample["notes"] += _rewrites(tokenizer)
+    if data.apply_chat_template:
+        sample["notes"] += _rewrites(cfg, tokenizer)
     if responses:
         sample["response"] = _shown(tokenizer, ids, responses[best])
         sample["notes"] += _complaints(cfg, sample, len(ids), len(responses[best].ids))
     return sample
 
 
-def _rewrites(tokenizer: Any) -> list[str]:
-    """Say what a chat template makes of earlier turns when a conversation goes on."""
+def _rewrites(cfg: Any, tokenizer: Any) -> list[str]:
+    """Say what a chat template makes of earlier turns, where conversations go on."""
     from rlinf.agents.templates import ChatFormat, TemplateRewrites, check_template
 
+    # Clients go on with what users say, agents with what tools do.
+    live = cfg.runner.task_type == "coding_online_rl"
+    if not live and cfg.get("agentloop") is None:
+        return []
+    then = ". Of clients with such conversations each request is a sequence of its own"
     chat = ChatFormat(tokenizer)
-    found = []
     for thinks in (False, True):
         try:
-            check_template(chat.render, thinks=thinks, roles=("tool",))
+            check_template(chat.render, thinks=thinks, roles=("user",) if live else ("tool",))
         except TemplateRewrites as error:
-            found.append(f"{'answers that think: ' if thinks else ''}{error}")
-            break
-    return found
+            return [f"{'answers that think: ' if thinks else ''}{error}{then if live else ''}"]
+    return []
 
 
 def _first_short(dataset: Any, encoder: Any, limit: int) -> tuple[int, int, str, list[int]]:

@@ -24,6 +24,16 @@ REASONING = LANGUAGE
 _GENERATED = "or set data.type to a dataset that is generated"
 
 
+@cross_check(REASONING)
+def responses_are_drawn(context: CheckContext) -> Iterator[Problem]:
+    """What is learnt from was drawn from the policy."""
+    cfg = context.cfg
+    if not cfg.algorithm.sampling_params.do_sample and not cfg.runner.only_eval:
+        message = "takes the likeliest tokens, and a policy learns from what is drawn from it"
+        hint = "set it to true; algorithm.val_sampling_params may say false for validations"
+        yield Problem("algorithm.sampling_params.do_sample", False, message, hint)
+
+
 @cross_check(GENERATING)
 def sequences_have_room(context: CheckContext) -> Iterator[Problem]:
     """A response fits after the longest prompt."""

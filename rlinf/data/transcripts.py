@@ -64,6 +64,7 @@ def _parts(
     }
     found = [prompt]
     keys = list(zip(numbers, agents, mask, strict=True))
+    counted = {turn for turn, _, written in keys if written}
     for (turn, agent, written), group in groupby(range(len(ids)), key=keys.__getitem__):
         places = list(group)
         part = {
@@ -82,6 +83,9 @@ def _parts(
             ]
         else:
             read = _read_before(turns, turn, agent)
+            if turn not in counted:
+                # What the model wrote in it is context only.
+                read = [*read, *(each for each in turns if each["turn"] == turn)]
             part["text"] = _spaced(part["text"], "".join(each["text"] for each in read))
             part["role"] = ", ".join(dict.fromkeys(each["role"] for each in read)) or "read"
             part["error"] = any(each["error"] for each in read)

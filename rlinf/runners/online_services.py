@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlinf.data.prompts import PromptSet
@@ -158,7 +158,7 @@ class OnlineServices(ReasoningServices):
                 raise TimeoutError(
                     f"step {step} waits for sessions with a reward, and none came for {patience:g} "
                     "s: are there clients, and do they POST /v1/sessions/ID/reward? "
-                    "rollout_server.patience says how long to wait"
+                    f"{_left_out(self.statistics())}rollout_server.patience says how long to wait"
                 )
             if tell.passed():
                 tell = Deadline(_TELL_SECONDS)
@@ -166,7 +166,7 @@ class OnlineServices(ReasoningServices):
                 found = self.statistics()
                 print(
                     f"step {step} waits for clients; {found['sessions']:.0f} sessions have got a "
-                    "reward until now",
+                    f"reward until now. {_left_out(found)}".rstrip(),
                     file=sys.stderr,
                     flush=True,
                 )
@@ -220,3 +220,13 @@ class OnlineServices(ReasoningServices):
         self._responses.close()
         for call in self.rewarding:
             wait_beside(call, [other for other in self.rewarding if other is not call])
+
+
+def _left_out(found: Mapping[str, float]) -> str:
+    """Say how many sessions there is nothing to learn from; empty if there is none."""
+    if not found["unlearnt"]:
+        return ""
+    return (
+        f"{found['unlearnt']:.0f} sessions were left out, since their clients draw otherwise than "
+        "algorithm.sampling_params says (temperature, top_p, top_k). "
+    )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
+
+_ANY = ("max_new_tokens", "seed", "stop_token_ids", "whole")
+"""Fields of a `Drawing` that leave the distribution of each token as it is."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,19 @@ class Drawing:
         """Return what an engine has to know, by name."""
         return {name: value for name, value in vars(self).items() if name != "whole"}
 
+    def differs(self, other: Drawing) -> str:
+        """Return what makes tokens those of another distribution, in words; empty if nothing.
+
+        Args:
+            other: That this one is compared with.
+        """
+        names = [field.name for field in fields(self) if field.name not in _ANY]
+        return ", ".join(
+            f"{name} {getattr(self, name):g} instead of {getattr(other, name):g}"
+            for name in names
+            if getattr(self, name) != getattr(other, name)
+        )
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -43,12 +59,15 @@ class Piece:
         logprobs: Of each of them.
         versions: Of the weights that drew each of them.
         finish_reason: `stop` or `length` with the last piece, None before.
+        computed_tokens: With the last piece, what the engine read for the response, less what it
+            still had of earlier ones; None if it does not say.
     """
 
     token_ids: Sequence[int] = field(default_factory=tuple)
     logprobs: Sequence[float] = field(default_factory=tuple)
     versions: Sequence[int] = field(default_factory=tuple)
     finish_reason: str | None = None
+    computed_tokens: int | None = None
 
 
 class EngineGone(RuntimeError):

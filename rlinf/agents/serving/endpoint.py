@@ -34,6 +34,8 @@ class Choice:
         versions: Of the weights that drew each token.
         finish_reason: `stop` or `length`.
         stop_text: The stop text that ended it; None if there was none.
+        computed_tokens: What the engine read for it, less what it still had of earlier ones; None
+            if it does not say, or was ended before it could.
     """
 
     index: int
@@ -43,6 +45,7 @@ class Choice:
     versions: list[int] = field(default_factory=list)
     finish_reason: str = ""
     stop_text: str | None = None
+    computed_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class Endpoint:
         parser: Format of tool calls.
         stops: Texts of several tokens that end a choice unless a request names its own.
         sessions: Where sessions are kept; None is a place that forgets what has its reward.
+        learns: Whether a policy learns from sessions. Then what a request draws otherwise than
+            `default` does is no part of what is learnt: the trainer knows one distribution only.
     """
 
     def __init__(
@@ -115,9 +120,10 @@ class Endpoint:
         parser: str = "qwen",
         stops: tuple[str, ...] = (),
         sessions: Sessions | None = None,
+        learns: bool = False,
     ) -> None:
         self.backend, self.tokenizer, self.model = backend, tokenizer, model
-        self.default, self._stops = default, stops
+        self.default, self._stops, self._learns = default, stops, learns
         self.conversations = Conversations(tokenizer, has_template, system_prompt)
         self.tools = ToolReader(parser)
         self.sessions = Sessions() if sessions is None else sessions
@@ -228,6 +234,7 @@ class Endpoint:
                     new += text.finish()
                     choice.text, choice.finish_reason = text.text, reason
                     choice.stop_text = text.stop_text
+                    choice.computed_tokens = piece.computed_tokens
                 if new or taken or reason is not None:
                     yield Delta(
                         index,
@@ -252,6 +259,8 @@ class Endpoint:
             versions=tuple(choice.versions),
             finish_reason=choice.finish_reason,
             turn=len(ask.session.calls),
+            computed_tokens=choice.computed_tokens,
+            unlearnt=ask.drawing.differs(self.default) if self._learns else "",
         )
         written = self.conversations.raw_text(choice.token_ids)
         ask.session.add(ask.read if choice.index == 0 else (), call, written)

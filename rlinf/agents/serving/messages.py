@@ -108,7 +108,7 @@ def for_template(message: Message) -> Message:
         function = dict(call["function"])
         try:
             function["arguments"] = json.loads(function["arguments"])
-        except ValueError:
+        except (TypeError, ValueError):
             pass  # A template writes a text as it is.
         calls.append({**call, "function": function})
     return {**message, "tool_calls": calls}

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rlinf.agents.sequences import sequences_of
 from rlinf.agents.serving.anthropic_messages import MessagesExchange
 from rlinf.agents.serving.chat import ChatExchange
 from rlinf.agents.serving.completions import CompletionExchange
@@ -273,14 +274,13 @@ class Server:
 
     async def _session(self, request: web.Request) -> web.Response:
         session = self._endpoint.sessions.get(request.match_info["name"])
-        sequences = session.trajectory().sequences()
         return web.json_response(
             {
                 "id": session.name,
                 "calls": len(session.calls),
                 "running": session.running,
-                "sequences": len(sequences),
-                "tokens_written": sum(sum(each.loss_mask) for each in sequences),
+                "sequences": len(sequences_of(session.calls)),
+                "tokens_written": sum(len(call.response_ids) for call in session.calls),
             }
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rlinf.agents.calls import EngineCall
+from rlinf.agents.sequences import token_numbers
 from rlinf.agents.serving.errors import ApiError
 from rlinf.agents.trajectory import Trajectory, Turn
 
@@ -59,7 +60,8 @@ class Session:
 
     def trajectory(self) -> Trajectory:
         """Return what came of it."""
-        numbers = {"turns": float(len(self.calls)), "aborted": float(self.aborted)}
+        counts = {"turns": len(self.calls), "aborted": self.aborted, **token_numbers(self.calls)}
+        numbers = {name: float(value) for name, value in counts.items()}
         return Trajectory(tuple(self.calls), tuple(self.turns), "done", self.answer, numbers)
 
 

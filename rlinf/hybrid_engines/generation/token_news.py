@@ -30,10 +30,10 @@ class TokenNews:
         self._tokens = result.token_ids[self._told :]
         self._logprobs = result.logprobs[self._told :]
         self._versions = result.versions[self._told :]
-        return self._piece(result.finish_reason)
+        return self._piece(result.finish_reason, result.computed_tokens)
 
-    def _piece(self, reason: str | None) -> Piece:
-        piece = Piece(self._tokens, self._logprobs, self._versions, reason)
+    def _piece(self, reason: str | None, computed: int | None = None) -> Piece:
+        piece = Piece(self._tokens, self._logprobs, self._versions, reason, computed)
         self._told += len(self._tokens)
         self._tokens, self._logprobs, self._versions = [], [], []
         return piece

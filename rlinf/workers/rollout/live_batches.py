@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from rlinf.agents.calls import EngineCall
 from rlinf.agents.serving.sessions import RewardedSession
 from rlinf.data.reasoning import GroupRequest, Prompt, SampleGroup
 from rlinf.data.shown_groups import is_shown
@@ -26,7 +27,8 @@ class LiveBatches:
     """Assigns sessions to steps, in the order in which they get their rewards.
 
     A session is a group of its own: nobody else was asked the same. What is rewarded while nobody
-    waits for it is kept, and trained on later unless it has become too old by then.
+    waits for it is kept, and trained on later unless it has become too old by then. A session in
+    which nothing can be learnt from is left out: its reward is that of another policy.
 
     Args:
         oldest: updates since the oldest token of a session when it is trained on, at most.
@@ -36,6 +38,9 @@ class LiveBatches:
         accepted: those with a reward above 0.
         too_old: those that were left out for their age.
         crowded_out: those that were left out since more came than could be trained on.
+        unlearnt: those that were left out since no answer in them can be learnt from.
+        other_sampling: answers, of all sessions, that were drawn otherwise than the run draws, and
+            so are not learnt from.
     """
 
     def __init__(self, oldest: int) -> None:
@@ -44,6 +49,7 @@ class LiveBatches:
         self._orders: deque[_Order] = deque()
         self._batch = 1
         self.rewarded = self.accepted = self.too_old = self.crowded_out = 0
+        self.unlearnt = self.other_sampling = 0
 
     @property
     def waiting(self) -> int:
@@ -52,9 +58,14 @@ class LiveBatches:
 
     def add(self, session: RewardedSession) -> None:
         """Take a session."""
-        self._sessions.append((self.rewarded, session))
-        self.rewarded += 1
+        left_out = unlearnt_calls(session)
+        self.other_sampling += len(left_out)
+        number, self.rewarded = self.rewarded, self.rewarded + 1
         self.accepted += session.reward > 0
+        if len(left_out) == len(session.trajectory.calls):
+            self.unlearnt += 1
+            return
+        self._sessions.append((number, session))
         while not self._orders and len(self._sessions) > _KEPT_BATCHES * self._batch:
             self._sessions.popleft()
             self.crowded_out += 1
@@ -86,6 +97,11 @@ class LiveBatches:
             if order.given == order.count:
                 self._orders.popleft()
         return groups
+
+
+def unlearnt_calls(session: RewardedSession) -> list[EngineCall]:
+    """Return the calls of a session that are not learnt from."""
+    return [call for call in session.trajectory.calls if call.unlearnt]
 
 
 def group_of_session(session: RewardedSession, number: int, step: int) -> SampleGroup:

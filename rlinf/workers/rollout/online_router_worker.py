@@ -17,7 +17,7 @@ from rlinf.data.tokenizer import stops_of, tokenizer_of_run
 from rlinf.scheduler import Channel, ChannelClosed, ItemLost, Worker, WorkerGroup, WorkerInfo
 from rlinf.workers.rollout.engine_link import EngineLink
 from rlinf.workers.rollout.engine_watch import EngineWatch, HangDetector
-from rlinf.workers.rollout.live_batches import LiveBatches
+from rlinf.workers.rollout.live_batches import LiveBatches, unlearnt_calls
 from rlinf.workers.rollout.server_rollout_worker import ServerRolloutWorker
 
 _LONGEST = 512
@@ -40,6 +40,7 @@ class OnlineRouterWorker(Worker):
         self._links: list[EngineLink] = []
         self._watches: list[EngineWatch] = []
         self._engine_failures = 0
+        self._told_sampling = False
         self._server: Server | None = None
         self._endpoint: Endpoint | None = None
 
@@ -91,6 +92,7 @@ class OnlineRouterWorker(Worker):
                 section.session_timeout,
                 section.max_session_tokens,
             ),
+            learns=True,
         )
         limits = Limits(
             requests_per_second=section.requests_per_second,
@@ -157,6 +159,8 @@ class OnlineRouterWorker(Worker):
             "accepted": batches.accepted,
             "too_old": batches.too_old,
             "crowded_out": batches.crowded_out,
+            "unlearnt": batches.unlearnt,
+            "other_sampling": batches.other_sampling,
             "waiting": batches.waiting,
             "engines": sum(link.alive for link in self._links),
             "engine_failures": self._engine_failures,
@@ -170,8 +174,23 @@ class OnlineRouterWorker(Worker):
     # -- what goes on ---------------------------------------------------------------------------
 
     def _rewarded(self, session: RewardedSession) -> None:
+        self._tell_sampling(session)
         self._batches.add(session)
         self._came.set()
+
+    def _tell_sampling(self, session: RewardedSession) -> None:
+        """Say once that clients draw otherwise than the run does."""
+        left_out = unlearnt_calls(session)
+        if not left_out or self._told_sampling:
+            return
+        self._told_sampling = True
+        self.log_warning(
+            f"session {session.name} has answers with {left_out[0].unlearnt}: they are not learnt "
+            "from, since the trainer computes probabilities as algorithm.sampling_params draws. "
+            "Leave these fields out of requests, or set algorithm.sampling_params to what clients "
+            "send. Said once; rollout/live_other_sampling counts such answers, and "
+            "rollout/live_unlearnt the sessions that have no others"
+        )
 
     async def _bring_news(self, live: Channel) -> None:
         while True:

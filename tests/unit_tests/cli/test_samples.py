@@ -120,6 +120,26 @@ def test_a_template_that_changes_earlier_turns_is_told_to_agents(tmp_path):
         assert len(about) == told, found["notes"]
 
 
+def test_a_template_that_changes_earlier_turns_is_told_to_those_who_serve_clients(tmp_path):
+    """Clients go on with messages of users, also without tools."""
+    drops = CHAT.replace("{{ m['content'] }}", "{{ m['content'] if loop.last else '' }}")
+    for template, told in ((CHAT, 0), (drops, 1)):
+        words = character_tokenizer()
+        words.chat_template = template
+        words.save_pretrained(tmp_path / str(told))
+        found = sample(
+            "coding_online",
+            "+data.apply_chat_template=true",
+            "data.max_prompt_length=200",
+            "runner.seq_length=400",
+            f"actor.tokenizer.tokenizer_model={tmp_path / str(told)}",
+            "actor.model.hf_config.vocab_size=100",
+        )
+        about = [note for note in found["notes"] if "changes what came before" in note]
+        assert len(about) == told, found["notes"]
+        assert all(note.endswith("each request is a sequence of its own") for note in about)
+
+
 def test_a_chat_template_is_shown_as_it_renders(tmp_path):
     record = {"prompt": "Which city?", "answer": ["Paris", "paris"], "task": "capitals"}
     found = sample("arithmetic_grpo", *data(tmp_path, record), "data.system_prompt=Be brief.")

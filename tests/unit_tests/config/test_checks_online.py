@@ -28,6 +28,7 @@ def test_the_recipe_is_valid():
         (["+rollout.enable_offload=true"], "clients do not wait"),
         (["+runner.weight_sync_interval=2"], "only 1 is allowed"),
         (["algorithm.max_policy_age=0"], "leaves no session"),
+        (["+algorithm.sampling_params.do_sample=false"], "learns from what is drawn from it"),
         (["algorithm.group_size=4"], "a group of its own"),
         (["+algorithm.dynamic_sampling=true"], "clients send what they like"),
         (["+rollout_server.patience=99999"], "cluster.timeouts.channel"),

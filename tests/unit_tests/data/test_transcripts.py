@@ -1,5 +1,7 @@
 """What a reader sees of an episode is what the engine read and wrote, and what the loss counts."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("transformers")
@@ -102,3 +104,17 @@ def test_a_response_of_one_turn_has_none():
     sample = Sample(0, 0, [1], [2], [0.0], [0], "stop", reward=1.0, reward_info={"score": 1.0})
     group = SampleGroup(Prompt(0, [1], "", None, "test", {}), [sample])
     assert transcript_of(group, TOKENIZER.decode) is None
+
+
+def test_what_the_model_wrote_and_does_not_learn_is_shown_as_read():
+    made = played("<price>apple</price>", "7")
+    first = replace(made.calls[0], unlearnt="temperature 0 instead of 1")
+    told = transcript_of(scored(replace(made, calls=(first, made.calls[1]))), TOKENIZER.decode)
+    (parts,) = told.sequences
+    assert [(part["role"], part["written"]) for part in parts] == [
+        ("prompt", False),
+        ("assistant", False),
+        ("tool", False),
+        ("model", True),
+    ]
+    assert parts[1]["text"] == "<price>apple</price><eos>"

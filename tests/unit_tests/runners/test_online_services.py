@@ -42,9 +42,14 @@ def services(
     return made
 
 
-def test_patience_ends() -> None:
-    with pytest.raises(TimeoutError, match="rollout_server.patience"):
-        services(patience=1e-6).next_live_verdict(3)
+@pytest.mark.parametrize("unlearnt", [0.0, 7.0])
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch, unlearnt: float) -> None:
+    """The reason names sessions that came, but have nothing to learn from."""
+    waiting = services(patience=1e-6)
+    monkeypatch.setattr(waiting, "statistics", lambda: {"unlearnt": unlearnt})
+    with pytest.raises(TimeoutError, match="rollout_server.patience") as caught:
+        waiting.next_live_verdict(3)
+    assert ("7 sessions were left out" in str(caught.value)) == bool(unlearnt)
 
 
 def test_users_that_have_gone_are_not_waited_for() -> None:

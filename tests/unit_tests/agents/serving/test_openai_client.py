@@ -21,12 +21,12 @@ import transformers  # noqa: E402
 from rlinf.data.tokenizer import character_tokenizer  # noqa: E402
 from rlinf.hybrid_engines.generation.hf.engine import HFEngine  # noqa: E402
 from rlinf.hybrid_engines.generation.hosting import HostedEngine  # noqa: E402
-from tests.unit_tests.agents.serving.scripted import KEY, Scripted, serving  # noqa: E402
+from tests.unit_tests.agents.serving.scripted import KEY, Scripted, post, serving, sessions_into  # noqa: E402
 
 MESSAGES: list[Any] = [{"role": "user", "content": "hello"}]
 
 
-def tiny_engine(max_running: int = 8) -> HFEngine:
+def tiny_engine(max_running: int = 8, **further: Any) -> HFEngine:
     tokenizer = character_tokenizer()
     config = transformers.Qwen3Config(
         vocab_size=len(tokenizer),
@@ -46,6 +46,7 @@ def tiny_engine(max_running: int = 8) -> HFEngine:
         max_running=max_running,
         device="cpu",
         eos_token_ids=[tokenizer.eos_token_id],
+        **further,
     )
 
 
@@ -202,6 +203,30 @@ async def test_requests_go_on_across_new_weights(real: tuple[Any, Any]) -> None:
     versions = last.model_dump()["versions"]
     assert last.finish_reason in ("stop", "length")
     assert versions == sorted(versions) and set(versions) <= {0, 5}
+
+
+async def test_sessions_say_how_much_of_their_prompts_the_engine_still_knew() -> None:
+    found: list[Any] = []
+    hosted = HostedEngine(tiny_engine(paged=True))
+    async with serving(hosted, template=None, sessions=sessions_into(found)) as (url, _):
+        async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+            headers = {"X-RLinf-Session": "s"}
+            prompt = "1+1=" * 20
+            for _ in range(2):
+                answer = await client.completions.create(
+                    model="tiny", prompt=prompt, max_tokens=60, extra_headers=headers
+                )
+                prompt += answer.choices[0].text + "12+34="
+        assert (await post(f"{url}/sessions/s/reward", {"reward": 1}))[0] == 200
+    hosted.close()
+    first, second = found[0].trajectory.calls
+    assert first.computed_tokens == len(first.prompt_ids)
+    known = len(second.prompt_ids) - second.computed_tokens
+    assert known and known % 64 == 0, "whole blocks are known"
+    numbers = found[0].trajectory.numbers
+    read = len(first.prompt_ids) + len(second.prompt_ids)
+    assert numbers["prefix_reuse"] == pytest.approx(known / read)
+    assert numbers["turns"] == 2 and numbers["prompt_tokens"] == read
 
 
 def _update(named: dict[str, torch.Tensor], engine: HFEngine) -> None:

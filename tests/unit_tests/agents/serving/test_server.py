@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from rlinf.agents.serving.backend import Drawing  # noqa: E402
 from rlinf.agents.serving.limits import Limits, RateLimit  # noqa: E402
 from rlinf.agents.serving.server import Server  # noqa: E402
 from rlinf.agents.serving.sessions import Sessions  # noqa: E402
@@ -402,3 +403,39 @@ async def test_a_reward_waits_for_what_is_under_way() -> None:
         backend.go.set()
         await second
         assert (await post(f"{url}/sessions/s/reward", {"reward": 1}))[0] == 200
+
+
+DRAWN = Drawing(max_new_tokens=128, temperature=0.7, top_p=0.9, top_k=20)
+"""How the run draws."""
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "named"),
+    [
+        (CHAT, {}, ""),
+        (CHAT, {"temperature": 0.7, "top_p": 0.9, "max_tokens": 3, "seed": 4, "stop": ["x"]}, ""),
+        (CHAT, {"temperature": 0}, "temperature 0 instead of 0.7"),
+        (CHAT, {"temperature": 1.0}, "temperature 1 instead of 0.7"),
+        (CHAT, {"top_p": 0.5}, "top_p 0.5 instead of 0.9"),
+        ("/messages", {"max_tokens": 9, "top_k": 20}, ""),
+        ("/messages", {"max_tokens": 9, "top_k": 4}, "top_k 4 instead of 20"),
+    ],
+)
+async def test_what_is_drawn_otherwise_is_served_and_not_learnt_from(
+    path: str, asked: dict[str, Any], named: str
+) -> None:
+    """The trainer knows one distribution; tokens of another would have wrong ratios."""
+    for learns in (True, False):
+        backend, found = Scripted("four", "five"), []
+        async with serving(backend, sessions=sessions_into(found), learns=learns) as (url, own):
+            own.default = DRAWN
+            assert (await post(url + path, chat("2+2?", **asked), session="s"))[0] == 200
+            await post(url + CHAT, chat("hi"), session="s")
+            await post(f"{url}/sessions/s/reward", {"reward": 1})
+        drawing = backend.drawings[0]
+        assert drawing.temperature == asked.get("temperature", 0.7)
+        assert drawing.top_p == asked.get("top_p", 0.9)
+        (session,) = found
+        assert [call.unlearnt for call in session.trajectory.calls] == [named * learns, ""]
+        masks = [sequence.loss_mask for sequence in session.trajectory.sequences()]
+        assert [any(mask) for mask in masks] == [not (named and learns), True]

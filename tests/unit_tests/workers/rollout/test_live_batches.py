@@ -66,3 +66,29 @@ def test_more_than_can_be_trained_on_is_not_kept() -> None:
     for number in range(20):
         batches.add(session(str(number)))
     assert batches.waiting == 8 and batches.crowded_out == 12 and batches.accepted == 21
+
+
+def sampled(name: str, *reasons: str) -> RewardedSession:
+    """A session of answers that are not learnt from, for reasons; with an empty one they are."""
+    calls, ids = [], [1, 2]
+    for turn, reason in enumerate(reasons):
+        made = EngineCall(ids, [3, 4], [-0.1] * 2, [5] * 2, "stop", turn, unlearnt=reason)
+        calls.append(made)
+        ids = [*made.token_ids, 9]
+    return RewardedSession(name, Trajectory(tuple(calls), (Turn("user", "q"),)), 1.0)
+
+
+def test_answers_that_were_drawn_otherwise_are_context() -> None:
+    batches = LiveBatches(oldest=2)
+    batches.order(0, 2, version=5)
+    greedy = "temperature 0 instead of 1"
+    batches.add(sampled("none", greedy, greedy))
+    batches.add(sampled("some", "", greedy, ""))
+    batches.add(sampled("all", ""))
+    some, whole = batches.take()
+    assert [group.prompt.metadata["session"] for group in (some, whole)] == ["some", "all"]
+    (sample,) = some.samples
+    assert sample.response_ids == [3, 4, 9, 3, 4, 9, 3, 4]
+    assert sample.loss_mask == [True, True, *[False] * 4, True, True]
+    assert batches.other_sampling == 3 and batches.unlearnt == 1 and batches.rewarded == 3
+    assert batches.waiting == 0
