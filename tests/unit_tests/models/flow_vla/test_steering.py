@@ -121,7 +121,7 @@ def test_actor_and_encoders_are_written_with_the_policy(tmp_path):
     one, two = (p.predict_action_batch(obs, mode="eval")[0] for p in (policy, again))
     torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
     assert again.num_q_heads == 0
-    with pytest.raises(ValueError, match=r"steering.safetensors chooses the noise .*use_dsrl to true"):
+    with pytest.raises(ValueError, match=r"chooses the noise .*use_dsrl to true"):
         get_model(own | {"use_dsrl": False, "add_q_head": False}, SPEC)
 
 
