@@ -1,4 +1,4 @@
-"""Pictures without a screen: which OpenGL back-end works, and a camera that slots share."""
+"""Pictures without a screen: which OpenGL back-end works, and cameras that slots share."""
 
 from __future__ import annotations
 
@@ -116,28 +116,22 @@ def choose_backend() -> None:
     os.environ["MUJOCO_GL"] = reason.rpartition("=")[2]
 
 
-class Camera:
+class Cameras:
     """Draws MuJoCo scenes that share a model, with one OpenGL context for all of them.
 
     Args:
         model: A model; every scene drawn has an equal one.
         height: Of the pictures.
         width: Of the pictures.
-        name: Camera of the model.
-        turned: The camera hangs upside down: turn the picture.
         fast: Leave out shadows, reflections and smoothing, which take most of the time when there
             is no GPU.
     """
 
-    def __init__(
-        self, model: Any, height: int, width: int, name: str, turned: bool, fast: bool
-    ) -> None:
+    def __init__(self, model: Any, height: int, width: int, fast: bool) -> None:
         import mujoco
 
-        names = [model.camera(index).name for index in range(model.ncam)]
-        if name not in names:
-            raise ValueError(f"there is no camera '{name}'; cameras: {', '.join(names)}")
-        self._name, self._turned, self._fast = name, turned, fast
+        self._names = [model.camera(index).name for index in range(model.ncam)]
+        self._fast = fast
         self._off = (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION)
         quality, size = model.vis.quality.offsamples, model.vis.global_
         if fast:
@@ -150,14 +144,25 @@ class Camera:
         finally:
             model.vis.quality.offsamples = quality
 
-    def draw(self, data: Any) -> np.ndarray:
-        """Draw the scene of `data`, uint8 `[height, width, 3]`."""
-        self._renderer.update_scene(data, camera=self._name)
+    def draw(self, data: Any, name: str, turned: bool = False) -> np.ndarray:
+        """Draw the scene of `data`, uint8 `[height, width, 3]`.
+
+        Args:
+            data: State of the simulation.
+            name: Camera of the model.
+            turned: The camera hangs upside down: turn the picture.
+
+        Raises:
+            ValueError: There is no such camera.
+        """
+        if name not in self._names:
+            raise ValueError(f"there is no camera '{name}'; cameras: {', '.join(self._names)}")
+        self._renderer.update_scene(data, camera=name)
         if self._fast:
             for flag in self._off:
                 self._renderer.scene.flags[flag] = 0
         picture = self._renderer.render()
-        return picture[::-1, ::-1] if self._turned else picture
+        return picture[::-1, ::-1] if turned else picture
 
     def close(self) -> None:
         """Free the context."""

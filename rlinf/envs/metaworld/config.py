@@ -12,6 +12,10 @@ from rlinf.envs.config import VectorEnvKeys
 from rlinf.envs.metaworld.tasks import SETS, STATE_DIM, different_tasks, known_task
 
 Task = Annotated[str, AfterValidator(known_task)]
+CameraName = Literal[
+    "corner", "corner2", "corner3", "corner4", "topview", "behindGripper", "gripperPOV"
+]
+"""Cameras that all scenes of MetaWorld have."""
 
 
 class MetaWorldKeys(VectorEnvKeys):
@@ -71,7 +75,15 @@ class MetaWorldKeys(VectorEnvKeys):
         "state", description="What the policy sees."
     )
     image_size: Int = Field(84, gt=0, description="Height and width of images (pixels).")
-    camera_name: str = Field("corner2", description="Camera that takes the images.")
+    camera_name: CameraName = Field("corner2", description="Camera that takes `main_images`.")
+    wrist_camera_name: CameraName | None = Field(
+        None,
+        description="Camera that takes `wrist_images`, such as gripperPOV; null has none of them.",
+    )
+    extra_camera_names: list[CameraName] = Field(
+        default_factory=list,
+        description="Cameras that take `extra_view_images`, in this order; empty has none of them.",
+    )
     blank_images: bool = Field(
         False,
         description="Black pictures, to see whether a policy looks at them. For evaluations.",
@@ -79,6 +91,18 @@ class MetaWorldKeys(VectorEnvKeys):
     fast_render: bool = Field(
         True, description="Images without shadows, reflections and smoothing."
     )
+
+    @model_validator(mode="after")
+    def _draws_what_it_names(self) -> MetaWorldKeys:
+        """See to it that further cameras are not named where nothing is drawn."""
+        further = "wrist_camera_name", "extra_camera_names"
+        named = [key for key in further if getattr(self, key)]
+        if named and self.obs_mode == "state":
+            raise ValueError(
+                f"{' and '.join(named)} name cameras, but obs_mode is state, which draws nothing: "
+                "set obs_mode to state_image or image, or leave them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _weighs_own_tasks(self) -> MetaWorldKeys:

@@ -13,7 +13,7 @@ from rlinf.envs.action_utils import ActionSpec, Gripper
 from rlinf.envs.errors import MissingSimulator
 from rlinf.envs.metaworld.tasks import DESCRIPTIONS, STATE_DIM, tasks_of
 from rlinf.envs.options import option
-from rlinf.envs.rendering import Camera, choose_backend
+from rlinf.envs.rendering import Cameras, choose_backend
 from rlinf.envs.slots import SlotVectorEnv
 from rlinf.envs.starts import Start
 from rlinf.envs.step_result import ObsSpec
@@ -52,6 +52,9 @@ class MetaWorldEnv(SlotVectorEnv):
         cfg = self.cfg
         self._obs_mode = option(cfg, "obs_mode", "state")
         self._size = int(option(cfg, "image_size", 84))
+        self._main_camera = str(option(cfg, "camera_name", "corner2"))
+        self._wrist_camera: str | None = option(cfg, "wrist_camera_name")
+        self._extra_cameras = list(option(cfg, "extra_camera_names", []))
         save_video = option(option(cfg, "video_cfg", {}), "save_video", False)
         self._pictures = self._obs_mode != "state" or save_video
         if self._pictures:
@@ -81,24 +84,40 @@ class MetaWorldEnv(SlotVectorEnv):
         self._cache: dict[tuple[int, int], tuple[Any, np.ndarray]] = {}
         self._goals: dict[tuple[int, int], list[np.ndarray]] = {}
         self._pool: dict[int, list[Any]] = {}
-        self._cameras: dict[tuple[int, int], Camera] = {}
+        self._cameras: dict[tuple[int, int], Cameras] = {}
         self._task_of: list[int] = [-1] * self.num_envs
         self._sims: list[Any] = [None] * self.num_envs
         if self._obs_mode != "state":
-            self.rendered_keys = frozenset({"main_images"})
+            self.rendered_keys = frozenset(self._views)
         super()._open()
 
     @cached_property
     def obs_spec(self) -> dict[str, ObsSpec]:
-        """States `[39]`, fewer or plus one entry per task on request, and images on request."""
+        """States `[39]`, fewer or plus one entry per task on request, and images on request.
+
+        Images are `main_images` and, from further cameras of the config, `wrist_images` and
+        `extra_view_images` `[V, H, W, 3]`.
+        """
         spec = {}
         if self._obs_mode != "image":
             extra = len(self.tasks) if self._uses_one_hot else 0
             own = STATE_DIM if self._entries is None else len(self._entries)
             spec["states"] = ObsSpec((own + extra,))
         if self._obs_mode != "state":
-            spec["main_images"] = ObsSpec((self._size, self._size, 3), np.uint8)
+            spec |= self._views
         return spec
+
+    @property
+    def _views(self) -> dict[str, ObsSpec]:
+        """Shapes of the groups of cameras that are drawn."""
+        picture = self._size, self._size, 3
+        views = {"main_images": ObsSpec(picture, np.uint8)}
+        if self._wrist_camera is not None:
+            views["wrist_images"] = ObsSpec(picture, np.uint8)
+        if self._extra_cameras:
+            count = len(self._extra_cameras)
+            views["extra_view_images"] = ObsSpec((count, *picture), np.uint8)
+        return views
 
     @cached_property
     def action_spec(self) -> ActionSpec:
@@ -176,9 +195,9 @@ class MetaWorldEnv(SlotVectorEnv):
         return obs, reward, success and self._terminate, truncated, success
 
     def render_slot(self, slot: int) -> np.ndarray:
-        """Return a picture from the camera of the config."""
+        """Return a picture from the main camera."""
         size = max(self._size, VIDEO_SIZE) if self._obs_mode == "state" else self._size
-        return self._camera(slot, size).draw(self._sims[slot].env.data)
+        return self._picture(slot, size, self._main_camera)
 
     def close_slot(self, slot: int) -> None:
         """Free the simulator of a slot."""
@@ -265,21 +284,23 @@ class MetaWorldEnv(SlotVectorEnv):
         if option(self.cfg, "blank_images", False):
             return
         for slot in slots:
-            if self._sims[slot] is not None:
-                data = self._sims[slot].env.data
-                images["main_images"][slot] = self._camera(slot, self._size).draw(data)
+            if self._sims[slot] is None:
+                continue
+            images["main_images"][slot] = self._picture(slot, self._size, self._main_camera)
+            if self._wrist_camera is not None:
+                images["wrist_images"][slot] = self._picture(slot, self._size, self._wrist_camera)
+            for view, name in enumerate(self._extra_cameras):
+                images["extra_view_images"][slot, view] = self._picture(slot, self._size, name)
 
-    def _camera(self, slot: int, size: int) -> Camera:
-        """Return the camera that all slots with the same task share."""
+    def _picture(self, slot: int, size: int, name: str) -> np.ndarray:
+        """Draw a slot with the cameras that all slots with the same task share."""
         key = self._task_of[slot], size
         if key not in self._cameras:
-            name = str(option(self.cfg, "camera_name", "corner2"))
             fast = bool(option(self.cfg, "fast_render", True)) and size < VIDEO_SIZE
-            # MetaWorld hung the corner cameras upside down.
-            turned = name.startswith("corner")
-            model = self._sims[slot].env.model
-            self._cameras[key] = Camera(model, size, size, name, turned, fast)
-        return self._cameras[key]
+            self._cameras[key] = Cameras(self._sims[slot].env.model, size, size, fast)
+        # MetaWorld hung the corner cameras upside down.
+        turned = name.startswith("corner")
+        return self._cameras[key].draw(self._sims[slot].env.data, name, turned)
 
 
 def _is_view(value: Any) -> bool:

@@ -164,8 +164,26 @@ class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePo
             values = self._values(features)
         return {"logprobs": logprobs, "entropy": entropy, "values": values}
 
+    def sft_inputs(
+        self, observations: Mapping[str, Any], augment: bool, noise: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the inputs of supervised training.
+
+        A policy that augments says in `sft_noise_width` how much noise it takes for that.
+
+        Args:
+            observations: As in `predict_action_batch`, any number n of samples.
+            augment: Augment at random.
+            noise: Standard normal, of the augmentations alone; None draws it from the generator.
+        """
+        return self.policy_inputs(observations, augment=augment)
+
     def sft_forward(
-        self, observations: Mapping[str, Any], actions: Tensor, augment: bool = True
+        self,
+        observations: Mapping[str, Any],
+        actions: Tensor,
+        augment: bool = True,
+        noise: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Compare, with gradients, what the policy would do with what was done.
 
@@ -173,12 +191,13 @@ class ActorCriticPolicy(NormalizedStates, OffPolicyForwards, IQLForwards, BasePo
             observations: As in `predict_action_batch`, any number n of samples.
             actions: What was done, in the units of the env, [n, C, A].
             augment: Draw random augmentations, where the policy has them.
+            noise: Standard normal, [n, sft_noise_width]; None draws it from the generator.
 
         Returns:
             `logprobs`, log-probabilities of the actions, and `errors`, how far the policy's own
             are from them; see `ActionHead.errors`. Each [n, C*A] float32.
         """
-        inputs = self.policy_inputs(observations, augment=augment)
+        inputs = self.sft_inputs(observations, augment, noise)
         return self._compare(self.distribution(self._trunk(inputs)), actions)
 
     @torch.no_grad()

@@ -22,10 +22,27 @@ def camera_views(env_obs: Mapping[str, Any], wanted: int) -> list[Tensor]:
     Raises:
         ValueError: There are fewer, or something else than pictures.
     """
-    views: list[Tensor] = []
+    groups = camera_groups(env_obs, wanted).values()
+    return [view for views in groups for view in views.unbind(1)]
+
+
+def camera_groups(env_obs: Mapping[str, Any], wanted: int) -> dict[str, Tensor]:
+    """Return the pictures of the first cameras by group, each `[B, V, H, W, 3]` uint8.
+
+    Groups of which no camera is wanted are not asked for.
+
+    Args:
+        env_obs: As of `camera_views`.
+        wanted: How many cameras.
+
+    Raises:
+        ValueError: There are fewer, or something else than pictures.
+    """
+    groups: dict[str, Tensor] = {}
+    left = wanted
     for key in CAMERAS:
-        images = env_obs.get(key)
-        if images is None or len(views) >= wanted:
+        images = env_obs.get(key) if left else None
+        if images is None:
             continue
         images = torch.as_tensor(images)
         if images.dtype != torch.uint8 or images.shape[-1] != 3:
@@ -34,10 +51,11 @@ def camera_views(env_obs: Mapping[str, Any], wanted: int) -> list[Tensor]:
                 f"{str(images.dtype).removeprefix('torch.')}"
             )
         images = images.unsqueeze(1) if images.dim() == 4 else images
-        views += list(images.unbind(1))
-    if len(views) < wanted:
+        groups[key] = images[:, :left]
+        left -= groups[key].shape[1]
+    if left:
         raise ValueError(
             f"model.num_images_in_input is {wanted}, and the observations have pictures of "
-            f"{len(views)} camera(s) in {', '.join(CAMERAS)}"
+            f"{wanted - left} camera(s) in {', '.join(CAMERAS)}"
         )
-    return views[:wanted]
+    return groups

@@ -80,6 +80,38 @@ class ActorCriticKeys(StateNetworkKeys):
     )
 
 
+class AugmentationKeys(Section):
+    """Keys of what is changed at random in the pictures of supervised training."""
+
+    random_shift: Int = Field(
+        0,
+        ge=0,
+        description="Shift pictures by up to so many of their pixels in supervised training; 0 "
+        "does not.",
+    )
+    random_crop: Float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Smallest share of height and width that a crop leaves of pictures in "
+        "supervised training, before it is scaled back to their size; 1 does not crop.",
+    )
+    brightness_jitter: Float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Multiply colours of pictures in supervised training by 1 minus to 1 plus "
+        "this; 0 does not.",
+    )
+    contrast_jitter: Float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Multiply distances of colours from their mean, as brightness_jitter; 0 does "
+        "not.",
+    )
+
+
 class ImageNetworkKeys(Section):
     """Keys of a network on images."""
 

@@ -99,6 +99,24 @@ def test_it_reads_and_looks():
     assert not torch.equal(told, policy.predict_action_batch(blank, mode="eval")[0])
 
 
+def test_supervised_training_changes_pictures_and_nothing_else_does():
+    keys = {"random_shift": 2, "random_crop": 0.8, "brightness_jitter": 0.3}
+    policy, plain = (make(num_images_in_input=2, **own) for own in (keys, {}))
+    obs, actions = observe(), torch.zeros(4, 3, 2)
+    noise = torch.randn(4, policy.sft_noise_width)
+
+    def errors(who, augment, **drawn):
+        out = who("sft", observations=obs, actions=actions, augment=augment, **drawn)
+        return out["errors"]
+
+    assert torch.equal(errors(policy, True, noise=noise), errors(policy, True, noise=noise))
+    assert not torch.equal(errors(policy, True, noise=noise), errors(policy, False))
+    assert torch.equal(errors(policy, False, noise=noise), errors(plain, True))
+    same = torch.randn(4, 6)
+    acted = (who.predict_action_batch(obs, noise=same)[0] for who in (policy, plain))
+    assert torch.equal(*acted)
+
+
 def test_padding_changes_nothing():
     short, long = make(num_images_in_input=1), make(num_images_in_input=1, max_prompt_length=9)
     actions = [policy.predict_action_batch(observe(), mode="eval")[0] for policy in (short, long)]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlinf.models.embodiment.actor_critic_policy import ActorCriticPolicy
 from rlinf.models.embodiment.cnn_policy.encoder import ConvEncoder
-from rlinf.models.embodiment.cnn_policy.images import as_views, scaled, shifted
+from rlinf.models.embodiment.cnn_policy.images import as_views, scaled, shifted, whole_shifts
 from rlinf.models.embodiment.head_settings import HeadSettings
 from rlinf.models.settings import needed
 from rlinf.models.weights import load_weights
@@ -122,6 +122,22 @@ class CNNPolicy(ActorCriticPolicy):
             )
             if augment:
                 inputs["shift"].random_(-most, most + 1, generator=self.generator)
+        return inputs
+
+    @property
+    def sft_noise_width(self) -> int:
+        """See `BasePolicy.sft_noise_width`: what shifts are drawn from."""
+        return 2 if self.images.random_shift else 0
+
+    def sft_inputs(
+        self, observations: Mapping[str, Any], augment: bool, noise: Tensor | None
+    ) -> dict[str, Tensor]:
+        """See `ActorCriticPolicy.sft_inputs`: all cameras of a sample are shifted alike."""
+        if noise is None:
+            return self.policy_inputs(observations, augment)
+        inputs = self.policy_inputs(observations, augment=False)
+        if augment and self.images.random_shift:
+            inputs["shift"] = whole_shifts(noise.to(self.device), self.images.random_shift)
         return inputs
 
     def shift_pictures(

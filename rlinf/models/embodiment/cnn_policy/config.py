@@ -15,7 +15,8 @@ class ShiftedImageKeys(ImageNetworkKeys):
     random_shift: Int = Field(
         0,
         ge=0,
-        description="Shift images by up to so many pixels while collecting; 0 does not.",
+        description="Shift images by up to so many pixels while collecting and in supervised "
+        "training; 0 does not.",
     )
 
 

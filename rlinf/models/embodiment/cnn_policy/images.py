@@ -60,6 +60,17 @@ def scaled(images: Tensor, size: int) -> Tensor:
     return flat.reshape(count, views, size, size, channels)
 
 
+def whole_shifts(noise: Tensor, most: int) -> Tensor:
+    """Return whole numbers from -most to most, all as likely.
+
+    Args:
+        noise: Standard normal; it decides.
+        most: Greatest shift.
+    """
+    share = torch.special.ndtr(noise.float())
+    return (share * (2 * most + 1)).long().clamp(max=2 * most) - most
+
+
 def shifted(images: Tensor, shift: Tensor) -> Tensor:
     """Return every image moved by its own offset; border pixels are repeated.
 

@@ -101,8 +101,11 @@ class FlowActor(ActorCriticPolicy):
 
     @property
     def sft_noise_width(self) -> int:
-        """See `BasePolicy.sft_noise_width`: noise of an action, and what its time is drawn from."""
-        return self._width + 1
+        """See `BasePolicy.sft_noise_width`.
+
+        That is noise of a plan, what its time is drawn from, and what pictures are shifted by.
+        """
+        return self._width + 1 + super().sft_noise_width
 
     def default_forward(
         self,
@@ -148,9 +151,10 @@ class FlowActor(ActorCriticPolicy):
         Returns:
             `losses` [n, H*A] float32; see `matching_losses`.
         """
-        features = self._trunk(self.policy_inputs(observations, augment=augment))
         if noise is None:
-            noise = self._draw(len(features), self.sft_noise_width)
+            noise = self._draw(len(actions), self.sft_noise_width)
+        noise, of_pictures = noise[:, : self._width + 1], noise[:, self._width + 1 :]
+        features = self._trunk(self.sft_inputs(observations, augment, of_pictures))
         time = drawn_times(torch.special.ndtr(noise[:, -1]), self.flow.time_alpha)
         scaled = self.action_head.scaled(actions.to(self.device).float())
         return {"losses": matching_losses(self._network(features), scaled, noise[:, :-1], time)}

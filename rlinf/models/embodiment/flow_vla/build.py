@@ -11,6 +11,7 @@ import torch
 
 from rlinf.config.suggest import listed
 from rlinf.models.embodiment.adapters import add_adapters
+from rlinf.models.embodiment.augmentation import CameraAugmentation
 from rlinf.models.embodiment.base_policy import ActionRange
 from rlinf.models.embodiment.flow.guidance import RealTimeChunking
 from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
@@ -173,9 +174,8 @@ def assemble(
     prompts(texts, torch.zeros(len(texts), obs_dim) if reads_state else None)
     own = {field.name: cfg[field.name] for field in fields(FlowVLASettings) if field.name in cfg}
     rtc = None if cfg.rtc is None else RealTimeChunking(**cfg.rtc)
-    settings = FlowVLASettings(
-        **{**own, "action_horizon": plan.horizon, "flow": PolicyFlowSettings.of(cfg), "rtc": rtc}
-    )
+    own |= {"action_horizon": plan.horizon, "flow": PolicyFlowSettings.of(cfg), "rtc": rtc}
+    settings = FlowVLASettings(**own, augmentation=CameraAugmentation.of(cfg))
     low, high = (getattr(env_spec, name, None) for name in ("action_low", "action_high"))
     steering = SteeringSettings.of(cfg)
     policy = (FlowVLAPolicy if steering is None else SteeredVLA)(

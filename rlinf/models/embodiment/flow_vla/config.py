@@ -10,9 +10,10 @@ from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Float, Int
 from rlinf.config.schema.model import LoraKeys
 from rlinf.models.embodiment.flow.config import FlowKeys, SteeringKeys, Units
+from rlinf.models.embodiment.network_keys import AugmentationKeys
 
 
-class FlowVLAKeys(LoraKeys, SteeringKeys, FlowKeys):
+class FlowVLAKeys(LoraKeys, SteeringKeys, FlowKeys, AugmentationKeys):
     """Keys of policies with a vision-language prefix and an action expert."""
 
     num_steps: Int = Field(10, gt=0, description="Denoising steps from noise to an action.")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rlinf.models.embodiment.augmentation import CameraAugmentation
 from rlinf.models.embodiment.base_policy import ActionRange, BasePolicy, ForwardType, Mode
 from rlinf.models.embodiment.cameras import camera_views
 from rlinf.models.embodiment.flow.chain import (
@@ -50,6 +51,7 @@ class FlowVLASettings:
     detach_critic_input: bool = False
     normalize_obs: bool = True
     obs_clip: float = 10.0
+    augmentation: CameraAugmentation = field(default_factory=CameraAugmentation)
     flow: PolicyFlowSettings = field(default_factory=PolicyFlowSettings)
     rtc: RealTimeChunking | None = None
 
@@ -167,8 +169,11 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
 
     @property
     def sft_noise_width(self) -> int:
-        """See `BasePolicy.sft_noise_width`: noise of a chunk, and what its time is drawn from."""
-        return self._width + 1
+        """See `BasePolicy.sft_noise_width`.
+
+        That is noise of a chunk, what its time is drawn from, and what pictures are changed by.
+        """
+        return self._width + 1 + self.settings.augmentation.width
 
     def policy_inputs(self, env_obs: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return what of the observations is needed to recompute, on the policy's device.
@@ -235,7 +240,7 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         Args:
             observations: As in `predict_action_batch`, any number n of samples.
             actions: What was done, in the units of the env, [n, H, A].
-            augment: There is nothing to augment.
+            augment: Change pictures at random, if the policy was built so.
             noise: Standard normal, [n, sft_noise_width]; None draws it from the generator.
 
         Returns:
@@ -249,9 +254,12 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
                 f"{actions.shape[1]} actions follow an observation, and {self.action_horizon} are "
                 f"denoised together: set model.action_horizon to {actions.shape[1]}"
             )
-        prefix = self.prefix(self.policy_inputs(observations))
         if noise is None:
             noise = self._draw(len(actions), self.sft_noise_width)
+        noise, of_pictures = noise[:, : self._width + 1], noise[:, self._width + 1 :]
+        if augment:
+            observations = self.settings.augmentation(observations, of_pictures)
+        prefix = self.prefix(self.policy_inputs(observations))
         time = drawn_times(torch.special.ndtr(noise[:, -1]), self.flow.time_alpha)
         target = self.scale.to_flow(actions.to(self.device).float())
         padding = self.network.action_dim - self.action_dim

@@ -11,6 +11,7 @@ import torch
 
 from rlinf.config.suggest import did_you_mean, listed
 from rlinf.models.embodiment.adapters import add_adapters
+from rlinf.models.embodiment.augmentation import CameraAugmentation
 from rlinf.models.embodiment.base_policy import ActionRange
 from rlinf.models.embodiment.openvla.bins import ActionBins
 from rlinf.models.embodiment.openvla.folder import load_folder, read_config, towers_in
@@ -96,13 +97,14 @@ def build_token_policy(
     state_dim = needed(cfg, "obs_dim") if cfg.use_proprio else None
     network = OpenVLANetwork(plan.llm, plan.towers, state_dim, bool(cfg.get("use_film", False)))
     low, high = (getattr(env_spec, name, None) for name in ("action_low", "action_high"))
+    own = {field.name: cfg[field.name] for field in fields(TokenSettings) if field.name in cfg}
     policy = kind(
         network,
         _bins(cfg, plan, env_spec),
         plan.prompts,
         plan.vocabulary,
         state_dim,
-        TokenSettings(**{field.name: cfg[field.name] for field in fields(TokenSettings)}),
+        TokenSettings(**own, augmentation=CameraAugmentation.of(cfg)),
         ActionRange() if low is None else ActionRange(low, high, clip=True),
     )
     if torch_dtype != torch.float32:

@@ -9,11 +9,12 @@ from pydantic import Field
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Float, Int
 from rlinf.config.schema.model import LoraKeys
+from rlinf.models.embodiment.network_keys import AugmentationKeys
 
 Units = Annotated[Int, Field(gt=0)]
 
 
-class OpenVLAKeys(LoraKeys):
+class OpenVLAKeys(LoraKeys, AugmentationKeys):
     """Keys of policies that act by tokens of a language model."""
 
     obs_dim: Int | None = Field(

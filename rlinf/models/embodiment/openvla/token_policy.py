@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlinf.models.embodiment.augmentation import CameraAugmentation
 from rlinf.models.embodiment.base_policy import ActionRange, BasePolicy, ForwardType, Mode
 from rlinf.models.embodiment.cameras import camera_views
 from rlinf.models.embodiment.cnn_policy.images import scaled
@@ -34,6 +35,7 @@ class TokenSettings:
     detach_critic_input: bool = False
     normalize_obs: bool = True
     obs_clip: float = 10.0
+    augmentation: CameraAugmentation = field(default_factory=CameraAugmentation)
 
 
 class Tokens(NamedTuple):
@@ -167,15 +169,25 @@ class TokenPolicy(NormalizedStates, BasePolicy):
         """See `BasePolicy.cloned_by_likelihood`: tokens are choices."""
         return True
 
+    @property
+    def sft_noise_width(self) -> int:
+        """See `BasePolicy.sft_noise_width`: what pictures are changed by."""
+        return self.settings.augmentation.width
+
     def sft_forward(
-        self, observations: Mapping[str, Any], actions: Tensor, augment: bool = True
+        self,
+        observations: Mapping[str, Any],
+        actions: Tensor,
+        augment: bool = True,
+        noise: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Compare, with gradients, what the policy would do with what was done.
 
         Args:
             observations: As in `predict_action_batch`, any number n of samples.
             actions: What was done, in the units of the env, [n, C, A].
-            augment: There is nothing to augment.
+            augment: Change pictures at random, if the policy was built so.
+            noise: Standard normal, [n, sft_noise_width]; None draws it from the generator.
 
         Returns:
             `logprobs`, log-probabilities of the tokens of the actions (the loss is their
@@ -183,6 +195,8 @@ class TokenPolicy(NormalizedStates, BasePolicy):
             half the range of bins, without gradients. Each [n, C*A] float32.
         """
         index = self.bins.encode(actions)
+        if augment:
+            observations = self.settings.augmentation(observations, noise, self.generator)
         tokens = self.teacher_forced(self.policy_inputs(observations), index)
         own = Categorical(tokens.logits)
         with torch.no_grad():

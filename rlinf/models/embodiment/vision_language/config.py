@@ -8,10 +8,10 @@ from pydantic import Field
 
 from rlinf.config.schema.base import Int
 from rlinf.config.schema.model import LoraKeys
-from rlinf.models.embodiment.network_keys import ActorCriticKeys
+from rlinf.models.embodiment.network_keys import ActorCriticKeys, AugmentationKeys
 
 
-class VisionLanguageKeys(LoraKeys, ActorCriticKeys):
+class VisionLanguageKeys(LoraKeys, ActorCriticKeys, AugmentationKeys):
     """Keys that `VisionLanguagePolicy` reads; a policy adds those of its own network."""
 
     hf_config: dict[str, Any] = Field(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rlinf.models.causal_lm.load import without_dropout
 from rlinf.models.embodiment.actor_critic_policy import ActorCriticPolicy
 from rlinf.models.embodiment.adapters import add_adapters
+from rlinf.models.embodiment.augmentation import CameraAugmentation
 from rlinf.models.embodiment.cameras import camera_views
 from rlinf.models.embodiment.cnn_policy.images import scaled
 from rlinf.models.embodiment.flow_vla.prompts import Prompts
@@ -75,6 +76,7 @@ class VisionLanguagePolicy(ActorCriticPolicy):
         without_dropout(vlm)
         self.vlm = vlm
         self.num_images = cfg.num_images_in_input
+        self.augmentation = CameraAugmentation.of(cfg)
         template = partial(_prompt, cfg.prompt)
         self.prompts = Prompts(tokenizer, template, cfg.max_prompt_length, left=True)
         # A word that is not known is told now, and not in the first rollout.
@@ -93,7 +95,7 @@ class VisionLanguagePolicy(ActorCriticPolicy):
         """
 
     def policy_inputs(self, env_obs: Mapping[str, Any], augment: bool) -> dict[str, Tensor]:
-        """See `ActorCriticPolicy.policy_inputs`; nothing is augmented."""
+        """See `ActorCriticPolicy.policy_inputs`; rollouts are not augmented."""
         inputs = {"input_ids": self.prompts(env_obs.get("task_descriptions")).to(self.device)}
         if self.obs_dim is not None:
             inputs["states"] = self._states(env_obs, self.obs_dim)
@@ -103,6 +105,19 @@ class VisionLanguagePolicy(ActorCriticPolicy):
             views = [scaled(view.to(self.device).unsqueeze(1), size) for view in views]
             inputs["images"] = torch.cat(views, 1)
         return inputs
+
+    @property
+    def sft_noise_width(self) -> int:
+        """See `BasePolicy.sft_noise_width`: what pictures are changed by."""
+        return self.augmentation.width
+
+    def sft_inputs(
+        self, observations: Mapping[str, Any], augment: bool, noise: Tensor | None
+    ) -> dict[str, Tensor]:
+        """See `ActorCriticPolicy.sft_inputs`."""
+        if augment:
+            observations = self.augmentation(observations, noise, self.generator)
+        return self.policy_inputs(observations, augment=False)
 
     def features(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """See `ActorCriticPolicy.features`: what the model made, then normalised states."""

@@ -23,7 +23,10 @@ def write_dataset(
     action_dim=2,
     tasks=("do it",),
 ) -> Path:
-    """Write episodes of random states; `act` turns a state into an action, tasks take turns."""
+    """Write episodes of random states; `act` turns a state into an action, tasks take turns.
+
+    Pictures are plain, or with `pictures="noise"` random.
+    """
     rng = np.random.default_rng(seed)
     kind = "int64" if choices else "float32"
     features = {
@@ -43,6 +46,8 @@ def write_dataset(
         if pictures:
             for number, name in enumerate(("main", "extra_view_0", "extra_view_1")):
                 picture = np.full((8, 8, 3), 10 * step + number, np.uint8)
+                if pictures == "noise":
+                    picture = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
                 seen[f"observation.images.{name}"] = picture
         return seen
 

@@ -134,4 +134,4 @@ def weights(learner: EmbodiedLearner) -> dict[str, torch.Tensor]:
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     """The greatest difference of any weight."""
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
+    return max(float((one[name].float() - other[name].float()).abs().max()) for name in one)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,60 @@ FLOW = {
     "runner.task_type": "sft",
     "actor.model": {"model_type": "flow_policy", "num_action_chunks": 3, "hidden_sizes": [32, 32]},
 }
+OFT = {
+    "runner.task_type": "sft",
+    "data.held_out_ratio": 0.2,
+    "actor.model": {
+        "model_type": "openvla_oft",
+        "hf_config": {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+        "words": ["do", "it"],
+        "prompt": "{task}",
+        "max_prompt_length": 2,
+        "num_images_in_input": 2,
+        "vision_towers": [
+            {"embed_dim": 8, "depth": 2, "num_heads": 2, "mlp_dim": 8}
+            | {"patch_size": 4, "image_size": 8}
+        ],
+    },
+}
+AUGMENTED: dict[str, Any] = {
+    "actor.model.random_shift": 2,
+    "actor.model.random_crop": 0.8,
+    "actor.model.brightness_jitter": 0.3,
+    "actor.model.contrast_jitter": 0.3,
+}
+SHIFTED = {
+    "runner.task_type": "sft",
+    "data.held_out_ratio": 0.2,
+    "actor.model": {
+        "model_type": "flow_policy",
+        "use_images": True,
+        "image_size": 8,
+        "channels": [4],
+        "feature_dim": 8,
+        "hidden_sizes": [16],
+        "random_shift": 2,
+    },
+}
+ROUNDING = {"states": 1e-5, "openvla_oft": 1e-3, "flow_policy": 1e-4, "cnn_policy": 1e-4}
+"""How far weights may be apart: Adam makes much of gradients that are nearly zero."""
+OFF = {"openvla_oft": dict(zip(AUGMENTED, (0, 1.0, 0.0, 0.0), strict=True))}
+AUGMENTING = {
+    "openvla_oft": {**OFT, **AUGMENTED},
+    "flow_policy": SHIFTED,
+    "cnn_policy": {
+        **SHIFTED,
+        "actor.model": {
+            **{k: v for k, v in SHIFTED["actor.model"].items() if k != "use_images"},
+            "model_type": "cnn_policy",
+        },
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +83,25 @@ def demos(tmp_path_factory):
         return np.clip([0.8 * state[0], -0.5 * state[1]], -1, 1)
 
     return write_dataset(tmp_path_factory.mktemp("demos") / "d", (5, 9, 12, 7, 20), act=act)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Episodes with three cameras, whose pictures are noise."""
+    folder = tmp_path_factory.mktemp("pictures") / "d"
+    return write_dataset(folder, (5, 9, 12, 7), pictures="noise")
+
+
+@pytest.fixture
+def data_of(demos, pictures):
+    """By model, data and changes of the config."""
+
+    def data_of(model):
+        if model == "states":
+            return demos, {**FLOW, "data.held_out_ratio": 0.2}
+        return pictures, AUGMENTING[model]
+
+    return data_of
 
 
 def test_the_first_action_comes_to_be_that_of_the_data(demos):
@@ -56,34 +131,57 @@ def test_micro_batches_draw_the_same_noise(demos):
         assert one["actor/loss"] == pytest.approx(two["actor/loss"], rel=1e-4)
 
 
+@pytest.mark.parametrize("model", AUGMENTING)
+def test_micro_batches_are_augmented_as_one(pictures, model):
+    changes = AUGMENTING[model]
+    metrics, own = trained(pictures, changes)
+    parts = trained(pictures, {**changes, "actor.micro_batch_size": 2})[1]
+    assert distance(own, parts) < ROUNDING[model]
+    plain, other = trained(pictures, {**changes, **OFF.get(model, {"actor.model.random_shift": 0})})
+    assert plain[0]["actor/loss"] != metrics[0]["actor/loss"]
+    assert distance(own, other) > 10 * ROUNDING[model]
+
+
 class _Ranks:
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, changes):
+        self.folder, self.changes = folder, changes
 
     def __call__(self, rank):
-        return trained(self.folder, {"data.held_out_ratio": 0.2}, rank, 2)[1]
+        return trained(self.folder, self.changes, rank, 2)[1]
 
 
-def test_two_ranks_do_what_one_does(demos, tmp_path):
-    own = trained(demos, {"data.held_out_ratio": 0.2})[1]
-    for other in run_two_ranks(_Ranks(demos), tmp_path):
-        assert distance(own, other) < 1e-5
+@pytest.mark.parametrize("model", ["states", "cnn_policy", "openvla_oft"])
+def test_two_ranks_do_what_one_does(data_of, tmp_path, model):
+    folder, changes = data_of(model)
+    own = trained(folder, changes)[1]
+    for other in run_two_ranks(_Ranks(folder, changes), tmp_path):
+        assert distance(own, other) < ROUNDING[model]
 
 
-def test_resumed_is_as_if_nothing_had_happened(demos, tmp_path):
-    changes = {**FLOW, "data.held_out_ratio": 0.2}
-    whole = make_learner(demos, changes)
+@pytest.mark.parametrize("model", ["states", *AUGMENTING])
+def test_resumed_is_as_if_nothing_had_happened(data_of, tmp_path, model):
+    folder, changes = data_of(model)
+    whole = make_learner(folder, changes)
     metrics = [whole.update() for _ in range(4)]
-    first = make_learner(demos, changes)
+    first = make_learner(folder, changes)
     first.update(), first.update()
     checkpoint = EngineCheckpoint(first.engine)
     checkpoint.write(checkpoint.snapshot(), tmp_path / "tensors")
-    second = make_learner(demos, changes)
+    second = make_learner(folder, changes)
     EngineCheckpoint(second.engine).read(tmp_path / "tensors")
-    assert second.load_state(first.state()) == []
+    # Noise belongs to samples: it is not that of the process.
+    torch.manual_seed(123)
+    state = {name: {**own} for name, own in first.state().items()}
+    state["actor"]["random"] = torch.get_rng_state()
+    assert second.load_state(state) == []
     assert [second.update(), second.update()] == metrics[2:]
     assert distance(weights(second), weights(whole)) == 0.0
     assert second.held_out_loss() == whole.held_out_loss()
+
+
+def test_the_held_out_loss_is_of_pictures_as_they_are(pictures):
+    augmented, plain = (make_learner(pictures, own) for own in (AUGMENTING["openvla_oft"], OFT))
+    assert augmented.held_out_loss() == plain.held_out_loss() != {}
 
 
 def test_held_out_episodes_are_not_learned_from(demos):
