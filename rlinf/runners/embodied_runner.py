@@ -230,8 +230,15 @@ class EmbodiedRunner(PlayingRunner):
             return None
         return self.cfg.runner.eval_episodes * steps / (self.max_steps * self.steps_per_rollout)
 
+    def _evaluate_at_start(self) -> None:
+        super()._evaluate_at_start()
+        self._note_success(self._initial_evaluation or {})
+
     def _note_evaluation(self, found: dict[str, float]) -> None:
         super()._note_evaluation(found)
+        self._note_success(found)
+
+    def _note_success(self, found: dict[str, float]) -> None:
         solved = found.get("eval/success_once", 0.0) >= _SOLVED
         if solved and self._steps_to_success is None and not self.cfg.runner.only_eval:
             self._steps_to_success = self.env_steps
