@@ -64,6 +64,7 @@ class EmbodiedRunner(PlayingRunner):
             actor.recv_rollout_batch,
             self.players.cut_rollout if parts else None,
         )
+        self.checkpoints.in_flight = self.rollouts.calls
         self.agreement = AgreementGate(cfg, actor, rollout)
         self.fingerprints = RunFingerprints(cfg, self.folder, actor)
         self.max_steps = min(limits, default=0)

@@ -95,7 +95,9 @@ MATRIX = [
 IN_EVERY_RUN = [
     Fault("reward", "rollout", "kill"),
     Fault("acting env", "weights", "kill"),
-    Fault("env", "evaluation", "exception"),
+    # Found in the evaluation, as the rollout is ahead.
+    Fault("env", "rollout", "exception"),
+    Fault("acting env", "evaluation", "exception"),
     Fault("rollout", "weights", "stop"),
     Fault("actor", "advantages", "exception"),
     Fault("actor", "training", "kill"),
