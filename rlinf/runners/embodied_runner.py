@@ -15,7 +15,7 @@ from rlinf.runners.playing_runner import PlayingRunner
 from rlinf.runners.reward_group import reward_metrics
 from rlinf.runners.rollout_queue import RolloutQueue
 from rlinf.runners.task_starts import TaskStarts
-from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
+from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, give_up, wait_all
 from rlinf.utils.env_spec import rollout_steps
 
 _BEST_METRICS = ("eval/success_once", "eval/return", "env/success_once", "env/return")
@@ -182,6 +182,14 @@ class EmbodiedRunner(PlayingRunner):
     def _revive(self) -> None:
         self.rollouts.forget()
         super()._revive()
+
+    def _run(self) -> dict[str, Any]:
+        try:
+            return super()._run()
+        except BaseException:
+            # Nobody will learn from rollouts under way: those who play them can end at once.
+            give_up(*self.rollouts.calls())
+            raise
 
     def in_flight(self) -> list[str]:
         """Rollouts that the learner has not got."""
