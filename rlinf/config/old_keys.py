@@ -23,6 +23,9 @@ ADVICE = {
     "algorithm.max_length": "set algorithm.sampling_params.max_new_tokens",
     "algorithm.nft_tau": "set algorithm.nft.tau",
     "algorithm.max_resample": "set algorithm.max_num_gen_batches",
+    "algorithm.rollout_store_size_per_rank": "remove it: an update learns from one whole rollout",
+    "algorithm.on_policy_min_ratio": "remove it: algorithm.max_policy_age bounds the age of all "
+    "samples",
     "algorithm.importance_sampling_fix": "set algorithm.mismatch; its default truncates the ratio "
     "of each token at 2, and {mode: none} corrects nothing",
     "algorithm.importance_sampling_clip": "set algorithm.mismatch.high",
@@ -50,13 +53,23 @@ ADVICE = {
     "runner.expert_ckpt_path": "set algorithm.dagger.expert to the folder of the expert's run, or "
     "of an exported policy",
     "rollout.collect_prev_infos": "remove it: log-probabilities and values are always kept",
+    "rollout.collect_transitions": "remove it: learners from a replay buffer always get the "
+    "observations that follow",
     "rollout.validate_weight": "set weight_syncer.verify, which compares after every update",
     "env.eval.auto_reset": "remove it: an evaluation plays whole episodes, runner.eval_episodes",
     "env.eval.rollout_epoch": "remove it: an evaluation plays runner.eval_episodes episodes",
     "env.eval.use_fixed_reset_state_ids": "remove it: episodes of an evaluation are always fixed",
+    "env.train.data_collection": "remove it: `rlinf collect` writes datasets, with the policy of a "
+    "run or an expert",
+    "env.eval.data_collection": "remove it: `rlinf collect` writes datasets, with the policy of a "
+    "run or an expert",
     "env.train.video_cfg": "set env.eval.video_cfg: videos are of evaluations",
     "rollout.recompute_logprobs": "set algorithm.recompute_logprobs",
     "rollout.sampling_params": "set algorithm.sampling_params",
+    "runner.enable_decoupled_mode": "remove it; algorithm.max_policy_age: 1 lets envs, policy and "
+    "learner go on without waiting for a slow one",
+    "runner.use_training_pipeline": "remove it; algorithm.max_policy_age: 1 lets the learner learn "
+    "while the next rollout is played",
     "runner.experiment_name": "set runner.logger.experiment_name",
     "runner.output_dir": "set runner.logger.log_path",
     "runner.per_worker_log": "remove it: every worker has a log of its own, see rlinf logs",

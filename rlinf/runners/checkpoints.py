@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 
 from rlinf.config import to_plain
 from rlinf.runners.run_folder import versions
-from rlinf.scheduler import WaitTimeout, WorkerDied, WorkerGroup, wait_all
+from rlinf.scheduler import (
+    WaitTimeout,
+    WorkerDied,
+    WorkerGroup,
+    WorkerGroupFuncResult,
+    wait_all,
+)
 from rlinf.utils.checkpoint import Checkpoint, CheckpointStore
 from rlinf.utils.checkpoint.tree import save_tree
 from rlinf.utils.runs.folders import shown
@@ -43,6 +49,8 @@ class RunCheckpoints:
 
     Attributes:
         failures: checkpoints that were given up so far.
+        in_flight: returns calls that go on while workers take their snapshots; one that fails
+            could leave others waiting for good, and snapshots behind them.
         not_saved: in words, what checkpoints cannot hold; told once, when the first is made.
         not_restored: in words, what the run could not take from the checkpoint that it resumed
             from; the run is exactly the uninterrupted one only if this is empty.
@@ -63,6 +71,7 @@ class RunCheckpoints:
         self._settings = cfg.runner
         self.store = CheckpointStore(folder, cfg.runner.keep_last, cfg.runner.keep_best)
         self.failures = 0
+        self.in_flight: Callable[[], Sequence[WorkerGroupFuncResult]] = tuple
         self.not_saved: list[str] = []
         self.not_restored: list[str] = []
         self._pending: _Begun | None = None
@@ -104,7 +113,8 @@ class RunCheckpoints:
         background = self._settings.async_save
         try:
             not_saved = wait_all(
-                *(group.save_checkpoint(str(part), background) for group in self._groups)
+                *(group.save_checkpoint(str(part), background) for group in self._groups),
+                beside=self.in_flight(),
             )
         except Exception as error:
             self._give_up(error)

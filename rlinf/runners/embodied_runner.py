@@ -15,7 +15,7 @@ from rlinf.runners.playing_runner import PlayingRunner
 from rlinf.runners.reward_group import reward_metrics
 from rlinf.runners.rollout_queue import RolloutQueue
 from rlinf.runners.task_starts import TaskStarts
-from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, wait_all
+from rlinf.scheduler import WorkerDied, WorkerGroup, WorkerGroupFuncResult, give_up, wait_all
 from rlinf.utils.env_spec import rollout_steps
 
 _BEST_METRICS = ("eval/success_once", "eval/return", "env/success_once", "env/return")
@@ -64,6 +64,7 @@ class EmbodiedRunner(PlayingRunner):
             actor.recv_rollout_batch,
             self.players.cut_rollout if parts else None,
         )
+        self.checkpoints.in_flight = self.rollouts.calls
         self.agreement = AgreementGate(cfg, actor, rollout)
         self.fingerprints = RunFingerprints(cfg, self.folder, actor)
         self.max_steps = min(limits, default=0)
@@ -182,6 +183,14 @@ class EmbodiedRunner(PlayingRunner):
         self.rollouts.forget()
         super()._revive()
 
+    def _run(self) -> dict[str, Any]:
+        try:
+            return super()._run()
+        except BaseException:
+            # Nobody will learn from rollouts under way: those who play them can end at once.
+            give_up(*self.rollouts.calls())
+            raise
+
     def in_flight(self) -> list[str]:
         """Rollouts that the learner has not got."""
         count = len(self.rollouts)
@@ -230,8 +239,15 @@ class EmbodiedRunner(PlayingRunner):
             return None
         return self.cfg.runner.eval_episodes * steps / (self.max_steps * self.steps_per_rollout)
 
+    def _evaluate_at_start(self) -> None:
+        super()._evaluate_at_start()
+        self._note_success(self._initial_evaluation or {})
+
     def _note_evaluation(self, found: dict[str, float]) -> None:
         super()._note_evaluation(found)
+        self._note_success(found)
+
+    def _note_success(self, found: dict[str, float]) -> None:
         solved = found.get("eval/success_once", 0.0) >= _SOLVED
         if solved and self._steps_to_success is None and not self.cfg.runner.only_eval:
             self._steps_to_success = self.env_steps

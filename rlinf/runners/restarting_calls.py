@@ -81,8 +81,8 @@ class RestartingCalls:
                 if crashed:
                     self._recover()
                 calls = start()
-                others = () if ended is None else self.in_flight()
-                beside = [call for call in others if call not in calls]
+                # A rollout under way that fails can leave these calls waiting for good.
+                beside = [call for call in self.in_flight() if call not in calls]
                 wait_all(*calls, beside=beside, ended=ended)
                 return calls
             except BaseException as error:

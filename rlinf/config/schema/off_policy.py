@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.actor import OptimConfig
@@ -13,6 +13,15 @@ from rlinf.config.schema.replay import DemoBufferConfig, ReplayBufferConfig
 
 Aggregation = Literal["min", "mean"]
 ActorAggregation = Literal["min", "mean", "first"]
+
+
+def _check_heads(value: int) -> int:
+    if value == 0:
+        raise ValueError("must be -1 or null (all Q-functions), or how many, at least 1")
+    return value
+
+
+Heads = Annotated[Int, AfterValidator(_check_heads)]
 
 
 class TemperatureOptimConfig(OptimConfig):
@@ -78,11 +87,11 @@ class OffPolicyKeys(Section):
         None,
         description="The same in the loss of the actor, or that of the first head; null is agg_q.",
     )
-    critic_subsample_size: Int | None = Field(
+    critic_subsample_size: Heads | None = Field(
         None,
-        gt=0,
+        ge=-1,
         description="Heads that a target is made of, drawn anew for each gradient step, none "
-        "twice (REDQ); null is all.",
+        "twice (REDQ); null or -1 is all.",
     )
     replay_buffer: ReplayBufferConfig = Field(
         default_factory=ReplayBufferConfig, description="Transitions that are kept."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,13 @@ import pytest
 import torch
 
 from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import WorkerDied, new_deaths
+from rlinf.scheduler import new_deaths
+from rlinf.utils.checkpoint import CheckpointStore
 from rlinf.workers.env.async_acting_env_worker import AsyncActingEnvWorker
 from rlinf.workers.env.async_env_worker import AsyncEnvWorker
 from rlinf.workers.rollout.async_multi_step_rollout_worker import AsyncMultiStepRolloutWorker
 from tests.e2e_tests.embodied.test_env_crashes import SHORT, Mortal, pids_of
 from tests.e2e_tests.embodied.workers import Actor
-from tests.long_tests import long_test
 
 CHUNKS = 20
 """Chunks of a rollout of `SHORT`."""
@@ -27,11 +29,6 @@ ALIKE = "cluster.component_placement={actor:0,rollout:1,env:1}"
 APART = "cluster.component_placement={actor:0,rollout:2,env:0-1}"
 ENVS = {"acting": (AsyncActingEnvWorker, ())}
 ROLLOUT = {"env": (AsyncEnvWorker, ()), "rollout": (AsyncMultiStepRolloutWorker, ())}
-
-
-def long(*values: Any) -> Any:
-    """A case of the whole matrix."""
-    return pytest.param(*values, marks=long_test)
 
 
 def wait_for(condition: Any) -> None:
@@ -81,11 +78,16 @@ class SlowEnv(AsyncActingEnvWorker):
 
 
 def make_runner(
-    runners: Any, folder: Path, workers: dict[str, Any], *overrides: str, age: int = 1
+    runners: Any,
+    folder: Path,
+    workers: dict[str, Any],
+    *overrides: str,
+    age: int = 1,
+    recipe: str = "gymnasium_ppo_mlp",
 ) -> EmbodiedRunner:
     place = ALIKE if "acting" in workers else APART
     more = [*SHORT, place, f"algorithm.max_policy_age={age}", *overrides]
-    return runners.runner(folder, "gymnasium_ppo_mlp", more, workers)
+    return runners.runner(folder, recipe, more, workers)
 
 
 def steps_of(runner: EmbodiedRunner) -> list[dict[str, float]]:
@@ -294,114 +296,79 @@ def test_an_env_process_that_dies_between_steps_comes_back(runners, tmp_path):
     assert runner.learn()["rollout/policy_age_max"] <= 1
 
 
-class DiesIn:
-    """Kills itself when a method is called for the n-th time; those who come back do not.
-
-    Args:
-        cfg: configuration.
-        method: its name.
-        calls: calls that go well.
-    """
-
-    def __init__(self, cfg: Any, method: str, calls: int) -> None:
-        super().__init__(cfg)
-        whole, self._left = getattr(self, method), calls
-
-        def dying(*args: Any, **kwargs: Any) -> Any:
-            if self._left == 0 and not self.restarts:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self._left -= 1
-            return whole(*args, **kwargs)
-
-        setattr(self, method, dying)
-
-    @classmethod
-    def restart_policy(cls, cfg: Any, method: str, calls: int) -> Any:
-        return super().restart_policy(cfg)
-
-
-class EnvThatDies(DiesIn, AsyncActingEnvWorker):
-    pass
-
-
-class RolloutThatDies(DiesIn, AsyncMultiStepRolloutWorker):
-    pass
-
-
-class ActorThatDies(DiesIn, Actor):
-    pass
-
-
-WHILE = ("runner.max_epochs=4", "runner.save_interval=2", "runner.val_check_interval=2")
-
-
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    ("method", "calls"),
-    [
-        ("sync_model_from_actor", 2),
-        long("interact", 2),
-        long("evaluate", 0),
-        long("save_checkpoint", 0),
-    ],
-)
-def test_a_run_survives_an_env_process_that_dies_in_any_phase(runners, tmp_path, method, calls):
-    workers = {"acting": (EnvThatDies, (method, calls))}
-    runner = make_runner(runners, tmp_path, workers, *WHILE)
-    summary = runner.run()
-    assert summary["status"] == "finished" and summary["env_restarts"] == 1
-    assert summary["env_steps"] == 4 * 16 * CHUNKS and summary["policy_age_max"] <= 1
-    assert summary["evaluation"]["eval/episodes"] == 4
-
-
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    ("role", "method", "calls"),
-    [
-        ("actor", "run_training", 1),
-        long("actor", "recv_rollout_batch", 1),
-        long("actor", "compute_advantages_and_returns", 1),
-        long("actor", "sync_model_to_rollout", 1),
-        long("actor", "save_checkpoint", 0),
-        ("rollout", "sync_model_from_actor", 1),
-        long("rollout", "generate", 1),
-        long("rollout", "evaluate", 0),
-        long("rollout", "save_checkpoint", 0),
-    ],
-)
-def test_others_who_die_end_the_run_and_are_named(runners, tmp_path, role, method, calls):
-    cls = {"actor": ActorThatDies, "rollout": RolloutThatDies}[role]
-    runner = make_runner(runners, tmp_path, {**ROLLOUT, role: (cls, (method, calls))}, *WHILE)
-    name = getattr(runner, role).worker_group_name
-    with pytest.raises(WorkerDied) as caught:
-        runner.run()
-    assert (caught.value.worker, caught.value.signal) == (f"{name}:0", "SIGKILL")
-    assert json.loads((runner.folder / "summary.json").read_text())["status"] == "failed"
-
-
 # -- going on --------------------------------------------------------------------------------------
 
 
+SAC = ("env.train.total_num_envs=16", "algorithm.replay_buffer.min_buffer_size=16")
+
+
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [("gymnasium_ppo_mlp", ()), ("gymnasium_sac_mlp", SAC)],
+    ids=["ppo", "sac"],
+)
 def test_a_resumed_run_has_all_that_was_trained_on_and_says_what_was_in_flight(
-    runners, tmp_path, capfd
+    runners, tmp_path, capfd, recipe, more
 ):
     first = make_runner(
-        runners, tmp_path / "first", ENVS, "runner.max_epochs=4", "runner.save_interval=2"
+        runners,
+        tmp_path / "first",
+        ENVS,
+        *more,
+        *("runner.max_epochs=4", "runner.save_interval=2"),
+        recipe=recipe,
     )
     first.run()
     assert [known.step for known in first.checkpoints.store.all()] == [2, 4]
     runners.end_of_test(sound=True)
-    middle = f"runner.resume_dir={first.folder}/checkpoints/global_step_2"
+    middle = (f"runner.resume_dir={first.folder}/checkpoints/global_step_2", "runner.max_epochs=4")
     workers = {**ENVS, "actor": (Actor, ())}
-    rest = make_runner(runners, tmp_path / "rest", workers, "runner.max_epochs=4", middle)
+    rest = make_runner(runners, tmp_path / "rest", workers, *more, *middle, recipe=recipe)
     assert rest.global_step == 2 and rest.env_steps == 2 * 16 * CHUNKS
     assert "1 rollout(s) of 320 env steps each" in capfd.readouterr().out
     summary = rest.run()
     assert "not trained on" in summary["not_restored"][0]
     assert summary["env_steps"] == 4 * 16 * CHUNKS and summary["policy_age_max"] <= 1
+    if recipe == "gymnasium_sac_mlp":
+        # Those before the checkpoint are there; those in flight are not, and were played again.
+        assert summary["replay_size"] == 4 * 16 * CHUNKS and summary["gradient_updates"] == 4
     runners.end_of_test(sound=True)
     # At the end nothing is in flight, and nothing is said of it.
-    over = f"runner.resume_dir={first.folder}/checkpoints/global_step_4"
-    done = make_runner(runners, tmp_path / "done", ENVS, "runner.max_epochs=5", over)
+    over = (f"runner.resume_dir={first.folder}/checkpoints/global_step_4", "runner.max_epochs=5")
+    done = make_runner(runners, tmp_path / "done", ENVS, *more, *over, recipe=recipe)
     assert not done.checkpoints.not_restored
+
+
+# -- the program -----------------------------------------------------------------------------------
+
+SCRIPT = Path(__file__).parents[3] / "examples" / "embodiment" / "train_async.py"
+
+
+@pytest.mark.timeout(240)
+def test_the_entry_script_trains_to_a_checkpoint(ray_address, tmp_path):
+    words = [
+        "++env.train.total_num_envs=2",
+        "++env.train.max_episode_steps=20",
+        "~env.eval",
+        "++actor.global_batch_size=40",
+        "++algorithm.update_epoch=1",
+        "++runner.max_epochs=3",
+        "++runner.save_interval=3",
+        "++runner.progress=off",
+        "++runner.logger.logger_backends=[jsonl]",
+        f"++runner.run_dir={tmp_path}/run",
+    ]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *words],
+        env={**os.environ, "RAY_ADDRESS": ray_address},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "finished" and summary["env_steps"] == 3 * 2 * 20
+    assert summary["policy_age_max"] == 1, "a rollout was played while the learner learned"
+    (saved,) = CheckpointStore(tmp_path / "run" / "checkpoints").all()
+    assert saved.step == 3 and (saved.path / "actor").is_dir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import imageio
 import pytest
@@ -135,3 +136,37 @@ def test_videos_show_what_was_evaluated(runners, tmp_path):
     frames = imageio.mimread(runner.folder / "policy.mp4")
     assert len(frames) == 4 and frames[0].std() > 5 and (frames[0] != frames[-1]).any()
     assert found["video_note"] == "", "drawing changes nothing"
+
+
+@pytest.mark.timeout(180)
+def test_the_env_steps_to_success_are_those_of_the_first_good_evaluation(
+    runners, tmp_path, monkeypatch
+):
+    """Ninety percent are enough; what comes later, or after a resume, does not change it."""
+    at_start = "runner.eval_at_start=true"
+    rollout = 16 * 20
+
+    def run(name: str, share_by_step: dict[int, float], *more: str) -> tuple[Any, Path]:
+        common = ["runner.val_check_interval=1", "runner.save_interval=1"]
+        runner = runners.runner(tmp_path / name, "gymnasium_ppo_mlp", [*SHORT, *common, *more])
+
+        def evaluate() -> dict[str, float]:
+            return {"eval/success_once": share_by_step[runner.global_step]}
+
+        monkeypatch.setattr(runner, "evaluate", evaluate)
+        monkeypatch.setattr(runner, "final_evaluation", evaluate)
+        monkeypatch.setattr(runner, "farewell", lambda final: None)
+        runner.run()
+        summary = json.loads((runner.folder / "summary.json").read_text())
+        return summary["env_steps_to_success"], runner.folder / "checkpoints"
+
+    shares = {0: 0.5, 1: 0.89, 2: 0.9, 3: 0.4}
+    steps, saved = run("whole", shares, "runner.max_epochs=3", at_start)
+    assert steps == 2 * rollout
+    for step, expected in ((1, None), (3, 2 * rollout)):
+        resume = [f"runner.resume_dir={saved}/global_step_{step}", "runner.max_epochs=4"]
+        later = {2: 0.0, 3: 0.0, 4: 1.0 if expected else 0.0}
+        steps, _ = run(f"resumed_{step}", later, *resume)
+        assert steps == expected
+    steps, _ = run("solved", {0: 1.0, 1: 1.0}, "runner.max_epochs=1", at_start)
+    assert steps == 0

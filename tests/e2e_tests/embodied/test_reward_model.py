@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlinf.cli import main
+from rlinf.workers.env.async_acting_env_worker import AsyncActingEnvWorker
 
 SHORT = [
     "runner.deterministic=true",
@@ -97,3 +98,33 @@ def test_a_policy_learns_from_the_rewards_of_the_model(runners, model, tmp_path)
     resumed.run()
     ours, theirs = tensors(acting.folder), tensors(resumed.folder)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("learner", ["ppo", "sac"])
+def test_rollouts_ahead_of_the_learner_have_the_rewards_of_the_model(
+    runners, model, tmp_path, learner
+) -> None:
+    """They are scored while the learner learns from those before."""
+    words = [
+        *PPO,
+        "algorithm.max_policy_age=1",
+        "runner.deterministic=false",
+        "runner.max_steps=3",
+        f"reward.model.model_path={model}",
+    ]
+    if learner == "sac":
+        words += ["reward.use_reward_model=true", "reward.use_reward_prob=true"]
+        words += ["algorithm.replay_buffer.min_buffer_size=100"]
+        words += ["env.train.max_steps_per_rollout_epoch=20"]
+    recipe = {"ppo": "metaworld_ppo_reward_model_mlp", "sac": "metaworld_sac_mlp"}[learner]
+    place = "cluster.component_placement={actor:0,rollout:1,env:1,reward:0}"
+    workers = {"acting": (AsyncActingEnvWorker, ())}
+    runner = runners.runner(tmp_path, recipe, [*words, place], workers)
+    summary = runner.run()
+    assert summary["status"] == "finished" and summary["env_steps"] == 3 * 8 * 20
+    assert summary["policy_age_max"] == 1 and summary["stale_dropped"] == 0
+    for step in steps(runner.folder):
+        assert step["rollout/rewards"] == pytest.approx(step["reward/model_mean"], rel=1e-4)
+    if learner == "sac":
+        assert summary["gradient_updates"] == 3 * 2 and summary["replay_size"] == 3 * 8 * 20

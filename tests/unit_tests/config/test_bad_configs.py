@@ -437,3 +437,25 @@ def test_not_a_map(config, complaint):
 def test_an_empty_config(complaint):
     message = complaint({})
     assert "runner\n  is missing" in message
+
+
+def test_keys_of_the_public_rlinf_say_what_is_used_here(embodied, change, complaint):
+    given = {
+        "runner.enable_decoupled_mode": True,
+        "runner.use_training_pipeline": True,
+        "rollout.collect_transitions": True,
+        "env.train.data_collection": {"enabled": True},
+        "algorithm.rollout_store_size_per_rank": 1,
+        "algorithm.on_policy_min_ratio": 0.5,
+    }
+    said = complaint(change(embodied, given))
+    assert said.startswith(f"The config has {len(given)} problems:")
+    for text in (
+        "max_policy_age: 1 lets envs, policy and learner go on without waiting for a slow one",
+        "max_policy_age: 1 lets the learner learn while the next rollout is played",
+        "learners from a replay buffer always get the observations that follow",
+        "`rlinf collect` writes datasets",
+        "an update learns from one whole rollout",
+        "algorithm.max_policy_age bounds the age of all samples",
+    ):
+        assert text in said

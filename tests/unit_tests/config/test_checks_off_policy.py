@@ -44,6 +44,11 @@ WRONG = {
         "algorithm.critic_subsample_size = 3",
         "must not exceed actor.model.num_q_heads, 2: none is drawn twice",
     ),
+    "no heads at all": (
+        {"algorithm.critic_subsample_size": 0},
+        "algorithm.critic_subsample_size = 0",
+        "must be -1 or null (all Q-functions), or how many, at least 1",
+    ),
     "actions that are clipped": (
         {"actor.model.distribution": "gaussian"},
         'actor.model.distribution = "gaussian"',

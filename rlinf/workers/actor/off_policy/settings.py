@@ -15,6 +15,7 @@ class OffPolicySettings:
         total: transitions of a batch, over all ranks.
         micro_batch: transitions per forward and backward pass of a rank.
         steps: gradient steps after each rollout.
+        critic_subsample_size: Q-functions that a target is made of; None is all.
         always_bootstrap: count the value of what follows a termination, too.
     """
 
@@ -39,7 +40,7 @@ class OffPolicySettings:
             world_size: ranks of the actor.
         """
         algorithm, total = cfg.algorithm, cfg.actor.global_batch_size
-        share = total // world_size
+        share, heads = total // world_size, algorithm.critic_subsample_size
         return cls(
             share=share,
             total=total,
@@ -51,6 +52,6 @@ class OffPolicySettings:
             target_update_freq=algorithm.get("target_update_freq", 1),
             agg_q=algorithm.agg_q,
             actor_agg_q=algorithm.actor_agg_q or algorithm.agg_q,
-            critic_subsample_size=algorithm.critic_subsample_size,
+            critic_subsample_size=None if heads == -1 else heads,
             always_bootstrap=algorithm.bootstrap_type == "always",
         )

@@ -4,6 +4,14 @@ import pytest
 import torch
 
 from rlinf.workers.actor.off_policy.critic_learner import _value_metrics
+from rlinf.workers.actor.off_policy.settings import OffPolicySettings
+from tests.unit_tests.workers.actor.off_policy.replaying import make_sac_cfg
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, None), (-1, None), (2, 2)])
+def test_minus_one_is_all_critics(given, expected):
+    cfg = make_sac_cfg({"algorithm.critic_subsample_size": given})
+    assert OffPolicySettings.of(cfg, 1).critic_subsample_size == expected
 
 
 @pytest.mark.parametrize("heads", [2, 5])
