@@ -155,6 +155,8 @@ class OnlineServices(ReasoningServices):
                 self.traffic()
                 self._look()
             if deadline.passed():
+                # An endpoint that hangs is why nobody came.
+                self.statistics()
                 raise TimeoutError(
                     f"step {step} waits for sessions with a reward, and none came for {patience:g} "
                     "s: are there clients, and do they POST /v1/sessions/ID/reward? "
@@ -207,7 +209,7 @@ class OnlineServices(ReasoningServices):
         """Let no more clients in, and the workers come to their end."""
         if self._serving:
             serving = self._serving[0]
-            wait_beside(self._server.stop(), self.calls)
+            self._answer(self._server.stop())
             self._serving = []
             wait_beside(serving, self.calls)
         self._requests.close()
