@@ -87,6 +87,14 @@ def test_the_end_of_a_run_does_not_wait_for_an_endpoint_that_hangs() -> None:
         ending.end()
 
 
+def test_the_end_of_a_run_does_not_wait_for_an_engine_that_hangs() -> None:
+    ending = services(1000.0)
+    ending._requests = SimpleNamespace(close=lambda: None)
+    ending.generating = [SimpleNamespace(hangs=True)]
+    with pytest.raises(WaitTimeout):
+        ending.end()
+
+
 def test_users_that_have_gone_are_not_waited_for() -> None:
     def gone() -> None:
         raise RuntimeError("the simulated users ended")
