@@ -116,6 +116,8 @@ def teams(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RunnerFa
 @pytest.mark.timeout(240)
 def test_a_lead_and_its_workers_learn_together(teams, tmp_path):
     few = [
+        # On policy, all that is trained on can be computed again.
+        "algorithm.max_policy_age=0",
         "runner.max_steps=2",
         "runner.val_check_interval=-1",
         "actor.supervised.steps=40",
