@@ -43,9 +43,8 @@ def steps_of(runner: CodingOnlineRLRunner) -> list[dict[str, Any]]:
 
 ENGINE_FAULTS = [
     ("kill", "serving"),
-    ("starve", "serving"),
     ("hang", "update"),
-    ("kill", "evaluation"),
+    ("starve", "evaluation"),
 ]
 """One of each phase, and each kind."""
 
