@@ -155,6 +155,8 @@ class OnlineServices(ReasoningServices):
                 self.traffic()
                 self._look()
             if deadline.passed():
+                # An endpoint that hangs is why nobody came.
+                self.statistics()
                 raise TimeoutError(
                     f"step {step} waits for sessions with a reward, and none came for {patience:g} "
                     "s: are there clients, and do they POST /v1/sessions/ID/reward? "
@@ -204,22 +206,23 @@ class OnlineServices(ReasoningServices):
         return sorted(found.values(), key=lambda verdict: verdict.index)
 
     def end(self) -> None:
-        """Let no more clients in, and the workers come to their end."""
+        """Let no more clients in, and the workers come to their end, unless one hangs."""
+        limit = self._cfg.cluster.timeouts.channel
         if self._serving:
             serving = self._serving[0]
-            wait_beside(self._server.stop(), self.calls)
+            self._answer(self._server.stop())
             self._serving = []
-            wait_beside(serving, self.calls)
+            wait_beside(serving, self.calls, limit)
         self._requests.close()
         for call in self.generating:
             try:
-                wait_beside(call, self.calls)
+                wait_beside(call, self.calls, limit)
             except WorkerDied as death:
                 # All that it was needed for is done.
                 print(f"{death.worker} {death.how} at the end of the run", file=sys.stderr)
         self._responses.close()
         for call in self.rewarding:
-            wait_beside(call, [other for other in self.rewarding if other is not call])
+            wait_beside(call, [other for other in self.rewarding if other is not call], limit)
 
 
 def _left_out(found: Mapping[str, float]) -> str:

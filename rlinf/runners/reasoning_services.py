@@ -121,11 +121,12 @@ class ReasoningServices:
         return [GroupRequest(prompt, size, key, True, size == 1, tools, shown) for prompt in asked]
 
     def end(self) -> None:
-        """Let the workers come to their end."""
+        """Let the workers come to their end, unless one hangs."""
+        limit = self._cfg.cluster.timeouts.channel
         for channel, calls in (
             (self._requests, self.generating),
             (self._responses, self.rewarding),
         ):
             channel.close()
             for call in calls:
-                wait_beside(call, [other for other in self.calls if other is not call])
+                wait_beside(call, [other for other in self.calls if other is not call], limit)

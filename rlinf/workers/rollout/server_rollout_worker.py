@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable
 from typing import Any
 
@@ -10,7 +11,7 @@ from rlinf.data.live import LiveAbort, LiveNews, LiveRequest
 from rlinf.data.reasoning import GroupRequest
 from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult, SamplingParams
 from rlinf.hybrid_engines.generation.token_news import TokenNews
-from rlinf.scheduler import Channel
+from rlinf.scheduler import Channel, ItemLost
 from rlinf.workers.rollout.generation_worker import GenerationWorker, name_of
 
 _LIVE = "live"
@@ -97,5 +98,7 @@ class ServerRolloutWorker(GenerationWorker):
         if self._live is not None and (pieces or self._refused):
             news = LiveNews(self._rank, self.engine.version, pieces, self._refused)
             self._ended, self._refused = {}, {}
-            await self._live.put(news, async_op=True)
+            # What an endpoint that died did not read is lost; the run ends by that death.
+            with contextlib.suppress(ItemLost):
+                await self._live.put(news, async_op=True)
         await super()._hand_out(channel)

@@ -1,4 +1,4 @@
-"""A run of agents that is struck: loops that use a tool in each episode, and the tool's workers."""
+"""A run of agents that is struck: loops that use a tool in each episode, its workers, and teams."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from rlinf.agents.episode import Episode
+from rlinf.agents.team import LEAD, TASK
 from rlinf.agents.tools.tool import Tool
 from rlinf.agents.tools.toolbox import Toolbox, ToolCall
 from rlinf.agents.trajectory import Trajectory
 from rlinf.data.reasoning import GroupRequest
 from rlinf.scheduler import WorkerGroup
 from rlinf.workers.rollout.agent_loop_worker import AgentLoopWorker
+from rlinf.workers.rollout.multi_agent_loop_worker import MultiAgentLoopWorker
 from rlinf.workers.tools import remote_tools, tool_worker
 from rlinf.workers.tools.remote_tools import RemoteTools
 from rlinf.workers.tools.tool_worker import ToolWorker
@@ -22,10 +24,9 @@ from tests.e2e_tests.agent_faults.faults import Fault
 from tests.e2e_tests.runners import BeginsAgain
 
 CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "agents" / "config"
-FEW = [
+_FEW = [
     "runner.max_steps=3",
     "runner.val_check_interval=2",
-    "+cluster.component_placement.tools=1-2",
     "actor.supervised.steps=0",
     "actor.model.hf_config.hidden_size=32",
     "actor.model.hf_config.intermediate_size=64",
@@ -35,8 +36,12 @@ FEW = [
     "algorithm.sampling_params.max_new_tokens=6",
     "data.rollout_batch_size=4",
     "data.val_size=8",
-    "data.digits=1",
 ]
+FEW = {
+    "calculator_agent": [*_FEW, "+cluster.component_placement.tools=1-2", "data.digits=1"],
+    "wideseek_small": [*_FEW, "data.max_items=3"],
+}
+"""By recipe, what makes a run of it short."""
 
 
 class Notes:
@@ -76,39 +81,29 @@ class Tools(BeginsAgain, ToolWorker):
         return len(self._sessions)
 
 
-class Agents(BeginsAgain, AgentLoopWorker):
-    """Write something, note it by a tool, and write again; struck where the fault says."""
+class Loops(BeginsAgain):
+    """Are struck where the fault says: in the second turn of an episode, or with new weights."""
 
     def __init__(self, cfg: Any, fault: Fault) -> None:
         super().__init__(cfg)
-        # A worker that hangs is found out sooner than a run would.
-        remote_tools._GRACE_SECONDS = 3.0
         self._fault, self._updates = fault, 0
 
     async def init_worker(self) -> None:
         await super().init_worker()
         torch.set_num_threads(1)
-        remote = RemoteTools(await self._tool_group(), frozenset({"notes"}), 60.0)
-        self._tools = Toolbox(tools(), self.cfg.agentloop.tool_timeout, remote=remote)
-
-    async def _tool_group(self) -> WorkerGroup:
-        name = self.cfg.tools.group_name
-        return await asyncio.to_thread(WorkerGroup.from_group_name, Tools, name)
 
     def _episode(self, request: GroupRequest, number: int) -> Episode:
         made = super()._episode(request, number)
         made.phase = "evaluation" if request.validation else "training"
-        return made
+        ask = made._generate
 
-    async def run(self, episode: Episode) -> Trajectory:
-        # No static text of several tokens ends a turn of this loop.
-        first = await episode.generate(episode.question.prompt_ids, stop=["<answer> 1"])
-        self._fault.strike("loop in " + episode.phase)
-        (result,) = await episode.use_tools([ToolCall("notes", {"text": episode.phase})])
-        assert result.text == "1", result
-        read = [*first.prompt_ids, *first.response_ids, *self._tokenizer.encode("1 2")]
-        await episode.generate(read)
-        return episode.finish()
+        async def generate(prompt_ids: Any, limit: int, turn: int, *rest: Any, **own: Any) -> Any:
+            if turn == 1:
+                self._fault.strike("loop in " + made.phase)
+            return await ask(prompt_ids, limit, turn, *rest, **own)
+
+        made._generate = generate
+        return made
 
     def _load(self) -> int:
         self._updates += 1
@@ -116,6 +111,47 @@ class Agents(BeginsAgain, AgentLoopWorker):
             self._fault.strike("loop in update")
         return super()._load()
 
+    async def rollout(self, *channels: Any) -> dict[str, float]:
+        counters = await super().rollout(*channels)
+        self._fault.strike("loop in end")
+        return counters
+
     async def left_open(self) -> int:
         """Sessions of the engine that nobody has closed."""
         return len(self._sessions)
+
+
+class Agents(Loops, AgentLoopWorker):
+    """Write something, note it by a tool, and write again."""
+
+    async def init_worker(self) -> None:
+        await super().init_worker()
+        # A worker that hangs is found out sooner than a run would.
+        remote_tools._GRACE_SECONDS = 3.0
+        remote = RemoteTools(await self._tool_group(), frozenset({"notes"}), 60.0)
+        self._tools = Toolbox(tools(), self.cfg.agentloop.tool_timeout, remote=remote)
+
+    async def _tool_group(self) -> WorkerGroup:
+        name = self.cfg.tools.group_name
+        return await asyncio.to_thread(WorkerGroup.from_group_name, Tools, name)
+
+    async def run(self, episode: Episode) -> Trajectory:
+        # No static text of several tokens ends a turn of this loop.
+        first = await episode.generate(episode.question.prompt_ids, stop=["<answer> 1"])
+        (result,) = await episode.use_tools([ToolCall("notes", {"text": episode.phase})])
+        assert result.text == "1", result
+        read = [*first.prompt_ids, *first.response_ids, *self._tokenizer.encode("1 2")]
+        await episode.generate(read)
+        return episode.finish()
+
+
+class Teams(Loops, MultiAgentLoopWorker):
+    """Have a lead that gives two workers the same task, whatever it writes."""
+
+    async def run(self, episode: Episode) -> Trajectory:
+        episode.numbers |= {"workers": 0.0, "worker_errors": 0.0}
+        await episode.generate(episode.question.prompt_ids, LEAD, stop=())
+        task = ToolCall(TASK.name, {"question": "red lamp where"})
+        await self._loop.use(episode, [task, task], LEAD)
+        assert {call.agent for call in episode.calls} == {LEAD, 1, 2}
+        return episode.finish()

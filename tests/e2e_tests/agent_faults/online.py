@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import urllib.error
@@ -52,18 +53,22 @@ class Engines(BeginsAgain, ServerRolloutWorker):
     def _note(self, name: Any, index: int, token: int, logprob: float) -> None:
         super()._note(name, index, token, logprob)
         # In the middle of a response.
-        self._fault.strike("serving", self._rank)
+        self._reach("serving")
 
     def _submit(self, request: Any) -> None:
         super()._submit(request)
         if getattr(request, "validation", False):
-            self._fault.strike("evaluation", self._rank)
+            self._reach("evaluation")
 
     def _load(self) -> int:
         self._updates += 1
         if self._updates == 2:
-            self._fault.strike("update", self._rank)
+            self._reach("update")
         return super()._load()
+
+    def _reach(self, phase: str) -> None:
+        self._fault.strike(f"engine in {phase}", self._rank)
+        self._fault.await_strike(f"endpoint in {phase}", self._rank)
 
     async def written(self) -> tuple[int, float]:
         """How often this was started anew, and what it wrote since."""
@@ -77,8 +82,15 @@ class Endpoint(BeginsAgain, OnlineRouterWorker):
         super().__init__(cfg)
         self._fault = fault
 
+    async def serve(self, *arguments: Any) -> dict[str, float]:
+        fate = asyncio.ensure_future(self._fault.strike_when_told())
+        try:
+            return await super().serve(*arguments)
+        finally:
+            fate.cancel()
+
     async def collect(self, *arguments: Any) -> None:
-        self._fault.strike("collecting")
+        self._fault.strike("endpoint in collecting")
         await super().collect(*arguments)
 
 

@@ -1,7 +1,8 @@
-"""Agents for real: episodes with a tool, and a resumed run that is the undisturbed one."""
+"""Agents for real: episodes with a tool, at their own pace, and resumed as if undisturbed."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from rlinf.agents.episode import Episode
+from rlinf.agents.trajectory import Trajectory
+from rlinf.data.reasoning import GroupRequest
 from rlinf.runners.agent_runner import AgentRunner
 from rlinf.scheduler import Cluster
 from rlinf.workers.rollout.agent_loop_worker import AgentLoopWorker
@@ -22,6 +26,8 @@ from tests.e2e_tests.runners import BeginsAgain, RunnerFactory
 
 CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "agents" / "config"
 SHORT = [
+    # On policy, runs can be repeated.
+    "algorithm.max_policy_age=0",
     "runner.max_steps=4",
     "runner.save_interval=2",
     "runner.val_check_interval=-1",
@@ -68,6 +74,28 @@ def agents(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RunnerF
     factory.end_of_test(sound=False)
 
 
+class Awaited(Agents):
+    """Play an episode of the first step for as long as there is none of the second."""
+
+    async def init_worker(self) -> None:
+        await super().init_worker()
+        self._later = asyncio.Event()
+        self._waits: Episode | None = None
+
+    def _episode(self, request: GroupRequest, number: int) -> Episode:
+        made = super()._episode(request, number)
+        made.step = request.key
+        self._waits = self._waits or made
+        return made
+
+    async def run(self, episode: Episode) -> Trajectory:
+        if episode is self._waits:
+            await self._later.wait()
+        elif episode.step != self._waits.step:
+            self._later.set()
+        return await super().run(episode)
+
+
 class Teams(BeginsAgain, MultiAgentLoopWorker):
     """Likewise."""
 
@@ -88,6 +116,8 @@ def teams(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RunnerFa
 @pytest.mark.timeout(240)
 def test_a_lead_and_its_workers_learn_together(teams, tmp_path):
     few = [
+        # On policy, all that is trained on can be computed again.
+        "algorithm.max_policy_age=0",
         "runner.max_steps=2",
         "runner.val_check_interval=-1",
         "actor.supervised.steps=40",
@@ -141,6 +171,19 @@ def test_a_resumed_run_of_an_agent_is_as_if_nothing_had_happened(agents, tmp_pat
     episodes = [json.loads(line) for line in (whole.folder / "samples.jsonl").open()]
     roles = {turn["role"] for episode in episodes for turn in episode["turns"]}
     assert roles == {"assistant", "tool"}
+
+
+@pytest.mark.timeout(240)
+def test_an_episode_that_lasts_does_not_stop_those_of_the_next_step(agents, tmp_path):
+    few = [*SHORT[1:], "runner.max_steps=3", "runner.save_interval=-1"]
+    runner = agents.runner(tmp_path, "calculator_agent", few, {"rollout": (Awaited, ())})
+    assert runner.cfg.algorithm.max_policy_age == 1, "what agents do unless they are told"
+    facts = runner.run()
+    assert facts["status"] == "finished"
+    lines = [line for line in metrics_of(runner) if "rollout/score" in line]
+    assert [line["rollout/samples"] for line in lines] == [32.0] * 3
+    assert all(0.0 <= line["train/actor/policy_age"] <= 1.0 for line in lines)
+    assert lines[-1]["train/actor/policy_age"] > 0.0
 
 
 @pytest.mark.timeout(240)

@@ -28,16 +28,44 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> list[WorkerDied]:
     return found
 
 
+class Server:
+    """An endpoint that answers, or hangs."""
+
+    def __init__(self, hangs: bool = False) -> None:
+        self._hangs = hangs
+
+    def execute(self) -> SimpleNamespace:
+        return SimpleNamespace(hangs=self._hangs)
+
+    statistics = stop = execute
+
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hangs is waited for until a deadline, if there is one."""
+
+    def wait_beside(call: Any, others: Any, timeout: float | None = None) -> list[Any]:
+        if call.hangs:
+            assert timeout is not None, "waits for ever"
+            raise WaitTimeout("the endpoint", holders=["endpoint:0 (stopped)"])
+        return [{"sessions": 0.0}]
+
+    monkeypatch.setattr(online_services, "wait_beside", wait_beside)
+
+
 def services(
-    patience: float, traffic: Any = lambda: None, recover: Any = lambda: None
+    patience: float,
+    traffic: Any = lambda: None,
+    recover: Any = lambda: None,
+    server: Server | None = None,
 ) -> OnlineServices:
     cfg = SimpleNamespace(
-        rollout_server=SimpleNamespace(patience=patience),
+        rollout_server=SimpleNamespace(patience=patience, engine_timeout=5.0),
         data=SimpleNamespace(val_group_size=1),
         cluster=SimpleNamespace(timeouts=SimpleNamespace(channel=1000.0)),
     )
     rollout = SimpleNamespace(worker_group_name="rollout", world_size=2)
-    made = OnlineServices(cfg, rollout, None, None, traffic, recover)
+    made = OnlineServices(cfg, rollout, None, server or Server(), traffic, recover)
     made._verdicts = Silence()
     return made
 
@@ -50,6 +78,26 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch, unlearnt: float) -> None
     with pytest.raises(TimeoutError, match="rollout_server.patience") as caught:
         waiting.next_live_verdict(3)
     assert ("7 sessions were left out" in str(caught.value)) == bool(unlearnt)
+
+
+def test_an_endpoint_that_hangs_is_why_no_clients_come() -> None:
+    with pytest.raises(WaitTimeout, match="endpoint:0"):
+        services(patience=1e-6, server=Server(hangs=True)).next_live_verdict(3)
+
+
+def test_the_end_of_a_run_does_not_wait_for_an_endpoint_that_hangs() -> None:
+    ending = services(1000.0, server=Server(hangs=True))
+    ending._serving = [SimpleNamespace(hangs=False, done=lambda: False)]
+    with pytest.raises(WaitTimeout, match="endpoint:0"):
+        ending.end()
+
+
+def test_the_end_of_a_run_does_not_wait_for_an_engine_that_hangs() -> None:
+    ending = services(1000.0)
+    ending._requests = SimpleNamespace(close=lambda: None)
+    ending.generating = [SimpleNamespace(hangs=True)]
+    with pytest.raises(WaitTimeout):
+        ending.end()
 
 
 def test_users_that_have_gone_are_not_waited_for() -> None:

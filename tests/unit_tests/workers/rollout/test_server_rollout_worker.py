@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from rlinf.agents.serving.backend import Drawing, EngineGone, Piece
-from rlinf.data.live import LiveNews
+from rlinf.data.live import LiveNews, LiveRequest
 from rlinf.data.reasoning import GroupRequest, Prompt
 from rlinf.hybrid_engines.generation import GenerationRequest, GenerationResult, SamplingParams
+from rlinf.scheduler import ItemLost
 from rlinf.workers.rollout.engine_calls import EngineCalls
 from rlinf.workers.rollout.engine_link import EngineLink
 from rlinf.workers.rollout.server_rollout_worker import ServerRolloutWorker
@@ -191,6 +192,21 @@ async def test_a_dead_worker_fails_what_waits_for_it() -> None:
     assert not link.alive and link.version == 3
     with pytest.raises(EngineGone, match="it died"):
         await write(link, 1, 5)
+
+
+async def test_an_endpoint_that_dies_with_news_does_not_end_the_engine() -> None:
+    """Its own death is what the run hears of."""
+    async with linked() as (link, worker, requests, _):
+        put = worker._live.put
+
+        async def refused(item: Any, async_op: bool) -> None:
+            worker._live.put = put
+            raise ItemLost("the endpoint died with 1 item(s) of channel 'live'")
+
+        worker._live.put = refused
+        await requests.put([LiveRequest(999, [7], Drawing(max_new_tokens=1))], True)
+        assert tokens(await asyncio.wait_for(write(link, 5, 2), DEADLINE))[-1:] == [7]
+        assert worker._live.put == put
 
 
 async def test_a_worker_that_was_started_anew_begins_with_its_weights() -> None:
