@@ -51,7 +51,8 @@ class FinalObservations:
     Attributes:
         steps: chunk step in which each ended, int64 `[m]`.
         envs: column of its env, int64 `[m]`.
-        obs: the observations by name, `[m, ...]` each.
+        obs: what a replay buffer keeps of the observations, by name, `[m, ...]` each; see
+            `BasePolicy.replay_inputs`.
     """
 
     steps: Tensor

@@ -192,12 +192,12 @@ class RolloutPolicy:
             chunk: chunk steps of the epoch.
         """
         with torch.inference_mode():
-            obs = self._observe(stage, message, chunk)
+            obs = self._observe(stage, message, chunk, last=True)
             values = self.policy.predict_values(obs, **self.memory.arguments(stage))
         # Outside: what it returns is ordinary tensors, of which a learner may ask gradients.
         return self._recorders[stage].finish(values)
 
-    def _observe(self, stage: int, message: Obs, chunk: int) -> Obs:
+    def _observe(self, stage: int, message: Obs, chunk: int, last: bool = False) -> Obs:
         """Check observations and record which episodes ended in them."""
         ids = self._env_ids[stage]
         obs, bad = self._guard.check(message["obs"], chunk, ids)
@@ -218,12 +218,18 @@ class RolloutPolicy:
             values = torch.zeros(len(message["done"]), of_rows.shape[1])
             values[rows] = of_rows
             if self._keep_final:
-                ended = rows, tensors_of(final)
-        elif self._keep_final:
+                ended = rows, self._kept(final)
+        elif self._keep_final and last:
+            # Also where no episode ended in a rollout, the learner is told what it would have got.
             none = torch.zeros(0, dtype=torch.long)
-            ended = none, {key: value[:0] for key, value in tensors_of(obs).items()}
+            ended = none, {key: value[:0] for key, value in self._kept(obs).items()}
         self._recorders[stage].add_end(values, bad, ended)
         return self._on_device(obs)
+
+    def _kept(self, obs: Obs) -> dict[str, Tensor]:
+        """Return what a replay buffer keeps of observations, on the host."""
+        kept = self.policy.replay_inputs(self._on_device(obs))
+        return {name: value.cpu() for name, value in kept.items()}
 
     def _on_device(self, obs: Obs) -> Obs:
         if self._on_host:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlinf.data.embodied import EmbodiedBatch, FinalObservations, split_trajectory
+from rlinf.data.embodied import EmbodiedBatch, split_trajectory
 from rlinf.data.replay import ReplayTrajectory
 from rlinf.hybrid_engines.fsdp.engine import TrainEngine
 from rlinf.utils.not_finite import first_not_finite, is_finite
@@ -61,22 +61,8 @@ class RolloutRows:
                 streams=list(env_ids[columns]),
             )
             actions = self._engine.model.replay_actions(part.actions, part.forward_inputs)
-            trajectories.append(
-                replace(
-                    whole,
-                    actions=actions,
-                    usable=usable[:, columns],
-                    final=self._final(part.final),
-                )
-            )
+            trajectories.append(replace(whole, actions=actions, usable=usable[:, columns]))
         return trajectories, metrics
-
-    def _final(self, final: FinalObservations | None) -> FinalObservations | None:
-        """Return final observations as the policy takes them."""
-        if final is None:
-            return None
-        kept = self._engine.model.replay_inputs(final.obs)
-        return replace(final, obs={name: value.cpu() for name, value in kept.items()})
 
     def _finite_rewards(self, batch: EmbodiedBatch, env_ids: Sequence[int]) -> Tensor:
         """Mark steps `[T, B]` whose rewards are finite."""

@@ -184,6 +184,27 @@ def test_ends_have_the_value_of_the_observation_in_which_they_came():
     assert torch.equal(record.final.obs["states"], expected)
 
 
+def test_of_ends_the_learner_gets_what_a_replay_buffer_keeps(monkeypatch):
+    made = acting(range(2), keep_final=True)
+
+    def letters(obs):
+        return {"letters": torch.tensor([[len(text)] for text in obs["task_descriptions"]])}
+
+    monkeypatch.setattr(made.policy, "replay_inputs", letters)
+    made.begin_rollout(2)
+    made.begin_epoch()
+    for chunk, ended in enumerate(([], [1], [])):
+        own = message(chunk, range(2), ended)
+        for obs in (own["obs"], own.get("final", {})):
+            rows = len(obs.get("states", ()))
+            obs["task_descriptions"] = ["close", "open it"][-rows:]
+        if chunk < 2:
+            made.act(0, own, 0, chunk, chunk)
+    record = made.finish(0, own, 2)
+    assert record.final.steps.tolist() == [0] and record.final.envs.tolist() == [1]
+    assert {name: value.tolist() for name, value in record.final.obs.items()} == {"letters": [[7]]}
+
+
 def test_nobody_gets_final_observations_who_does_not_need_them():
     _, record = roll(acting(range(2)), range(2), ended={1: [0]})
     assert record.final is None

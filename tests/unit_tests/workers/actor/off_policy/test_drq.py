@@ -41,9 +41,9 @@ def with_pictures(learner, seed=0):
         0, 256, (*shape, 1, 12, 12, 3), generator=g, dtype=torch.uint8
     )
     ends = len(rollout.final.obs["states"])
-    rollout.final.obs["main_images"] = torch.randint(
-        0, 256, (ends, 12, 12, 3), generator=g, dtype=torch.uint8
-    )
+    seen = torch.randint(0, 256, (ends, 12, 12, 3), generator=g, dtype=torch.uint8)
+    raw = rollout.final.obs | {"main_images": seen}
+    rollout.final.obs = learner.engine.model.replay_inputs(raw)
     return rollout
 
 

@@ -53,10 +53,10 @@ def steered_rollout(policy, seed=0):
         inputs = policy.steering_inputs(seen)
         for name in ("input_ids", "instruction_ids"):
             batch.forward_inputs[name] = inputs[name].expand(12, 8, -1)
+            batch.final.obs[name] = inputs[name].expand(ends, -1)
         draw = {"dtype": torch.uint8, "generator": pictures}
         batch.forward_inputs["view_0"] = torch.randint(0, 256, (12, 8, 20, 20, 3), **draw)
-        batch.final.obs["task_descriptions"] = ["open it"] * ends
-        batch.final.obs["main_images"] = torch.randint(0, 256, (ends, 20, 20, 3), **draw)
+        batch.final.obs["view_0"] = torch.randint(0, 256, (ends, 20, 20, 3), **draw)
     u = torch.randn(12, 8, 2, generator=torch.Generator().manual_seed(seed + 100))
     batch.forward_inputs["action"] = u.repeat(1, 1, 3)
     w = BOUND * u.tanh()
