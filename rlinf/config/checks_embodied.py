@@ -66,11 +66,15 @@ def value_loss_has_values(context: CheckContext) -> Iterator[Problem]:
 @cross_check(EMBODIED)
 def a_critic_that_goes_first_is_there(context: CheckContext) -> Iterator[Problem]:
     """Only a value function can learn alone."""
-    steps = context.cfg.algorithm.get("critic_warmup_steps", 0)
+    algorithm, path = context.cfg.algorithm, "algorithm.critic_warmup_steps"
+    steps, loss = algorithm.get("critic_warmup_steps", 0), algorithm.loss_type
     if steps and not context.cfg.actor.model.add_value_head:
         message = "there is no value function that could learn alone"
         hint = "leave it out, or set actor.model.add_value_head to true"
-        yield Problem("algorithm.critic_warmup_steps", steps, message, hint)
+        yield Problem(path, steps, message, hint)
+    elif steps and loss.lower() not in _VALUE_LOSSES:
+        message = f"has no effect: algorithm.loss_type {loss} trains no value function"
+        yield Problem(path, steps, message, "leave it out, or use loss_type actor_critic")
 
 
 @cross_check(EMBODIED)

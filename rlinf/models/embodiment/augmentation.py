@@ -69,6 +69,8 @@ class CameraAugmentation:
     ) -> Mapping[str, Any]:
         """Return observations with changed pictures of the cameras, of the same size and type.
 
+        Of several further views, those that belong to no camera are left out.
+
         Args:
             observations: As in `BasePolicy.predict_action_batch`, n samples.
             noise: Standard normal, `[n, width]`; None draws it.
@@ -81,10 +83,10 @@ class CameraAugmentation:
             count, device = len(next(iter(groups.values()))), generator and generator.device
             noise = torch.randn(count, self.width, generator=generator, device=device)
         draws = iter(noise.float().unflatten(1, (self.cameras, -1)).unbind(1))
-        changed = {
-            key: torch.stack([self._changed(view, next(draws)) for view in views.unbind(1)], 1)
-            for key, views in groups.items()
-        }
+        changed = {}
+        for key, views in groups.items():
+            own = torch.stack([self._changed(view, next(draws)) for view in views.unbind(1)], 1)
+            changed[key] = own if observations[key].ndim == own.ndim else own.squeeze(1)
         return {**observations, **changed}
 
     @property

@@ -121,6 +121,6 @@ def group_of_session(session: RewardedSession, number: int, step: int) -> Sample
 
 
 def _version(session: RewardedSession) -> int:
-    """Return the version of the oldest weights that wrote something."""
-    versions = (version for call in session.trajectory.calls for version in call.versions)
-    return min(versions, default=0)
+    """Return the version of the oldest weights that wrote something to learn from."""
+    learnt = (call for call in session.trajectory.calls if not call.unlearnt)
+    return min((version for call in learnt for version in call.versions), default=0)

@@ -168,6 +168,15 @@ EMBODIED = {
         "algorithm.critic_warmup_steps = 3",
         "there is no value function that could learn alone",
     ),
+    "a critic that goes first and is not trained": (
+        {
+            "algorithm.adv_type": "raw",
+            "algorithm.loss_type": "actor",
+            "algorithm.critic_warmup_steps": 3,
+        },
+        "algorithm.critic_warmup_steps = 3",
+        "has no effect: algorithm.loss_type actor trains no value function",
+    ),
     "values that nothing trains": (
         {"algorithm.loss_type": "actor"},
         'algorithm.loss_type = "actor"',

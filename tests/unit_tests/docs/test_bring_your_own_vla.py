@@ -157,6 +157,19 @@ def test_supervised_steps_make_it_do_what_was_done(tmp_path):
     assert not torch.equal(before, after)
 
 
+def test_supervised_steps_may_change_pictures(tmp_path):
+    demos = write_dataset(tmp_path / "d", (4, 5), pictures="noise")
+    changes = {
+        "actor.model": SECTION | {"num_images_in_input": 1, "random_crop": 0.8},
+        "runner.task_type": "sft",
+        "runner.local_update_steps": 1,
+        "actor.global_batch_size": 4,
+    }
+    learner = make_cloner(demos, changes)
+    assert set(learner.demos.obs) == {"states", "main_images", "task_descriptions"}
+    assert learner.update()["actor/loss"] > 0
+
+
 @pytest.mark.parametrize("method", ["ppo", "grpo"])
 def test_rollout_and_learner_agree_and_good_chunks_become_likelier(method):
     changes = {"actor.model": SECTION | {"add_value_head": method == "ppo"}}

@@ -99,9 +99,9 @@ class Prompts:
         Args:
             texts: As in `__call__`, which they have passed.
         """
-        room = self._length - len(self._ids(self._style("", None)))
         for text in texts:
             if text not in self._alone:
+                room = self._length - len(self._ids(self._style("", None)))
                 ids = self._ids(_one_line(text))[:room]
                 self._alone[text] = ids + [self.pad] * (room - len(ids))
         return torch.tensor([self._alone[text] for text in texts])

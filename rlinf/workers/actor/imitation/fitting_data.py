@@ -37,7 +37,8 @@ def demonstrations_for(model: nn.Module, section: Any) -> Demonstrations:
             # There are no weights yet that it could be run with.
             model.replay_inputs(obs)
             return
-        model(forward_type=ForwardType.SFT, observations=obs, actions=actions)
+        # Augmentations would read pictures, and hand on copies whose readers nobody sees.
+        model(forward_type=ForwardType.SFT, observations=obs, actions=actions, augment=False)
 
     demos = folders.load(used_observations(model, folders, look), section.only_success)
     if model.action_range.choices is not None and share_out_of_range(model, demos.actions):

@@ -68,11 +68,12 @@ def test_more_than_can_be_trained_on_is_not_kept() -> None:
     assert batches.waiting == 8 and batches.crowded_out == 12 and batches.accepted == 21
 
 
-def sampled(name: str, *reasons: str) -> RewardedSession:
+def sampled(name: str, *reasons: str, first: int = 5) -> RewardedSession:
     """A session of answers that are not learnt from, for reasons; with an empty one they are."""
     calls, ids = [], [1, 2]
     for turn, reason in enumerate(reasons):
-        made = EngineCall(ids, [3, 4], [-0.1] * 2, [5] * 2, "stop", turn, unlearnt=reason)
+        version = 5 if turn else first
+        made = EngineCall(ids, [3, 4], [-0.1] * 2, [version] * 2, "stop", turn, unlearnt=reason)
         calls.append(made)
         ids = [*made.token_ids, 9]
     return RewardedSession(name, Trajectory(tuple(calls), (Turn("user", "q"),)), 1.0)
@@ -92,3 +93,12 @@ def test_answers_that_were_drawn_otherwise_are_context() -> None:
     assert sample.loss_mask == [True, True, *[False] * 4, True, True]
     assert batches.other_sampling == 3 and batches.unlearnt == 1 and batches.rewarded == 3
     assert batches.waiting == 0
+
+
+def test_context_may_be_older_than_what_is_learnt_from() -> None:
+    batches = LiveBatches(oldest=2)
+    batches.order(0, 2, version=5)
+    batches.add(sampled("context", "temperature 0 instead of 1", "", first=1))
+    batches.add(sampled("learnt", "", "temperature 0 instead of 1", first=1))
+    (group,) = batches.take()
+    assert group.prompt.metadata["session"] == "context" and batches.too_old == 1
