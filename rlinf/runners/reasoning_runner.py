@@ -346,6 +346,16 @@ class ReasoningRunner(BaseRunner):
         self._began_at = {step: first for step, first in state["ahead"]}
         self._samples_seen = state["samples"]
 
+    def in_flight(self) -> list[str]:
+        """Responses of steps ahead, which have tokens of weights that a resumed run lacks."""
+        ahead = self._requested - self.global_step
+        if ahead <= 0:
+            return []
+        return [
+            f"the responses of {ahead} step(s) after step {self.global_step} that were under way; "
+            "they are asked for anew"
+        ]
+
     def headline(self, metrics: dict[str, float]) -> dict[str, str]:
         """Score, length, speed, and the last validation."""
         facts = {}

@@ -71,6 +71,16 @@ def test_a_resumed_run_asks_for_the_same_prompts():
     assert whole.services.asked[2] == [11, 12, 13, 14]
 
 
+def test_responses_of_steps_ahead_are_under_way_when_a_checkpoint_is_made():
+    runner = make_runner()
+    runner._request_steps(1)
+    runner.global_step = 1
+    assert runner.in_flight() == [], "on policy a checkpoint has everything"
+    runner._request_steps(3)
+    (said,) = runner.in_flight()
+    assert said.startswith("the responses of 2 step(s) after step 1 ")
+
+
 def verdict(index: int, shown: bool = True) -> Verdict:
     return Verdict(index, "", [0.0], [0.0], [1], 0, 0, f"p{index}", "r", shown=shown)
 
