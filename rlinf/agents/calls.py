@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ class EngineCall:
         computed_tokens: tokens that the engine read for it, less those of the prompt that it still
             had of earlier calls; None if the engine does not say.
         unlearnt: why its tokens do not count in the loss; empty if they do.
+        drawn: how a client had its tokens drawn, such as `temperature`; None if the run says that.
     """
 
     prompt_ids: tuple[int, ...]
@@ -35,6 +36,7 @@ class EngineCall:
     agent: int = 0
     computed_tokens: int | None = None
     unlearnt: str = ""
+    drawn: Mapping[str, float] | None = None
 
     @classmethod
     def of(

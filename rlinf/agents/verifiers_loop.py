@@ -8,9 +8,10 @@ the run, and only what is new is tokenised.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,13 +20,14 @@ from rlinf.agents.episode import Episode, EpisodeOver
 from rlinf.agents.loop_thread import LoopThread, Patience
 from rlinf.agents.loops import AgentLoop, register_agent_loop
 from rlinf.agents.serving.messages import for_template
-from rlinf.agents.templates import ChatFormat
+from rlinf.agents.templates import ChatFormat, TemplateRewrites
 from rlinf.agents.tools.parsers import parser_registry
 from rlinf.agents.tools.toolbox import MalformedCall, Toolbox, ToolCall, ToolFailed, ToolResult
 from rlinf.agents.trajectory import Trajectory
 from rlinf.utils.extras import install_hint
 
 _PACKAGE = "verifiers>=0.1.14,<0.2"
+_BLOCKED = "an environment blocks the thread of all of them"
 
 
 def load_verifiers(name: str, arguments: Mapping[str, Any]) -> Any:
@@ -58,8 +60,9 @@ class VerifiersLoop(AgentLoop):
     """Lets an environment of `verifiers` run the episode; its rubric gives the score.
 
     Between two responses of the policy an environment has `agentloop.tool_timeout` seconds, and so
-    has its rubric. Environments run in a thread: one that blocks it holds up other environments,
-    and not the engine. A thread that does not come back is left alone, and another one begun.
+    has its rubric. Environments run in a thread, where the turns of others do not count. One that
+    blocks it holds up other environments, and not the engine: after its time the thread is left
+    alone, the episodes in it fail, and another thread is begun.
 
     Args:
         cfg: the `agentloop` section.
@@ -92,8 +95,11 @@ class VerifiersLoop(AgentLoop):
         # What an episode is worth that ends at a limit of ours, where no rubric sees it.
         episode.score = 0.0
         patience = Patience(self.cfg.tool_timeout)
-        client = self._client_class(Speaker(self, episode, patience))
-        state = await self._ask(lambda: self._env.rollout(row, client, "policy", {}), patience)
+        speaker = Speaker(self, episode, patience)
+        client = self._client_class(speaker)
+        state = await self._ask(
+            lambda: self._env.rollout(row, client, "policy", {}), patience, speaker.broken
+        )
         if state.get("error") is not None:
             over = _behind(state["error"], EpisodeOver)
             if over is not None:
@@ -104,37 +110,55 @@ class VerifiersLoop(AgentLoop):
         episode.score = float(state["reward"] or 0.0)
         return episode.finish()
 
-    async def _ask(self, work: Callable[[], Coroutine[Any, Any, Any]], patience: Patience) -> Any:
-        """Wait for an environment; one that fails or hangs costs its episode."""
+    async def _ask(
+        self,
+        work: Callable[[], Coroutine[Any, Any, Any]],
+        patience: Patience,
+        broken: asyncio.Future[BaseException] | None = None,
+    ) -> Any:
+        """Wait for an environment; one that fails or hangs costs its episode.
+
+        Args:
+            work: of the environment.
+            patience: with it.
+            broken: an error of ours that it was told of; it ends the run, whatever the environment
+                makes of it.
+        """
         if self._thread is None:
             self._thread = LoopThread(f"verifiers {self.cfg.environment}")
         thread = self._thread
-        answer = thread.begin(work)
+        answer = thread.begin(work, patience)
+        ends = {answer, patience.passed, *([] if broken is None else [broken])}
         try:
-            await asyncio.wait({answer, patience.passed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if broken is not None and broken.done():
+                raise broken.result()
             if not answer.done():
-                raise ToolFailed(await self._late(thread))
+                raise ToolFailed(await self._late(thread, patience))
             if answer.cancelled():
-                raise ToolFailed(f"the environment '{self.cfg.environment}' cancelled itself")
-            return answer.result()
-        except (EpisodeOver, ToolFailed):
-            raise
-        except Exception as error:
-            raise ToolFailed(
-                f"the environment '{self.cfg.environment}' failed: {type(error).__name__}: {error}"
-            ) from error
+                why = f"did not answer; {_BLOCKED}" if thread.left else "cancelled itself"
+                raise ToolFailed(f"the environment '{self.cfg.environment}' {why}")
+            error = answer.exception()
         finally:
             patience.stop()
             answer.cancel()
+        if error is None:
+            return answer.result()
+        if isinstance(error, EpisodeOver | ToolFailed):
+            raise error
+        raise ToolFailed(
+            f"the environment '{self.cfg.environment}' failed: {type(error).__name__}: {error}"
+        ) from error
 
-    async def _late(self, thread: LoopThread) -> str:
+    async def _late(self, thread: LoopThread, patience: Patience) -> str:
         """Say what has not answered; leave a thread that is blocked."""
         late = f"'{self.cfg.environment}' did not answer within {self.cfg.tool_timeout:g} s"
-        if not await thread.is_blocked():
+        if not await thread.is_blocked(patience):
             return late
         if self._thread is thread:
             self._thread = None
-        return f"{late}; an environment blocks the thread of all of them"
+            thread.leave()
+        return f"{late}; {_BLOCKED}"
 
 
 class Speaker:
@@ -144,11 +168,15 @@ class Speaker:
         loop: whose tokenizer and parser it has.
         episode: that it speaks in.
         patience: with the environment, which waits while the policy writes.
+
+    Attributes:
+        broken: an error that is neither of the environment nor an end of the episode.
     """
 
     def __init__(self, loop: VerifiersLoop, episode: Episode, patience: Patience) -> None:
         self._loop, self._episode, self._patience = loop, episode, patience
         self._home = asyncio.get_running_loop()
+        self.broken: asyncio.Future[BaseException] = self._home.create_future()
         self._chat: ChatFormat | None = None
         # Of the environment; and as they were rendered, with what it was not told of.
         self._read: list[dict[str, Any]] = []
@@ -184,18 +212,38 @@ class Speaker:
     ) -> tuple[str, list[ToolCall], bool]:
         if self._patience.passed.done():
             raise ToolFailed("the episode is over, and its environment goes on")
-        schemas = [_schema(tool) for tool in tools]
+        try:
+            schemas = [_schema(tool) for tool in tools]
+            plain = [_plain(message, self._texts) for message in messages]
+        except Exception as error:
+            raise ToolFailed(
+                f"the environment '{self._loop.cfg.environment}' asked with messages or tools of "
+                f"no known form: {type(error).__name__}: {error}"
+            ) from error
+        try:
+            return await self._answer(plain, schemas)
+        except (EpisodeOver, ToolFailed):
+            raise
+        except Exception as error:
+            if not self.broken.done():
+                self.broken.set_result(error)
+            raise
+
+    async def _answer(
+        self, plain: list[dict[str, Any]], schemas: list[dict[str, Any]]
+    ) -> tuple[str, list[ToolCall], bool]:
+        """Let the policy answer messages, until it needs the environment."""
         if self._chat is None:
             self._chat = ChatFormat(self._loop.tokenizer, schemas)
         box = _Named([schema["function"] for schema in schemas])
         parser = parser_registry.lookup(self._loop.cfg.parser)(box)
-        plain = [_plain(message, self._texts) for message in messages]
-        ids = self._ids(plain)
+        with self._rendering():
+            ids = self._ids(plain)
         self._read = plain
         while True:
             self._last = call = await self._episode.generate(ids)
             text, cut = self._episode.text(call), call.finish_reason == "length"
-            found = parser.parse(text) if tools else []
+            found = parser.parse(text) if schemas else []
             self._episode.note_calls(found)
             calls = [each for each in found if isinstance(each, ToolCall)]
             self._episode.count_calls(len(calls))
@@ -209,6 +257,21 @@ class Speaker:
                     self._texts.add(text)
                 return text, calls, cut
             ids = self._after([])
+
+    @contextlib.contextmanager
+    def _rendering(self) -> Iterator[None]:
+        """Let messages that the chat template refuses be a failure of who wrote them."""
+        from jinja2 import TemplateError
+
+        try:
+            yield
+        except TemplateRewrites:
+            raise
+        except (TemplateError, ValueError) as error:
+            raise ToolFailed(
+                f"the environment '{self._loop.cfg.environment}' asked with messages that the chat "
+                f"template refuses: {type(error).__name__}: {error}"
+            ) from error
 
     def _ids(self, messages: list[dict[str, Any]]) -> list[int]:
         """Return what the policy reads: the next turn of what it has read, or something new."""

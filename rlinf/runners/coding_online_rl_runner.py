@@ -72,6 +72,13 @@ class CodingOnlineRLRunner(ReasoningRunner):
         # Asks engines what they compute in, of which one may be away when that is needed.
         self.agreement.tolerance(0)
 
+    def run(self) -> dict[str, Any]:
+        """See the base; however it ends, `endpoint.json` names nobody who does not listen."""
+        try:
+            return super().run()
+        finally:
+            self._forget_endpoint()
+
     def update_rollout_weights(self) -> int:
         """Bring the actor's weights to the engines; with the first ones, let clients in."""
         self._version = self._send_weights()
@@ -146,6 +153,9 @@ class CodingOnlineRLRunner(ReasoningRunner):
 
     def end_services(self) -> None:
         """Let no more clients in, and the workers come to their end."""
+        self._forget_endpoint()
+        super().end_services()
+
+    def _forget_endpoint(self) -> None:
         if self._key is not None:
             remove_endpoint(self.folder, self._key)
-        super().end_services()

@@ -36,17 +36,23 @@ class Drawing:
         """Return what an engine has to know, by name."""
         return {name: value for name, value in vars(self).items() if name != "whole"}
 
+    def distribution(self) -> dict[str, float]:
+        """Return what the distribution of each token depends on, by name."""
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in _ANY
+        }
+
     def differs(self, other: Drawing) -> str:
         """Return what makes tokens those of another distribution, in words; empty if nothing.
 
         Args:
             other: That this one is compared with.
         """
-        names = [field.name for field in fields(self) if field.name not in _ANY]
+        of_other = other.distribution()
         return ", ".join(
-            f"{name} {getattr(self, name):g} instead of {getattr(other, name):g}"
-            for name in names
-            if getattr(self, name) != getattr(other, name)
+            f"{name} {value:g} instead of {of_other[name]:g}"
+            for name, value in self.distribution().items()
+            if value != of_other[name]
         )
 
 

@@ -261,6 +261,7 @@ class Endpoint:
             turn=len(ask.session.calls),
             computed_tokens=choice.computed_tokens,
             unlearnt=ask.drawing.differs(self.default) if self._learns else "",
+            drawn=ask.drawing.distribution(),
         )
         written = self.conversations.raw_text(choice.token_ids)
         ask.session.add(ask.read if choice.index == 0 else (), call, written)

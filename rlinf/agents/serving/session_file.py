@@ -37,5 +37,6 @@ def facts_of(session: RewardedSession) -> dict[str, Any]:
         "reward": session.reward,
         "answer": trajectory.answer,
         "turns": [asdict(turn) for turn in trajectory.turns],
+        "drawn": [{"turn": call.turn, **(call.drawn or {})} for call in trajectory.calls],
         "sequences": [asdict(sequence) for sequence in trajectory.sequences()],
     }

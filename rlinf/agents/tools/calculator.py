@@ -10,6 +10,8 @@ from collections.abc import Callable
 from rlinf.agents.tools.tool import ToolError, tool
 
 _MOST_CHARACTERS, _MOST_NODES, _MOST_BITS = 256, 128, 512
+_CHARACTERS = frozenset("0123456789.eE_+-*/%() \t\n")
+"""Others are refused unread: Python's parser warns of some, such as the letters of `1or 2`."""
 
 Number = int | float
 
@@ -48,13 +50,20 @@ def evaluate(expression: str) -> Number:
         raise ToolError(
             f"the expression has {len(expression)} characters; at most {_MOST_CHARACTERS} are read"
         )
+    expression = expression.strip()
+    other = next((each for each in expression if each not in _CHARACTERS), None)
+    if other is not None:
+        raise ToolError(
+            f"cannot read {expression!r} because of {other!r}; "
+            "numbers, parentheses and + - * / // % ** are read"
+        )
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
+        tree = ast.parse(expression, mode="eval")
         if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
             raise ToolError("the expression has too many operations; split it")
         return _value(tree.body)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise ToolError(f"cannot read {expression.strip()!r}") from error
+        raise ToolError(f"cannot read {expression!r}") from error
     except ZeroDivisionError as error:
         raise ToolError("division by zero") from error
     except OverflowError as error:

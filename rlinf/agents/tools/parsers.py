@@ -49,6 +49,10 @@ class ToolParser:
         """Return the calls of a response, in their order; none if it is an answer."""
         raise NotImplementedError
 
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """Return the text by which a model makes some calls; for worked solutions."""
+        raise NotImplementedError
+
     def answer(self, results: Sequence[ToolResult]) -> str:
         """Return what is appended to the text of the model; for inline formats."""
         raise NotImplementedError
@@ -75,6 +79,12 @@ class QwenParser(ToolParser):
                 calls.append(_of_json(inside.strip(), "arguments"))
         return calls
 
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """Write a `<tool_call>` for each."""
+        return "\n".join(
+            f"<tool_call>\n{_as_json(call, 'arguments')}\n</tool_call>" for call in calls
+        )
+
 
 class LlamaParser(ToolParser):
     """`{"name": ..., "parameters": {...}}` as the whole response, of Llama 3; several by `;`."""
@@ -100,6 +110,10 @@ class LlamaParser(ToolParser):
             calls.append(call)
             rest = rest[end:].lstrip(" \n;")
         return calls
+
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """Write JSON, several by `;`."""
+        return "; ".join(_as_json(call, "parameters") for call in calls)
 
 
 class TagParser(ToolParser):
@@ -130,9 +144,20 @@ class TagParser(ToolParser):
                 calls.append(ToolCall(name, {}))
         return calls
 
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """Put the first argument of each into the tag of its tool."""
+        return "".join(
+            f"<{call.name}>{next(iter(call.arguments.values()), '')}</{call.name}>"
+            for call in calls
+        )
+
     def answer(self, results: Sequence[ToolResult]) -> str:
         """Put the answers into one tag each."""
         return "".join(f"<information>{_marked(result)}</information>" for result in results)
+
+
+def _as_json(call: ToolCall, key: str) -> str:
+    return json.dumps({"name": call.name, key: dict(call.arguments)}, ensure_ascii=False)
 
 
 def _of_json(text: str, key: str) -> Call:

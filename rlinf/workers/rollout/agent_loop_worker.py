@@ -173,8 +173,11 @@ class AgentLoopWorker(GenerationWorker):
 
     async def _hand_out(self, channel: Channel) -> None:
         """Let episodes go on until they wait, then put what is complete."""
+        going_on = list(self._sessions.values())
         for _ in range(_MOST_ROUNDS):
-            if all(session.waits for session in self._sessions.values()):
+            # Of thousands most wait at once: they are not looked at again.
+            going_on = [session for session in going_on if not session.waits]
+            if not going_on:
                 break
             await asyncio.sleep(0)
         for session in self._sessions.values():

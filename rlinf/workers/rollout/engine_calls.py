@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
@@ -28,7 +29,8 @@ class EngineCalls:
     def __init__(self, engine: GenerationEngine) -> None:
         self._engine = engine
         self._calls: dict[Hashable, _Call] = {}
-        self._held: list[GenerationRequest] = []
+        # By name, in the order in which the engine is to have them.
+        self._held: dict[Hashable, GenerationRequest] = {}
 
     @property
     def holds(self) -> bool:
@@ -51,7 +53,7 @@ class EngineCalls:
             ValueError: the engine cannot serve it; nothing has changed then.
         """
         if hold:
-            self._held.append(work)
+            self._held[work.request_id] = work
         else:
             self._engine.submit([work])
         self._calls[work.request_id] = _Call(work, done)
@@ -65,24 +67,27 @@ class EngineCalls:
         """Give a request up, if it is there; nobody is told of what there is of it."""
         if self._calls.pop(request_id, None) is None:
             return
-        held = [work for work in self._held if work.request_id != request_id]
-        if len(held) == len(self._held):
+        if self._held.pop(request_id, None) is None:
             self._engine.abort([request_id])
-        self._held = held
 
     def suspend(self) -> None:
         """Take unfinished responses out of the engine and hold them."""
-        aborted = self._engine.abort()
-        for result in aborted:
+        aborted: defaultdict[Hashable, list[GenerationResult]] = defaultdict(list)
+        for result in self._engine.abort():
+            aborted[result.request_id].append(result)
             if result.finish_reason != "abort":
                 self._add(result)
-        carried = [call.work.carry_on(aborted) for call in self._calls.values()]
-        self._held = [work for work in carried if work is not None] + self._held
+        carried = {
+            name: work
+            for name, call in self._calls.items()
+            if name in aborted and (work := call.work.carry_on(aborted[name])) is not None
+        }
+        self._held = {**carried, **self._held}
 
     def carry_on(self) -> None:
         """Give the engine what was held."""
-        held, self._held = self._held, []
-        self._engine.submit(held)
+        held, self._held = self._held, {}
+        self._engine.submit(list(held.values()))
 
     def _add(self, result: GenerationResult) -> None:
         call = self._calls[result.request_id]

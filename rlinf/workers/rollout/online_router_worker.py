@@ -14,7 +14,15 @@ from rlinf.agents.serving.server import Server
 from rlinf.agents.serving.sessions import RewardedSession, Sessions
 from rlinf.config.plugins import load_extension
 from rlinf.data.tokenizer import stops_of, tokenizer_of_run
-from rlinf.scheduler import Channel, ChannelClosed, ItemLost, Worker, WorkerGroup, WorkerInfo
+from rlinf.scheduler import (
+    UNTIL_CLOSED,
+    Channel,
+    ChannelClosed,
+    ItemLost,
+    Worker,
+    WorkerGroup,
+    WorkerInfo,
+)
 from rlinf.workers.rollout.engine_link import EngineLink
 from rlinf.workers.rollout.engine_watch import EngineWatch, HangDetector
 from rlinf.workers.rollout.live_batches import LiveBatches, unlearnt_calls
@@ -195,7 +203,7 @@ class OnlineRouterWorker(Worker):
     async def _bring_news(self, live: Channel) -> None:
         while True:
             try:
-                news = await live.get(async_op=True)
+                news = await live.get(async_op=True, timeout=UNTIL_CLOSED)
             except ChannelClosed:
                 return
             except ItemLost:

@@ -206,3 +206,24 @@ def test_a_run_goes_on_when_a_worker_of_its_tools_is_killed(agents, tmp_path):
     failed = [line["rollout/failed"] for line in lines]
     assert 0 < sum(failed) and failed[-1] == 0.0 and max(failed) < 1.0
     assert all(line["rollout/tools/python/calls"] > 0 for line in lines)
+
+
+@pytest.mark.timeout(240)
+def test_an_agent_of_a_chat_calls_by_json(agents, tmp_path):
+    few = [*SHORT, "runner.max_steps=1", "runner.save_interval=-1", "actor.supervised.steps=60"]
+    runner = agents.runner(tmp_path, "calculator_agent_chat", few)
+    runner.run()
+    (line,) = [line for line in metrics_of(runner) if "rollout/score" in line]
+    assert line["rollout/tool_calls"] > 0
+    # Template, tokens and trainer agree on what the model read and wrote.
+    assert line["train/actor/rollout_gap_max"] < 1e-4
+    episodes = [json.loads(line) for line in (runner.folder / "samples.jsonl").open()]
+    turns = [turn for episode in episodes for turn in episode["turns"]]
+    assert {turn["role"] for turn in turns} == {"assistant", "tool"}
+    called = [turn for turn in turns if turn["role"] == "assistant" and turn["calls"]]
+    assert any(
+        call.get("name") == "calculator" and "expression" in call["arguments"]
+        for turn in called
+        for call in turn["calls"]
+    )
+    assert all(turn["text"].startswith("<tool_call>") for turn in called)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.e2e_tests.command import rlinf
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "agents_first.md"
 FEW = ["runner.max_steps=2", "runner.progress=off", "data.rollout_batch_size=8"]
@@ -30,20 +29,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(block("python"))
     (tmp_path / "shop.yaml").write_text(block(r"\{code-block\} yaml"))
     return tmp_path
-
-
-def rlinf(folder: Path, address: str, *arguments: str) -> str:
-    """Run the command in a folder; return what it said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "rlinf.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "RAY_ADDRESS": address},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_it_is_about_forty_lines() -> None:

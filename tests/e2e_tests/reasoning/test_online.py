@@ -98,3 +98,22 @@ def test_users_are_served_while_their_policy_learns(online, example, tmp_path):
     gaps = [line.get("train/actor/rollout_gap_max", math.nan) for line in lines]
     assert max(gap for gap in gaps if not math.isnan(gap)) < 1e-4
     assert facts["evaluation"]["eval/pass@1"] >= 0
+
+
+@pytest.mark.timeout(240)
+def test_a_run_that_fails_leaves_no_address_behind(online, tmp_path):
+    """Clients would ask somebody who does not listen, or who got the port since."""
+    few = [*SHORT[1:], "runner.max_steps=1", "runner.val_check_interval=-1"]
+    runner = online.runner(tmp_path, "coding_online", [*few, "actor.supervised.steps=0"])
+    seen = []
+
+    def no_clients() -> None:
+        seen.append((runner.folder / "endpoint.json").exists())
+        raise ConnectionError("all users have gone home")
+
+    runner.services.traffic = no_clients
+    with pytest.raises(ConnectionError, match="gone home"):
+        runner.run()
+    assert seen == [True]
+    assert not (runner.folder / "endpoint.json").exists()
+    assert json.loads((runner.folder / "summary.json").read_text())["status"] == "failed"

@@ -2,134 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib.util
 import sys
-import threading
-import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 pytest.importorskip("transformers")
 
-from rlinf.agents.calls import EngineCall  # noqa: E402
-from rlinf.agents.episode import Episode, Question, play  # noqa: E402
-from rlinf.agents.tools.toolbox import Toolbox  # noqa: E402
-from rlinf.agents.verifiers_loop import VerifiersLoop, _plain, load_verifiers  # noqa: E402
-from rlinf.data.tokenizer import character_tokenizer  # noqa: E402
-
-TOKENIZER = character_tokenizer()
-TOKENIZER.chat_template = (
-    "{%- for m in messages %}<{{ m.role }}>{{ m.content }}<eos>\n{% endfor -%}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
+from rlinf.agents.templates import TemplateRewrites  # noqa: E402
+from rlinf.agents.tools.parsers import parser_registry  # noqa: E402
+from rlinf.agents.verifiers_loop import _plain, load_verifiers  # noqa: E402
+from tests.unit_tests.agents.verifiers_double import (  # noqa: E402
+    QUESTION,
+    REAL,
+    TOKENIZER,
+    Engine,
+    ask,
+    environment,
+    run,
 )
-QUESTION = [{"role": "user", "content": "which number?"}]
-REAL = importlib.util.find_spec("verifiers") is not None
-
-
-class Double(ModuleType):
-    """As much of verifiers 0.1 as the adapter uses, and an environment: higher or lower."""
-
-    def __init__(self):
-        super().__init__("verifiers")
-        self.types, self.clients = ModuleType("verifiers.types"), ModuleType("verifiers.clients")
-
-        class Client:
-            def __init__(self, client):
-                self.client = client
-
-        self.clients.Client = Client
-        for name in ("ToolCall", "ResponseMessage", "Response"):
-            setattr(self.types, name, SimpleNamespace)
-
-    def load_environment(self, name, secret=7):
-        async def rollout(row, client, model, sampling_args):
-            state = {"messages": list(row["prompt"]), "error": None, "turns": 0}
-            while True:
-                found = await client.get_response(state["messages"], model, {}, state=state)
-                said = found.message.content
-                state["turns"] += 1
-                state["messages"] = [*state["messages"], {"role": "assistant", "content": said}]
-                state["right"] = said == str(secret)
-                if state["right"] or state["turns"] == 3:
-                    return state
-                word = "higher" if int(said) < secret else "lower"
-                state["messages"] = [*state["messages"], {"role": "user", "content": word}]
-
-        async def score_rollout(state):
-            state["reward"] = float(state["right"])
-
-        return SimpleNamespace(rollout=rollout, rubric=SimpleNamespace(score_rollout=score_rollout))
-
-
-@pytest.fixture
-def package(monkeypatch):
-    """The package, or its double."""
-    if REAL:
-        import verifiers
-
-        monkeypatch.setattr(verifiers, "load_environment", real_environment)
-        return verifiers
-    double = Double()
-    for module in (double, double.types, double.clients):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    return double
-
-
-def real_environment(name, secret=7):
-    """The same environment, made of the package's own parts."""
-    import verifiers as vf
-    from datasets import Dataset
-
-    class HigherOrLower(vf.MultiTurnEnv):
-        async def env_response(self, messages, state, **kwargs):
-            word = "higher" if int(messages[-1].content) < secret else "lower"
-            return [{"role": "user", "content": word}]
-
-        @vf.stop
-        async def found(self, state, **kwargs):
-            steps = state["trajectory"]
-            return bool(steps) and steps[-1]["completion"][-1].content == str(secret)
-
-    async def right(completion, **kwargs):
-        return float(completion[-1].content == str(secret))
-
-    rows = Dataset.from_list([{"prompt": QUESTION, "answer": str(secret)}])
-    return HigherOrLower(dataset=rows, rubric=vf.Rubric(funcs=[right]), max_turns=3)
-
-
-class Engine:
-    def __init__(self, *texts):
-        self.texts, self.prompts = list(texts), []
-
-    async def __call__(self, prompt_ids, limit, turn, agent):
-        self.prompts.append(TOKENIZER.decode(list(prompt_ids)))
-        ids = [*TOKENIZER.encode(self.texts.pop(0)), TOKENIZER.eos_token_id]
-        return EngineCall(prompt_ids, ids, [-0.1] * len(ids), [0] * len(ids), "stop", turn, agent)
-
-
-def make_loop(seconds=60.0, **arguments):
-    cfg = SimpleNamespace(
-        environment="numbers", environment_args=arguments, parser="qwen", tool_timeout=seconds
-    )
-    return VerifiersLoop(cfg, TOKENIZER, Toolbox([]))
-
-
-def make_episode(engine, max_turns=5):
-    text = TOKENIZER.apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True)
-    question = Question(
-        tuple(TOKENIZER.encode(text)), text, QUESTION, {"verifiers": {"answer": "7"}}
-    )
-    return Episode(question, TOKENIZER, engine, max_turns=max_turns, max_total_tokens=2000)
-
-
-async def played(loop, engine, **further):
-    return await play(loop.run, make_episode(engine, **further))
-
-
-def run(engine, max_turns=5, **arguments):
-    return asyncio.run(played(make_loop(**arguments), engine, max_turns=max_turns))
 
 
 def test_the_environment_runs_the_episode_and_scores_it(package):
@@ -167,127 +58,92 @@ def test_a_package_without_environments_of_this_kind_is_refused(monkeypatch):
         load_verifiers("numbers", {})
 
 
-# -- environments that hang ------------------------------------------------------------------------
+# -- errors of our own -----------------------------------------------------------------------------
 
 
-def environment(package, monkeypatch, rollout, score=None):
-    """Let the package load an environment of two functions."""
-
-    async def right(state):
-        state["reward"] = 1.0
-
-    made = SimpleNamespace(
-        rollout=rollout, rubric=SimpleNamespace(score_rollout=right if score is None else score)
-    )
-    monkeypatch.setattr(package, "load_environment", lambda name, **arguments: made, raising=False)
-
-
-async def ask(client, *further):
-    found = await client.get_response([*QUESTION, *further], "policy", {}, state={})
-    return {"role": "assistant", "content": found.message.content}
-
-
-async def never(*arguments):
-    await asyncio.Event().wait()
-
-
-def test_an_environment_that_hangs_costs_its_episode(package, monkeypatch):
-    """Also in the middle of an episode, and in the rubric; others are played to their end."""
-    states = []
+@pytest.mark.parametrize("swallows", [False, True])
+def test_an_error_of_our_own_ends_the_run(package, monkeypatch, swallows):
+    """Whatever the environment makes of it: an episode that failed would hide it."""
 
     async def rollout(row, client, model, sampling_args):
-        said = await ask(client)
-        if said["content"] == "hang":
-            await never()
-        states.append(said["content"])
-        return {"error": None, "said": said["content"]}
-
-    async def score(state):
-        if state["said"] == "no score":
-            await never()
-        state["reward"] = 0.5
-
-    environment(package, monkeypatch, rollout, score)
-
-    async def all_of_them():
-        loop = make_loop(seconds=1.0)
-        engines = [Engine(text) for text in ("hang", "no score", "fine")]
-        return await asyncio.gather(*(played(loop, engine) for engine in engines))
-
-    hung, unscored, fine = asyncio.run(all_of_them())
-    for made in (hung, unscored):
-        assert made.ending == "failed" and "did not answer within 1 s" in made.failure
-    assert fine.ending == "done" and fine.score == 0.5
-    assert sorted(states) == ["fine", "no score"], "what hung was cancelled"
-
-
-def test_the_time_of_the_model_is_not_that_of_the_environment(package, monkeypatch):
-    async def rollout(row, client, model, sampling_args):
-        await ask(client)
-        return {"error": None}
+        try:
+            await client.get_response(list(row["prompt"]), model, {}, tools=[ADD], state={})
+        except Exception as error:
+            if not swallows:
+                raise
+            return {"error": error}
 
     environment(package, monkeypatch, rollout)
 
-    class Slow(Engine):
+    def broken(self, text):
+        raise ZeroDivisionError("a bug in the parser")
+
+    monkeypatch.setattr(parser_registry.lookup("qwen"), "parse", broken)
+    with pytest.raises(ZeroDivisionError, match="a bug in the parser"):
+        run(Engine("7"))
+
+
+def test_an_engine_that_dies_is_no_failure_of_the_environment(package, monkeypatch):
+    class Dead(Engine):
         async def __call__(self, *arguments):
-            # Longer than an environment may take.
-            await asyncio.sleep(1.5)
-            return await super().__call__(*arguments)
+            raise ConnectionError("the engine is gone")
 
-    assert asyncio.run(played(make_loop(seconds=1.0), Slow("7"))).score == 1.0
+    with pytest.raises(ConnectionError, match="the engine is gone"):
+        run(Dead())
 
 
-def test_an_environment_that_asks_in_time_is_not_late_for_a_busy_engine(package, monkeypatch):
-    begun = threading.Event()
-
+def test_an_environment_that_asks_in_no_known_form_costs_its_episode(package, monkeypatch):
     async def rollout(row, client, model, sampling_args):
-        begun.set()
-        await ask(client)
-        return {"error": None}
+        await client.get_response([{"content": "who speaks?"}], model, {}, state={})
 
     environment(package, monkeypatch, rollout)
-
-    async def busy():
-        playing = asyncio.ensure_future(played(make_loop(seconds=1.0), Engine("7")))
-        while not begun.is_set():
-            await asyncio.sleep(0)
-        # The loop of the engine does not come round for longer than an environment may take.
-        time.sleep(1.5)
-        return await playing
-
-    assert asyncio.run(busy()).score == 1.0
+    made = run(Engine("7"))
+    assert made.ending == "failed" and "no known form: KeyError: 'role'" in made.failure
 
 
-def test_an_environment_that_blocks_its_thread_holds_up_no_engine(package, monkeypatch):
-    """The run goes on meanwhile, and later episodes get another thread."""
-    let_go, blocks = threading.Event(), threading.Event()
+STRICT = (
+    "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}"
+    "{{ raise_exception('no role ' + m.role) }}{% endif %}<{{ m.role }}>{{ m.content }}<eos>\n"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+REWRITES = "{{ messages | length }}" + STRICT
+NEW = {"role": "developer", "content": "be brief"}
 
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([], "ValueError: "),
+        ([NEW, *QUESTION], "TemplateError: no role developer"),
+        (None, "TemplateError: no role developer"),
+    ],
+)
+def test_messages_that_the_template_refuses_cost_their_episode(package, monkeypatch, messages, why):
+    """At the beginning of a conversation, and where it goes on."""
+
+    async def rollout(row, client, model, sampling_args):
+        if messages is not None:
+            await client.get_response(messages, model, {}, state={})
+        said = await ask(client)
+        await ask(client, said, NEW)
+
+    environment(package, monkeypatch, rollout)
+    monkeypatch.setattr(TOKENIZER, "chat_template", STRICT)
+    made = run(Engine("7", "7"))
+    assert made.ending == "failed" and made.score == 0.0
+    assert "asked with messages that the chat template refuses" in made.failure
+    assert why in made.failure
+
+
+def test_a_template_that_rewrites_is_an_error_of_our_own(package, monkeypatch):
     async def rollout(row, client, model, sampling_args):
         said = await ask(client)
-        if said["content"] == "block":
-            blocks.set()
-            let_go.wait(60)
-        return {"error": None}
+        await ask(client, said, *QUESTION)
 
     environment(package, monkeypatch, rollout)
-
-    async def both():
-        loop = make_loop(seconds=1.0)
-        blocked = asyncio.ensure_future(played(loop, Engine("block")))
-        rounds = 0
-        while not blocks.is_set() or rounds < 100:
-            rounds += 1
-            await asyncio.sleep(0)
-        assert not blocked.done()
-        first = await blocked
-        return first, await played(loop, Engine("fine"))
-
-    try:
-        first, second = asyncio.run(both())
-    finally:
-        let_go.set()
-    assert first.ending == "failed" and "blocks the thread of all" in first.failure
-    assert second.ending == "done" and second.score == 1.0
+    monkeypatch.setattr(TOKENIZER, "chat_template", REWRITES)
+    with pytest.raises(TemplateRewrites, match="changes what came before"):
+        run(Engine("7", "7"))
 
 
 # -- tools -----------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def test_a_run_is_served_until_it_is_asked_to_end(tmp_path: Path) -> None:
             body = {"model": endpoint["model"], "prompt": "12+3", "max_tokens": 6, "seed": 1}
             first = ask(endpoint, "/completions", body, session="s")
             text = first["choices"][0]["text"]
-            more = {**body, "prompt": f"12+3{text}+1"}
+            more = {**body, "prompt": f"12+3{text}+1", "temperature": 0.5, "top_p": 0.25}
             ask(endpoint, "/completions", more, session="s")
             assert ask(endpoint, "/sessions/s/reward", {"reward": 1.0})["calls"] == 2
             with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -63,6 +63,9 @@ def test_a_run_is_served_until_it_is_asked_to_end(tmp_path: Path) -> None:
     session = json.loads(line)
     assert session["reward"] == 1.0 and len(session["turns"]) == 4
     assert all(set(s["versions"]) <= {4} for s in session["sequences"])
+    usual, asked = session["drawn"]
+    assert asked == {"turn": 1, "temperature": 0.5, "top_p": 0.25, "top_k": usual["top_k"]}
+    assert usual["turn"] == 0 and (usual["temperature"], usual["top_p"]) != (0.5, 0.25)
 
 
 @pytest.mark.timeout(180)

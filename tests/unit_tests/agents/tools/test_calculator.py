@@ -38,6 +38,7 @@ def test_it_computes_what_python_does():
     [
         ("47*85", "3995"),
         (" 6/3 ", "2"),
+        ("1+1\r\n", "2"),
         ("1/3", "0.3333333333"),
         ("2**10", "1024"),
         ("-7//2", "-4"),
@@ -73,11 +74,23 @@ def test_numbers_are_short(expression, text):
         "(" * 90 + "1" + ")" * 90 + ")",
         "1" * 300,
         "\0",
+        "1or 2",
+        "0x1for x in y",
+        "1 if 2else 3",
+        "'\\d'",
+        "3(4)",
+        "1e",
     ],
 )
-def test_everything_else_is_refused(expression):
+def test_everything_else_is_refused_without_a_warning(expression, recwarn):
     with pytest.raises(ToolError):
         evaluate(expression)
+    assert not recwarn.list
+
+
+def test_a_refusal_names_the_character_and_what_is_read():
+    with pytest.raises(ToolError, match=r"'2 x a' because of 'x'; numbers, parentheses and \+"):
+        evaluate("2 x a")
 
 
 def test_whole_floats_have_no_point():

@@ -107,3 +107,10 @@ def test_a_parser_of_ones_own_is_checked():
 
     with pytest.raises(ValueError, match="must have a method parse"):
         register_parser("nothing", Nothing)
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama_json", "searchr1"])
+@pytest.mark.parametrize("calls", [[FOUND], [FOUND, ToolCall("now", {}), FOUND]])
+def test_what_a_format_writes_it_reads(name, calls):
+    parser = parser_registry.lookup(name)(BOX)
+    assert parser.parse(parser.write(calls)) == calls

@@ -320,3 +320,50 @@ async def test_without_tools_a_call_is_that_of_an_unknown_tool():
     # What was asked is not answered, and the prompt is the same.
     assert usual.numbers["tool_errors"] == 0.0
     assert groups[0].samples[0].prompt_ids == groups[1].samples[0].prompt_ids
+
+
+class Meeting(ToolLoop):
+    """Plays as its base does; but after the first turn each waits until all have come so far."""
+
+    def __init__(self, count: int, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.count, self.here, self.most = count, 0, 0
+        self.all_here = asyncio.Event()
+
+    async def use(self, *arguments: Any) -> Any:
+        self.here += 1
+        self.most = max(self.most, self.here)
+        if self.here == self.count:
+            self.all_here.set()
+        await self.all_here.wait()
+        try:
+            return await super().use(*arguments)
+        finally:
+            self.here -= 1
+
+
+async def test_thousands_of_episodes_are_under_way_at_once():
+    """All are in the middle of their episode at one moment, also when weights come."""
+    groups, size = 500, 8
+    asks, answers = ids("<calculator>1+2</calculator>"), [*ids("3"), WORDS.eos_token_id]
+    told = WORDS.convert_tokens_to_ids("</information>")
+    engine = Writer(lambda prompt, params: answers if told in prompt else asks)
+    section = SimpleNamespace(parser="searchr1")
+    loop = Meeting(groups * size, section, WORDS, Toolbox(["calculator"]))
+    worker = Agents(engine, loop)
+    worker._tools = loop.tools
+
+    async def update() -> None:
+        while not engine.batches:
+            await asyncio.sleep(0)
+        assert engine.unfinished == groups * size
+        await worker.sync_model_from_actor()
+        await asyncio.wait_for(loop.all_here.wait(), DEADLINE)
+        await worker.sync_model_from_actor()
+
+    made = await serve(worker, *(ask(i, size=size) for i in range(groups)), between=update)
+    assert loop.most == groups * size
+    assert [len(group.episodes) for group in made] == [size] * groups
+    assert all(episode.ending == "done" for group in made for episode in group.episodes)
+    check_exact(made, engine)
+    assert not worker._sessions and not worker._groups and not engine.unfinished

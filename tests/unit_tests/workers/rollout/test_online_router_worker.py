@@ -18,6 +18,9 @@ from rlinf.data.live import LiveNews  # noqa: E402
 from rlinf.data.tokenizer import load_tokenizer  # noqa: E402
 from rlinf.workers.rollout import online_router_worker  # noqa: E402
 from rlinf.workers.rollout.online_router_worker import OnlineRouterWorker  # noqa: E402
+from tests.unit_tests.workers.short_channels import pause, short_channel  # noqa: E402
+
+DEADLINE = 60
 
 
 class Router(OnlineRouterWorker):
@@ -93,3 +96,20 @@ async def test_clients_that_draw_otherwise_are_told_of_once(worker: Router) -> N
     assert [sample.loss_mask for sample in mixed.samples] == [[False] * 2, [True] * 2]
     found = await worker.statistics()
     assert (found["other_sampling"], found["unlearnt"], found["sessions"]) == (3, 1, 3)
+
+
+async def test_engines_that_are_idle_for_longer_than_the_deadline_of_channels_are_kept(
+    worker: Router,
+) -> None:
+    """Sequential clients never reach a second engine."""
+    heard: asyncio.Queue[LiveNews] = asyncio.Queue()
+    worker._links = [SimpleNamespace(deliver=heard.put_nowait, alive=True)]
+    live, responses = short_channel("live"), short_channel("responses")
+    serving = asyncio.ensure_future(worker.serve(live, responses))
+    for version in range(2):
+        await pause()
+        assert not serving.done()
+        live.put(LiveNews(0, version, {}))
+        assert (await asyncio.wait_for(heard.get(), DEADLINE)).version == version
+    live.close()
+    await asyncio.wait_for(serving, DEADLINE)
