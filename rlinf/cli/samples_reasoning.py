@@ -32,14 +32,14 @@ def reasoning_sample(cfg: Any) -> dict[str, Any]:
         NoSample: Tokenizer or data cannot be loaded here.
     """
     from rlinf.data.datasets import make_dataset
-    from rlinf.data.prompt_encoder import encoder_of_run
+    from rlinf.data.encoders import encoders_of_run
     from rlinf.data.tokenizer import tokenizer_of_run
 
     data, split = cfg.data, "val" if cfg.runner.task_type == "reasoning_eval" else "train"
     seed = cfg.runner.seed if data.seed is None else data.seed
     try:
         tokenizer = tokenizer_of_run(cfg)
-        encoder = encoder_of_run(cfg, tokenizer)
+        encoder, solutions = encoders_of_run(cfg, tokenizer)
         dataset = make_dataset(data, split, seed)
     except (ValueError, OSError) as error:
         raise NoSample(str(error)) from error
@@ -50,7 +50,7 @@ def reasoning_sample(cfg: Any) -> dict[str, Any]:
         raise NoSample(str(error)) from error
     finally:
         dataset.close()
-    responses = list(_encoded(_responses(record, cfg), encoder))
+    responses = list(_encoded(_responses(record, cfg), solutions, record.prompt))
     empty = _Response("an empty response", "", [], [])
     scored = _scores(cfg, tokenizer, record, text, [*responses, empty])
     rewards, best = scored["rewards"], 0
@@ -152,18 +152,18 @@ def _responses(record: Any, cfg: Any) -> Iterator[tuple[str, str | list[dict[str
 
 
 def _encoded(
-    responses: Iterator[tuple[str, str | list[dict[str, Any]]]], encoder: Any
+    responses: Iterator[tuple[str, str | list[dict[str, Any]]]], solutions: Any, prompt: Any
 ) -> Iterator[_Response]:
     """Add the tokens; leave out what the tokenizer cannot write."""
     for name, said in responses:
         try:
-            ids, learnt = encoder.solution(said)
+            ids, learnt = solutions.encode(said, prompt)
+            texts = [message["content"] for message in solutions.written(said)]
         except ValueError:
             continue
         if isinstance(said, str):
             yield _Response(name, said, ids, learnt)
         else:
-            texts = [message["content"] for message in said]
             yield _Response(name, "".join(texts), ids, learnt, judged=texts[-1])
 
 

@@ -11,9 +11,11 @@ import numpy as np
 
 from rlinf.data.datasets import dataset_registry, make_dataset
 from rlinf.data.datasets.base import PromptDataset, Record, Split
+from rlinf.data.encoders import encoders_of_run
 from rlinf.data.hashing import permutation
-from rlinf.data.prompt_encoder import PromptEncoder, encoder_of_run
+from rlinf.data.prompt_encoder import PromptEncoder
 from rlinf.data.reasoning import Prompt
+from rlinf.data.solution_encoder import SolutionEncoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,7 +51,8 @@ class PromptSet:
 
     Args:
         dataset: records.
-        encoder: turns them into tokens.
+        encoder: turns their prompts into tokens.
+        solutions: turns their worked solutions into tokens.
         cfg: the `data` section.
         seed: seed of the order.
         shuffle: false keeps the order of the dataset.
@@ -63,6 +66,7 @@ class PromptSet:
         self,
         dataset: PromptDataset,
         encoder: PromptEncoder,
+        solutions: SolutionEncoder,
         cfg: Any,
         *,
         seed: int = 0,
@@ -70,7 +74,7 @@ class PromptSet:
     ) -> None:
         self.dataset = dataset
         self.dropped = 0
-        self._encoder = encoder
+        self._encoder, self._solutions = encoder, solutions
         self._limit, self._filter = cfg.max_prompt_length, cfg.filter_prompt_by_length
         self._seed, self._shuffle = seed, shuffle
         self._kept = np.arange(len(dataset)) if dataset.generated else self._short_enough()
@@ -105,9 +109,10 @@ class PromptSet:
             )
         which = number % (1 + len(record.further))
         if not which:
-            return SupervisedExample(ids, *self._encoder.solution(record.solution))
+            return SupervisedExample(ids, *self._solutions.encode(record.solution, record.prompt))
         prompt, solution = record.further[which - 1]
-        return SupervisedExample(self._encoder.encode(prompt)[1], *self._encoder.solution(solution))
+        ids = self._encoder.encode(prompt)[1]
+        return SupervisedExample(ids, *self._solutions.encode(solution, prompt))
 
     def prefetch(self, first: int, count: int) -> None:
         """Say that the prompts from a running number on are needed soon."""
@@ -264,8 +269,8 @@ def _prompt_set(
     data = cfg.data
     seed = _seed_of_data(cfg)
     dataset = make_dataset(data, split, seed)
-    encoder = encoder_of_run(cfg, tokenizer)
-    prompts = PromptSet(dataset, encoder, data, seed=seed, shuffle=shuffle)
+    encoder, solutions = encoders_of_run(cfg, tokenizer)
+    prompts = PromptSet(dataset, encoder, solutions, data, seed=seed, shuffle=shuffle)
     if prompts.dropped:
         print(
             f"{split} data: left out {prompts.dropped} of {len(dataset)} prompts, which have more "

@@ -40,8 +40,36 @@ def load_tokenizer(cfg: Any, model_path: str | None = None) -> PreTrainedTokeniz
         token.
 
     Raises:
-        ValueError: There is no such folder, or it has no end token.
+        ValueError: There is no such folder, it has no end token, or the chat template of the
+            section is no template.
     """
+    tokenizer = _load(cfg, model_path)
+    template = None if isinstance(cfg, str) else getattr(cfg, "chat_template", None)
+    if template is not None:
+        _check_template(template)
+        tokenizer.chat_template = template
+    return tokenizer
+
+
+def _check_template(template: str) -> None:
+    """Check that transformers can compile a template: with its own tags, such as `generation`."""
+    try:
+        from jinja2 import TemplateSyntaxError
+        from transformers.utils import chat_template_utils
+    except ImportError as error:
+        raise ValueError(
+            f"chat templates need the packages transformers and jinja2: {install_hint('reasoning')}"
+        ) from error
+    try:
+        chat_template_utils._compile_jinja_template(template)
+    except TemplateSyntaxError as error:
+        raise ValueError(
+            f"tokenizer.chat_template cannot be read as a Jinja template: line {error.lineno}: "
+            f"{error.message}"
+        ) from error
+
+
+def _load(cfg: Any, model_path: str | None) -> PreTrainedTokenizerBase:
     name = cfg if isinstance(cfg, str) else cfg.tokenizer_model
     name = name or model_path
     if name is None:
@@ -86,8 +114,33 @@ def tokenizer_of_run(cfg: Any) -> PreTrainedTokenizerBase:
     own, model = cfg.reward.tokenizer, evaluated_model(cfg)
     name = own.tokenizer_model or model.tokenizer.get("tokenizer_model")
     trust = own.trust_remote_code or model.tokenizer.get("trust_remote_code", False)
-    section = SimpleNamespace(tokenizer_model=name, trust_remote_code=trust)
+    template = own.chat_template or model.tokenizer.get("chat_template")
+    section = SimpleNamespace(tokenizer_model=name, trust_remote_code=trust, chat_template=template)
     return load_tokenizer(section, model.network.get("model_path"))
+
+
+def tokens_of(tokenizer: Any, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Return the tokens of a text.
+
+    Args:
+        tokenizer: What `load_tokenizer` returns.
+        text: Of a prompt, or of a part of a conversation.
+        add_special_tokens: Whether those are added that the tokenizer puts around a whole text.
+
+    Raises:
+        ValueError: It cannot be encoded.
+    """
+    try:
+        return list(tokenizer.encode(text, add_special_tokens=add_special_tokens))
+    except Exception as error:
+        known = "" if len(tokenizer) > 512 else f"; it knows {_characters(tokenizer)!r}"
+        raise ValueError(f"the tokenizer cannot encode {text[:80]!r} ({error}){known}") from error
+
+
+def _characters(tokenizer: Any) -> str:
+    """Return all tokens that are single characters, in the order of their ids."""
+    vocabulary = tokenizer.get_vocab()
+    return "".join(token for token in sorted(vocabulary, key=vocabulary.get) if len(token) == 1)
 
 
 def stops_of(tokenizer: Any, wanted: Iterable[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -21,7 +21,10 @@ class Record:
         metadata: whatever else the reward needs, plain data.
         solution: a worked solution for supervised training; None without one. For agents also
             messages, of which those of the role `assistant` are learnt and the others only read;
-            one with `ends: True` has the end token behind it, as the last one always has.
+            one with `ends: True` has the end token behind it, as the last one always has. Instead
+            of `content` one may have `calls` of tools, pairs of a name and its arguments, or, of
+            the role `tool`, `answers`, pairs of a name and a text: these are written in the format
+            that `agentloop.parser` names.
         further: prompts and worked solutions of other agents of the same episode, such as workers;
             supervised training takes one of all of them in turn.
     """

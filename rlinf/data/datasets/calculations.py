@@ -18,7 +18,7 @@ class CalculationDataset(GeneratedDataset):
 
     A hash of the calculation says whether it is held out for validation, so that none of those is
     ever trained on. The answer is to be given as `<answer>...</answer>`; a worked solution asks the
-    tool `calculator` by its tag first, and reads what it answers.
+    tool `calculator` first, in the format of the run, and reads what it answers.
     """
 
     def redraw(self, index: int, attempt: int) -> Record:
@@ -55,8 +55,8 @@ def _record(words: list[str]) -> Record:
     expression = "".join(SIGNS.get(word, word) for word in words)
     value = str(_value(expression))
     solution: list[Message] = [
-        {"role": "assistant", "content": f"<calculator>{expression}</calculator>"},
-        {"role": "tool", "content": f"<information>{value}</information>"},
+        {"role": "assistant", "calls": [("calculator", {"expression": expression})]},
+        {"role": "tool", "answers": [("calculator", value)]},
         {"role": "assistant", "content": f"<answer>{value}</answer>"},
     ]
     return Record(f"{' '.join(words)} =", value, "calculations", {}, solution)

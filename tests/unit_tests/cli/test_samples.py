@@ -96,6 +96,22 @@ def test_a_worked_episode_is_shown_with_what_counts():
     assert found["notes"] == []
 
 
+def test_a_worked_episode_of_a_chat_is_shown_with_what_counts():
+    found = sample("calculator_agent_chat")
+    assert not any("<unk>" in token["piece"] for token in found["tokens"])
+    response, said = found["response"], found["answer"]
+    counts = pieces([token for token in response["tokens"] if token["counts"]])
+    call, answer, _ = counts.split("<eos>")
+    assert call.startswith('<tool_call>{"name":"calculator","arguments":{"expression":"')
+    assert answer == f"<answer>{said}</answer>"
+    read = pieces([token for token in response["tokens"] if not token["counts"]])
+    assert read == (
+        f"<|im_start|>user<tool_response>{said}</tool_response><eos><|im_start|>assistant"
+    )
+    assert [reward["reward"] for reward in found["rewards"]] == [1.0, 0.0]
+    assert found["notes"] == []
+
+
 def test_a_template_that_changes_earlier_turns_is_told_to_agents(tmp_path):
     drops = CHAT.replace("{{ m['content'] }}", "{{ m['content'].split('</think>')[-1] }}")
     keeps_the_last = drops.replace(

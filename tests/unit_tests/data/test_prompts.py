@@ -14,13 +14,14 @@ pytest.importorskip("transformers")
 from omegaconf import OmegaConf  # noqa: E402
 
 from rlinf.data.datasets.base import PromptDataset, Record  # noqa: E402
-from rlinf.data.prompt_encoder import PromptEncoder, encoder_of_run  # noqa: E402
+from rlinf.data.prompt_encoder import PromptEncoder  # noqa: E402
 from rlinf.data.prompts import (  # noqa: E402
     PromptSet,
     PromptStream,
     training_prompts,
     validation_prompts,
 )
+from rlinf.data.solution_encoder import SolutionEncoder  # noqa: E402
 from rlinf.data.tokenizer import character_tokenizer  # noqa: E402
 from tests.unit_tests.data.settings import data_section  # noqa: E402
 
@@ -53,8 +54,11 @@ class Words(PromptDataset):
 
 def prompt_set(count=10, generated=False, shuffle=True, seed=0, **keys):
     cfg = data_section(**keys)
-    encoder = PromptEncoder(character_tokenizer(), cfg)
-    return PromptSet(Words(count, generated), encoder, cfg, seed=seed, shuffle=shuffle)
+    tokenizer = character_tokenizer()
+    encoder = PromptEncoder(tokenizer, cfg)
+    solutions = SolutionEncoder(tokenizer, encoder)
+    words = Words(count, generated)
+    return PromptSet(words, encoder, solutions, cfg, seed=seed, shuffle=shuffle)
 
 
 def numbers(prompts):
@@ -194,17 +198,6 @@ def test_the_prompts_of_a_config(tmp_path, capsys):
         few.take_supervised(1)
 
 
-def test_solutions_of_several_turns_learn_what_the_model_writes():
-    turns = [("assistant", "<a>"), ("tool", "12"), ("assistant", "3")]
-    messages = [{"role": role, "content": text} for role, text in turns]
-    ids, learnt = encoder().solution(messages)
-    assert character_tokenizer().decode(ids) == "<a>123<eos>"
-    assert learnt == [True] * 3 + [False] * 2 + [True] * 2
-    assert encoder().solution("12")[1] == [True] * 3
-    with pytest.raises(ValueError, match="formats in which tools answer in the text"):
-        encoder(CHAT, apply_chat_template=True).solution(messages)
-
-
 def test_agents_go_on_with_the_messages_of_a_prompt():
     chat = encoder(CHAT, apply_chat_template=True, system_prompt="think")
     assert chat.messages("hi") == [
@@ -212,19 +205,3 @@ def test_agents_go_on_with_the_messages_of_a_prompt():
         {"role": "user", "content": "hi"},
     ]
     assert encoder().messages("hi") is None
-
-
-def test_templates_are_told_of_the_tools_of_an_agent():
-    words = character_tokenizer()
-    words.chat_template = "{{ tools[0].function.name if tools else 'none' }}" + CHAT
-    cfg = config(apply_chat_template=True)
-    assert encoder_of_run(cfg, words).encode("a")[0].startswith("none[user]")
-    cfg.agentloop = {
-        "type": "tools",
-        "tools": ["calculator"],
-        "mcp_servers": {},
-        "parser": "qwen",
-    }
-    assert encoder_of_run(cfg, words).encode("a")[0].startswith("calculator[user]")
-    cfg.agentloop.parser = "searchr1"
-    assert encoder_of_run(cfg, words).encode("a")[0].startswith("none[user]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,8 @@ from rlinf.data.tokenizer import (  # noqa: E402
 TOKENIZER = character_tokenizer()
 
 
-@given(st.text(alphabet=PRINTABLE, max_size=40))
+# Hypothesis also draws what stands in the sources, such as the names of special tokens.
+@given(st.text(alphabet=PRINTABLE, max_size=40).filter(lambda t: not re.search("<(eos|pad)>", t)))
 def test_a_character_is_a_token(text):
     ids = TOKENIZER.encode(text)
     assert len(ids) == len(text) and all(i >= 2 for i in ids)
@@ -95,3 +97,28 @@ def test_spaced_words_have_spaces_again_when_they_are_decoded(tmp_path):
 def test_words_are_some_and_each_is_there_once(name):
     with pytest.raises(ValueError, match="each of them once"):
         load_tokenizer(name)
+
+
+def test_a_chat_template_of_the_config_takes_the_place_of_its_own(tmp_path):
+    own = character_tokenizer()
+    own.chat_template = "of the folder"
+    own.save_pretrained(tmp_path)
+
+    def rendered(template):
+        section = SimpleNamespace(
+            tokenizer_model=str(tmp_path), trust_remote_code=False, chat_template=template
+        )
+        messages = [{"role": "user", "content": "hi"}]
+        return load_tokenizer(section).apply_chat_template(messages, tokenize=False)
+
+    assert rendered(None) == "of the folder"
+    assert (
+        rendered("{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}") == "hi<eos>"
+    )
+    # A tag of transformers, around what a model is trained on.
+    marked = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    assert rendered(marked) == "hi"
+    with pytest.raises(
+        ValueError, match="chat_template cannot be read as a Jinja template: line 2"
+    ):
+        rendered("{{ eos_token }}\n{% for %}")

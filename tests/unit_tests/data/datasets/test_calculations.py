@@ -32,11 +32,12 @@ def test_solutions_are_what_a_calculator_says():
     terms, digits = set(), set()
     for i in range(300):
         record = data[i]
-        asked, answered, answer = (message["content"] for message in record.solution)
-        expression = asked.removeprefix("<calculator>").removesuffix("</calculator>")
-        assert calculator(expression) == record.answer
-        assert answered == f"<information>{record.answer}</information>"
-        assert answer == f"<answer>{record.answer}</answer>"
+        asked, answered, answer = record.solution
+        ((tool, arguments),) = asked["calls"]
+        expression = arguments["expression"]
+        assert tool == "calculator" and calculator(**arguments) == record.answer
+        assert answered["answers"] == [("calculator", record.answer)]
+        assert answer["content"] == f"<answer>{record.answer}</answer>"
         assert "".join(SIGNS.get(word, word) for word in words(record)) == expression
         numbers = words(record)[::2]
         terms.add(len(numbers))
