@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 _EXPORTS = {
-    "rlinf.scheduler.channel.channel": ["Channel"],
+    "rlinf.scheduler.channel.channel": ["UNTIL_CLOSED", "Channel"],
     "rlinf.scheduler.channel.errors": [
         "ChannelClosed",
         "ChannelEmpty",

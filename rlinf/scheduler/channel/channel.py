@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from rlinf.scheduler.channel.client import ChannelClient
 
 DEFAULT_KEY = "default_queue"
+
+UNTIL_CLOSED = math.inf
+"""A `timeout` of those who serve: they wait for as long as the channel lives.
+
+It ends with `ChannelClosed`, or with an error that names the keeper, or the producer that died with
+its item; where nobody closes the channel, the runner ends it with its process. How long nobody asks
+says nothing.
+"""
 
 _SHOWN_ITEMS = 20
 _short = reprlib.Repr()
@@ -194,7 +203,8 @@ class Channel:
 
         Raises:
             ChannelClosed: the channel is closed and empty.
-            WaitTimeout: no item came within the deadline (`cluster.timeouts.channel` by default).
+            WaitTimeout: no item came within the deadline (`cluster.timeouts.channel` by default;
+                `UNTIL_CLOSED` is none).
         """
         work = self._client().get(self._spec, key, None, True, timeout)
         return work if async_op else work.wait()

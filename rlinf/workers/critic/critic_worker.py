@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rlinf.hybrid_engines.fsdp.checkpoint import EngineCheckpoint
-from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler import UNTIL_CLOSED, Channel, Worker
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
 from rlinf.utils.checkpoint import save_tree
 from rlinf.utils.determinism import be_deterministic
@@ -111,7 +111,8 @@ class ReasoningCriticWorker(Checkpointed, Worker):
             Metrics over all ranks.
         """
         own = share_of(senders, self._rank, self._world_size)
-        parts = [input_channel.get(key=key) for _ in range(own)]
+        # Begun with its step, whose responses take as long as they take.
+        parts = [input_channel.get(key=key, timeout=UNTIL_CLOSED) for _ in range(own)]
         how = partial(deal, ranks=self._world_size)
         # Whole groups of each rank, in the order of prompts, as the actor deals them.
         metrics = self.critic.update(exchange(self.critic.engine, parts, self._rank, how))

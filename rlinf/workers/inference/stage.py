@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from torch import Tensor
 
 from rlinf.data.token_batch import TokenBatch
-from rlinf.scheduler import Channel
+from rlinf.scheduler import UNTIL_CLOSED, Channel
 
 
 def share_of(total: int, rank: int, world_size: int) -> int:
@@ -47,7 +47,7 @@ def pass_on(
     """
     own = share_of(total, rank, world_size)
     for turn in range(share_of(total, 0, world_size)):
-        group = input_channel.get(key=key) if turn < own else None
+        group = input_channel.get(key=key, timeout=UNTIL_CLOSED) if turn < own else None
         batch = TokenBatch.of([] if group is None else [group])
         numbers = compute(batch)
         if group is not None:

@@ -12,7 +12,7 @@ from rlinf.algorithms.rewards.shaping import overlong_penalty, scaled
 from rlinf.data.reasoning import Sample, SampleGroup, Verdict
 from rlinf.data.tokenizer import load_tokenizer, tokenizer_of_run
 from rlinf.data.transcripts import transcript_of
-from rlinf.scheduler import Channel, ChannelClosed, ItemLost, Worker
+from rlinf.scheduler import UNTIL_CLOSED, Channel, ChannelClosed, ItemLost, Worker
 from rlinf.utils.processes.pool import Outcome
 from rlinf.workers.reward.left_out import why_left_out
 from rlinf.workers.reward.scorer import Scorer
@@ -208,7 +208,7 @@ class RewardWorker(Worker):
 async def _take(channel: Channel) -> SampleGroup | None:
     while True:
         try:
-            return await channel.get(async_op=True)
+            return await channel.get(async_op=True, timeout=UNTIL_CLOSED)
         except ChannelClosed:
             return None
         except ItemLost:

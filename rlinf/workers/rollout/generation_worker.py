@@ -28,7 +28,7 @@ from rlinf.models import get_model
 from rlinf.models.deferred import DeferredWeights, without_weights
 from rlinf.models.evaluated import evaluated_model
 from rlinf.models.settings import complete, rollout_section
-from rlinf.scheduler import Channel, ChannelClosed, Worker
+from rlinf.scheduler import UNTIL_CLOSED, Channel, ChannelClosed, Worker
 from rlinf.workers.agreement import Evidence, checksums_of
 from rlinf.workers.cpu_threads import use_cores
 from rlinf.workers.reasoning_agreement import SeenResponses
@@ -149,7 +149,7 @@ class GenerationWorker(Worker):
         """Take requests as they come; the engine keeps those in line that it has no room for."""
         while True:
             try:
-                requests = await channel.get(key=self._rank, async_op=True)
+                requests = await channel.get(key=self._rank, async_op=True, timeout=UNTIL_CLOSED)
             except ChannelClosed:
                 return
             for request in requests:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlinf.data.token_batch import TokenBatch
-from rlinf.scheduler import Channel, FlexiblePlacementStrategy
+from rlinf.scheduler import Channel, FlexiblePlacementStrategy, WaitTimeout
 from rlinf.workers.actor.learner import LearnerPlace
 from rlinf.workers.actor.reasoning_critic import build_critic
 from rlinf.workers.actor.reasoning_learner import ReasoningLearner
@@ -38,8 +38,16 @@ class TriedCritic(ReasoningCriticWorker):
         return {name: tensor.clone() for name, tensor in self.critic.engine.full_tensors()}
 
 
+def pause() -> None:
+    """Let more than a deadline of channels pass, as the responses of a step may."""
+    for _ in range(2):
+        with pytest.raises(WaitTimeout):
+            Channel.create("of nobody").get()
+
+
 @pytest.mark.timeout(120)
 def test_two_ranks_value_and_learn_as_the_learner_does(cluster, tmp_path):
+    cluster.run.timeouts["channel"] = 0.3
     cfg = make_cfg(CHANGES)
     in_actor = make_cfg({**CHANGES, "cluster.component_placement": {"actor,rollout,reward": "0"}})
     torch.set_num_threads(1)
@@ -59,6 +67,7 @@ def test_two_ranks_value_and_learn_as_the_learner_does(cluster, tmp_path):
             group.save_checkpoint(folder, background=False).wait()
         groups = make_groups(learner.engine.model, seed=step, version=step)
         valuing = group.run_inference(source, target, 3, step)
+        pause()
         for each in groups[:3]:
             source.put(each, key=step)
         assert sorted(valuing.wait()) == [1, 2]
@@ -72,6 +81,7 @@ def test_two_ranks_value_and_learn_as_the_learner_does(cluster, tmp_path):
         samples = learner.for_critic()
         halves = torch.arange(16).view(2, 8)
         training = group.run_training(returns, 2, step)
+        pause()
         # Shares of two actor ranks, which may come in any order.
         for half in halves.flip(0):
             returns.put(samples.select(half), key=step)

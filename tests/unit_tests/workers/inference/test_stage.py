@@ -25,7 +25,7 @@ class Queue:
     def put(self, item, key):
         self._of(key).put(item)
 
-    def get(self, key):
+    def get(self, key, timeout=None):
         return self._of(key).get(timeout=10)
 
     def all(self, key):

@@ -12,7 +12,7 @@ from rlinf.config.schema.algorithm import ReasoningAlgorithmConfig  # noqa: E402
 from rlinf.config.schema.reward import RewardConfig  # noqa: E402
 from rlinf.data.reasoning import Prompt, Sample, SampleGroup  # noqa: E402
 from rlinf.data.tokenizer import character_tokenizer  # noqa: E402
-from rlinf.scheduler import Channel, FlexiblePlacementStrategy  # noqa: E402
+from rlinf.scheduler import Channel, FlexiblePlacementStrategy, WaitTimeout  # noqa: E402
 from rlinf.workers.reward.reward_worker import RewardWorker  # noqa: E402
 
 TOKENIZER = character_tokenizer()
@@ -136,3 +136,20 @@ def test_wrong_rewards_and_aborted_samples_are_errors(obedient, cluster):
     groups.put(group(5, "2", "2", finish="abort"))
     with pytest.raises(ValueError, match="sample 0 of prompt 5 was aborted"):
         workers.compute_rewards(groups, scored).wait()
+
+
+def test_it_serves_after_a_pause_that_is_longer_than_the_deadline_of_channels(cluster):
+    cluster.run.timeouts["channel"] = 0.2
+    workers = launch(cluster, config("arithmetic"))
+    groups, scored = Channel.create("groups"), Channel.create("scored")
+    running = workers.compute_rewards(groups, scored)
+    for index in range(2):
+        groups.put(group(index, "2", "2"))
+        assert scored.get(timeout=60).prompt.index == index
+        for _ in range(2):
+            # It has waited since it put what has come.
+            with pytest.raises(WaitTimeout):
+                scored.get()
+    groups.close()
+    (tally,) = running.wait()
+    assert tally.groups == 2

@@ -21,6 +21,7 @@ from rlinf.workers.rollout.engine_calls import EngineCalls
 from rlinf.workers.rollout.generation_worker import GenerationWorker
 from tests.unit_tests.workers.actor.reasoning import make_cfg, make_groups, make_learner
 from tests.unit_tests.workers.actor.test_reasoning_actor import TriedActor, slots
+from tests.unit_tests.workers.short_channels import pause, short_channel
 
 
 class TriedRollout(GenerationWorker):
@@ -116,7 +117,7 @@ class Pipe:
     async def put(self, item: Any, async_op: bool) -> None:
         await self._items.put(item)
 
-    async def get(self, key: int, async_op: bool) -> Any:
+    async def get(self, key: int, async_op: bool, timeout: float | None = None) -> Any:
         item = await self._items.get()
         if item is None:
             raise ChannelClosed("requests")
@@ -164,6 +165,25 @@ async def test_a_group_that_is_complete_when_weights_come_is_handed_out(closed):
     if not closed:
         assert not serving.done()
         await requests.put(None, True)
+    await asyncio.wait_for(serving, DEADLINE)
+
+
+async def test_it_serves_after_a_pause_that_is_longer_than_the_deadline_of_channels():
+    """As a supervised start is, or the step of others."""
+    worker = Untied(Idler())
+    requests, responses = short_channel("requests"), Pipe()
+    serving = asyncio.ensure_future(worker.rollout(requests, responses))
+    for index in range(2):
+        await pause()
+        assert not serving.done()
+        prompt = Prompt(index, [1], "", None, "", {})
+        requests.put([GroupRequest(prompt, 2, key=0)], key=0)
+        await asyncio.wait_for(worker.engine.stepped.wait(), DEADLINE)
+        worker.engine.stepped.clear()
+        await worker.sync_model_from_actor()
+        group = await asyncio.wait_for(responses.get(0, True), DEADLINE)
+        assert group.prompt.index == index
+    requests.close()
     await asyncio.wait_for(serving, DEADLINE)
 
 
