@@ -29,6 +29,8 @@ GROOT = (
     "actor.model.max_prompt_length=64",
 )
 """GR00T in the place of the policy of a recipe."""
+PART = "actor.model.action_horizon=6"
+"""Only four actions of six are carried out."""
 TINY = [
     "actor.model.num_action_chunks=4",
     "env.eval.total_num_envs=4",
@@ -43,7 +45,8 @@ TINY = [
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("name", "sizes"), [("oft", TINY_LLAMA), ("smolvla", ()), ("smolvla", GROOT)]
+    ("name", "sizes"),
+    [("oft", (*TINY_LLAMA, PART)), ("smolvla", ()), ("smolvla", GROOT)],
 )
 def test_a_policy_is_cloned_and_then_learns_from_success(runners, tmp_path, name, sizes) -> None:
     demos = tmp_path / "demos"

@@ -27,29 +27,31 @@ def _same_kernels():
     torch.backends.mkldnn.enabled = before
 
 
+def build_policy(model_type="mlp_policy", *, spec=SPEC, seed=0, dtype=None, **keys):
+    """Build a policy with a value head on the spec of these tests."""
+    torch.manual_seed(seed)
+    base = SMALL_CNN if model_type == "cnn_policy" else {"model_type": model_type}
+    return get_model({**base, "add_value_head": True, **keys}, spec, dtype)
+
+
+def draw_obs(batch=8, seed=1):
+    """Draw a batch of observations."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (batch, 24, 24, 3), generator=generator, dtype=torch.uint8)
+    states = torch.randn(batch, 6, generator=generator) * 3 + 1
+    return {"states": states, "main_images": images, "task_descriptions": None}
+
+
 @pytest.fixture
 def make_policy():
     """Builds a policy with a value head on the spec of these tests."""
-
-    def make(model_type="mlp_policy", *, spec=SPEC, seed=0, dtype=None, **keys):
-        torch.manual_seed(seed)
-        base = SMALL_CNN if model_type == "cnn_policy" else {"model_type": model_type}
-        return get_model({**base, "add_value_head": True, **keys}, spec, dtype)
-
-    return make
+    return build_policy
 
 
 @pytest.fixture
 def make_obs():
     """Draws a batch of observations."""
-
-    def make(batch=8, seed=1):
-        generator = torch.Generator().manual_seed(seed)
-        images = torch.randint(0, 256, (batch, 24, 24, 3), generator=generator, dtype=torch.uint8)
-        states = torch.randn(batch, 6, generator=generator) * 3 + 1
-        return {"states": states, "main_images": images, "task_descriptions": None}
-
-    return make
+    return draw_obs
 
 
 ACTOR_CRITICS = [

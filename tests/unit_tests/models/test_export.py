@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,8 @@ from tests.unit_tests.models.conftest import (
     FLOW_POLICIES,
     SMALL_CNN,
     SPEC,
+    build_policy,
+    draw_obs,
 )
 
 DSRL = {"use_dsrl": True, "add_q_head": True, "add_value_head": False, "action_horizon": 3}
@@ -59,9 +62,10 @@ def shake(policy) -> None:
             parameter.add_(torch.randn_like(parameter) * 0.3)
 
 
-def write_all(folder, make_policy, make_obs) -> None:
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory) -> Path:
     """Exports each policy that there is code for, with what ours does with observations."""
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("exports")
     unknown = EnvSpec(obs_dim=6, action_dim=3)
     one = EnvSpec(obs_dim=6, action_choices=[4], action_low=[1])
     flow = {"model_type": "flow_policy"}
@@ -69,10 +73,10 @@ def write_all(folder, make_policy, make_obs) -> None:
     specs += [{"spec": UNBOUNDED, **flow}, {"spec": unknown, **flow}]
     for number, variant in enumerate([*VARIANTS, *specs]):
         variant = {"spec": SPEC, **variant}
-        policy = make_policy(**variant)
+        policy = build_policy(**variant)
         shake(policy)
-        policy.update_normalizer(make_obs(100, seed=5))
-        obs = {key: value for key, value in make_obs(8).items() if value is not None}
+        policy.update_normalizer(draw_obs(100, seed=5))
+        obs = {key: value for key, value in draw_obs(8).items() if value is not None}
         if variant.get("model_type") != "cnn_policy" and not variant.get("use_images"):
             del obs["main_images"]
         out = write_export(
@@ -82,9 +86,10 @@ def write_all(folder, make_policy, make_obs) -> None:
         values = policy.predict_values(obs) if policy.value_head is not None else None
         torch.save((obs, actions, values), out / "expected.pt")
         # The weights are ours to load again, too.
-        again = make_policy(**variant, seed=9)
+        again = build_policy(**variant, seed=9)
         (load_initial if variant.get("add_q_head") else load_weights)(again, str(out))
         assert torch.equal(again.predict_action_batch(obs, mode="eval")[0], actions)
+    return folder
 
 
 def assert_acts_alike(policy, folder) -> None:
@@ -96,9 +101,8 @@ def assert_acts_alike(policy, folder) -> None:
     assert (own is None) == (values is None) and (own is None or torch.equal(own, values)), folder
 
 
-def test_every_policy_acts_the_same_as_plain_pytorch(make_policy, make_obs, tmp_path):
-    write_all(tmp_path / "all", make_policy, make_obs)
-    for folder in (tmp_path / "all").iterdir():
+def test_every_policy_acts_the_same_as_plain_pytorch(exports):
+    for folder in exports.iterdir():
         assert_acts_alike(load_policy(folder), folder)
 
 
@@ -120,11 +124,10 @@ for folder in Path(sys.argv[1]).iterdir():
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
-def test_every_policy_acts_the_same_in_transformers(make_policy, make_obs, tmp_path):
-    write_all(tmp_path / "all", make_policy, make_obs)
+def test_every_policy_acts_the_same_in_transformers(exports, tmp_path):
     environ = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(tmp_path / "all")],
+        [sys.executable, "-c", LOAD, str(exports)],
         cwd=tmp_path,
         env=environ,
         capture_output=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,12 @@ class OpenVLAKeys(LoraKeys, AugmentationKeys):
 
     obs_dim: Int | None = Field(
         None, gt=0, description="Numbers in an observation; null asks the env."
+    )
+    action_horizon: Int | None = Field(
+        None,
+        gt=0,
+        description="Actions that are planned at a time, of which the first num_action_chunks are "
+        "carried out; null is num_action_chunks.",
     )
     hf_config: dict[str, Any] = Field(
         default_factory=dict,
@@ -47,7 +53,12 @@ class OpenVLAKeys(LoraKeys, AugmentationKeys):
         1.0,
         gt=0,
         description="What logits are divided by, in rollouts and where their log-probabilities "
-        "are computed again; evaluations take the likeliest tokens.",
+        "are computed again.",
+    )
+    eval_tokens: Literal["likeliest", "median"] = Field(
+        "likeliest",
+        description="What evaluations take: the likeliest bin of each number, or the one that half "
+        "of the probability lies up to, which is steadier where many bins are about as likely.",
     )
     unnorm_key: str | None = Field(
         None,

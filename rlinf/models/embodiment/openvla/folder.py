@@ -2,7 +2,8 @@
 
 A folder holds `config.json`, the weights of towers, projector and language model in safetensors,
 the tokenizer, and `dataset_statistics.json`. What OpenVLA-OFT adds is in files of its own, such as
-`proprio_projector--latest_checkpoint.pt`; so is the value function here.
+`proprio_projector--latest_checkpoint.pt`; so is the value function here. Towers with FiLM have a
+file of theirs, beside which the towers of the safetensors files do not count.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import torch
 from torch import nn
 
 from rlinf.models.embodiment.adapters import merged_state
+from rlinf.models.embodiment.openvla.film import FILM_PART, FilmFile, film_tensors, name_in_file
 from rlinf.models.embodiment.openvla.network import MAIN
 from rlinf.models.embodiment.openvla.statistics import (
     STATISTICS_FILE,
     of_dataset,
     read_statistics,
 )
-from rlinf.models.embodiment.openvla.vision import TOWERS, Tower
+from rlinf.models.embodiment.openvla.vision import TOWERS, Tower, is_film
 from rlinf.models.fill import fill
 from rlinf.models.tensor_files import LoadedTensors, tensors_of_folder
 
@@ -92,13 +94,18 @@ def load_folder(
         ValueError: Tensors are missing, or there are some that the policy does not have; each is
             named.
     """
-    _refuse_film(policy)
     source = tensors_of_folder(folder)
     if source is None:
         raise ValueError(f"{folder} has no weights in safetensors files")
     network = policy.network
+    film = _film_file(policy, folder)
     main = [name for name in network.state_dict() if name.startswith(MAIN)]
-    fill(network, source, {name: name for name in main}, str(folder), deferral)
+    towers = [] if film is None else [n for n in main if n.startswith(f"{FILM_PART}.")]
+    wanted = {name: name for name in main if name not in towers}
+    fill(network, source, wanted, str(folder), deferral, ignored=towers)
+    if film is not None:
+        names = {name: name_in_file(name) for name in towers}
+        fill(network, FilmFile(film), names, str(film), deferral)
     for name, part in _further(policy).items():
         file = _checkpoint(folder, name)
         if file is not None:
@@ -121,16 +128,20 @@ def save_folder(policy: TokenPolicy, folder: Path, unnorm_key: str = "rlinf") ->
 
     Args:
         policy: Its tensors must be whole, not sharded.
-        folder: Made if absent.
+        folder: Made if absent. What an earlier policy left there is replaced, its towers with FiLM
+            included.
         unnorm_key: What the dataset is called whose statistics actions are scaled by.
     """
     from safetensors.torch import save_file
 
-    _refuse_film(policy)
     folder.mkdir(parents=True, exist_ok=True)
     network, bins = policy.network, policy.bins
     state = merged_state(network)
-    main = {name: t.detach().contiguous() for name, t in state.items() if name.startswith(MAIN)}
+    main = {
+        name: tensor.detach().contiguous()
+        for name, tensor in state.items()
+        if name.startswith(MAIN) and not is_film(name)
+    }
     save_file(main, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     statistics: dict[str, Any] = {
         "action": {
@@ -142,6 +153,12 @@ def save_folder(policy: TokenPolicy, folder: Path, unnorm_key: str = "rlinf") ->
     for name, part in _further(policy).items():
         torch.save(part.state_dict(), folder / f"{name}{_LATEST}")
     backbone = network.vision_backbone
+    if _has_film(policy):
+        torch.save(film_tensors(backbone, state), folder / f"{FILM_PART}{_LATEST}")
+    else:
+        # Of a policy that was there before: its towers would count, and not those of this one.
+        for file in folder.glob(f"{FILM_PART}--*_checkpoint.pt"):
+            file.unlink()
     found = [] if backbone is None else [backbone.featurizer, backbone.fused_featurizer]
     towers = [tower.tower for tower in found if tower is not None]
     names = {tower: name for name, tower in TOWERS.items()}
@@ -180,14 +197,29 @@ def _further(policy: TokenPolicy) -> dict[str, nn.Module]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def _refuse_film(policy: TokenPolicy) -> None:
+def _has_film(policy: TokenPolicy) -> bool:
     backbone = policy.network.vision_backbone
-    if backbone is not None and backbone.has_film:
+    return backbone is not None and backbone.has_film
+
+
+def _film_file(policy: TokenPolicy, folder: Path) -> Path | None:
+    """Return the file of towers with FiLM; None if the policy has no FiLM.
+
+    Raises:
+        ValueError: The folder has such towers and the policy not, or the other way round.
+    """
+    file = _checkpoint(folder, FILM_PART)
+    if file is None and _has_film(policy):
         raise ValueError(
-            "model.use_film is true, and folders of models with FiLM, whose towers have adapters "
-            "in them, are neither read nor written: begin with weights of a run, by "
-            "runner.ckpt_path"
+            f"model.use_film is true, and {folder} has no {FILM_PART}{_LATEST}; set it to false if "
+            "the model was trained without FiLM"
         )
+    if file is not None and not _has_film(policy):
+        raise ValueError(
+            f"{file} has vision towers with FiLM, which the policy would do without: set "
+            "model.model_type to openvla_oft, with model.use_film: true and its cameras"
+        )
+    return file
 
 
 def _scale_by_quantiles(normalizer: ObsNormalizer, folder: Path, key: str | None) -> None:

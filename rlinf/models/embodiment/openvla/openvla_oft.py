@@ -22,19 +22,21 @@ if TYPE_CHECKING:
 class OpenVLAOFTPolicy(TokenPolicy):
     """Decodes tokens in parallel.
 
-    A sequence is BOS, patches, state, prompt, then D places whose embeddings are zero, then EOS.
+    A sequence is BOS, patches, state, prompt, then H*A places whose embeddings are zero, then EOS.
     Attention goes both ways. As in a language model, the place before a token says what it is: the
     first one comes from the last place of the prompt. Tokens do not depend on each other, given the
     observation.
     """
 
-    def tokens(self, inputs: Mapping[str, Tensor]) -> Tokens:
-        """Run the network.
+    def tokens(self, inputs: Mapping[str, Tensor], wanted: int | None = None) -> Tokens:
+        """Run the network, which always has a place for each token of a plan.
 
         Args:
             inputs: As `policy_inputs` returns them.
+            wanted: D, tokens from the first on; None is those that are carried out.
         """
-        count = self.num_action_chunks * self.action_dim
+        count = self.action_horizon * self.action_dim
+        wanted = wanted or self.num_action_chunks * self.action_dim
         embeds, valid = self.prefix(inputs)
         places, last = (
             embeds.shape[1],
@@ -43,12 +45,12 @@ class OpenVLAOFTPolicy(TokenPolicy):
         embeds = torch.cat([functional.pad(embeds, (0, 0, 0, count)), self.network.embed(last)], 1)
         valid = functional.pad(valid, (0, count + 1), value=True)
         hidden = self.network.hidden(embeds, valid, causal=False)
-        hidden = hidden[:, places - 1 : places - 1 + count]
+        hidden = hidden[:, places - 1 : places - 1 + wanted]
         return Tokens(self.logits(hidden), hidden)
 
     def teacher_forced(self, inputs: Mapping[str, Tensor], action: Tensor) -> Tokens:
         """See `TokenPolicy.teacher_forced`: tokens are independent of each other."""
-        return self.tokens(inputs)
+        return self.tokens(inputs, action.shape[1])
 
     def generate(self, inputs: Mapping[str, Tensor], noise: Tensor | None) -> tuple[Tensor, Tokens]:
         """See `TokenPolicy.generate`."""

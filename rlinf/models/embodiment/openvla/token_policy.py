@@ -1,4 +1,8 @@
-"""What policies that act by tokens share: inputs, distributions, values, and how they learn."""
+"""What policies that act by tokens share: inputs, distributions, values, and how they learn.
+
+Shapes: B envs, n samples, C actions that are carried out, A numbers in an action, H actions that
+are planned, D tokens of some of them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,9 @@ class TokenSettings:
     """How tokens become actions and values; the config keys of the same names."""
 
     num_action_chunks: int = 1
+    action_horizon: int | None = None
     temperature: float = 1.0
+    eval_tokens: str = "likeliest"
     num_images_in_input: int = 0
     add_value_head: bool = False
     value_type: str = "chunk_level"
@@ -54,7 +60,8 @@ class TokenPolicy(NormalizedStates, BasePolicy):
     """Each number of an action is a token, drawn from a categorical distribution over bins.
 
     Logits of all other tokens count as minus infinity. Subclasses say in which order tokens come
-    to be.
+    to be. H actions are planned, and the first C of them are carried out: only their tokens are
+    drawn, and have log-probabilities. Supervised training learns all of them.
 
     Attributes:
         network: Vision towers, projectors and language model.
@@ -86,8 +93,16 @@ class TokenPolicy(NormalizedStates, BasePolicy):
             state_dim: S, numbers in `states`; None does not use them.
             settings: See `TokenSettings`.
             action_range: What the env takes; actions are clipped to it.
+
+        Raises:
+            ValueError: Fewer actions are planned than carried out.
         """
         super().__init__(len(bins.low), settings.num_action_chunks, action_range)
+        if self.num_action_chunks > (settings.action_horizon or self.num_action_chunks):
+            raise ValueError(
+                f"action_horizon {settings.action_horizon} is below num_action_chunks "
+                f"{self.num_action_chunks}: only what is planned can be carried out"
+            )
         self.network, self.bins, self.prompts = network, bins, prompts
         self.vocabulary, self.state_dim, self.settings = vocabulary, state_dim, settings
         self.normalizer = None
@@ -103,25 +118,30 @@ class TokenPolicy(NormalizedStates, BasePolicy):
         """Where the policy computes."""
         return self.bins.low.device
 
+    @property
+    def action_horizon(self) -> int:
+        """See `BasePolicy.action_horizon`."""
+        return self.settings.action_horizon or self.num_action_chunks
+
     @abstractmethod
     def teacher_forced(self, inputs: Mapping[str, Tensor], action: Tensor) -> Tokens:
         """Return what the network says of given tokens, each after those before it.
 
         Args:
             inputs: As `policy_inputs` returns them.
-            action: Indices of bins, `[n, D]`.
+            action: Indices of bins, `[n, D]`: those of the first actions, at most H*A.
         """
 
     @abstractmethod
     def generate(self, inputs: Mapping[str, Tensor], noise: Tensor | None) -> tuple[Tensor, Tokens]:
-        """Choose tokens.
+        """Choose the tokens of the actions that are carried out.
 
         Args:
             inputs: As `policy_inputs` returns them.
-            noise: Standard normal, `[n, D]`; None takes the likeliest.
+            noise: Standard normal, `[n, C*A]`; None takes the likeliest.
 
         Returns:
-            Indices of bins `[n, D]`, and what the network says of them.
+            Indices of bins `[n, C*A]`, and what the network says of them.
         """
 
     def policy_inputs(self, env_obs: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -185,15 +205,23 @@ class TokenPolicy(NormalizedStates, BasePolicy):
 
         Args:
             observations: As in `predict_action_batch`, any number n of samples.
-            actions: What was done, in the units of the env, [n, C, A].
+            actions: What was done, in the units of the env, [n, h, A]; h is H, or less.
             augment: Change pictures at random, if the policy was built so.
             noise: Standard normal, [n, sft_noise_width]; None draws it from the generator.
 
         Returns:
             `logprobs`, log-probabilities of the tokens of the actions (the loss is their
             cross-entropy), and `errors`, how far the likeliest actions are from them, in parts of
-            half the range of bins, without gradients. Each [n, C*A] float32.
+            half the range of bins, without gradients. Each [n, h*A] float32.
+
+        Raises:
+            ValueError: There are more actions than are planned.
         """
+        if actions.shape[1] > self.action_horizon:
+            raise ValueError(
+                f"{actions.shape[1]} actions follow an observation, and {self.action_horizon} are "
+                f"planned: set model.action_horizon to {actions.shape[1]}"
+            )
         index = self.bins.encode(actions)
         if augment:
             observations = self.settings.augmentation(observations, noise, self.generator)
@@ -216,7 +244,8 @@ class TokenPolicy(NormalizedStates, BasePolicy):
 
         Args:
             env_obs: Observations.
-            mode: `train` draws tokens; `eval` takes the likeliest; `random` draws bins uniformly.
+            mode: `train` draws tokens; `eval` takes what `eval_tokens` says; `random` draws bins
+                uniformly.
             noise: Standard normal noise to draw with, [B, C*A]; None draws it from the policy's
                 generator.
             **sampling: None are known.
@@ -226,15 +255,19 @@ class TokenPolicy(NormalizedStates, BasePolicy):
         """
         self._check_call(mode, sampling)
         inputs = self.policy_inputs(env_obs)
-        if mode != "eval" and noise is None:
-            shape = len(inputs["input_ids"]), self.num_action_chunks * self.action_dim
+        shape = len(inputs["input_ids"]), self.num_action_chunks * self.action_dim
+        if mode == "eval":
+            # Draws invert the distribution function: without noise, they are its median.
+            is_median = self.settings.eval_tokens == "median"
+            noise = torch.zeros(shape, device=self.device) if is_median else None
+        elif noise is None:
             noise = torch.randn(shape, generator=self.generator, device=self.device)
         if mode == "random":
             share = torch.special.ndtr(noise) * self.bins.count
             action = share.long().clamp(max=self.bins.count - 1)
             tokens = self.teacher_forced(inputs, action)
         else:
-            action, tokens = self.generate(inputs, None if mode == "eval" else noise)
+            action, tokens = self.generate(inputs, noise)
         inputs["action"] = action
         result = {
             "prev_logprobs": self.distribution(tokens).log_prob(action),

@@ -14,7 +14,12 @@ from rlinf.models.embodiment.flow.steps import FlowSettings
 from rlinf.models.embodiment.flow_vla.layouts import LAYOUTS
 from rlinf.models.embodiment.flow_vla.pictures import padded_pictures
 from rlinf.models.embodiment.flow_vla.sizes import changed
-from tests.unit_tests.models.flow_vla.policies import LEROBOT_KINDS, SECTIONS, fill
+from tests.unit_tests.models.flow_vla.policies import (
+    LEROBOT_KINDS,
+    SECTIONS,
+    fill,
+    names_and_shapes,
+)
 
 FOLDER = Path(__file__).parent / "references"
 CAMERAS = ("observation.images.main", "observation.images.wrist")
@@ -36,12 +41,7 @@ def reference(request):
 
 def test_names_and_shapes_are_those_of_lerobot(reference):
     network, shapes, _ = reference
-    own = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
-    own |= {name: list(shape) for name, shape in network.unused.items()}
-    # lerobot has the tied embedding under both of its names.
-    for name, other in network.renamed.items():
-        own[other] = own[name]
-    assert own == shapes
+    assert names_and_shapes(network) == shapes
 
 
 def prefix_of(network, arrays):

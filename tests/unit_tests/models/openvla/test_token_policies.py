@@ -32,9 +32,11 @@ def slow_logits(policy, inputs, row, action):
     parts += [embed(token) for token in ids]
     first = sum(map(len, parts)) - 1
     parallel = type(policy).__name__ == "OpenVLAOFTPolicy"
-    for index in action[row].tolist():
-        zero = torch.zeros(1, network.hidden_size)
-        parts.append(zero if parallel else embed(policy.vocabulary - 1 - index))
+    if parallel:
+        planned = policy.settings.action_horizon or policy.num_action_chunks
+        parts += [torch.zeros(1, network.hidden_size)] * (planned * policy.action_dim)
+    else:
+        parts += [embed(policy.vocabulary - 1 - index) for index in action[row].tolist()]
     parts.append(embed(prompts.eos))
     x = torch.cat(parts)[None]
     mask = torch.zeros(x.shape[1], x.shape[1])
@@ -47,14 +49,16 @@ def slow_logits(policy, inputs, row, action):
     return network.language_model.lm_head(x)
 
 
+@pytest.mark.parametrize("horizon", [None, 4])
 @pytest.mark.parametrize("pictures", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_log_probabilities_are_those_of_a_masked_softmax_with_temperature(kind, pictures):
-    policy = (with_pictures if pictures else make)(kind, temperature=0.7)
+def test_log_probabilities_are_those_of_a_masked_softmax_with_temperature(kind, pictures, horizon):
+    policy = (with_pictures if pictures else make)(kind, temperature=0.7, action_horizon=horizon)
     _, result = policy.predict_action_batch(observe(cameras=2 * pictures))
     inputs = result["forward_inputs"]
     out = policy(forward_inputs=inputs, compute_entropy=True)
     action = inputs["action"]
+    assert action.shape == (4, 6), "two actions of three numbers are carried out"
     for row in range(4):
         logits = slow_logits(policy, inputs, row, action)
         bins = range(policy.vocabulary - 16, policy.vocabulary)
@@ -69,8 +73,10 @@ def test_log_probabilities_are_those_of_a_masked_softmax_with_temperature(kind, 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value_type", ["chunk_level", "action_level"])
-def test_what_a_rollout_computes_is_computed_again(kind, value_type):
-    policy = with_pictures(kind, add_value_head=True, value_type=value_type)
+@pytest.mark.parametrize("horizon", [None, 3])
+def test_what_a_rollout_computes_is_computed_again(kind, value_type, horizon):
+    keys = {"add_value_head": True, "value_type": value_type, "action_horizon": horizon}
+    policy = with_pictures(kind, **keys)
     assert check_policy(policy, observe(cameras=2)) == []
     for mode in ("random", "train", "eval"):
         actions, result = policy.predict_action_batch(observe(cameras=2), mode=mode)
@@ -80,6 +86,35 @@ def test_what_a_rollout_computes_is_computed_again(kind, value_type):
         torch.testing.assert_close(out["values"], result["prev_values"], atol=1e-5, rtol=1e-5)
         assert out["values"].shape == (4, 1 if value_type == "chunk_level" else 2)
     torch.testing.assert_close(policy.predict_values(observe(cameras=2)), result["prev_values"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_supervised_training_learns_whole_plans(kind):
+    policy = make(kind, action_horizon=4)
+    assert policy.action_horizon == 4 and policy.noise_width == 6
+    obs, actions = observe(), torch.rand(4, 4, 3)
+    out = policy("sft", observations=obs, actions=actions)
+    assert out["logprobs"].shape == out["errors"].shape == (4, 12)
+    inputs, index = policy.policy_inputs(obs), policy.bins.encode(actions)
+    for row in range(4):
+        logits = slow_logits(policy, inputs, row, index)[:, : policy.vocabulary]
+        # The last token of the vocabulary is the first bin.
+        chosen = logits[:, -16:].flip(-1).log_softmax(-1).gather(1, index[row][:, None])[:, 0]
+        torch.testing.assert_close(out["logprobs"][row], chosen, atol=2e-5, rtol=1e-4)
+    # What is carried out begins a plan: its tokens are the first ones.
+    part = policy("sft", observations=obs, actions=actions[:, :2])
+    torch.testing.assert_close(part["logprobs"], out["logprobs"][:, :6], atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="5 actions follow .* set model.action_horizon to 5"):
+        policy("sft", observations=obs, actions=torch.rand(4, 5, 3))
+
+
+@pytest.mark.parametrize(("kind", "sees"), [("openvla_oft", True), ("openvla", False)])
+def test_what_is_carried_out_sees_the_places_of_a_parallel_plan_alone(kind, sees):
+    obs, noise = observe(), torch.randn(4, 6)
+    plain, longer = make(kind), make(kind, action_horizon=4)
+    one, two = (p.predict_action_batch(obs, noise=noise)[1] for p in (plain, longer))
+    assert two["prev_logprobs"].shape == (4, 6)
+    assert (not torch.allclose(one["prev_logprobs"], two["prev_logprobs"], atol=1e-5)) is sees
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,6 +183,26 @@ def test_actions_are_drawn_in_proportion_to_their_probability():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_evaluations_take_the_likeliest_bins_or_the_medians(kind):
+    policy = make(kind, temperature=1.5)
+    _, result = policy.predict_action_batch(observe(), mode="eval")
+    inputs = result["forward_inputs"]
+    logits = policy.teacher_forced(inputs, inputs["action"]).logits
+    torch.testing.assert_close(inputs["action"], logits.argmax(-1))
+
+    policy = make(kind, temperature=1.5, eval_tokens="median")
+    _, result = policy.predict_action_batch(observe(), mode="eval")
+    inputs, index = result["forward_inputs"], result["forward_inputs"]["action"].unsqueeze(-1)
+    chances = (policy.teacher_forced(inputs, inputs["action"]).logits / 1.5).softmax(-1)
+    up_to = chances.cumsum(-1).gather(-1, index)
+    assert (up_to > 0.5 - 1e-4).all(), "half of the probability lies up to the bin"
+    assert (up_to - chances.gather(-1, index) < 0.5 + 1e-4).all(), "and not below it"
+    assert (index.squeeze(-1) != chances.argmax(-1)).any()
+    again = policy.predict_action_batch(observe(), mode="eval")[1]["forward_inputs"]["action"]
+    torch.testing.assert_close(again, inputs["action"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_supervised_training_makes_the_policy_do_as_it_is_told(kind):
     policy = make(kind)
     rng = torch.Generator().manual_seed(1)
@@ -194,6 +249,7 @@ def test_actions_are_clipped_to_what_the_env_takes(tmp_path):
     [
         ({"hf_config": {}}, "neither model_path nor hf_config"),
         ({"words": []}, "model.words is empty"),
+        ({"action_horizon": 1}, "action_horizon 1 is below num_action_chunks 2"),
         ({"num_images_in_input": 1}, "cameras and towers come together"),
         ({"vision_towers": [{"embed_dims": 4}]}, "no size 'embed_dims'.*embed_dim"),
     ],
