@@ -89,3 +89,13 @@ def policy_age(cfg: Any) -> int:
         cfg: checked configuration.
     """
     return cfg.algorithm.get("max_policy_age", 0)
+
+
+def decided_in_rollouts(cfg: Any) -> int:
+    """Return how many actions of a plan are decided, in rollouts, before it is made.
+
+    Args:
+        cfg: checked configuration.
+    """
+    rtc = cfg.actor.model.get("rtc")
+    return 0 if rtc is None or rtc.rollouts == "anew" else rtc.delay

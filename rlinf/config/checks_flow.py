@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlinf.config.arithmetic import learns_from_replay
-from rlinf.config.builtin import WITHOUT_KEYS
+from rlinf.config.builtin import MODULES, WITHOUT_KEYS
 from rlinf.config.checks import CheckContext, cross_check
 from rlinf.config.errors import Problem
 from rlinf.config.task_types import OFFLINE
@@ -47,6 +47,39 @@ def plans_are_long_enough(context: CheckContext) -> Iterator[Problem]:
         )
         hint = "lower it, or raise actor.model.action_horizon and num_action_chunks"
         yield Problem("actor.model.rtc.delay", rtc.delay, message, hint)
+
+
+@cross_check(_EMBODIED)
+def delayed_rollouts_have_probabilities(context: CheckContext) -> Iterator[Problem]:
+    """What a plan decides for the next chunk is told from it by policy losses alone."""
+    cfg = context.cfg
+    rtc, path = cfg.actor.model.get("rtc"), "actor.model.rtc.rollouts"
+    if rtc is None or rtc.rollouts == "anew" or cfg.runner.only_eval:
+        return
+    # Losses of other learners are built in under modules of their own; policy losses are not.
+    if cfg.algorithm.loss_type.lower() in {n for names in MODULES["loss"].values() for n in names}:
+        message = f"does not go with algorithm.loss_type {cfg.algorithm.loss_type}"
+        hint = "set it to anew, or use a policy loss, as actor or actor_critic"
+        yield Problem(path, rtc.rollouts, message, hint)
+    if not rtc.delay:
+        message = "has no effect: actor.model.rtc.delay is 0"
+        yield Problem(path, rtc.rollouts, message, "set it to anew, or delay to 1 or more")
+
+
+@cross_check(_EMBODIED)
+def evaluations_plan_as_delayed_rollouts(context: CheckContext) -> Iterator[Problem]:
+    """Plans that are learned from have no guidance; an evaluation with it measures others."""
+    cfg = context.cfg
+    rtc = cfg.actor.model.get("rtc")
+    if rtc is None or rtc.rollouts == "anew" or cfg.runner.only_eval or cfg.env.eval is None:
+        return
+    if rtc.delay and rtc.max_guidance:
+        message = (
+            "guides plans of evaluations, and actor.model.rtc.rollouts: delayed learns from plans "
+            "without guidance: evaluations would measure other plans than those that are trained"
+        )
+        hint = "set it to 0; `rlinf eval` may guide the plans of a checkpoint"
+        yield Problem("actor.model.rtc.max_guidance", rtc.max_guidance, message, hint)
 
 
 @cross_check(_EMBODIED)

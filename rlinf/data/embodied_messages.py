@@ -6,6 +6,8 @@ A message of observations is a dict, batch first, so that it can be shared out b
   env observes) and texts, lists of B strings.
 - `done` and `final`, where episodes ended: bool `[B]`, and for those m envs alone the observations
   in which they did, `[m, ...]`.
+- `early`, where plans are made ahead of time: what they are made from, as `obs`, which is what is
+  observed when their own actions begin.
 - `begins`, with the first observations of an epoch of a rollout: bool `[B]`, which of them are the
   first of an episode. Later on, these are those of `done`.
 """
@@ -34,6 +36,8 @@ EVALUATION = "eval"
 """Route of observations and actions of an evaluation; that of training is the pipeline stage."""
 BEGINS = "begins"
 """In messages: whether an observation is the first of an episode, bool `[B]`."""
+EARLY = "early"
+"""In messages of a rollout: earlier observations, from which plans are made, as `obs`."""
 EPISODES = "episodes"
 """In messages of an evaluation: number of the episode of each env, -1 for none, int64 `[B]`."""
 OVER = "over"
@@ -46,6 +50,7 @@ def pack_observations(
     obs: Mapping[str, Any],
     infos: Mapping[str, Any] | None = None,
     begins: Tensor | None = None,
+    early: Mapping[str, Any] | None = None,
 ) -> Obs:
     """Make a message of observations.
 
@@ -53,10 +58,13 @@ def pack_observations(
         obs: as a vector env returns them.
         infos: of the chunk that led to them; None at the beginning.
         begins: which of them are the first of an episode, bool `[B]`; None leaves that to `infos`.
+        early: what plans are made from; None is `obs`.
     """
     message: Obs = {"obs": _without_empty_texts(obs)}
     if begins is not None:
         message[BEGINS] = begins
+    if early is not None:
+        message[EARLY] = _without_empty_texts(early)
     if infos is not None and "final_observation" in infos:
         ended = infos["_final_observation"]
         final = _without_empty_texts(infos["final_observation"])

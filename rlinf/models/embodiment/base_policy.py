@@ -135,6 +135,17 @@ class BasePolicy(nn.Module, ABC):
         return False
 
     @property
+    def decided_in_rollouts(self) -> int:
+        """d, actions of a plan that are decided, in rollouts, before it is made.
+
+        Where it is above 0, rollouts show observations that were made d actions earlier, and
+        `predict_action_batch` is told as `decided`, int64 `[B]`, how many of a plan are not its
+        own: d, or 0 where an episode begins. The C actions behind these are its chunk, and what is
+        observed when they begin is told as `now`: of that, `prev_values` are the values.
+        """
+        return 0
+
+    @property
     def noise_width(self) -> int:
         """Standard normal numbers that `predict_action_batch` takes per env as its `noise`."""
         return self.num_action_chunks * self.action_dim

@@ -41,8 +41,8 @@ class ActingEnvWorker(PolicyHolder, EnvWorker):
         self._acting.begin_epoch()
         self._ends_early = False
 
-    def _send_obs(self, stage: int, obs: dict[str, Any], infos: Any) -> None:
-        self._observed[stage] = self._pack(stage, obs, infos)
+    def _send_obs(self, stage: int, obs: Obs, infos: Any, early: Obs | None = None) -> None:
+        self._observed[stage] = self._pack(stage, obs, infos, early)
 
     def _recv_actions(self, stage: int, epoch: int, chunk: int) -> torch.Tensor:
         if stage == 0 and chunk > 0:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from rlinf.config.acting import decided_in_rollouts
 from rlinf.config.scoring import env_trajectory_receiver, uses_reward_model
 from rlinf.config.task_types import OFFLINE
 from rlinf.data.embodied import split_trajectory
@@ -36,6 +37,7 @@ from rlinf.utils.determinism import be_deterministic
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.checkpointed import Checkpointed, Job
 from rlinf.workers.env.describe_envs import check_evaluation, describe_envs
+from rlinf.workers.env.early_observations import early_observation
 from rlinf.workers.env.env_settings import env_settings
 from rlinf.workers.env.episode_player import EpisodePlayer, Played
 from rlinf.workers.env.stage_experts import StageExperts
@@ -205,7 +207,9 @@ class EnvWorker(Checkpointed, Worker):
         chunks = rollout_steps(cfg, envs[0].max_episode_steps) // self._chunk_len
         metrics = _EpisodeMetrics(by_task=len(envs[0].task_names) > 1)
         receiver, scored = env_trajectory_receiver(self.cfg), uses_reward_model(self.cfg)
-        auto_reset, steps = cfg.auto_reset, 0
+        auto_reset, steps, early = cfg.auto_reset, 0, decided_in_rollouts(self.cfg)
+        for env in envs:
+            env.early = early
         self._rollout_number = number
         self._begin_rollout(chunks)
         self._experts.begin_rollout(cfg.rollout_epoch, chunks)
@@ -236,7 +240,8 @@ class EnvWorker(Checkpointed, Worker):
                         recorders[stage].add_outcome(obs[-1], infos[-1])
                     self._experts.note_ends(stage, terms, truncs, auto_reset)
                     observed[stage] = obs[-1]
-                    self._send_obs(stage, obs[-1], infos[-1])
+                    ahead = early_observation(seen, obs, infos[-1], early) if early else None
+                    self._send_obs(stage, obs[-1], infos[-1], ahead)
                     metrics.add(infos[-1], stage, env.reports_success)
                 if not actions.shape[1]:
                     # Others wait for what there is: episodes go on in the next rollout.
@@ -280,28 +285,29 @@ class EnvWorker(Checkpointed, Worker):
     def _begin_epoch(self) -> None:
         """Get ready for an epoch of the rollout."""
 
-    def _send_obs(self, stage: int, obs: dict[str, Any], infos: Any) -> None:
+    def _send_obs(self, stage: int, obs: Obs, infos: Any, early: Obs | None = None) -> None:
         """Give the policy the observations of a stage.
 
         Args:
             stage: whose.
             obs: the observations.
             infos: of the chunk that led to them; None at the beginning.
+            early: what plans are made from; None is `obs`.
         """
         self.send_to(
             self.cfg.rollout.group_name,
             None,
-            self._pack(stage, obs, infos),
+            self._pack(stage, obs, infos, early),
             route_key=stage,
             tag=OBSERVATIONS,
             batch_size=self.cfg.env.train.total_num_envs // self.stages,
             split_fn=split_observations,
         )
 
-    def _pack(self, stage: int, obs: dict[str, Any], infos: Any) -> Obs:
+    def _pack(self, stage: int, obs: Obs, infos: Any, early: Obs | None) -> Obs:
         """Return the observations of a stage as a message; see `_send_obs`."""
         begins = self._train[stage].begins if infos is None else None
-        return pack_observations(obs, infos, begins)
+        return pack_observations(obs, infos, begins, early)
 
     def _recv_actions(self, stage: int, epoch: int, chunk: int) -> torch.Tensor:
         """Return the policy's actions for the last observations of a stage.

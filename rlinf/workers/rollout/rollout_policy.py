@@ -7,7 +7,7 @@ carries actions away; the numbers are the same.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlinf.config.acting import EVAL_BATCH_ON_CPU
 from rlinf.data.embodied import PolicyTrajectory
-from rlinf.data.embodied_messages import BEGINS, EPISODES, Obs, tensors_of
+from rlinf.data.embodied_messages import BEGINS, EARLY, EPISODES, Obs, tensors_of
 from rlinf.models.embodiment.base_policy import BasePolicy
 from rlinf.models.embodiment.noise import EnvNoise
 from rlinf.utils.determinism import named_seed
@@ -89,6 +89,7 @@ class RolloutPolicy:
         self.generator = torch.Generator(device).manual_seed(own)
         policy.set_generator(self.generator)
         takes = inspect.signature(policy.predict_action_batch).parameters
+        _check_real_time_chunking(policy, takes)
         self._noise: list[EnvNoise] = []
         if "noise" in takes:
             self._noise = [EnvNoise(seed, ids, policy.noise_width) for ids in env_ids]
@@ -148,21 +149,47 @@ class RolloutPolicy:
             FloatingPointError: an observation is not finite, and `on_nan` is `stop`.
         """
         self._renew(wait=False)
-        obs = self._observe(stage, message, chunk)
+        obs, seen = self._observe(stage, message, chunk)
         how = self._later | self.memory.arguments(stage)
         if self._noise:
             noise = self._noise[stage].at(step)
             how["noise"] = noise if self._on_host else noise.to(self._device)
+        if self._plans_ahead(message):
+            how |= {"decided": self._decided(stage, message), "now": obs}
         if step < self._random_chunks:
             how["mode"] = "random"
         elif not self._samples:
             how["mode"] = "eval"
-        actions, result = self.policy.predict_action_batch(obs, **how)
+        actions, result = self.policy.predict_action_batch(seen, **how)
         self.memory.keep(stage, result)
         if chunk in self._compared:
             self.seen.note(epoch, chunk, self._env_ids[stage], result["forward_inputs"])
         self._recorders[stage].add_step(result, self.version)
         return actions if self._on_host else actions.cpu()
+
+    def _plans_ahead(self, message: Obs) -> bool:
+        """Return whether plans are made ahead of time, on which envs and policy must agree."""
+        delay, early = self.policy.decided_in_rollouts, EARLY in message
+        if early != (delay > 0) and BEGINS not in message:
+            given = "earlier observations" if early else "the newest observations alone"
+            raise ValueError(
+                f"{type(self.policy).__name__} has decided_in_rollouts = {delay}, and is shown "
+                f"{given}: it must be actor.model.rtc.delay where actor.model.rtc.rollouts is "
+                "delayed, and else 0"
+            )
+        return delay > 0
+
+    def _decided(self, stage: int, message: Obs) -> Tensor:
+        """Return how many actions of the next plans are not their own, int64 `[B]`.
+
+        The first plan of an episode, and of an epoch, is made while nothing is carried out.
+        """
+        first = message.get(BEGINS) is not None
+        decided = 0 if first else self.policy.decided_in_rollouts
+        counts = torch.full((len(self._env_ids[stage]),), decided)
+        if "done" in message:
+            counts[message["done"]] = 0
+        return counts.to(self._device)
 
     def _renew(self, wait: bool) -> None:
         """Go on with the newest weights that have arrived."""
@@ -192,15 +219,23 @@ class RolloutPolicy:
             chunk: chunk steps of the epoch.
         """
         with torch.inference_mode():
-            obs = self._observe(stage, message, chunk, last=True)
+            obs, _ = self._observe(stage, message, chunk, last=True)
             values = self.policy.predict_values(obs, **self.memory.arguments(stage))
         # Outside: what it returns is ordinary tensors, of which a learner may ask gradients.
         return self._recorders[stage].finish(values)
 
-    def _observe(self, stage: int, message: Obs, chunk: int, last: bool = False) -> Obs:
-        """Check observations and record which episodes ended in them."""
+    def _observe(self, stage: int, message: Obs, chunk: int, last: bool = False) -> tuple[Obs, Obs]:
+        """Check observations and record which episodes ended in them.
+
+        Returns:
+            What is observed now, and what the next plan is made from.
+        """
         ids = self._env_ids[stage]
         obs, bad = self._guard.check(message["obs"], chunk, ids)
+        seen = obs
+        if EARLY in message:
+            seen, bad_early = self._guard.check(message[EARLY], chunk, ids)
+            bad = _either(bad, bad_early)
         values = ended = None
         if BEGINS in message:
             self.memory.begin(stage, message[BEGINS])
@@ -224,7 +259,8 @@ class RolloutPolicy:
             none = torch.zeros(0, dtype=torch.long)
             ended = none, {key: value[:0] for key, value in self._kept(obs).items()}
         self._recorders[stage].add_end(values, bad, ended)
-        return self._on_device(obs)
+        now = self._on_device(obs)
+        return now, now if seen is obs else self._on_device(seen)
 
     def _kept(self, obs: Obs) -> dict[str, Tensor]:
         """Return what a replay buffer keeps of observations, on the host."""
@@ -292,3 +328,34 @@ class RolloutPolicy:
         obs = self._on_device(obs)
         plan = obs.pop(_PLAN)
         return (self.policy.predict_action_batch(obs, mode="eval", plan=plan)[1]["plan"].cpu(),)
+
+
+def _either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Return which rows are in one of two masks; None has no row."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other
+
+
+def _check_real_time_chunking(policy: BasePolicy, takes: Collection[str]) -> None:
+    """See to it that what a policy is told of its plans does not get lost among other arguments.
+
+    Args:
+        policy: the policy.
+        takes: arguments of its `predict_action_batch`.
+
+    Raises:
+        ValueError: One is missing.
+    """
+    needed = {
+        "carries_plan": ("plan",) if policy.carries_plan else (),
+        "decided_in_rollouts": ("decided", "now") if policy.decided_in_rollouts else (),
+    }
+    for why, names in needed.items():
+        missing = [name for name in names if name not in takes]
+        if missing:
+            raise ValueError(
+                f"{type(policy).__name__} has {why} = {getattr(policy, why)}, but its "
+                f"predict_action_batch takes no {', '.join(missing)}: add the parameter, or leave "
+                f"{why} as it is in BasePolicy"
+            )

@@ -86,6 +86,58 @@ def test_evaluations_go_on_with_their_plans(runners, tmp_path) -> None:
     assert len(returns[0]) == len(returns[1]) == 1 and returns[0] != returns[1]
 
 
+AHEAD = [
+    *GRPO,
+    *PLANS,
+    "env.train.max_episode_steps=24",
+    "runner.ckpt_path=null",
+    "runner.max_epochs=2",
+]
+
+
+def test_rollouts_plan_ahead(runners, tmp_path) -> None:
+    """GRPO learns from plans that are made while the last ones are carried out, and resumes."""
+    delayed = [*SHORT, *AHEAD, "+actor.model.rtc={delay: 2, max_guidance: 0, rollouts: delayed}"]
+    whole = runners.runner(tmp_path / "whole", "metaworld_grpo_flow", delayed)
+    assert whole.run()["status"] == "finished"
+    found = [m for m in metrics_of(whole) if "train/agreement/logprob_max" in m]
+    assert len(found) == 2 and max(m["train/agreement/logprob_max"] for m in found) < 1e-3
+    other = resumed(runners, tmp_path / "half", "metaworld_grpo_flow", delayed, stop=1)
+    assert same_weights(whole, other, 2)
+    # Who has a delay in evaluations alone learns otherwise.
+    anew = [*SHORT, *AHEAD, "+actor.model.rtc={delay: 2}"]
+    free = runners.runner(tmp_path / "free", "metaworld_grpo_flow", anew)
+    free.run()
+    assert not same_weights(whole, free, 2)
+
+
+def test_ppo_plans_ahead_with_a_policy_in_a_process_of_its_own(runners, tmp_path) -> None:
+    """Episodes end within a rollout and begin anew, in two stages that take turns."""
+    words = [
+        *SHORT,
+        *PLANS,
+        "env.train.total_num_envs=8",
+        "env.train.max_episode_steps=14",
+        "env.train.max_steps_per_rollout_epoch=32",
+        "env.train.auto_reset=true",
+        "env.train.reward=dense",
+        "actor.global_batch_size=32",
+        "rollout.in_env_process=false",
+        "rollout.pipeline_stage_num=2",
+        "algorithm.update_epoch=1",
+        "runner.agreement.interval=1",
+        "runner.ckpt_path=null",
+        "runner.max_epochs=2",
+        "+actor.model.rtc={delay: 3, max_guidance: 0, rollouts: delayed}",
+    ]
+    run = runners.runner(tmp_path / "ppo", "metaworld_ppo_flow", words)
+    assert run.run()["status"] == "finished"
+    found = [m for m in metrics_of(run) if "train/agreement/logprob_max" in m]
+    assert len(found) == 2 and max(m["train/agreement/logprob_max"] for m in found) < 1e-3
+    assert max(m["train/agreement/value_max"] for m in found) < 1e-3
+    assert any("eval/return" in m for m in metrics_of(run))
+
+
 NFT = [
     "env.train.total_num_envs=8",
     "env.train.max_episode_steps=24",

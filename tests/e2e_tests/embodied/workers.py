@@ -82,12 +82,12 @@ class ObservedEnvs(Observed):
         self.note("env plays")
         return super()._first_obs(stage, env)
 
-    def _send_obs(self, stage: int, obs: dict[str, Any], infos: Any) -> None:
+    def _send_obs(self, stage: int, obs: Any, infos: Any, early: Any = None) -> None:
         if self._left == 0 and self._rank == 1:
             obs = {**obs, "states": obs["states"].clone()}
             obs["states"][1, 7] = math.nan
         self._left -= 1
-        super()._send_obs(stage, obs, infos)
+        super()._send_obs(stage, obs, infos, early)
 
 
 class Env(ObservedEnvs, EnvWorker):

@@ -31,6 +31,26 @@ WRONG = {
         "actor.model.rtc.delay = 3",
         "must be at most 2: 4 actions of a plan are carried out, and 2 are part of the next one",
     ),
+    "rollouts without the delay that they are to have": (
+        {"actor.model.rtc": {"delay": 0, "rollouts": "delayed"}},
+        'actor.model.rtc.rollouts = "delayed"',
+        "has no effect: actor.model.rtc.delay is 0",
+    ),
+    "evaluations of other plans than those that learn": (
+        {"actor.model.rtc": {"rollouts": "delayed"}},
+        "actor.model.rtc.max_guidance = 5.0",
+        "evaluations would measure other plans than those that are trained",
+        "set it to 0",
+    ),
+    "plans that go on, of a policy without plans": (
+        {"actor.model": {"model_type": "mlp_policy", "rtc": {"delay": 1}}},
+        "unknown key: 'actor.model' has no 'rtc'",
+    ),
+    "velocities of plans that are made ahead of time": (
+        {"algorithm.loss_type": "embodied_nft", "actor.model.rtc": {"rollouts": "delayed"}},
+        "does not go with algorithm.loss_type embodied_nft",
+        "set it to anew",
+    ),
 }
 NFT = {"algorithm.loss_type": "embodied_nft"}
 WRONG_FOR_NFT = {
@@ -124,6 +144,15 @@ WRONG_FOR_DSRL = {
 def test_half_of_a_plan_may_be_decided(embodied, change):
     model = validate_cfg(change(embodied, FLOW | {"actor.model.rtc": {"delay": 4}})).actor.model
     assert model.rtc.delay == 4 and model.rtc.max_guidance == 5.0
+
+
+def test_evaluations_of_a_policy_that_plans_ahead_are_guided_alone_or_not_at_all(embodied, change):
+    rtc = {"delay": 2, "max_guidance": 0, "rollouts": "delayed"}
+    flow = change(embodied, copy.deepcopy(FLOW))
+    ahead = validate_cfg(change(flow, {"actor.model.rtc": rtc}))
+    assert ahead.actor.model.rtc.max_guidance == 0
+    guided = {"actor.model.rtc.max_guidance": 5.0, "runner.only_eval": True}
+    assert validate_cfg(change(flow, guided)).actor.model.rtc.max_guidance == 5.0
 
 
 def test_the_folder_of_a_model_says_how_long_plans_are(embodied, change, complaint):

@@ -106,7 +106,10 @@ def obs_of(*numbers):
 def test_observations_carry_pictures_text_and_the_ends_of_episodes():
     ended = {"final_observation": obs_of(8, 9), "_final_observation": torch.tensor([False, True])}
     merged = merge_observations(
-        [pack_observations(obs_of(0, 1)), pack_observations(obs_of(2, 3), ended)]
+        [
+            pack_observations(obs_of(0, 1), early=obs_of(4, 5)),
+            pack_observations(obs_of(2, 3), ended, early=obs_of(6, 3)),
+        ]
     )
     assert merged["obs"]["task_descriptions"] == [f"task {i}" for i in range(4)]
     assert merged["obs"]["wrist_images"].flatten().tolist() == [0, 1, 2, 3]
@@ -118,6 +121,7 @@ def test_observations_carry_pictures_text_and_the_ends_of_episodes():
         assert [len(part["final"]["states"]) for part in parts] == [0] * (len(sizes) - 1) + [1]
         again = merge_observations(parts)
         assert again["done"].tolist() == merged["done"].tolist()
+        assert again["early"]["states"].flatten().tolist() == [4, 5, 6, 3]
         assert again["final"]["task_descriptions"] == ["task 9"]
 
 

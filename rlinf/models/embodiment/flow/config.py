@@ -12,7 +12,7 @@ Units = Annotated[Int, Field(gt=0)]
 
 
 class RealTimeChunkingKeys(Section):
-    """How plans of evaluations go on where the last one still counts."""
+    """How plans go on where the last one still counts."""
 
     delay: Int = Field(
         1,
@@ -21,7 +21,16 @@ class RealTimeChunkingKeys(Section):
         "plan.",
     )
     max_guidance: Float = Field(
-        5.0, gt=0, description="Greatest weight of the guidance towards the last plan."
+        5.0,
+        ge=0,
+        description="Greatest weight of the guidance towards the last plan; 0 does not guide, and "
+        "is what `rollouts: delayed` needs.",
+    )
+    rollouts: Literal["anew", "delayed"] = Field(
+        "anew",
+        description="Rollouts to learn from: each plan is made anew from the observation that its "
+        "first action follows; or `delay` actions earlier, while those of the last plan are "
+        "carried out, and its own are those behind them.",
     )
 
 
@@ -53,8 +62,8 @@ class FlowKeys(Section):
     )
     rtc: RealTimeChunkingKeys | None = Field(
         None,
-        description="Real-time chunking in evaluations: plans agree with what the last one has "
-        "for the same times; null makes every plan anew.",
+        description="Real-time chunking: plans of evaluations agree with what the last one has "
+        "for the same times, and on request rollouts have its delay; null makes every plan anew.",
     )
 
     @model_validator(mode="after")

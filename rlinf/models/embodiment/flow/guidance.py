@@ -6,6 +6,10 @@ certain to be carried out, less and less behind that.
 
 H actions are planned, s of them are carried out before the next plan, and the first d of a plan
 are already decided when it is made.
+
+Rollouts to learn from are told from the side of the plans: a plan is made from what is seen d
+actions before its own begin, and its chunk is those s of its actions that are carried out because
+of it, number d to d + s - 1. So each reward, value and log-probability is that of its own action.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from torch import Tensor
 
 from rlinf.models.embodiment.flow.chain import FlowNetwork
 
+ANEW, DELAYED = "anew", "delayed"
+
 _SMALLEST_TIME = 1e-6
 
 
@@ -27,11 +33,18 @@ class RealTimeChunking:
 
     Attributes:
         delay: d, actions that are decided before a plan is made.
-        max_guidance: Greatest weight of the guidance, beta.
+        max_guidance: Greatest weight of the guidance, beta; 0 is none.
+        rollouts: What of it there is in rollouts to learn from.
     """
 
     delay: int = 1
     max_guidance: float = 5.0
+    rollouts: str = ANEW
+
+    @property
+    def decided_in_rollouts(self) -> int:
+        """Actions that are decided before a plan is made, in rollouts to learn from."""
+        return 0 if self.rollouts == ANEW else self.delay
 
     def check(self, horizon: int, executed: int) -> None:
         """See to it that what is decided is part of two plans.
@@ -63,6 +76,8 @@ class RealTimeChunking:
             executed: s, how many of their actions are carried out.
             width: D, numbers in an action of the flow; those behind A are padding, which is free.
         """
+        if not self.max_guidance:
+            return network
         count, horizon, numbers = last.shape
         shared = horizon - executed
         target = torch.zeros(count, horizon, width, device=last.device)

@@ -17,9 +17,11 @@ from rlinf.models.embodiment.flow.chain import (
     noisy_step_numbers,
     sample_chain,
 )
+from rlinf.models.embodiment.flow.current_inputs import current_inputs, named_current
 from rlinf.models.embodiment.flow.matching import drawn_times, matching_losses
 from rlinf.models.embodiment.flow.network import NoiseNet, VelocityNet
 from rlinf.models.embodiment.flow.steps import LEARNED, REINFLOW
+from rlinf.models.embodiment.flow.windows import carried_out
 from rlinf.models.embodiment.flow_policy.settings import FlowHeadSettings
 from rlinf.models.embodiment.layers import MLP, VALUE_GAIN
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
@@ -28,9 +30,10 @@ from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
 class FlowActor(ActorCriticPolicy):
     """Denoises plans of H actions; a subclass says what becomes of observations.
 
-    The first C actions of a plan are carried out, and log-probabilities are those of their numbers
-    alone. The flow is in actions that are scaled to [-1, 1] by the env's range. What it gives is
-    clipped to that range after its log-probability is taken.
+    C actions of a plan are carried out, the first ones unless others were decided before it was
+    made, and log-probabilities are those of their numbers alone. The flow is in actions that are
+    scaled to [-1, 1] by the env's range. What it gives is clipped to that range after its
+    log-probability is taken.
 
     Sampling takes noise `[B, noise_width]`: where the chain begins, what is added in its steps, and
     a number that chooses the step where only one has noise. So a chunk depends on the seed, the
@@ -85,6 +88,11 @@ class FlowActor(ActorCriticPolicy):
         return self.settings.rtc is not None
 
     @property
+    def decided_in_rollouts(self) -> int:
+        """See `BasePolicy.decided_in_rollouts`."""
+        return 0 if self.settings.rtc is None else self.settings.rtc.decided_in_rollouts
+
+    @property
     def _width(self) -> int:
         """Numbers of a plan, H*A."""
         return self.action_horizon * self.action_dim
@@ -126,10 +134,12 @@ class FlowActor(ActorCriticPolicy):
                 entropy=compute_entropy,
             )
         if compute_values:
-            values = self._values(features)
+            current = current_inputs(forward_inputs)
+            values = self._values(features if current is None else self._trunk(current))
+        decided = forward_inputs.get("decided")
         return {
-            "logprobs": logprobs[:, : self._executed] if compute_logprobs else None,
-            "entropy": entropy[:, : self._executed] if compute_entropy else None,
+            "logprobs": self._own(logprobs, decided) if compute_logprobs else None,
+            "entropy": self._own(entropy, decided) if compute_entropy else None,
             "values": values,
         }
 
@@ -176,6 +186,8 @@ class FlowActor(ActorCriticPolicy):
         mode: Mode = "train",
         noise: Tensor | None = None,
         plan: Tensor | None = None,
+        decided: Tensor | None = None,
+        now: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """See `BasePolicy.predict_action_batch`.
@@ -186,6 +198,10 @@ class FlowActor(ActorCriticPolicy):
             noise: Standard normal, [B, noise_width]; None draws it from the policy's generator.
             plan: With `rtc` in evaluations, what the last call returned as `plan` for the same
                 episodes, [B, H, A]; NaN where there is none. None is none at all.
+            decided: In rollouts, how many actions of each plan are not its own, int64 [B]; None is
+                none.
+            now: In rollouts, what is observed when its own actions begin, whose value is returned;
+                None is `env_obs`.
             **sampling: None are known.
 
         Returns:
@@ -210,18 +226,29 @@ class FlowActor(ActorCriticPolicy):
             step = noisy_step_numbers(self.flow, torch.special.ndtr(chance[:, 0]))
             added = added.reshape(count, self.flow.drawn_steps, width)
             chain = sample_chain(network, self.flow, start, added, step)
-        action = chain.states[:, -1, : self._executed].contiguous()
+        action = self._own(chain.states[:, -1], decided)
         inputs |= {"action": action, "chain": chain.states, "denoise_step": chain.noisy}
+        if decided is not None:
+            inputs["decided"] = decided
         planned = self.action_head.from_scaled(chain.states[:, -1])
         if plan is not None:
             self.settings.rtc.keep_decided(planned, plan, self.num_action_chunks)
+        if now is not None and self.value_head is not None:
+            current = self.policy_inputs(now, augment=mode == "train")
+            features = self._trunk(current)
+            inputs |= named_current(current)
         result = {
-            "prev_logprobs": chain.logprobs[:, : self._executed].contiguous(),
+            "prev_logprobs": self._own(chain.logprobs, decided),
             "prev_values": self._values(features),
             "forward_inputs": inputs,
             "plan": planned,
         }
-        return planned[:, : self.num_action_chunks].contiguous(), result
+        return carried_out(planned, self.num_action_chunks, decided).contiguous(), result
+
+    def _own(self, numbers: Tensor, decided: Tensor | None) -> Tensor:
+        """Return of the numbers of plans, [n, H*A], those that are carried out, [n, C*A]."""
+        plans = numbers.unflatten(1, (-1, self.action_dim))
+        return carried_out(plans, self.num_action_chunks, decided).flatten(1)
 
     def _going_on(self, network: FlowNetwork, plan: Tensor) -> FlowNetwork:
         """Return a network that leads to plans which agree with the last ones."""

@@ -17,7 +17,7 @@ class FlowHeadSettings(HeadSettings):
     Attributes:
         flow: How plans are denoised.
         action_horizon: H, actions of a plan; None is `num_action_chunks`.
-        rtc: How evaluations go on with plans; None makes each anew.
+        rtc: How a plan goes on with the one before; None makes each anew.
         steering: Of the actor that chooses the noise; None draws it.
     """
 

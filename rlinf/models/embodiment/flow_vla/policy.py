@@ -23,11 +23,13 @@ from rlinf.models.embodiment.flow.chain import (
     noisy_step_numbers,
     sample_chain,
 )
+from rlinf.models.embodiment.flow.current_inputs import current_inputs, named_current
 from rlinf.models.embodiment.flow.guidance import RealTimeChunking
 from rlinf.models.embodiment.flow.matching import drawn_times, matching_losses
 from rlinf.models.embodiment.flow.network import NoiseNet
 from rlinf.models.embodiment.flow.settings import PolicyFlowSettings
 from rlinf.models.embodiment.flow.steps import LEARNED, REINFLOW
+from rlinf.models.embodiment.flow.windows import carried_out
 from rlinf.models.embodiment.flow_vla.layouts import Layout
 from rlinf.models.embodiment.flow_vla.network import Encoded, ExpertNetwork
 from rlinf.models.embodiment.flow_vla.prompts import Prompts
@@ -59,8 +61,9 @@ class FlowVLASettings:
 class FlowVLAPolicy(NormalizedStates, BasePolicy):
     """Denoises padded chunks of actions; the prefix of an observation is computed once.
 
-    All H actions and D numbers are denoised, and the first C and A of them are done: only they have
-    a log-probability. Actions are clipped to the range of the env after it is taken.
+    All H actions and D numbers are denoised, and C and A of them are done: only they have a
+    log-probability. They are the first ones, but for actions that were decided before. Actions are
+    clipped to the range of the env after it is taken.
 
     Sampling takes noise as `flow_policy` does: where the chain begins, what is added in its steps,
     and a number that chooses the step where only one has noise. Evaluations begin at zero.
@@ -163,6 +166,11 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         return self.settings.rtc is not None
 
     @property
+    def decided_in_rollouts(self) -> int:
+        """See `BasePolicy.decided_in_rollouts`."""
+        return 0 if self.settings.rtc is None else self.settings.rtc.decided_in_rollouts
+
+    @property
     def noise_width(self) -> int:
         """See `BasePolicy.noise_width`."""
         return (1 + self.flow.drawn_steps) * self._width + 1
@@ -213,7 +221,7 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
     ) -> dict[str, Tensor | None]:
         """See `BasePolicy.default_forward`: of the steps that have noise in the stored chain."""
         prefix = self.prefix(forward_inputs)
-        logprobs = entropy = None
+        logprobs = entropy = values = None
         if compute_logprobs or compute_entropy:
             logprobs, entropy = chain_log_probs(
                 self._network(prefix),
@@ -222,10 +230,14 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
                 forward_inputs["denoise_step"],
                 entropy=compute_entropy,
             )
+        if compute_values:
+            current = current_inputs(forward_inputs)
+            values = self._values(prefix if current is None else self.prefix(current))
+        decided = forward_inputs.get("decided")
         return {
-            "logprobs": self._done(logprobs) if compute_logprobs else None,
-            "entropy": None if entropy is None else self._done(entropy),
-            "values": self._values(prefix) if compute_values else None,
+            "logprobs": self._done(logprobs, decided) if compute_logprobs else None,
+            "entropy": None if entropy is None else self._done(entropy, decided),
+            "values": values,
         }
 
     def sft_forward(
@@ -287,6 +299,8 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         mode: Mode = "train",
         noise: Tensor | None = None,
         plan: Tensor | None = None,
+        decided: Tensor | None = None,
+        now: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """See `BasePolicy.predict_action_batch`.
@@ -297,6 +311,10 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
             noise: Standard normal, [B, noise_width]; None draws it from the policy's generator.
             plan: With `rtc` in evaluations, what the last call returned as `plan` for the same
                 episodes, [B, H, A]; NaN where there is none. None is none at all.
+            decided: In rollouts, how many actions of each plan are not its own, int64 [B]; None is
+                none.
+            now: In rollouts, what is observed when its own actions begin, whose value is returned;
+                None is `env_obs`.
             **sampling: None are known.
 
         Returns:
@@ -322,20 +340,26 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
             added = added.reshape(count, self.flow.drawn_steps, width)
             chain = sample_chain(network, self.flow, start, added, step)
         inputs |= {
-            "action": self._done(chain.states[:, -1]),
+            "action": self._done(chain.states[:, -1], decided),
             "chain": chain.states,
             "denoise_step": chain.noisy,
         }
+        if decided is not None:
+            inputs["decided"] = decided
         planned = self._to_env(self._unpadded(chain.states[:, -1]))
         if plan is not None:
             self.settings.rtc.keep_decided(planned, plan, self.num_action_chunks)
+        if now is not None and self.value_head is not None:
+            current = self.policy_inputs(now)
+            prefix = self.prefix(current)
+            inputs |= named_current(current)
         result = {
-            "prev_logprobs": self._done(chain.logprobs),
+            "prev_logprobs": self._done(chain.logprobs, decided),
             "prev_values": self._values(prefix),
             "forward_inputs": inputs,
             "plan": planned,
         }
-        return planned[:, : self.num_action_chunks].contiguous(), result
+        return carried_out(planned, self.num_action_chunks, decided).contiguous(), result
 
     def _going_on(self, network: FlowNetwork, plan: Tensor) -> FlowNetwork:
         """Return a network that leads to plans which agree with the last ones."""
@@ -373,9 +397,9 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         """Return padded plans `[n, H*D]` without their padding, `[n, H, A]`."""
         return x.unflatten(1, self._chunk)[..., : self.action_dim]
 
-    def _done(self, x: Tensor) -> Tensor:
-        """Return of padded plans `[n, H*D]` what is done, `[n, C*A]`."""
-        return self.executed(x).flatten(1)
+    def _done(self, x: Tensor, decided: Tensor | None) -> Tensor:
+        """Return of padded plans `[n, H*D]` what is done, `[n, C*A]`; see `carried_out`."""
+        return carried_out(self._unpadded(x), self.num_action_chunks, decided).flatten(1)
 
     def _to_env(self, planned: Tensor) -> Tensor:
         """Return actions `[n, H, A]` of the flow in the units of the env, and within its range."""

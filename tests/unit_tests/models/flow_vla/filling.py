@@ -19,3 +19,10 @@ def drawn(name: str, shape: tuple[int, ...]) -> torch.Tensor:
     else:
         numbers = 0.1 * numbers
     return torch.tensor(numbers, dtype=torch.float32)
+
+
+def drawn_robots(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the same for GR00T; layers of several robots are sized as if there were one."""
+    if name.endswith((".W", ".b")):
+        return math.sqrt(shape[-1]) * drawn(name, shape)
+    return drawn(name, shape)

@@ -102,3 +102,13 @@ def fill(network):
     public, state = network.renamed, network.state_dict()
     drawings = {name: drawn(public.get(name, name), tuple(t.shape)) for name, t in state.items()}
     network.load_state_dict(drawings)
+
+
+def names_and_shapes(network):
+    """Return the shapes of a network's tensors by name, as lerobot writes them."""
+    own = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
+    own |= {name: list(shape) for name, shape in network.unused.items()}
+    # lerobot has the tied embedding under both of its names.
+    for name, other in network.renamed.items():
+        own[other] = own[name]
+    return own

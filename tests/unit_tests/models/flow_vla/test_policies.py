@@ -58,6 +58,44 @@ def test_a_log_probability_is_that_of_the_noisy_step_of_what_is_done(kind):
         torch.testing.assert_close(result["prev_logprobs"][row], density, atol=1e-4, rtol=1e-4)
 
 
+def test_what_was_decided_before_a_plan_has_no_probability(kind):
+    rtc = {"delay": 1, "rollouts": "delayed"}
+    policy = make(kind, action_horizon=4, rtc=rtc, add_value_head=True)
+    assert policy.decided_in_rollouts == 1
+    obs, decided = see(), torch.tensor([1, 0, 1, 1])
+    noise = torch.randn(4, policy.noise_width)
+    actions, result = policy.predict_action_batch(obs, noise=noise, decided=decided)
+    first, plain = policy.predict_action_batch(obs, noise=noise)
+    inputs, plan = result["forward_inputs"], result["plan"]
+    assert torch.equal(plan, plain["plan"])
+    assert torch.equal(actions[1], first[1]) and torch.equal(actions[0], plan[0, 1:3])
+    shared, later = plain["prev_logprobs"][:, 3:], result["prev_logprobs"][:, :3]
+    torch.testing.assert_close(later[[0, 2, 3]], shared[[0, 2, 3]])
+    torch.testing.assert_close(result["prev_logprobs"][1], plain["prev_logprobs"][1])
+    again = policy(forward_inputs=inputs)["logprobs"]
+    torch.testing.assert_close(again, result["prev_logprobs"], atol=1e-4, rtol=1e-4)
+
+
+def test_the_value_is_that_of_what_is_seen_when_the_actions_begin(kind):
+    rtc = {"delay": 1, "rollouts": "delayed"}
+    policy = make(kind, action_horizon=4, rtc=rtc, add_value_head=True)
+    early, now = see(), see()
+    now = now | {"states": -now["states"], "main_images": 255 - now["main_images"]}
+    told = {"noise": torch.randn(4, policy.noise_width), "decided": torch.tensor([1, 0, 1, 1])}
+    actions, result = policy.predict_action_batch(early, now=now, **told)
+    plain, other = policy.predict_action_batch(early, **told)
+    assert torch.equal(actions, plain)
+    assert not torch.equal(result["prev_values"], other["prev_values"])
+    torch.testing.assert_close(result["prev_values"], policy.predict_values(now))
+    again = policy(forward_inputs=result["forward_inputs"], compute_values=True)
+    torch.testing.assert_close(again["values"], result["prev_values"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(again["logprobs"], result["prev_logprobs"], atol=1e-4, rtol=1e-4)
+    # Nobody keeps what nobody values.
+    without = make(kind, action_horizon=4, rtc=rtc)
+    kept = without.predict_action_batch(early, now=now, **told)[1]["forward_inputs"]
+    assert not any(name.startswith("now.") for name in kept)
+
+
 def test_the_policy_reads_instruction_state_and_pictures(kind):
     policy = make(kind)
     obs = see()

@@ -67,14 +67,32 @@ def make_learner(cfg: Any, **kwargs: Any) -> EmbodiedLearner:
 
 
 def rollout(
-    policy: Any, steps: int = 12, envs: int = 8, seed: int = 0, mid_chunk: bool = False
+    policy: Any,
+    steps: int = 12,
+    envs: int = 8,
+    seed: int = 0,
+    mid_chunk: bool = False,
+    picture_size: int | None = None,
 ) -> EmbodiedBatch:
-    """What a policy does on random observations, with random rewards and ends of episodes."""
+    """What a policy does on random observations, with random rewards and ends of episodes.
+
+    Args:
+        policy: Acts.
+        steps: Chunks of each env.
+        envs: How many there are.
+        seed: Of everything.
+        mid_chunk: Let episodes end inside of chunks.
+        picture_size: Height and width of pictures of two cameras; None is no cameras.
+    """
     g = torch.Generator().manual_seed(seed)
     chunks, actions = policy.num_action_chunks, policy.action_dim
     states = torch.randn(steps + 1, envs, 5, generator=g)
     noise = torch.randn(steps, envs, policy.noise_width, generator=g)
     seen = [{"states": own, "task_descriptions": ["open it"] * envs} for own in states]
+    for obs in seen if picture_size is not None else ():
+        shape = (envs, 2, picture_size, picture_size, 3)
+        pictures = torch.randint(0, 256, shape, generator=g, dtype=torch.uint8)
+        obs |= {"main_images": pictures[:, 0], "wrist_images": pictures[:, 1:]}
     results = [
         policy.predict_action_batch(obs, noise=n)[1]
         for obs, n in zip(seen[:-1], noise, strict=True)

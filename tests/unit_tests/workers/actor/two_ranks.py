@@ -13,8 +13,14 @@ import torch.multiprocessing as mp
 
 from rlinf.scheduler.worker.ports import free_port
 
-# Modules that take seconds to import are imported once.
-MODULES = ["torch.distributed.fsdp", "rlinf.workers.actor.reasoning_actor"]
+MODULES = [
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "rlinf.workers.actor.reasoning_actor",
+    "transformers.modeling_utils",
+    "pyarrow.parquet",
+]
+"""What takes seconds to import, and what optimisers and policies import when they are made."""
 
 
 def run_two_ranks(function: Callable[[int], Any], folder: Path) -> list[Any]:

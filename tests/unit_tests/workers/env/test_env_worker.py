@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from rlinf.scheduler import CallCancelled
 from rlinf.workers.env import env_worker
@@ -127,7 +128,7 @@ class Player(Untied):
             "max_steps_per_rollout_epoch": 30,
             "rollout_epoch": 2,
         }
-        model = SimpleNamespace(num_action_chunks=1)
+        model = OmegaConf.create({"num_action_chunks": 1})
         self.cfg = SimpleNamespace(
             env=SimpleNamespace(train=SimpleNamespace(**section)),
             rollout=SimpleNamespace(group_name="rollout"),
@@ -145,7 +146,7 @@ class Player(Untied):
     def send_to(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def _send_obs(self, stage: int, obs: dict[str, Any], infos: Any) -> None:
+    def _send_obs(self, stage: int, obs: Any, infos: Any, early: Any = None) -> None:
         if infos is None:
             self.begun.append(obs["states"])
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from rlinf.data.embodied_messages import ENV_TRAJECTORY, POLICY_TRAJECTORY
 from rlinf.models import get_model
@@ -40,7 +41,7 @@ SECTION = {
 CFG = SimpleNamespace(
     env=SimpleNamespace(train=SimpleNamespace(**SECTION), group_name="env"),
     rollout=SimpleNamespace(group_name="rollout", enable_offload=False),
-    actor=SimpleNamespace(group_name="actor", model=SimpleNamespace(num_action_chunks=1)),
+    actor=SimpleNamespace(group_name="actor", model=OmegaConf.create({"num_action_chunks": 1})),
 )
 
 

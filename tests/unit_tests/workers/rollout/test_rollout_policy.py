@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlinf.data.embodied import merge_trajectories
-from rlinf.data.embodied_messages import EPISODES, pack_observations
+from rlinf.data.embodied_messages import BEGINS, EARLY, EPISODES, pack_observations
 from rlinf.models import get_model
 from rlinf.models.embodiment.head_settings import HeadSettings
 from rlinf.models.embodiment.mlp_policy import MLPPolicy
@@ -282,11 +282,65 @@ def test_a_run_may_begin_with_actions_that_are_drawn_uniformly():
     assert torch.equal(roll(later, range(4))[0][0], roll(earlier, range(4))[0][0])
 
 
-def plans_ahead(*stages, delay=1):
+def plans_ahead(*stages, delay=1, rollouts="anew", **how):
     torch.manual_seed(0)
     keys = {"model_type": "flow_policy", "num_action_chunks": 2, "action_horizon": 5}
-    own = get_model({**keys, "rtc": {"delay": delay}}, SPEC, torch.float32).eval()
-    return RolloutPolicy(own, torch.device("cpu"), stages, seed=5)
+    own = get_model(
+        {**keys, "rtc": {"delay": delay, "rollouts": rollouts}}, SPEC, torch.float32
+    ).eval()
+    return RolloutPolicy(own, torch.device("cpu"), stages, seed=5, **how)
+
+
+class Deaf(MLPPolicy):
+    """Says that it goes on with plans, and takes none."""
+
+    carries_plan = True
+
+
+class DeafAhead(MLPPolicy):
+    """Says that it plans ahead, and is not to be told."""
+
+    decided_in_rollouts = 1
+
+    def predict_action_batch(self, env_obs, mode="train", decided=None, **sampling):
+        return super().predict_action_batch(env_obs, mode)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Deaf, "carries_plan = True, but its predict_action_batch takes no plan"),
+        (DeafAhead, "decided_in_rollouts = 1, but its predict_action_batch takes no now"),
+    ],
+)
+def test_plans_do_not_get_lost_among_other_arguments(kind, said):
+    with pytest.raises(ValueError, match=said):
+        RolloutPolicy(kind(3, 2, HeadSettings(), SPEC), torch.device("cpu"), [range(2)], seed=5)
+
+
+def test_envs_and_policy_agree_on_plans_that_are_made_ahead_of_time():
+    unaware, aware = acting(range(2)), plans_ahead(range(2), rollouts="delayed")
+    for made in (unaware, aware):
+        made.begin_rollout(2)
+        made.begin_epoch()
+    shown = message(1, range(2)) | {EARLY: states(0, range(2))}
+    with pytest.raises(ValueError, match="decided_in_rollouts = 0, and is shown earlier obs"):
+        unaware.act(0, shown, 0, 0, 0)
+    with pytest.raises(ValueError, match="decided_in_rollouts = 1, and is shown the newest"):
+        aware.act(0, message(1, range(2)), 0, 0, 0)
+
+
+def test_earlier_observations_that_are_not_finite_count_too():
+    made = plans_ahead(range(3), rollouts="delayed", on_nan="skip", warn=[].append)
+    made.begin_rollout(2)
+    made.begin_epoch()
+    made.act(0, message(0, range(3)) | {BEGINS: torch.zeros(3, dtype=torch.bool)}, 0, 0, 0)
+    shown = message(2, range(3)) | {EARLY: states(1, range(3))}
+    shown[EARLY]["states"][1] = torch.nan
+    shown["obs"]["states"][2] = torch.inf
+    assert made.act(0, shown, 0, 1, 1).isfinite().all()
+    record = made.finish(0, message(3, range(3)) | {EARLY: states(2, range(3))}, 2)
+    assert record.finite.tolist() == [[True, False, False]] * 2
 
 
 def test_episodes_go_on_with_their_own_plans_in_any_slot():

@@ -158,7 +158,7 @@ def test_a_gradient_step_is_that_of_the_formulas(demos, changes):
 
 
 def graded(folder):
-    """Episodes of one step: what agrees with the sign of the first number is rewarded."""
+    """Episodes of states drawn anew: what agrees with the sign of the first number is rewarded."""
     from rlinf.data.lerobot.writer import DatasetWriter
 
     rng = np.random.default_rng(0)
@@ -170,13 +170,14 @@ def graded(folder):
         "next.truncated": {"dtype": "bool", "shape": (1,)},
     }
     with DatasetWriter.create(folder, 10, features, final_observations=True) as writer:
-        for _ in range(300):
-            state = rng.normal(size=5).astype(np.float32)
-            good = rng.random() < 0.4
-            action = np.array([0.7, -0.7]) * np.sign(state[0]) * (1 if good else -1)
-            frame = {"action": action, "next.reward": float(good)}
-            frame |= {"next.terminated": True, "next.truncated": False}
-            writer.add_frame({"observation.state": state, **frame}, task="t")
+        for _ in range(30):
+            for left in reversed(range(10)):
+                state = rng.normal(size=5).astype(np.float32)
+                good = rng.random() < 0.4
+                action = np.array([0.7, -0.7]) * np.sign(state[0]) * (1 if good else -1)
+                frame = {"action": action, "next.reward": float(good)}
+                frame |= {"next.terminated": left == 0, "next.truncated": False}
+                writer.add_frame({"observation.state": state, **frame}, task="t")
             writer.save_episode({"observation.state": state})
     return folder
 
@@ -184,6 +185,8 @@ def graded(folder):
 def test_it_learns_the_better_of_what_was_done(tmp_path):
     folder = graded(tmp_path / "d")
     changes = {"runner.local_update_steps": 200, "actor.global_batch_size": 64}
+    # A step has no influence on the next one.
+    changes["algorithm.gamma"] = 0.0
     agreement = {}
     for temperature in (0.0, 3.0):
         learner = make_learner(folder, {**changes, "algorithm.temperature": temperature})
