@@ -112,7 +112,10 @@ class _Rollout:
             obs["task_descriptions"] = list(spec.instructions[:1]) * rows
         try:
             with torch.device("meta"):
-                _, result = model.predict_action_batch(obs)
+                ahead = {}
+                if model.decided_in_rollouts:
+                    ahead = {"decided": torch.zeros(rows, dtype=torch.int64), "now": obs}
+                _, result = model.predict_action_batch(obs, **ahead)
         except Exception as error:
             raise CannotPredict(
                 f"{type(model).__name__}.predict_action_batch cannot be run without memory (on "

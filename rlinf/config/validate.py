@@ -16,6 +16,7 @@ from rlinf.config import (  # noqa: F401 (they register)
     checks_embodied,
     checks_engines,
     checks_flow,
+    checks_observations,
     checks_off_policy,
     checks_offline,
     checks_online,
@@ -77,16 +78,24 @@ def validate_cfg(
     if values is not None:
         sizes, found = _world_sizes(values.get("cluster"), accelerators_per_node)
         problems += found
+        given = user_keys(cfg) or frozenset(resolved.user_keys)
+        config = track(values, _keys_with_effect(given, renamed, values))
         with untracked():
-            problems += run_checks(CheckContext(track(values, ()), sizes, partial=bool(problems)))
+            problems += run_checks(CheckContext(config, sizes, partial=bool(problems)))
     if problems:
         raise ConfigError(_first_of_each(problems))
-    given = user_keys(cfg) or frozenset(resolved.user_keys)
+    return config
+
+
+def _keys_with_effect(
+    given: frozenset[str], renamed: Mapping[str, str], values: Mapping[str, Any]
+) -> frozenset[str]:
+    """Return the keys that a run is expected to read, under their present names."""
     keys = frozenset(renamed.get(key, key) for key in given) - _READ_HERE
     if "replay_buffer" in (values.get("algorithm") or {}):
         # It says that there are no advantages, which has been checked.
         keys -= {"algorithm.adv_type"}
-    return track(values, keys)
+    return keys
 
 
 def _check_schema(resolved: Resolved) -> tuple[dict[str, Any] | None, list[Problem]]:

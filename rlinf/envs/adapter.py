@@ -26,8 +26,8 @@ class Adapter(abc.ABC):
         chooses_starts: A slot can be made to begin the episode that a `Start` says.
         opens_quickly: One slot can be made in a second or so, without a GPU or a server; then
             `rlinf check` makes one to ask it for its sizes.
-        rendered_keys: Keys of the observation that `_draw_images` writes, once per chunk; the
-            others are written in every step.
+        rendered_keys: Keys of the observation that `_draw_images` writes, where a policy looks;
+            the others are written in every step.
         cfg: `env.train` or `env.eval`.
         options: The keys of it that all envs share.
         num_envs: Slots here, `B`.

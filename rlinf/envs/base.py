@@ -75,7 +75,10 @@ class VectorEnv(Adapter):
         reports_success: The env tells whether a task is solved; where it does not, success counts
             as false and is not shown.
         worker_info: What the worker passed.
+        early: Actions before the end of a chunk when images are rendered, too; 0 for none.
     """
+
+    early: int = 0
 
     def __init__(
         self,
@@ -272,7 +275,7 @@ class VectorEnv(Adapter):
 
         Rewards and flags are in the column of their step. The actions that follow the end of an
         episode in the chunk are not carried out: `infos[c]["_valid"]` is false for them. Images
-        that are rendered are in the last observation only.
+        that are rendered are in the last observation only, and in that of `early`.
 
         Args:
             actions: `[B, C, A]`, tensor or array.
@@ -374,9 +377,10 @@ class VectorEnv(Adapter):
             rewards[:, column] = result.reward
             terminations[:, column] = result.terminated
             truncations[:, column] = result.truncated
-            if column == chunk - 1:
+            drawn = column in (chunk - 1, chunk - 1 - self.early)
+            if drawn:
                 self._draw()
-            obs_list.append(self._pack(images=column == chunk - 1))
+            obs_list.append(self._pack(images=drawn))
             success = torch.from_numpy(self._totals.success_now.copy())
             infos_list.append({"success": success, "_valid": valid})
             if result.interventions:

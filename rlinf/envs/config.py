@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, create_model
@@ -17,6 +18,20 @@ class NotFiniteKeys(Section):
         description="What a NaN in an observation or reward does: stop the run, or drop the "
         "episode and count it; null is as runner.on_nan says.",
     )
+
+    @classmethod
+    def observed(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those keys that say what a policy sees, or what its actions do.
+
+        Training and evaluation agree in them.
+
+        Args:
+            section: `env.train` or `env.eval`, with defaults filled in.
+
+        Returns:
+            What keys come to, by name; those that have no effect are left out.
+        """
+        return {}
 
 
 class VectorEnvKeys(NotFiniteKeys):
@@ -36,6 +51,20 @@ class SimulatorKeys(Section):
     init_params: dict[str, Any] = Field(
         default_factory=dict, description="Passed to the simulator as they are."
     )
+
+
+def arguments(section: Mapping[str, Any], *names: str, key: str = "init_params") -> dict[str, Any]:
+    """Return what a section passes to its simulator under some names, for `observed`.
+
+    Args:
+        section: `env.train` or `env.eval`.
+        names: Of arguments.
+        key: Key of the section that holds them.
+
+    Returns:
+        Values by the path of their key; None where the simulator's own is used.
+    """
+    return {f"{key}.{name}": section[key].get(name) for name in names}
 
 
 def with_base_keys(

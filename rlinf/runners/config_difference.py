@@ -14,6 +14,7 @@ FREE = (
     r"env\.eval(\..*)?",
     r"\w+\.group_name|rollout\.(in_env_process|eval_batch_size)",
     r"collect(\..*)?",
+    r"(actor|rollout)\.model\.(eval_tokens|rtc\.max_guidance)",
 )
 """Keys that may change without making it another run: how long, where, and what is looked at.
 
@@ -21,6 +22,8 @@ With a schedule that depends on the length of the run, its length is not free.
 """
 _MODEL = r"(actor|rollout)\.model\.(?!model_path$).*"
 """Keys that make it another policy; all that matters where a policy is only evaluated."""
+_ACTING = r"(actor|rollout)\.model\.eval_tokens"
+"""Free but where rollouts act as evaluations do: in DAgger."""
 _LENGTH = r"runner\.(max_steps|max_epochs)"
 
 Difference = tuple[str, Any, Any]
@@ -41,13 +44,15 @@ def differences(
     """
     before, after = _flat(then), _flat(now)
     schedule = after.get("actor.optim.lr_scheduler", "constant")
+    is_dagger = any(key.startswith("algorithm.dagger.") for key in after)
     out = []
     for key in sorted(before.keys() | after.keys()):
         one, two = before.get(key, _ABSENT), after.get(key, _ABSENT)
         if one == two or (only_model and not re.fullmatch(_MODEL, key)):
             continue
         is_length = re.fullmatch(_LENGTH, key) and schedule != "constant"
-        if is_length or not any(re.fullmatch(pattern, key) for pattern in FREE):
+        is_acting = re.fullmatch(_ACTING, key) and is_dagger and not only_model
+        if is_length or is_acting or not any(re.fullmatch(pattern, key) for pattern in FREE):
             out.append((key, one, two))
     return out
 

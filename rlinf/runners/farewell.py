@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rlinf.config.task_types import LANGUAGE
+from rlinf.envs.metaworld.tasks import SETS
 from rlinf.utils.numbers import number, percent
 from rlinf.utils.runs.folders import SAMPLES, shown
 
@@ -56,10 +57,23 @@ def next_step(cfg: Any, folder: Path, facts: Mapping[str, Any]) -> str:
         longer = {f"runner.{key}": 2 * limit for key, limit in limits.items() if limit > 0}
         return f"next: train it longer: {go_on_command(folder, facts, longer)}"
     key, known = _ANOTHER.get(cfg.env.train.env_type, ("", ()))
+    if _is_bound_to_its_tasks(cfg):
+        known = ()
     others = [value for value in known if value != cfg.env.train.get(key)]
     if others:
         return f"next: another {key}: rlinf train {recipe} env.train.{key}={others[0]}"
     return "next: another recipe, of those in rlinf train --list"
+
+
+def _is_bound_to_its_tasks(cfg: Any) -> bool:
+    """Return whether the run has several tasks, or began with what was made for its own."""
+    train, demonstrations = cfg.env.train, cfg.algorithm.get("demo_buffer")
+    return bool(
+        train.get("tasks")
+        or str(train.get("task")).upper() in SETS
+        or cfg.runner.ckpt_path
+        or (demonstrations and demonstrations.load_path)
+    )
 
 
 def go_on_command(

@@ -188,11 +188,19 @@ def _check_config(cfg: Any, checkpoint: Checkpoint) -> None:
 
 def _with_newer_keys(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config with the keys that did not exist when it was written, at their defaults."""
-    try:
-        return to_plain(validate_cfg(config))
-    except ConfigError:
-        # It is from a version with other keys: what differs is told as it stands.
-        return config
+    then = config.get("runner", {})
+    only_eval = then.get("only_eval", False)
+    # A run that was trained before a check of training was made is a run all the same.
+    for asked in (only_eval, True):
+        runner = {**then, "only_eval": asked}
+        try:
+            found = to_plain(validate_cfg({**config, "runner": runner}))
+        except ConfigError:
+            continue
+        found["runner"]["only_eval"] = only_eval
+        return found
+    # It is from a version with other keys: what differs is told as it stands.
+    return config
 
 
 def _choose(cfg: Any, experiment: Path, run: Path | None, checkpoint: Checkpoint | None) -> Path:

@@ -107,3 +107,6 @@ class TokenizerConfig(Section):
         "the model's own folder.",
     )
     trust_remote_code: bool = Field(False, description="Run Python code found in that folder.")
+    chat_template: str | None = Field(
+        None, description="Chat template, as Jinja text; null is the tokenizer's own, if any."
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
-from rlinf.envs.config import NotFiniteKeys, SimulatorKeys
+from rlinf.envs.config import NotFiniteKeys, SimulatorKeys, arguments
 
 
 class LiberoKeys(SimulatorKeys, NotFiniteKeys):
@@ -20,6 +23,13 @@ class LiberoKeys(SimulatorKeys, NotFiniteKeys):
     settle_steps: Int = Field(
         15, ge=0, description="Steps at rest after a reset, until objects lie still."
     )
+
+    @classmethod
+    def observed(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+        """See `NotFiniteKeys.observed`."""
+        robot = "robots", "gripper_types", "controller", "control_freq"
+        drawn = "render_collision_mesh", "render_visual_mesh"
+        return {"image_size": section["image_size"]} | arguments(section, *robot, *drawn)
 
 
 register_schema("env", "libero", LiberoKeys)

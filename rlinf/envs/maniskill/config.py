@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import Field
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
-from rlinf.envs.config import SimulatorKeys, VectorEnvKeys
+from rlinf.envs.config import SimulatorKeys, VectorEnvKeys, arguments
 
 
 class ManiSkillKeys(SimulatorKeys, VectorEnvKeys):
@@ -23,6 +26,19 @@ class ManiSkillKeys(SimulatorKeys, VectorEnvKeys):
     task_description: str | None = Field(
         None, description="What is to be done, in words; null is the id."
     )
+
+    @classmethod
+    def observed(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+        """See `NotFiniteKeys.observed`; what `init_params` has goes before other keys."""
+        own = section["init_params"]
+        seen = {key: own.get(key, section[key]) for key in ("obs_mode", "control_mode")}
+        seen |= arguments(section, "robot_uids")
+        frequency = (own.get("sim_config") or {}).get("control_freq")
+        seen |= {"init_params.sim_config.control_freq": frequency}
+        if seen["obs_mode"] != "state":
+            seen |= {"image_size": section["image_size"]}
+            seen |= arguments(section, "sensor_configs", "shader_dir")
+        return seen
 
 
 register_schema("env", "maniskill", ManiSkillKeys)

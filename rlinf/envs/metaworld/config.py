@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from rlinf.config.plugins import register_schema
 from rlinf.config.schema.base import Int
 from rlinf.envs.config import VectorEnvKeys
-from rlinf.envs.metaworld.tasks import SETS, STATE_DIM, different_tasks, known_task
+from rlinf.envs.metaworld.tasks import (
+    GOAL_DIM,
+    SETS,
+    STATE_DIM,
+    different_tasks,
+    known_task,
+)
 
 Task = Annotated[str, AfterValidator(known_task)]
 CameraName = Literal[
@@ -91,6 +98,28 @@ class MetaWorldKeys(VectorEnvKeys):
     fast_render: bool = Field(
         True, description="Images without shadows, reflections and smoothing."
     )
+
+    @classmethod
+    def observed(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+        """See `NotFiniteKeys.observed`: blank pictures and swapped instructions may differ."""
+        mode = section["obs_mode"]
+        seen = {"obs_mode": mode}
+        if mode != "image":
+            entries = section["state_entries"]
+            seen["state_entries"] = entries
+            if entries is None or any(entry >= STATE_DIM - GOAL_DIM for entry in entries):
+                seen["hide_goal"] = section["hide_goal"]
+            names = section["tasks"] or [section["task"]]
+            tasks = [name.upper() if name.upper() in SETS else name for name in names]
+            several = len(tasks) > 1 or tasks[0] in SETS
+            one_hot = several if section["task_one_hot"] is None else section["task_one_hot"]
+            seen["task_one_hot"] = one_hot
+            if one_hot:
+                seen["tasks"] = tasks
+        if mode != "state":
+            keys = "image_size", "camera_name", "wrist_camera_name", "extra_camera_names"
+            seen |= {key: section[key] for key in (*keys, "fast_render")}
+        return seen
 
     @model_validator(mode="after")
     def _draws_what_it_names(self) -> MetaWorldKeys:

@@ -11,7 +11,7 @@ import torch
 
 from rlinf.envs.action_utils import ActionSpec, Gripper
 from rlinf.envs.errors import MissingSimulator
-from rlinf.envs.metaworld.tasks import DESCRIPTIONS, STATE_DIM, tasks_of
+from rlinf.envs.metaworld.tasks import DESCRIPTIONS, GOAL_DIM, STATE_DIM, tasks_of
 from rlinf.envs.options import option
 from rlinf.envs.rendering import Cameras, choose_backend
 from rlinf.envs.slots import SlotVectorEnv
@@ -19,7 +19,7 @@ from rlinf.envs.starts import Start
 from rlinf.envs.step_result import ObsSpec
 from rlinf.utils.extras import install_hint
 
-GOAL = slice(STATE_DIM - 3, STATE_DIM)
+GOAL = slice(STATE_DIM - GOAL_DIM, STATE_DIM)
 """Where the state holds the goal."""
 
 TRIALS = 50
@@ -41,7 +41,8 @@ class MetaWorldEnv(SlotVectorEnv):
     Success is MetaWorld's own `info["success"]`. MetaWorld never terminates an episode; it refuses
     to go on after 500 steps, and here after `max_episode_steps`.
 
-    Slots change between tasks without making simulators anew: those not in use wait in a pool.
+    Slots change between tasks without making simulators anew: those not in use wait for the next
+    slot that plays their task. As many wait as there are slots; a simulator takes about 30 MiB.
     """
 
     env_type = "metaworld"
@@ -83,7 +84,7 @@ class MetaWorldEnv(SlotVectorEnv):
         self._caches = bool(option(cfg, "cache_resets", True)) and not self._random_goals
         self._cache: dict[tuple[int, int], tuple[Any, np.ndarray]] = {}
         self._goals: dict[tuple[int, int], list[np.ndarray]] = {}
-        self._pool: dict[int, list[Any]] = {}
+        self._waiting: list[tuple[int, Any]] = []
         self._cameras: dict[tuple[int, int], Cameras] = {}
         self._task_of: list[int] = [-1] * self.num_envs
         self._sims: list[Any] = [None] * self.num_envs
@@ -207,6 +208,9 @@ class MetaWorldEnv(SlotVectorEnv):
     def close(self) -> None:
         """Free simulators and cameras."""
         super().close()
+        for _, sim in self._waiting:
+            sim.close()
+        self._waiting.clear()
         self.offload()
 
     def offload(self) -> None:
@@ -239,10 +243,13 @@ class MetaWorldEnv(SlotVectorEnv):
         """Put a simulator of a task into a slot."""
         if self._task_of[slot] != task:
             if self._sims[slot] is not None:
-                self._pool.setdefault(self._task_of[slot], []).append(self._sims[slot])
-            waiting = self._pool.get(task)
-            self._sims[slot] = waiting.pop() if waiting else self._make(task)
+                self._waiting.append((self._task_of[slot], self._sims[slot]))
+            found = [place for place, (other, _) in enumerate(self._waiting) if other == task]
+            self._sims[slot] = self._waiting.pop(found[-1])[1] if found else self._make(task)
             self._task_of[slot] = task
+            if len(self._waiting) > self.num_envs:
+                # The one that has waited longest.
+                self._waiting.pop(0)[1].close()
         return self._sims[slot]
 
     def _make(self, task: int) -> Any:

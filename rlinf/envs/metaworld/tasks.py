@@ -60,6 +60,8 @@ DESCRIPTIONS = {
 
 STATE_DIM = 39
 """Two frames of hand, gripper and objects, and the goal."""
+GOAL_DIM = 3
+"""Entries of the goal, the last ones."""
 
 SETS = ("MT10", "MT25", "MT50")
 """Names that stand for many tasks."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -41,6 +42,11 @@ class NavigationKeys(VectorEnvKeys):
         description="Name another landmark of the world instead, to see whether the policy reads "
         "what it is told; success stays that of the task. For evaluations.",
     )
+
+    @classmethod
+    def observed(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+        """See `NotFiniteKeys.observed`; worlds and instructions may differ."""
+        return {"view": section["view"]}
 
     @field_validator("view")
     @classmethod

@@ -104,6 +104,22 @@ def test_a_batch_takes_what_was_predicted():
     assert 2 * part(of(cfg, actor=2)["actor"], "batch") == size_of(batch)
 
 
+def test_rollouts_that_plan_ahead_keep_two_observations_per_chunk():
+    model = {"model_type": "flow_policy", "num_action_chunks": 2, "action_horizon": 4}
+    model["add_value_head"] = True
+    rtc = {"delay": 1, "max_guidance": 0}
+    anew, ahead = (
+        part(
+            of(make_cfg({"actor.model": model | {"rtc": rtc | {"rollouts": kind}}}))["actor"],
+            "batch",
+        )
+        for kind in ("anew", "delayed")
+    )
+    chunks, envs = 12 // 2, 8
+    # A state of 39 numbers, and how many actions of the plan were decided.
+    assert ahead - anew == chunks * envs * (39 * 4 + 8)
+
+
 def size_of(batch: EmbodiedBatch) -> int:
     tensors = [*batch.forward_inputs.values()]
     tensors += [value for value in vars(batch).values() if isinstance(value, torch.Tensor)]

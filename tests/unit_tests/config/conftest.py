@@ -10,6 +10,7 @@ import pytest
 
 from rlinf.config import ConfigError, SupportedModel, checks, plugins, validate_cfg
 from rlinf.config.tracked import reset_reads
+from rlinf.envs import registry
 
 EMBODIED = {
     "cluster": {
@@ -140,5 +141,11 @@ def fresh_registries(monkeypatch):
     monkeypatch.setattr(plugins, "_extensions", set())
     monkeypatch.setattr(plugins, "_config_extensions", {})
     monkeypatch.setattr(SupportedModel, "_known", dict(SupportedModel._known))
+    for place, name in (
+        (registry, "_targets"),
+        (registry, "_own_keys"),
+        (registry.SupportedEnvType, "_members"),
+    ):
+        monkeypatch.setattr(place, name, dict(getattr(place, name)))
     monkeypatch.setattr(checks, "_checks", list(checks._checks))
     reset_reads()

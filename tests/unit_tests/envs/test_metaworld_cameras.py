@@ -106,8 +106,9 @@ def test_a_camera_that_is_not_there_or_not_drawn_is_refused():
         config("env.train.extra_camera_names=[topview,conrer]")
     with pytest.raises(ConfigError, match="wrist_camera_name name cameras, but obs_mode is state,"):
         config("env.train.wrist_camera_name=gripperPOV", "env.train.obs_mode=state")
-    env = config("env.train.wrist_camera_name=topview", "env.train.obs_mode=image").env
-    assert env.train.wrist_camera_name == "topview" and env.eval.wrist_camera_name is None
+    seen = "obs_mode=image", "wrist_camera_name=topview"
+    env = config(*(f"env.{part}.{key}" for part in ("train", "eval") for key in seen)).env
+    assert env.train.wrist_camera_name == env.eval.wrist_camera_name == "topview"
 
 
 @pytest.mark.slow

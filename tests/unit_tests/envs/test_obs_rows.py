@@ -91,3 +91,17 @@ def test_what_is_assigned_is_written_into_the_tensor():
     arrays = ObsArrays.of({"states": np.zeros((2, 3), np.float32)})
     arrays["states"] = np.ones((2, 3))
     assert arrays.tensors["states"].eq(1).all() and arrays["states"].dtype == np.float32
+
+
+@pytest.mark.parametrize("early", [0, 1, 2])
+def test_pictures_are_drawn_where_a_policy_looks_before_the_end_of_a_chunk(early):
+    env = make()
+    env.early = early
+    env.reset()
+    obs = env.chunk_step(np.zeros((3, 4, 2), np.float32))[0]
+    drawn = [column for column, seen in enumerate(obs) if "main_images" in seen]
+    assert drawn == sorted({3 - early, 3})
+    for column in drawn:
+        own = obs[column]["main_images"][0]
+        begin, _, steps = obs[column]["states"][0].tolist()
+        assert (own == int(begin + 10 * steps)).all() and steps == column + 1

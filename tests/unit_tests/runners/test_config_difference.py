@@ -34,6 +34,28 @@ def test_how_long_where_and_what_is_looked_at_are_free():
 
 
 @pytest.mark.parametrize(
+    "change", [{"eval_tokens": "median"}, {"rtc": {"delay": 2, "max_guidance": 0.0}}]
+)
+def test_how_an_evaluation_acts_is_free(change):
+    model = {"eval_tokens": "likeliest", "rtc": {"delay": 2, "max_guidance": 5.0}}
+    then, now = (changed(actor={**BASE["actor"], "model": m}) for m in (model, model | change))
+    assert differences(then, now) == []
+    assert differences(then, now, only_model=True) == []
+    other = changed(actor={**BASE["actor"], "model": model | {"rtc": {"delay": 3}}})
+    assert differences(then, other)
+
+
+def test_how_an_evaluation_acts_counts_where_rollouts_act_like_it():
+    then, now = (
+        changed(actor={**BASE["actor"], "model": {"eval_tokens": tokens}})
+        | {"algorithm": {"dagger": {"init_beta": 1.0}}}
+        for tokens in ("likeliest", "median")
+    )
+    assert [key for key, _, _ in differences(then, now)] == ["actor.model.eval_tokens"]
+    assert differences(then, now, only_model=True) == []
+
+
+@pytest.mark.parametrize(
     "sections, key",
     [
         ({"runner": {"seed": 2}}, "runner.seed"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rlinf.config import build_config, validate_cfg
 from rlinf.runners.farewell import before_training, go_on_command, next_step, places
 from tests.unit_tests.workers.actor.learning import make_cfg
 
@@ -17,6 +18,14 @@ def test_another_task_is_another_one(tmp_path, task, other):
     cfg = make_cfg({"env.train.task": task})
     said = next_step(cfg, tmp_path, FACTS)
     assert said == f"next: another task: rlinf train mine env.train.task={other}"
+
+
+@pytest.mark.parametrize(
+    "recipe", ["metaworld_grpo_oft", "metaworld_ppo_mt10", "metaworld_rlpd_mlp"]
+)
+def test_a_run_that_is_bound_to_its_tasks_is_not_sent_to_another(tmp_path, recipe):
+    said = next_step(validate_cfg(build_config(recipe)), tmp_path, FACTS)
+    assert said == "next: another recipe, of those in rlinf train --list"
 
 
 def test_a_run_that_has_learned_little_goes_on(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rlinf.config import to_plain
+from rlinf.config import ConfigError, to_plain, validate_cfg
 from rlinf.runners.run_folder import (
     RunRefused,
     begin_run,
@@ -151,6 +151,17 @@ def test_a_key_that_is_newer_than_the_checkpoint_has_its_default(tmp_path, begin
     other.algorithm.clip_ratio_low = 0.123
     with pytest.raises(CheckpointError, match=r"algorithm.clip_ratio_low: .* then, 0.123 now"):
         begin_run(other)
+
+
+def test_a_check_of_training_that_is_newer_than_the_checkpoint_hides_no_keys(tmp_path, begin):
+    older = to_plain(cfg_of(tmp_path))
+    del older["algorithm"]["clip_ratio_low"]
+    older["env"]["eval"]["hide_goal"] = True
+    with pytest.raises(ConfigError, match=r"env.eval.hide_goal"):
+        validate_cfg(older)
+    path = save(tmp_path / "elsewhere", 3, older)
+    begin(resume_dir=str(path))
+    begin(resume_dir=str(path), only_eval=True)
 
 
 def test_evaluations_write_beside_the_training(tmp_path, begin):
