@@ -54,13 +54,6 @@ _LESS_AND_LESS = (
     "algorithm.dagger.beta_decay=0.7",
     "algorithm.dagger.beta_min=0.2",
 )
-_ONLY_WHEN_NEEDED = (
-    "algorithm.dagger.beta_unit=episode",
-    "algorithm.dagger.beta_decay=0.0",
-    "algorithm.dagger.beta_min=0.0",
-    "algorithm.dagger.gate=deviation",
-    "algorithm.dagger.only_save_expert=true",
-)
 
 
 def arguments_of(cell: Cell, updates: int | None = None) -> dict[str, Any]:
@@ -94,9 +87,11 @@ def arguments_of(cell: Cell, updates: int | None = None) -> dict[str, Any]:
             "actor.optim.lr_scheduler=cosine",
             # The first rollout is the expert's.
             "algorithm.dagger.init_beta=1.0",
-            *(_ONLY_WHEN_NEEDED if cell.contestant == HG_DAGGER else _LESS_AND_LESS),
         ]
-        return {"recipe": "metaworld_dagger_mlp", "overrides": [*common, *schedule]}
+        if cell.contestant == HG_DAGGER:
+            return {"recipe": "metaworld_hg_dagger_mlp", "overrides": [*common, *schedule]}
+        overrides = [*common, *schedule, *_LESS_AND_LESS]
+        return {"recipe": "metaworld_dagger_mlp", "overrides": overrides}
     steps = max(1, updates // 100)
     schedule = [
         f"runner.max_steps={steps}",

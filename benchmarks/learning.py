@@ -38,6 +38,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.harness import IDLE_LIMIT, ROOT, busy_share, describe_machine
 from benchmarks.learned import Run, conclusion, table
 from rlinf.cli import curves
@@ -349,7 +351,14 @@ def _train_all(
         results = [attempt(seed) for seed in seeds]
     else:
         with ThreadPoolExecutor(args.jobs) as pool:
-            results = list(pool.map(attempt, seeds))
+            try:
+                results = list(pool.map(attempt, seeds))
+            except BaseException:
+                # Threads wait for their runs: end these, each of which has a cluster to end.
+                pool.shutdown(wait=False, cancel_futures=True)
+                for run in psutil.Process().children():
+                    run.terminate()
+                raise
     idle = "idle" if busy <= IDLE_LIMIT else "**not idle: speeds do not count**"
     if args.jobs > 1:
         idle += f"; {args.jobs} seeds at a time: **speeds do not count**"

@@ -4,14 +4,23 @@ Run `python docs/gen_gallery.py` after `python -m benchmarks.learning --write`: 
 `docs/gallery.md` that begin with "- Result:" are written anew from the curve files. An entry whose
 recipe had no curve file before gets its picture and its result. The build of the documentation
 draws the pictures, into `docs/images/curves`.
+
+    python docs/gen_gallery.py --film RECIPE=VIDEO
+
+keeps a small film of a video of a run, `policy.mp4` in its folder, beside the curve file of a
+recipe, and shows it in the recipe's entry.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import curve_svg
+import gallery_video
 
 from rlinf.cli import curves
 from rlinf.cli.curves import CurveFile
@@ -32,6 +41,25 @@ def curve_files(examples: Path = HERE.parent / "examples") -> dict[str, CurveFil
         for folder in folders
         for name in curves.recipes_with_curves([folder])
     }
+
+
+def films(examples: Path = HERE.parent / "examples") -> dict[str, Path]:
+    """Return the films of all recipes that have one, by name."""
+    return {path.stem: path for path in sorted(examples.glob("*/curves/*.webp"))}
+
+
+def add_film(name: str, video: Path, examples: Path = HERE.parent / "examples") -> Path:
+    """Keep a film of a video of a recipe beside its curve file; return it.
+
+    Raises:
+        ValueError: The recipe has no curve file, or there is no film of the video.
+    """
+    found = sorted(examples.glob(f"*/curves/{name}.json"))
+    if not found:
+        raise ValueError(f"{name} has no curve file, so that no entry of the gallery shows it")
+    target = found[0].with_suffix(".webp")
+    gallery_video.make_film(video, target)
+    return target
 
 
 def result(file: CurveFile) -> str:
@@ -61,14 +89,22 @@ def _by_seed(file: CurveFile, metric: str, place: int, what: str = "") -> str:
     return f"{', '.join(told)}{what}, by seed"
 
 
-def with_results(page: str, files: dict[str, CurveFile]) -> str:
-    """Return the page with the results of the curve files, entry by entry."""
+def with_results(page: str, files: dict[str, CurveFile], filmed: Collection[str] = ()) -> str:
+    """Return the page with the results of the curve files, entry by entry.
+
+    Args:
+        page: The page.
+        files: By recipe.
+        filmed: Recipes that have a film.
+    """
     parts = re.split(r"(?m)^(?=## )", page)
     for number, part in enumerate(parts):
         named = [name for name in _ENTRY.findall(part) if name in files]
         if named and not part.startswith(_NO_CURVE):
             text = result(files[named[0]])
             part = _with_picture(part, named[0], files[named[0]])
+            if named[0] in filmed:
+                part = _with_film(part, named[0])
             parts[number] = _RESULT.sub(lambda _, text=text: text, part, count=1)
     return "".join(parts)
 
@@ -81,8 +117,20 @@ def _with_picture(entry: str, name: str, file: CurveFile) -> str:
     return f"{entry.rstrip()}\n\n{picture}\n\n- Result:\n\n"
 
 
+def _with_film(entry: str, name: str) -> str:
+    """Return an entry that shows a film behind its picture."""
+    picture, film = f"(images/curves/{name}.svg)", f"(images/curves/{name}.webp)"
+    if film in entry:
+        return entry
+    shown = f"{picture}\n\n![An episode of an evaluation after the training]{film}"
+    return entry.replace(picture, shown, 1)
+
+
 def draw_pictures(folder: Path = PICTURES) -> list[Path]:
-    """Draw the curves of all recipes; return the files. Those that are right stay untouched."""
+    """Draw the curves of all recipes, and put their films beside them; return the drawings.
+
+    Those that are right stay untouched.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, file in curve_files().items():
@@ -90,10 +138,21 @@ def draw_pictures(folder: Path = PICTURES) -> list[Path]:
         if not target.is_file() or target.read_text(encoding="utf-8") != picture:
             target.write_text(picture, encoding="utf-8")
         written.append(target)
+    for name, film in films().items():
+        shutil.copyfile(film, folder / f"{name}.webp")
     return written
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--film", metavar="RECIPE=VIDEO", help="keep a film of a video of a recipe")
+    given = parser.parse_args().film
+    if given is not None:
+        recipe, _, video = given.partition("=")
+        try:
+            print(add_film(recipe, Path(video)))
+        except ValueError as error:
+            raise SystemExit(f"error: {error}") from None
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_results(page, curve_files()), encoding="utf-8")
+    PAGE.write_text(with_results(page, curve_files(), films()), encoding="utf-8")
     print(f"{PAGE}, and {len(draw_pictures())} pictures in {PICTURES}")

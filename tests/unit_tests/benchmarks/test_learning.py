@@ -162,6 +162,31 @@ def test_a_seed_that_fails_does_not_stop_the_others(
     assert not (tree / "examples" / "embodiment" / "curves").exists()
 
 
+def test_seeds_at_a_time_end_with_the_benchmark(tmp_path: Path) -> None:
+    program = """
+import os, signal, subprocess, sys, threading
+from pathlib import Path
+from benchmarks import learning
+
+both_run = threading.Barrier(2)
+
+def train(recipe, seed, *_):
+    with subprocess.Popen(["sleep", "600"]) as process:
+        if both_run.wait() == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.write(1, b"ended by %d." % -process.wait())
+    raise learning.RunFailed("ended")
+
+learning.train = train
+learning.main(["--seeds", "3", "--jobs", "2", "--log-path", sys.argv[1]])
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 143, done.stderr
+    # The third one has not begun.
+    assert done.stdout.count("ended by 15.") == 2
+
+
 def test_data_are_collected_before_a_recipe_learns_from_them(tree: Path) -> None:
     config = tree / "examples" / "embodiment" / "config"
     recipe = (config / "mine.yaml").read_text().replace("metaworld_ppo_mlp", "metaworld_bc_mlp")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+import wave
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlinf.cli.curves import Curve, gather
@@ -34,7 +36,7 @@ def gallery(monkeypatch: pytest.MonkeyPatch) -> Any:
     import gen_gallery
 
     yield gen_gallery
-    for name in ("gen_gallery", "curve_svg"):
+    for name in ("gen_gallery", "curve_svg", "gallery_video"):
         sys.modules.pop(name)
 
 
@@ -52,18 +54,21 @@ def commands_of(page: str) -> dict[str, list[str]]:
 
 def test_each_curve_has_an_entry_with_its_picture(gallery: Any, page: str) -> None:
     known, recipes = set(gallery.curve_files()), {each.name: each.path for each in list_recipes()}
+    filmed = set(gallery.films())
+    assert filmed <= known, "a film needs a curve file"
     assert known <= set(commands_of(page)) <= set(recipes), "add an entry to docs/gallery.md"
     for entry in re.split(r"(?m)^## ", page)[1:-1]:
         (name,) = re.findall(r"^rlinf train (\w+)", entry, re.MULTILINE)
         pictures = [f"images/curves/{name}.svg"] if name in known else []
-        assert re.findall(r"\((images/curves/.*)\)", entry) == pictures
+        shown = [*pictures, f"images/curves/{name}.webp"] if name in filmed else pictures
+        assert re.findall(r"\((images/curves/.*)\)", entry) == shown
         assert entry.count("- Result: ") == len(pictures)
         collects = "\ncollect:" in recipes[name].read_text(encoding="utf-8")
         assert (f"rlinf collect {name}\n" in entry) == collects, name
 
 
 def test_the_results_are_those_of_the_curves(gallery: Any, page: str) -> None:
-    written = gallery.with_results(page, gallery.curve_files())
+    written = gallery.with_results(page, gallery.curve_files(), gallery.films())
     assert page == written, "run python docs/gen_gallery.py"
 
 
@@ -99,6 +104,88 @@ def test_an_entry_gets_its_picture_with_its_first_curve(gallery: Any) -> None:
         "each of 2 seeds.\n\n## Without a curve\n\nrest\n"
     )
     assert gallery.with_results(written, files) == written
+
+
+def test_films_are_small_and_move(gallery: Any) -> None:
+    image = pytest.importorskip("PIL.Image")
+    assert gallery.films(), "the gallery shows no episode"
+    for path in gallery.films().values():
+        assert path.stat().st_size <= gallery.gallery_video.MOST_BYTES, path
+        with image.open(path) as film:
+            assert film.n_frames >= 10, path
+
+
+def write_video(path: Path, rate: int, count: int) -> None:
+    """Write a video that becomes brighter and brighter."""
+    av = pytest.importorskip("av")
+    with av.open(path, "w") as opened:
+        stream = opened.add_stream("h264", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(count):
+            frame = np.full((48, 64, 3), 4 * number, np.uint8)
+            opened.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        opened.mux(stream.encode())
+
+
+def test_a_film_of_a_slow_video_is_as_slow(gallery: Any, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    video, film = tmp_path / "policy.mp4", tmp_path / "film.webp"
+    write_video(video, rate=4, count=9)
+    gallery.gallery_video.make_film(video, film)
+    lasts = 0
+    with image.open(film) as opened:
+        for number in range(opened.n_frames):
+            opened.seek(number)
+            opened.load()
+            lasts += opened.info["duration"]
+    # The last frame begins after two seconds.
+    assert lasts == 2100
+
+
+def test_a_film_that_cannot_be_made_leaves_the_old_one(
+    gallery: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video, film = tmp_path / "policy.mp4", tmp_path / "film.webp"
+    film.write_bytes(b"old")
+    with wave.open(str(video), "wb") as sound:
+        sound.setparams((1, 2, 8000, 0, "NONE", ""))
+        sound.writeframes(bytes(1600))
+    with pytest.raises(ValueError, match=r"the video .*policy\.mp4 has no frames"):
+        gallery.gallery_video.make_film(video, film)
+    write_video(video, rate=10, count=3)
+    monkeypatch.setattr(gallery.gallery_video, "MOST_BYTES", 10)
+    with pytest.raises(ValueError, match="at the lowest quality, and may have 10"):
+        gallery.gallery_video.make_film(video, film)
+    assert film.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["film.webp", "policy.mp4"]
+
+
+def test_a_film_is_made_of_a_video_and_shown_in_its_entry(gallery: Any, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    video, folder = tmp_path / "policy.mp4", tmp_path / "examples" / "some" / "curves"
+    folder.mkdir(parents=True)
+    write_video(video, rate=30, count=60)
+    with pytest.raises(ValueError, match="some_recipe has no curve file"):
+        gallery.add_film("some_recipe", video, folder.parents[1])
+    (folder / "some_recipe.json").touch()
+    with pytest.raises(ValueError, match=r"no video .*save_video is true has policy.mp4"):
+        gallery.add_film("some_recipe", tmp_path / "no.mp4", folder.parents[1])
+    path = gallery.add_film("some_recipe", video, folder.parents[1])
+    assert gallery.films(folder.parents[1]) == {"some_recipe": path}
+    # Two seconds at ten frames per second, brighter and brighter.
+    with image.open(path) as film:
+        assert film.size == (160, 120) and film.n_frames == 20
+        seen = []
+        for number in range(film.n_frames):
+            film.seek(number)
+            seen.append(float(np.asarray(film.convert("L")).mean()))
+    assert np.allclose(seen, 12 * np.arange(20), atol=12) and seen == sorted(seen)
+    files = {"some_recipe": curve_file([[0.0, 0.5, 1.0]] * 2, "success_once")}
+    page = "# G\n\n## A\n\n```bash\nrlinf train some_recipe\n```\n\n## Without a curve\n"
+    written = gallery.with_results(page, files, {"some_recipe"})
+    curve, film = (written.index(f"](images/curves/some_recipe.{e})") for e in ("svg", "webp"))
+    assert curve < film < written.index("- Result: 100 %")
+    assert gallery.with_results(written, files, {"some_recipe"}) == written
 
 
 def curve_file(values: list[list[float]], metric: str) -> Any:
