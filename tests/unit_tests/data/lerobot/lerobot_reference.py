@@ -1,19 +1,19 @@
-"""Writes the fixture with lerobot itself, and checks that lerobot opens a dataset of ours.
+"""Writes the fixture with lerobot itself, and checks that lerobot reads a dataset of ours.
 
-Not a test: it runs in an environment of its own, which has lerobot.
+Not a test: `write` and `check` run in an environment of their own, which has Python 3.12 and
+`lerobot[dataset]==0.6.1`; `ours` runs in that of RLinf.
 
     python lerobot_reference.py write FOLDER     the fixture: two cameras, two tasks, three episodes
-    python lerobot_reference.py check FOLDER     read every frame with lerobot; print what it saw
+    python lerobot_reference.py ours FOLDER      the same episodes, written by rlinf.data.lerobot
+    python lerobot_reference.py check FOLDER     read them with lerobot and compare every value
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
-from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 LENGTHS = [6, 4, 5]
 FEATURES = {
@@ -54,7 +54,9 @@ def frame(episode: int, number: int) -> dict[str, np.ndarray]:
 
 
 def write(folder: Path) -> None:
-    """Write the fixture."""
+    """Write the fixture with lerobot."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
     dataset = LeRobotDataset.create("reference/fixture", 10, FEATURES, root=folder)
     for episode, length in enumerate(LENGTHS):
         for number in range(length):
@@ -63,20 +65,58 @@ def write(folder: Path) -> None:
     dataset.finalize()
 
 
+def ours(folder: Path) -> None:
+    """Write the episodes of the fixture with our writer, in two goes and with additions of ours."""
+    from rlinf.data.lerobot import DatasetWriter
+
+    first = DatasetWriter.create(folder, 10, FEATURES, final_observations=True)
+    for episode, length in enumerate(LENGTHS):
+        with first if episode == 0 else DatasetWriter.append(folder) as writer:
+            for number in range(length):
+                writer.add_frame(frame(episode, number), f"task {episode % 2}")
+            last = frame(episode, length - 1)
+            seen = {name: last[name] for name in FEATURES if name.startswith("observation")}
+            writer.save_episode(final_observation=seen)
+
+
 def check(folder: Path) -> None:
-    """Read every frame of a dataset, and print shapes and means."""
+    """Read every frame of the episodes with lerobot, and compare it with what was written.
+
+    Raises:
+        AssertionError: Something was read that was not written.
+    """
+    import lerobot
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
     dataset = LeRobotDataset("reference/check", root=folder, video_backend="pyav")
-    seen = []
-    for index in range(len(dataset)):
-        item = dataset[index]
-        means = {k: float(v.float().mean()) for k, v in item.items() if hasattr(v, "float")}
-        texts = {k: v for k, v in item.items() if isinstance(v, str)}
-        seen.append({**means, **texts})
-    shapes = {k: list(v.shape) for k, v in dataset[0].items() if hasattr(v, "shape")}
-    stats = {k: v["mean"].ravel().tolist() for k, v in dataset.meta.stats.items()}
-    result = {"episodes": dataset.num_episodes, "shapes": shapes, "frames": seen, "stats": stats}
-    print(json.dumps(result))
+    assert (dataset.num_episodes, len(dataset), dataset.fps) == (len(LENGTHS), sum(LENGTHS), 10)
+    index, frames = 0, []
+    for episode, length in enumerate(LENGTHS):
+        for number in range(length):
+            item, expected = dataset[index], frame(episode, number)
+            assert item["task"] == f"task {episode % 2}"
+            assert (item["index"], item["episode_index"]) == (index, episode)
+            assert item["frame_index"] == number
+            np.testing.assert_allclose(item["timestamp"], number / 10, atol=1e-6)
+            for name, value in expected.items():
+                read = item[name].numpy()
+                if "images" in name:
+                    # lerobot gives pictures as float32 [C, H, W] from 0 to 1; videos are lossy.
+                    assert read.dtype == np.float32 and read.shape == (3, *value.shape[:2])
+                    away = np.abs(255 * read.transpose(1, 2, 0) - value)
+                    assert away.mean() < 5 if name.endswith("top") else away.max() < 0.01
+                else:
+                    np.testing.assert_array_equal(read.reshape(value.shape), value)
+            frames.append(expected)
+            index += 1
+    for name in ("observation.state", "action", "next.reward"):
+        every = np.stack([values[name] for values in frames]).astype(np.float64)
+        for which in ("mean", "std", "min", "max"):
+            read = np.asarray(dataset.meta.stats[name][which])
+            expected = getattr(every, which)(0)
+            np.testing.assert_allclose(read, expected, atol=1e-6, err_msg=f"{which} of {name}")
+    print(f"lerobot {lerobot.__version__} reads {index} frames of {folder} as they were written")
 
 
 if __name__ == "__main__":
-    {"write": write, "check": check}[sys.argv[1]](Path(sys.argv[2]))
+    {"write": write, "ours": ours, "check": check}[sys.argv[1]](Path(sys.argv[2]))
