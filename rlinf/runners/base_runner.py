@@ -133,7 +133,12 @@ class BaseRunner(ABC):
         return None
 
     def final_evaluation(self) -> dict[str, float]:
-        """Return the evaluation at the end; empty if there is none."""
+        """Return the evaluation at the end; empty if there is none.
+
+        A policy that has just been evaluated is not evaluated again.
+        """
+        if self._evaluation is not None and self._evaluated_at == self.global_step:
+            return self._evaluation
         return self.evaluate()
 
     def end_services(self) -> None:  # noqa: B027 - most runners have none

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from rlinf.runners.reasoning_runner import ReasoningRunner
 from rlinf.utils.runs.summary import PROMISED
 from tests.e2e_tests.reasoning.jobs import SHORT, make_runner, metrics_of
 
@@ -72,9 +73,15 @@ def test_a_resumed_run_is_as_if_nothing_had_happened(runners, tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_evaluations_change_nothing_in_training(runners, tmp_path):
+def test_evaluations_change_nothing_in_training(runners, tmp_path, monkeypatch):
     """Also not between two weight updates, when the engine has older weights than the actor."""
-    found = []
+    found, evaluated = [], []
+    evaluate = ReasoningRunner.evaluate
+    monkeypatch.setattr(
+        ReasoningRunner,
+        "evaluate",
+        lambda runner: evaluated.append(runner.global_step) or evaluate(runner),
+    )
     for name, interval in (("never", -1), ("always", 1)):
         runner = make_runner(
             runners,
@@ -96,6 +103,7 @@ def test_evaluations_change_nothing_in_training(runners, tmp_path):
         found.append(runner.actor.weights().wait()[0])
     never, always = found
     assert all(torch.equal(never[name], always[name]) for name in never)
+    assert evaluated == [3, 0, 1, 2, 3], "no policy is evaluated twice"
     known = {name for name in PROMISED if summary[name] is not None}
     assert known == set(PROMISED) - {"env_steps_per_second"}, "what a summary promises"
     assert summary["initial_evaluation"].keys() == summary["evaluation"].keys()
