@@ -35,7 +35,7 @@ from rlinf.envs.options import VectorEnvOptions, option
 from rlinf.envs.reset_plan import ResetPlan
 from rlinf.envs.starts import NEVER, Start
 from rlinf.envs.step_result import StepResult
-from rlinf.envs.task_draw import make_task_draw
+from rlinf.envs.task_draw import first_weights, make_task_draw
 from rlinf.envs.tasks import TaskTable
 
 Obs = dict[str, Any]
@@ -233,7 +233,8 @@ class VectorEnv(Adapter):
 
         Args:
             numbers: Which, each from 0.
-            evaluation: Begin as evaluations do; else as training does.
+            evaluation: Begin as evaluations do; else as training does, with the weights of tasks
+                that a run begins with.
 
         Returns:
             As `reset`.
@@ -247,7 +248,8 @@ class VectorEnv(Adapter):
                 f"{self.options.env_type} draws its initial states itself, so an evaluation cannot "
                 "have fixed episodes: use another env_type in env.eval"
             )
-        plan = EpisodePlan(self.options, self._tasks, evaluation)
+        weights = None if evaluation else first_weights(self.cfg, self._tasks)
+        plan = EpisodePlan(self.options, self._tasks, evaluation, weights)
         self._evaluates = evaluation
         self._episodes = EpisodeQueue(map(plan.episode, numbers), self.num_envs)
         return self._begin_all()

@@ -6,7 +6,7 @@ Evaluations play them, and whoever collects episodes, which begin as those of tr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rlinf.envs.options import VectorEnvOptions
@@ -34,9 +34,10 @@ class FixedEpisode(NamedTuple):
 class EpisodePlan:
     """How numbered episodes begin.
 
-    Only the number of an episode, the seed of the config and the env's list of reset states decide
-    it. With `T` tasks, episode `e` is number `k = e // T` of task `e mod T`, so that tasks have
-    equally many of them. It begins
+    Only the number of an episode, the seed of the config, the env's list of reset states and the
+    weights of its tasks decide it. Episode `e` is of the task that is furthest behind its share of
+    the first `e + 1` episodes, the first one of several: task `e mod T` of `T` that weigh alike.
+    If `k` episodes before it are of that task, it begins
 
         in state k of the task's, in an order that the seed gives, modulo their number
         with seed hash(cfg.seed, e)       if there is no list of reset states
@@ -50,7 +51,11 @@ class EpisodePlan:
     """
 
     def __init__(
-        self, options: VectorEnvOptions, tasks: TaskTable, evaluation: bool = True
+        self,
+        options: VectorEnvOptions,
+        tasks: TaskTable,
+        evaluation: bool = True,
+        weights: Sequence[float] | None = None,
     ) -> None:
         """Keep what decides.
 
@@ -58,9 +63,16 @@ class EpisodePlan:
             options: Of the env.
             tasks: Of the env.
             evaluation: Seeds are those of evaluations; else those of training.
+            weights: How often each task is played, relative to the others; None is all alike.
+
+        Raises:
+            ValueError: They are not one number from 0 for each task, or all of them are 0.
         """
         self._options, self._tasks, self._parity = options, tasks, int(evaluation)
         self._playable = tasks.playable
+        self._shares = tasks.shares([1.0] * len(tasks) if weights is None else weights)
+        self._counts = [0] * len(tasks)
+        self._visits: list[tuple[int, int]] = []
         self._ordered: dict[int, list[int]] = {}
 
     def episode(self, number: int) -> FixedEpisode:
@@ -77,7 +89,7 @@ class EpisodePlan:
             return self._in_state(number, options.specific_reset_id)
         tasks = self._tasks
         if not tasks.listed:
-            task = index % len(tasks)
+            task, _ = self._visit(index)
             reset_id = task if len(tasks) > 1 else -1
             seed = self._seed(_SEED_OF_EPISODE, index)
             return FixedEpisode(number, tasks.names[task], Start(reset_id, seed))
@@ -90,9 +102,18 @@ class EpisodePlan:
                     f"runner.eval_episodes to at most {count * options.group_size}, or turn it off"
                 )
             return self._in_state(number, index)
-        visit, place = divmod(index, len(self._playable))
-        states = self._in_order(self._playable[place])
+        task, visit = self._visit(index)
+        states = self._in_order(task)
         return self._in_state(number, states[visit % len(states)])
+
+    def _visit(self, index: int) -> tuple[int, int]:
+        """Return the task of an episode, and how many before it are of that task."""
+        while len(self._visits) <= index:
+            behind = self._shares * (len(self._visits) + 1) - self._counts
+            task = int(behind.argmax())
+            self._visits.append((task, self._counts[task]))
+            self._counts[task] += 1
+        return self._visits[index]
 
     def _in_state(self, number: int, state: int) -> FixedEpisode:
         task = self._tasks.names[self._tasks.task_of(state)]

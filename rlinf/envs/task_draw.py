@@ -29,10 +29,20 @@ def make_task_draw(
         tasks: Of the env.
         num_groups: Groups of envs in the whole run.
     """
+    weights = first_weights(cfg, tasks)
+    return None if weights is None else TaskDraw(tasks, weights, options.seed, num_groups)
+
+
+def first_weights(cfg: Any, tasks: TaskTable) -> list[float] | None:
+    """Return how often a run plays each of its tasks until it knows more; None for a single task.
+
+    Args:
+        cfg: `env.train` or `env.eval`.
+        tasks: Of the env.
+    """
     if len(tasks) == 1:
         return None
-    sampler = make_start_sampler(option(cfg, "start_sampler"), tasks.names)
-    return TaskDraw(tasks, sampler.weights(), options.seed, num_groups)
+    return make_start_sampler(option(cfg, "start_sampler"), tasks.names).weights()
 
 
 class TaskDraw:
@@ -74,24 +84,11 @@ class TaskDraw:
         Raises:
             ValueError: They are not one number from 0 for each task, or all of them are 0.
         """
-        names = self._tasks.names
-        given = np.array(weights, dtype=np.float64)
-        if given.shape != (len(names),) or not np.isfinite(given).all() or (given < 0).any():
-            raise ValueError(
-                f"weights of tasks are {list(weights)}; expected {len(names)} numbers from 0, one "
-                f"for each of {', '.join(names)}"
-            )
-        used = np.zeros_like(given)
-        used[self._tasks.playable] = given[self._tasks.playable]
-        if not used.any():
-            raise ValueError(
-                f"no task can be drawn: the weights of {', '.join(names)} are {list(weights)}; "
-                "give one that has starts a weight above 0"
-            )
-        self._weights = given
-        self._bounds = np.cumsum(used / used.sum())
+        shares = self._tasks.shares(weights)
+        self._weights = np.array(weights, dtype=np.float64)
+        self._bounds = np.cumsum(shares)
         # Rounding must not leave a gap at the end of the line.
-        self._bounds[np.flatnonzero(used)[-1] :] = 1.0
+        self._bounds[np.flatnonzero(shares)[-1] :] = 1.0
 
     def start(self, group: int, count: int) -> Start:
         """Return how a group begins its episode number `count`."""

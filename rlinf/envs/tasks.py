@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 
 class TaskTable:
     """Tasks of an env, numbered from 0, with the reset states of each.
@@ -44,3 +46,27 @@ class TaskTable:
             return max(0, reset_id) % len(self)
         states = enumerate(self._states)
         return next((task for task, of_task in states if reset_id in of_task), -1)
+
+    def shares(self, weights: Sequence[float]) -> np.ndarray:
+        """Return the share of each task, in proportion to weights; 0 where none can be played.
+
+        Args:
+            weights: One per task, at least 0.
+
+        Raises:
+            ValueError: They are not one number from 0 for each task, or all of them are 0.
+        """
+        given = np.array(weights, dtype=np.float64)
+        if given.shape != (len(self),) or not np.isfinite(given).all() or (given < 0).any():
+            raise ValueError(
+                f"weights of tasks are {list(weights)}; expected {len(self)} numbers from 0, one "
+                f"for each of {', '.join(self.names)}"
+            )
+        used = np.zeros_like(given)
+        used[self.playable] = given[self.playable]
+        if not used.any():
+            raise ValueError(
+                f"no task can be drawn: the weights of {', '.join(self.names)} are "
+                f"{list(weights)}; give one that has starts a weight above 0"
+            )
+        return used / used.sum()

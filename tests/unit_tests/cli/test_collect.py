@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -52,6 +53,17 @@ def test_seeds_decide(embodied, tmp_path) -> None:
     for a, b in zip(one, two, strict=True):
         np.testing.assert_array_equal(a, b)
     assert not np.array_equal(one[0][0], other[0][0])
+
+
+def test_tasks_have_as_many_episodes_as_they_weigh(tmp_path) -> None:
+    """As training plays them, when it begins."""
+    quick = ("env.train.max_episode_steps=2", "collect.policy=random", "collect.episodes=6")
+    weights = "env.train.start_sampler.weights={handle-pull-v3:5}"
+    folder = tmp_path / "demos"
+    asked = (*quick, weights, f"collect.save_dir={folder}")
+    assert collect("metaworld_sft_oft_handles", *asked) == 0
+    played = [episode.tasks[0] for episode in LeRobotDataset(folder).episodes()]
+    assert Counter(played) == {"pull the handle up": 5, "press the handle down": 1}
 
 
 def test_nothing_is_overwritten(embodied, tmp_path, capsys) -> None:

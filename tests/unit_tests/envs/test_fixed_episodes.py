@@ -121,6 +121,27 @@ def test_a_task_without_reset_states_is_left_out():
     assert [found.episode(n).task for n in range(5)] == ["a", "b", "a", "b", "a"]
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_training_begins_with_as_many_episodes_of_a_task_as_it_weighs(listed):
+    names = ("a", "b", "c")
+    states = [range(0, 9, 3), range(1, 9, 3), range(2, 9, 3)] if listed else None
+    states_of = None if states is None else lambda task: states[task]
+    options = VectorEnvOptions.from_cfg({"seed": 4}, "walk")
+    table = TaskTable(names, states_of)
+    episodes = EpisodePlan(options, table, False, [1, 5, 0])
+    # Whatever is asked for first.
+    assert episodes.episode(11).task == "b"
+    found = [episodes.episode(number) for number in range(12)]
+    assert "".join(episode.task for episode in found) == "bbabbbbbabbb"
+    for episode in found:
+        assert table.task_of(episode.start.reset_id) == names.index(episode.task)
+    if listed:
+        own = [episode.start.reset_id for episode in found if episode.task == "b"]
+        assert sorted(own[:3]) == [1, 4, 7] and own[3:6] == own[:3], "each state before one again"
+    with pytest.raises(ValueError, match="no task can be drawn: the weights of a, b, c are"):
+        EpisodePlan(options, table, False, [0, 0, 0])
+
+
 def test_groups_and_chosen_states():
     grouped = plan(seed=1, group_size=3)
     starts = [grouped.episode(n).start for n in range(6)]
