@@ -42,7 +42,10 @@ class EnvPoolKeys(SimulatorKeys, NotFiniteKeys):
     @classmethod
     def observed(cls, section: Mapping[str, Any]) -> dict[str, Any]:
         """See `NotFiniteKeys.observed`."""
-        return arguments(section, *SEEN, *DONE)
+        found = arguments(section, *SEEN, *DONE)
+        # Goals are seen unless one says otherwise.
+        hidden = "init_params.partially_observable"
+        return {**found, hidden: bool(found[hidden])}
 
 
 register_schema("env", "envpool", EnvPoolKeys)

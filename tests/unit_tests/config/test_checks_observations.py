@@ -100,6 +100,12 @@ DIFFERENT = {
         "null",
         "2",
     ),
+    "the goal in EnvPool": (
+        envs({"init_params": {"partially_observable": True}}, {}, **SWIMS),
+        "init_params.partially_observable",
+        "false",
+        "true",
+    ),
     "another robot": (
         envs({}, {"init_params": {"robot_uids": "fetch"}}, **PUSHES),
         "init_params.robot_uids",
@@ -168,6 +174,9 @@ ALIKE = {
         **RUNS,
     ),
     "arguments that are the same": envs(kwargs={"frame_skip": 2}, **RUNS),
+    "a default of EnvPool that is written out": envs(
+        {"init_params": {"partially_observable": False}}, {}, **SWIMS
+    ),
     "an argument in the place of a key": envs(
         {"obs_mode": "rgb"}, {"init_params": {"obs_mode": "rgb"}}, **PUSHES
     ),
