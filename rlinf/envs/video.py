@@ -34,7 +34,7 @@ class VideoRecorder:
         env: VectorEnv,
         path: str | Path,
         slots: Sequence[int] | None = None,
-        fps: int = 30,
+        fps: float = 30,
         captions: bool = True,
         label: str | None = None,
     ) -> None:

@@ -18,7 +18,7 @@ class VideoConfig(Section):
     video_base_dir: str | None = Field(
         None, description="Folder for videos; null is `videos` in the run's own folder."
     )
-    fps: Int = Field(30, gt=0, description="Frames per second of the video.")
+    fps: Int = Field(30, gt=0, description="Env steps per second of the video.")
     info_on_video: bool = Field(True, description="Write step, reward and success on the frames.")
     max_videos: Int = Field(1, ge=0, description="Episodes to record, from the first one on.")
     episodes: list[Int] | None = Field(

@@ -78,7 +78,7 @@ class EpisodePlayer:
         return played
 
     def record(
-        self, numbers: Sequence[int], folder: Path, fps: int, captions: bool, stride: int = 1
+        self, numbers: Sequence[int], folder: Path, fps: float, captions: bool, stride: int = 1
     ) -> Played:
         """Play episodes and write a video of each, `episode_<number>.mp4`.
 
@@ -116,16 +116,14 @@ class _Film:
         env: VectorEnv,
         numbers: Sequence[int],
         folder: Path,
-        fps: int,
+        fps: float,
         captions: bool,
         stride: int,
     ) -> None:
         self.paths = {number: str(folder / f"episode_{number:04d}.mp4") for number in numbers}
         self._stride, self._chunks = stride, 0
         self._running = {
-            slot: _drawing(
-                VideoRecorder, env, path, [slot], max(1, fps // stride), captions, f"episode {n}"
-            )
+            slot: _drawing(VideoRecorder, env, path, [slot], fps, captions, f"episode {n}")
             for slot, (n, path) in enumerate(self.paths.items())
         }
         self._recorders = list(self._running.values())

@@ -92,10 +92,12 @@ def test_drawing_changes_nothing_and_shows_whole_episodes(tmp_path):
     for record in drawn.records:
         # One frame of the beginning and one per step.
         assert len(imageio.mimread(drawn.videos[record.id])) == record.length + 1
-    half = EpisodePlayer(make(), ask).record([5], tmp_path / "half", 10, False, stride=2)
+    half = EpisodePlayer(make(), ask).record([5], tmp_path / "half", 7.5, False, stride=2)
     (record,) = half.records
     assert len(imageio.mimread(half.videos[5])) == record.length // 2 + 1
     assert half.videos[5].endswith("half/episode_0005.mp4")
+    with imageio.get_reader(half.videos[5]) as reader:
+        assert reader.get_meta_data()["fps"] == 7.5
 
 
 def test_a_machine_that_cannot_draw_costs_the_videos_only(tmp_path, monkeypatch):
