@@ -361,12 +361,9 @@ class EnvWorker(Checkpointed, Worker):
         if self._rank != 0 or not able:
             return self._play(lambda _: Played(reason=reason))
         video = self.cfg.env.eval.video_cfg
-        stride = 2 if self._chunk_len == 1 else 1
-        # A second of the video is as many env steps, however many of them a frame stands for.
-        fps = video.fps / (stride * self._chunk_len)
         place = place_to_write(folder)
         played = self._play(
-            lambda player: player.record(numbers, place, fps, video.info_on_video, stride)
+            lambda player: player.record(numbers, place, video.fps, video.info_on_video, stride=2)
         )
         # Where they are once the driver has taken them.
         played.videos = {n: str(Path(folder) / Path(p).name) for n, p in played.videos.items()}

@@ -17,7 +17,7 @@ from rlinf.utils.evaluation import EpisodeRecord
 Ask = Callable[[dict[str, Any]], Tensor]
 """Sends observations to the policy and returns its actions, `[B, C, A]`."""
 Watch = Callable[[dict[str, Any]], None]
-"""Looks at the infos of a chunk that was just played; those of the reset first."""
+"""Looks at the infos of the last step that was played; those of the reset first."""
 
 COUNTERS = ("restarts", "nan_skipped")
 
@@ -52,12 +52,15 @@ class EpisodePlayer:
     def __init__(self, env: VectorEnv, ask: Ask) -> None:
         self._env, self._ask = env, ask
 
-    def play(self, numbers: Iterable[int], watch: Watch | None = None) -> Played:
+    def play(
+        self, numbers: Iterable[int], watch: Watch | None = None, at_once: int | None = None
+    ) -> Played:
         """Play episodes to their end, each once.
 
         Args:
-            numbers: Which.
+            numbers: Which; at most as many as the env has slots, if chunks are cut.
             watch: Looks on.
+            at_once: Steps of a chunk that are played before `watch` is called; None is all of them.
         """
         env, played = self._env, Played()
         obs, infos = env.begin_episodes(numbers)
@@ -66,19 +69,23 @@ class EpisodePlayer:
         if watch is not None:
             watch(infos)
         while env.has_work:
-            obs_list, *_, all_infos = env.chunk_step(self._ask(obs))
-            obs, infos = obs_list[-1], all_infos[-1]
-            if "_final_observation" in infos:
-                played.records += _ended(infos, starts)
-                starts = _starts(env, obs) | starts
-            if watch is not None:
-                watch(infos)
+            chunk = self._ask(obs)
+            for actions in chunk.split(at_once or chunk.shape[1], dim=1):
+                obs_list, *_, all_infos = env.chunk_step(actions)
+                obs, infos = obs_list[-1], all_infos[-1]
+                if "_final_observation" in infos:
+                    played.records += _ended(infos, starts)
+                    starts = _starts(env, obs) | starts
+                if watch is not None:
+                    watch(infos)
+                if not env.has_work:
+                    break
         played.counters = {name: infos[name] - before[name] for name in COUNTERS}
         played.has_success = env.reports_success
         return played
 
     def record(
-        self, numbers: Sequence[int], folder: Path, fps: float, captions: bool, stride: int = 1
+        self, numbers: Sequence[int], folder: Path, speed: float, captions: bool, stride: int = 1
     ) -> Played:
         """Play episodes and write a video of each, `episode_<number>.mp4`.
 
@@ -87,16 +94,17 @@ class EpisodePlayer:
         Args:
             numbers: Which episodes.
             folder: Where the videos go.
-            fps: Frames per second.
+            speed: Env steps that a second shows.
             captions: Write step, return and success under the picture.
-            stride: Chunks per frame; drawing takes far longer than playing.
+            stride: Env steps per frame, also inside of chunks; drawing takes far longer than
+                playing.
         """
         played = Played()
         for begin in range(0, len(numbers), self._env.num_envs):
             batch = numbers[begin : begin + self._env.num_envs]
             try:
-                with _Film(self._env, batch, folder, fps, captions, stride) as film:
-                    played.records += self.play(batch, film.watch).records
+                with _Film(self._env, batch, folder, speed, captions, stride) as film:
+                    played.records += self.play(batch, film.watch, at_once=1).records
                 played.videos |= film.paths
             except _CannotDraw as error:
                 played.reason = str(error)
@@ -116,12 +124,13 @@ class _Film:
         env: VectorEnv,
         numbers: Sequence[int],
         folder: Path,
-        fps: float,
+        speed: float,
         captions: bool,
         stride: int,
     ) -> None:
         self.paths = {number: str(folder / f"episode_{number:04d}.mp4") for number in numbers}
-        self._stride, self._chunks = stride, 0
+        self._stride, self._steps = stride, 0
+        fps = speed / stride
         self._running = {
             slot: _drawing(VideoRecorder, env, path, [slot], fps, captions, f"episode {n}")
             for slot, (n, path) in enumerate(self.paths.items())
@@ -133,11 +142,11 @@ class _Film:
         ended = infos.get("_final_observation")
         for slot, recorder in list(self._running.items()):
             over = ended is not None and bool(ended[slot])
-            if over or self._chunks % self._stride == 0:
+            if over or self._steps % self._stride == 0:
                 _drawing(recorder.capture, infos)
             if over:
                 del self._running[slot]
-        self._chunks += 1
+        self._steps += 1
 
     def __enter__(self) -> _Film:
         return self

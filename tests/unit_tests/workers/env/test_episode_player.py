@@ -92,12 +92,32 @@ def test_drawing_changes_nothing_and_shows_whole_episodes(tmp_path):
     for record in drawn.records:
         # One frame of the beginning and one per step.
         assert len(imageio.mimread(drawn.videos[record.id])) == record.length + 1
-    half = EpisodePlayer(make(), ask).record([5], tmp_path / "half", 7.5, False, stride=2)
+    half = EpisodePlayer(make(), ask).record([5], tmp_path / "half", 15, False, stride=2)
     (record,) = half.records
     assert len(imageio.mimread(half.videos[5])) == record.length // 2 + 1
     assert half.videos[5].endswith("half/episode_0005.mp4")
     with imageio.get_reader(half.videos[5]) as reader:
         assert reader.get_meta_data()["fps"] == 7.5
+
+
+@pytest.mark.parametrize("chunk", [3, 4])
+def test_videos_show_what_happens_inside_of_chunks(tmp_path, chunk):
+    """The policy is asked once per chunk, and each step of an episode is a frame."""
+    asked = []
+
+    def ask_for_chunks(obs):
+        asked.append(len(obs["states"]))
+        return ask(obs).expand(-1, chunk, 2)
+
+    env = make(terminates=True)
+    plain = EpisodePlayer(env, ask_for_chunks).play(range(3))
+    times = len(asked)
+    drawn = EpisodePlayer(env, ask_for_chunks).record(range(3), tmp_path, 10, True)
+    assert rows(drawn) == rows(plain) and len(asked) == 2 * times
+    lengths = {record.id: record.length for record in drawn.records}
+    assert len(set(lengths.values())) > 1 and any(n % chunk for n in lengths.values())
+    for number, length in lengths.items():
+        assert len(imageio.mimread(drawn.videos[number])) == length + 1
 
 
 def test_a_machine_that_cannot_draw_costs_the_videos_only(tmp_path, monkeypatch):
