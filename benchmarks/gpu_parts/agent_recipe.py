@@ -95,17 +95,18 @@ def scores(line: Mapping[str, Any]) -> Row:
 
 
 def speed(lines: list[dict[str, Any]]) -> Row:
-    """Return medians over training steps."""
+    """Return how fast all training steps were, updates included, and medians over them."""
     made = [line for line in lines if "time/step" in line]
 
     def middle(name: str) -> float:
         return round(statistics.median(line[name] for line in made), 3)
 
-    episodes = [line["rollout/samples"] / line["time/generate"] for line in made]
+    # Engines work ahead of the learner, so only whole steps tell how many episodes there are.
+    seconds = sum(line["time/step"] for line in made)
     row = {
         "in flight": int(made[-1]["rollout/samples"]),
-        "episodes/s": round(statistics.median(episodes), 1),
-        "tokens/s": round(middle("rollout/tokens_per_second")),
+        "episodes/s": round(sum(line["rollout/samples"] for line in made) / seconds, 1),
+        "tokens/s": round(sum(line["rollout/tokens"] for line in made) / seconds),
         "tokens read per episode": round(middle("rollout/prompt_tokens")),
     }
     if all("rollout/computed_tokens" in line for line in made):

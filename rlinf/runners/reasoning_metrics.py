@@ -25,7 +25,7 @@ def of_verdicts(verdicts: Sequence[Verdict], seconds: float) -> dict[str, float]
 
     Args:
         verdicts: those of all groups that were generated for it.
-        seconds: how long that took.
+        seconds: how long the step took, in which others may have been generated ahead.
     """
     scores = [score for verdict in verdicts for score in verdict.scores]
     lengths = [length for verdict in verdicts for length in verdict.lengths]

@@ -177,7 +177,7 @@ class ReasoningRunner(BaseRunner):
         end = time.perf_counter()
         self._began_at.pop(self.global_step, None)
         self._write_samples(verdicts)
-        metrics = of_verdicts(verdicts, generated - synced)
+        metrics = of_verdicts(verdicts, end - begin)
         self._samples_seen += int(metrics["rollout/samples"])
         metrics |= {f"rollout/{name}": value for name, value in of_batch.items()}
         metrics |= {f"train/{name}": value for name, value in (of_update | of_helpers).items()}
