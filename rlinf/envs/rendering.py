@@ -6,11 +6,13 @@ import ctypes
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from rlinf.envs.coarse_meshes import coarse_meshes
 from rlinf.envs.errors import EnvError
 
 BACKENDS = {
@@ -123,8 +125,8 @@ class Cameras:
         model: A model; every scene drawn has an equal one.
         height: Of the pictures.
         width: Of the pictures.
-        fast: Leave out shadows, reflections and smoothing, which take most of the time when there
-            is no GPU.
+        fast: Leave out shadows, reflections, smoothing, and faces of large meshes that are smaller
+            than about a pixel: they take most of the time when there is no GPU.
     """
 
     def __init__(self, model: Any, height: int, width: int, fast: bool) -> None:
@@ -137,8 +139,11 @@ class Cameras:
         if fast:
             model.vis.quality.offsamples = 0
         size.offheight, size.offwidth = max(size.offheight, height), max(size.offwidth, width)
+        # About half a pixel where all of the scene is in the picture.
+        cell = model.stat.extent / max(height, width) / 2
         try:
-            self._renderer = mujoco.Renderer(model, height, width)
+            with coarse_meshes(model, cell) if fast else nullcontext():
+                self._renderer = mujoco.Renderer(model, height, width)
         except Exception as error:
             raise EnvError(f"pictures cannot be drawn here: {error}; {_HELP}") from error
         finally:

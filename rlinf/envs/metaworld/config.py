@@ -96,7 +96,9 @@ class MetaWorldKeys(VectorEnvKeys):
         description="Black pictures, to see whether a policy looks at them. For evaluations.",
     )
     fast_render: bool = Field(
-        True, description="Images without shadows, reflections and smoothing."
+        True,
+        description="Images without shadows, reflections and smoothing, and with large meshes only "
+        "as fine as the image.",
     )
 
     @classmethod

@@ -147,3 +147,22 @@ def test_what_a_second_camera_shows_is_recorded_learned_from_and_looked_at(tmp_p
         for seen in (obs, obs | blank)
     )
     assert not torch.equal(seeing["prev_logprobs"], not_seeing["prev_logprobs"])
+
+
+def test_fast_pictures_are_drawn_with_fewer_faces_and_look_alike() -> None:
+    """Shadows are left out of both: only meshes differ."""
+    code = """
+import json
+import numpy as np
+from rlinf.envs import coarse_meshes, get_env_cls
+cfg = dict(seed=2, task="door-lock-v3", max_episode_steps=2, obs_mode="state_image", image_size=48)
+pictures = []
+for coarse in (True, False):
+    if not coarse:
+        coarse_meshes.MANY = 10**9
+    pictures.append(get_env_cls("metaworld")(cfg, 1).reset()[0]["main_images"][0].numpy())
+differs = np.abs(pictures[0].astype(int) - pictures[1].astype(int)).max(axis=-1)
+print(json.dumps([float(differs.mean()), float((differs > 0).mean()), float(pictures[1].std())]))
+"""
+    mean, share, spread = json.loads(run("-c", code).splitlines()[-1])
+    assert 0 < mean < 2 and share < 0.2 and spread > 20
