@@ -72,10 +72,11 @@ def test_errors_are_told_in_a_line(opened):
 
 
 def test_limits_cost_the_session_and_the_next_call_begins_another(opened):
-    session = opened(seconds=0.3, max_characters=50)
+    # Long enough for what ends by itself, on a busy machine too.
+    session = opened(seconds=3, max_characters=50)
     session("x = 1")
     said = error_of(session, "while True: pass")
-    assert said == "the code did not end within 0.3 s; names and files of before are gone"
+    assert said == "the code did not end within 3 s; names and files of before are gone"
     assert "NameError" in error_of(session, "x")
     assert session("print('y' * 1000)") == "y" * 50 + "... (more was printed)"
     assert error_of(session, "z = 'z' * (1 << 30)") == "MemoryError"
