@@ -34,8 +34,8 @@ def test_the_second_camera_goes_from_the_simulator_to_the_learner(runners, tmp_p
         "algorithm.group_size=2",
         "algorithm.filter_rewards=false",
         # One task is one OpenGL context less.
-        "env.train.tasks=[faucet-open-v3]",
-        "env.eval.tasks=[faucet-open-v3]",
+        "env.train.tasks=[door-lock-v3]",
+        "env.eval.tasks=[door-lock-v3]",
         "env.train.reward=dense",
         "env.train.total_num_envs=4",
         "env.train.max_episode_steps=8",
