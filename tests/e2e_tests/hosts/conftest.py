@@ -83,3 +83,10 @@ def hosts() -> Iterator[HostCluster]:
         pytest.skip(f"there can be no hosts here: {why_not}")
     with HostBed(HOSTS) as bed:
         yield HostCluster(bed)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the time to wait for the bed, which starts Ray again on a busy machine."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))
