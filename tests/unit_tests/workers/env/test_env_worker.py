@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from rlinf.scheduler import CallCancelled
 from rlinf.workers.env import env_worker
 from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.env.episode_player import Played
 from rlinf.workers.env.stage_experts import StageExperts
 
 
@@ -167,3 +168,21 @@ def test_groups_begin_each_rollout_together_unless_envs_reset_themselves(auto_re
     if not auto_reset:
         firsts = torch.cat(worker.begun)[::4]
         assert len(firsts.unique(dim=0)) == len(firsts), "each rollout has starts of its own"
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 8])
+def test_videos_are_as_fast_as_the_env_whatever_the_chunks(tmp_path, monkeypatch, chunk):
+    """A second of the video is `fps` env steps, of which every second one is drawn."""
+    asked: list[tuple[float, int]] = []
+
+    def record(numbers, folder, speed, captions, stride):
+        asked.append((speed, stride))
+        return Played()
+
+    worker = Untied()
+    worker.cfg.actor = SimpleNamespace(model=SimpleNamespace(num_action_chunks=chunk))
+    worker.cfg.env.eval.video_cfg = SimpleNamespace(fps=30, info_on_video=True)
+    worker._video = (True, "")
+    monkeypatch.setattr(worker, "_play", lambda play: play(SimpleNamespace(record=record)))
+    worker.record([0], str(tmp_path))
+    assert asked == [(30, 2)]
