@@ -14,6 +14,11 @@ loss
     dpo:  softplus(dpo_beta / 2 (2 r - 1) (E+ - E-))
 
 so that good actions draw the velocity towards themselves and bad ones push it away.
+
+What bad actions push away does not come back by itself: v_old has to be the mean of `z - a` for the
+actions that are learned from, and good and bad have to balance. So `a` is what the env took, within
+its range, and episodes that fail, which last longer, should not count for more than those that
+succeed (`loss_agg_func: seq-mean-token-mean`).
 """
 
 from __future__ import annotations
@@ -68,11 +73,14 @@ def nft_loss(
     form: str = "mse",
     dpo_beta: float = 1.0,
     weight: str = "inv_t2",
+    loss_mask_sum: Tensor | None = None,
+    loss_agg_func: str = "token-mean",
     norm: LossNorm | None = None,
+    loss_length: float | None = None,
 ) -> tuple[Tensor, dict[str, Metric]]:
     """Return this micro-batch's share of the loss, and metrics.
 
-    It is the mean over valid actions and draws; n samples, K draws, C actions, A numbers each.
+    Losses of valid actions are means over draws; n samples, K draws, C actions, A numbers each.
 
     Args:
         velocity: v, `[n, K, C, A]`, with gradients.
@@ -87,7 +95,10 @@ def nft_loss(
         dpo_beta: Steepness of `dpo`.
         weight: w, see `time_weight`; `adaptive` divides by the mean absolute error of the action
             that each policy expects from a draw.
+        loss_mask_sum: Valid actions of the episode of each action, `[n, C]`.
+        loss_agg_func: See `rlinf.algorithms.aggregation.Aggregator`.
         norm: Counts of the global batch; None when this micro-batch is all of it.
+        loss_length: See `rlinf.algorithms.aggregation.Aggregator`.
     """
     step, target = beta * (velocity - old_velocity), noise - actions[:, None]
     plus, minus = (
@@ -103,17 +114,18 @@ def nft_loss(
         loss_mask.to(losses.dtype),
         ndim=2,
         loss_mask=loss_mask,
-        loss_agg_func="token-mean",
+        loss_mask_sum=loss_mask_sum,
+        loss_agg_func=loss_agg_func,
         norm=norm,
+        loss_length=loss_length,
     )
     moved = (velocity - old_velocity).detach().square().mean(-1)
-    terms = {"loss": losses, "energy_plus": plus, "energy_minus": minus, "velocity_change": moved}
-    clean = {name: parts.clean(term.mean(1), name) for name, term in terms.items()}
-    metrics: dict[str, Metric] = {
-        f"actor/{name}": parts.mean_metric(term) for name, term in clean.items()
-    }
-    metrics["actor/optimality"] = parts.mean_metric(parts.clean(r.mean(1), "optimality"))
-    return parts.loss(clean["loss"]), metrics
+    own = parts.clean(losses.mean(1), "loss")
+    metrics: dict[str, Metric] = {"actor/loss": parts.loss_metric(own)}
+    told = {"energy_plus": plus, "energy_minus": minus, "velocity_change": moved, "optimality": r}
+    for name, term in told.items():
+        metrics[f"actor/{name}"] = parts.mean_metric(parts.clean(term.mean(1), name))
+    return parts.loss(own), metrics
 
 
 def time_weight(time: Tensor, kind: str) -> Tensor:

@@ -408,6 +408,10 @@ class BasePolicy(nn.Module, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward type 'nft'")
 
+    def within_range(self, plans: Tensor) -> Tensor:
+        """Return plans `[n, W]` with the actions that the env took for them; see `nft_forward`."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward type 'nft'")
+
     def executed(self, plans: Tensor) -> Tensor:
         """Return what is carried out of plans `[..., W]`, `[..., C, A]`; see `nft_forward`."""
         raise NotImplementedError(f"{type(self).__name__} has no forward type 'nft'")

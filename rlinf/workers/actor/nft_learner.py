@@ -116,11 +116,15 @@ class NFTTask:
         self._engine, self._micro_batch = engine, cfg.actor.micro_batch_size
         self._model = engine.model
         self._loss = {key: own[key] for key in ("beta", "form", "dpo_beta", "weight")}
+        self._loss |= {key: cfg.algorithm[key] for key in ("loss_agg_func", "loss_length")}
         self._inputs = {
             name: value.flatten(0, 1).to(device) for name, value in batch.forward_inputs.items()
         }
-        self._plans = self._inputs["chain"][:, -1]
+        self._plans = self._model.within_range(self._inputs["chain"][:, -1])
         self._mask = credit.mask.flatten(0, 1).to(device)
+        self._lengths = None
+        if cfg.algorithm.loss_agg_func != "token-mean":
+            self._lengths = credit.lengths(per_chunk=False).flatten(0, 1).to(device)
         found = optimality_of(credit.advantages.flatten(0, 1), own.adv_clip_max)
         self._optimality = found.to(device)
         self.num_samples = len(self._plans)
@@ -132,7 +136,8 @@ class NFTTask:
 
     def norm(self, rows: Tensor, all_reduce: Callable[[Tensor], Tensor] | None) -> LossNorm:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
-        return LossNorm.count(self._mask[rows], all_reduce=all_reduce)
+        lengths = self._of(self._lengths, rows)
+        return LossNorm.count(self._mask[rows], loss_mask_sum=lengths, all_reduce=all_reduce)
 
     def split(self, rows: Tensor) -> Sequence[Tensor]:
         """See `rlinf.workers.actor.update_loop.TrainingTask`."""
@@ -148,9 +153,14 @@ class NFTTask:
             time=self._time[rows],
             optimality=self._optimality[rows],
             loss_mask=self._mask[rows],
+            loss_mask_sum=self._of(self._lengths, rows),
             norm=norm,
             **self._loss,
         )
+
+    @staticmethod
+    def _of(lengths: Tensor | None, rows: Tensor) -> Tensor | None:
+        return None if lengths is None else lengths[rows]
 
     def _old_velocities(self, by_reference: bool) -> Tensor:
         """Return the velocities of the policy that acted, `[n, K, W]`."""

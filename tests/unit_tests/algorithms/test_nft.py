@@ -141,3 +141,24 @@ def test_advantages_become_optimality():
     advantages = torch.tensor([-9.0, -2.0, -1.0, 0.0, 0.5, 2.0, 7.0])
     expected = torch.tensor([0.0, 0.0, 0.25, 0.5, 0.625, 1.0, 1.0])
     torch.testing.assert_close(optimality_of(advantages, 2.0), expected)
+
+
+def test_episodes_of_different_lengths_count_alike():
+    """The loss is the mean over episodes of the mean over the actions of each."""
+    given = example()
+    episodes = [slice(0, 1), slice(1, N)]
+    mask = given["loss_mask"]
+    lengths = torch.cat([mask[e].sum().expand(mask[e].shape) for e in episodes])
+    kwargs = {"beta": 1.0, "loss_agg_func": "seq-mean-token-mean"}
+    loss, metrics = nft_loss(**given, loss_mask_sum=lengths, **kwargs)
+    alone = [nft_loss(**{k: v[e] for k, v in given.items()}, beta=1.0)[0] for e in episodes]
+    torch.testing.assert_close(loss, sum(alone) / len(episodes))
+    assert metrics["actor/loss"].value() == pytest.approx(float(loss))
+    norm = LossNorm.count(mask, loss_mask_sum=lengths)
+    shares = [
+        nft_loss(
+            **{k: v[e] for k, v in given.items()}, loss_mask_sum=lengths[e], norm=norm, **kwargs
+        )[0]
+        for e in (slice(0, 2), slice(2, N))
+    ]
+    torch.testing.assert_close(sum(shares), loss)

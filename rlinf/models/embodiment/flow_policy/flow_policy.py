@@ -175,6 +175,10 @@ class FlowActor(ActorCriticPolicy):
         velocity = self.velocity(features, x.flatten(0, 1), time.flatten())
         return velocity.float().unflatten(0, x.shape[:2])
 
+    def within_range(self, plans: Tensor) -> Tensor:
+        """See `BasePolicy.within_range`."""
+        return self.action_head.scaled(self.action_head.from_scaled(plans))
+
     def executed(self, plans: Tensor) -> Tensor:
         """See `BasePolicy.executed`."""
         return plans[..., : self._executed].unflatten(-1, (-1, self.action_dim))

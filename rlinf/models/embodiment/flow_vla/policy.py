@@ -287,6 +287,12 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         found = [self.network.velocity(prefix, point, at)[0].flatten(1) for point, at in points]
         return torch.stack(found, 1).float()
 
+    def within_range(self, plans: Tensor) -> Tensor:
+        """See `BasePolicy.within_range`: padding stays as it is."""
+        padding = plans.unflatten(1, self._chunk)[..., self.action_dim :]
+        actions = self.scale.to_flow(self._to_env(self._unpadded(plans)))
+        return torch.cat((actions, padding), -1).flatten(1)
+
     def executed(self, plans: Tensor) -> Tensor:
         """See `BasePolicy.executed`."""
         whole = plans.unflatten(-1, self._chunk)

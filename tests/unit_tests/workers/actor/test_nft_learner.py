@@ -93,6 +93,49 @@ def test_what_was_not_carried_out_changes_nothing(further):
     assert distance(*found) == 0.0
 
 
+@pytest.mark.parametrize("further", [{}, VLA])
+def test_plans_beyond_the_range_teach_what_the_env_took(further):
+    found = []
+    for clipped in (False, True):
+        learner = make_nft(further)
+        policy = learner.engine.model
+        batch = half_well(policy)
+        plans = batch.forward_inputs["chain"][:, :, -1]
+        plans[:, ::3] *= 40.0
+        inside = policy.within_range(plans.flatten(0, 1)).view_as(plans)
+        again = policy.within_range(inside.flatten(0, 1)).view_as(plans)
+        torch.testing.assert_close(again, inside)
+        assert float((plans - inside).abs().max()) > 10.0
+        if clipped:
+            plans.copy_(inside)
+        learn(learner, batch)
+        found.append(weights(learner))
+    assert distance(*found) < 1e-6
+
+
+def test_long_episodes_may_count_for_no_more_than_short_ones():
+    """Then a failure four times as long as a success weighs as much as that."""
+    found = {}
+    for mode in ("token-mean", "seq-mean-token-mean"):
+        learner = make_nft({"algorithm.loss_agg_func": mode})
+        batch = half_well(learner.engine.model)
+        batch.valid[3:, ::2] = False
+        batch.terminations[2, ::2, -1] = True
+        batch.rewards.zero_()
+        batch.rewards[2, ::2, -1] = 1.0
+        learner.prepare(batch, range(8))
+        task = learner._task(*learner._prepared)
+        rows = torch.arange(task.num_samples)
+        pull = (task._optimality - 0.5).expand_as(task._mask)
+        pull = torch.where(task._mask, pull, 0.0)
+        if task._lengths is not None:
+            pull = pull / task._lengths.clamp(min=1)
+        norm = task.norm(rows, None)
+        assert norm.sequences == (8 if mode != "token-mean" else len(task._mask[task._mask.any(1)]))
+        found[mode] = float(pull.sum()) / norm.sequences
+    assert found["token-mean"] < -1e-3 and abs(found["seq-mean-token-mean"]) < 1e-6
+
+
 def test_micro_batches_change_nothing():
     found = []
     for size in (None, 8):
