@@ -76,7 +76,11 @@ def draw(
     pen = ImageDraw.Draw(image)
     pen.text((8, 8), f"{title}  ({(end - begin) / 1e6:.0f} ms)", fill=_INK)
     scale = (width - _LEFT - 10) / (end - begin)
-    used: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    for lane in lanes:
+        for piece in filter(is_busy, lane.between(begin, end)):
+            seconds[piece.name] = seconds.get(piece.name, 0.0) + piece.seconds
+    colours = dict(zip(sorted(seconds), colours_of(sorted(seconds)), strict=True))
     for row, lane in enumerate(lanes):
         top = _TOP + row * (_ROW + _GAP)
         pen.text((8, top + 4), lane.name[:22], fill=_INK)
@@ -85,19 +89,18 @@ def draw(
             right = _LEFT + (piece.end - begin) * scale
             colour = _IDLE
             if is_busy(piece):
-                colour = colour_of(piece.name)
-                used[piece.name] = used.get(piece.name, 0.0) + piece.seconds
+                colour = colours[piece.name]
             elif is_waiting(piece):
                 colour = _WAIT
             pen.rectangle((left, top, max(right, left + 0.6), top + _ROW), fill=colour)
-    _legend(pen, used, height, width)
+    longest = sorted(seconds, key=lambda name: -seconds[name])[:9]
+    _legend(pen, {name: colours[name] for name in longest}, height, width)
     image.save(path)
 
 
-def _legend(pen: Any, used: dict[str, float], height: int, width: int) -> None:
+def _legend(pen: Any, colours: dict[str, str], height: int, width: int) -> None:
     left = _LEFT
-    names = [name for name, _ in sorted(used.items(), key=lambda entry: -entry[1])][:9]
-    for name, colour in [(n, colour_of(n)) for n in names] + [("waiting", _WAIT)]:
+    for name, colour in (colours | {"waiting": _WAIT}).items():
         pen.rectangle((left, height - 32, left + 14, height - 18), fill=colour)
         pen.text((left + 20, height - 31), name, fill=_INK)
         left += 40 + 7 * len(name)

@@ -11,7 +11,8 @@ from rlinf.cli.timeline.critical_path import critical_path
 from rlinf.cli.timeline.lanes import load_timeline
 from rlinf.cli.timeline.picture import colour_of, colours_of, draw
 from rlinf.cli.timeline.summary import summarise
-from tests.unit_tests.cli.traces import write_traces
+from rlinf.scheduler.trace import BLOCK
+from tests.unit_tests.cli.traces import STEP_OF_TEN_SECONDS, write_traces
 
 
 @pytest.fixture
@@ -67,6 +68,24 @@ def test_a_picture_shows_each_worker(run):
     with Image.open(run / "picture.png") as image:
         colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 20)}
     assert (0x2A, 0x9D, 0x5C) in colours and (0x2F, 0x6F, 0xB5) in colours
+
+
+def test_what_shares_a_picture_has_colours_of_its_own(tmp_path, monkeypatch):
+    """Of these two names, each would have the same one if it were alone."""
+    from PIL import Image
+
+    assert colour_of("onload") == colour_of("offload")
+    spans = [("onload", BLOCK, 0.0, 5.0), ("offload", BLOCK, 5.0, 10.0)]
+    monkeypatch.setitem(STEP_OF_TEN_SECONDS, "ActorGroup/rank_0.trace", spans)
+    write_traces(tmp_path)
+    timeline = load_timeline(tmp_path)
+    step = timeline.steps[0]
+    draw(timeline, step.begin, step.end, tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as image:
+        row = [lane.name for lane in timeline.lanes.values() if "driver" not in lane.name]
+        top = 34 + row.index("ActorGroup:0") * 26 + 10
+        first, second = (image.convert("RGB").getpixel((x, top)) for x in (300, 1000))
+    assert first != second and {first, second} & {(0x3F, 0x7F, 0x6F)}
 
 
 def test_a_folder_without_traces_says_so(tmp_path, capsys):
