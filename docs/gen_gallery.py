@@ -83,10 +83,15 @@ def _by_seed(file: CurveFile, metric: str, place: int, what: str = "") -> str:
     """Return what each seed reached, or all of them if it is the same."""
     values = [curve.values[metric][place] for curve in file.curves.values()]
     rate = file.metric in RATES
-    told = [f"{value:.0%}".replace("%", " %") if rate else f"{value:,.0f}" for value in values]
+    told = [_percent(value) if rate else f"{value:,.0f}" for value in values]
     if len(set(told)) == 1:
         return f"{told[0]}{what} with each of {len(told)} seeds"
     return f"{', '.join(told)}{what}, by seed"
+
+
+def _percent(rate: float) -> str:
+    """Return a rate in percent, with a decimal where it needs one: 99.5 % is not 100 %."""
+    return f"{100 * rate:.1f}".removesuffix(".0") + " %"
 
 
 def with_results(page: str, files: dict[str, CurveFile], filmed: Collection[str] = ()) -> str:

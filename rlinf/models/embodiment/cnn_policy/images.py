@@ -41,12 +41,13 @@ def as_views(images: Any, views: int, channels: int, name: str) -> Tensor:
     return images
 
 
-def scaled(images: Tensor, size: int) -> Tensor:
+def scaled(images: Tensor, size: int, mode: str = "bilinear") -> Tensor:
     """Return images of the given height and width; those that fit are not copied.
 
     Args:
         images: [n, V, H, W, C] uint8.
         size: New height and width.
+        mode: How to interpolate: `bilinear` or `bicubic`.
 
     Returns:
         [n, V, size, size, C] uint8.
@@ -55,7 +56,7 @@ def scaled(images: Tensor, size: int) -> Tensor:
     if (height, width) == (size, size):
         return images
     flat = images.reshape(-1, height, width, channels).permute(0, 3, 1, 2).float()
-    flat = functional.interpolate(flat, (size, size), mode="bilinear", antialias=True)
+    flat = functional.interpolate(flat, (size, size), mode=mode, antialias=True)
     flat = flat.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     return flat.reshape(count, views, size, size, channels)
 

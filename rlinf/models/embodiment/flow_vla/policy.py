@@ -288,10 +288,12 @@ class FlowVLAPolicy(NormalizedStates, BasePolicy):
         return torch.stack(found, 1).float()
 
     def within_range(self, plans: Tensor) -> Tensor:
-        """See `BasePolicy.within_range`: padding stays as it is."""
-        padding = plans.unflatten(1, self._chunk)[..., self.action_dim :]
-        actions = self.scale.to_flow(self._to_env(self._unpadded(plans)))
-        return torch.cat((actions, padding), -1).flatten(1)
+        """See `BasePolicy.within_range`: what was in the range, and padding, stay as they are."""
+        own, padding = plans.unflatten(1, self._chunk).tensor_split([self.action_dim], -1)
+        taken = self._to_env(own)
+        inside = taken == self.scale.to_env(own)
+        own = torch.where(inside, own, self.scale.to_flow(taken))
+        return torch.cat((own, padding), -1).flatten(1)
 
     def executed(self, plans: Tensor) -> Tensor:
         """See `BasePolicy.executed`."""

@@ -17,7 +17,12 @@ from rlinf.models.embodiment.openvla.bins import ActionBins
 from rlinf.models.embodiment.openvla.folder import load_folder, read_config, towers_in
 from rlinf.models.embodiment.openvla.network import OpenVLANetwork
 from rlinf.models.embodiment.openvla.prompts import PromptEncoder, folder_tokenizer, word_tokenizer
-from rlinf.models.embodiment.openvla.statistics import STATISTICS_FILE, action_statistics
+from rlinf.models.embodiment.openvla.statistics import (
+    STATISTICS_FILE,
+    action_statistics,
+    of_dataset,
+    read_statistics,
+)
 from rlinf.models.embodiment.openvla.token_policy import TokenPolicy, TokenSettings
 from rlinf.models.embodiment.openvla.vision import Tower, is_film
 from rlinf.models.settings import needed
@@ -98,6 +103,8 @@ def build_token_policy(
     network = OpenVLANetwork(plan.llm, plan.towers, state_dim, bool(cfg.get("use_film", False)))
     low, high = (getattr(env_spec, name, None) for name in ("action_low", "action_high"))
     own = {field.name: cfg[field.name] for field in fields(TokenSettings) if field.name in cfg}
+    if plan.statistics is not None:
+        own["unnorm_key"] = of_dataset(read_statistics(plan.statistics), cfg.unnorm_key)[0]
     policy = kind(
         network,
         _bins(cfg, plan, env_spec),

@@ -1,15 +1,20 @@
 """Folders in the layout of OpenVLA and OpenVLA-OFT: read key by key, and written again.
 
 A folder holds `config.json`, the weights of towers, projector and language model in safetensors,
-the tokenizer, and `dataset_statistics.json`. What OpenVLA-OFT adds is in files of its own, such as
-`proprio_projector--latest_checkpoint.pt`; so is the value function here. Towers with FiLM have a
-file of theirs, beside which the towers of the safetensors files do not count.
+the tokenizer, what is done to pictures, and `dataset_statistics.json`. What OpenVLA-OFT adds is in
+files of its own, such as `proprio_projector--latest_checkpoint.pt`; so is the value function here.
+Towers with FiLM have a file of theirs, beside which the towers of the safetensors files do not
+count.
+
+The layout scales states by quantiles to [-1, 1] and clips them there, where a policy of ours may
+clip at other bounds: what is written has these bounds for quantiles, and the projector takes the
+factor.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +30,7 @@ from rlinf.models.embodiment.openvla.statistics import (
     of_dataset,
     read_statistics,
 )
-from rlinf.models.embodiment.openvla.vision import TOWERS, Tower, is_film
+from rlinf.models.embodiment.openvla.vision import HALVES, IMAGENET, TOWERS, Tower, is_film
 from rlinf.models.fill import fill
 from rlinf.models.tensor_files import LoadedTensors, tensors_of_folder
 
@@ -35,7 +40,13 @@ if TYPE_CHECKING:
     from rlinf.models.embodiment.openvla.token_policy import TokenPolicy
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+PICTURES_FILE = "preprocessor_config.json"
+PROJECTOR, NORMALIZER = "proprio_projector", "proprio_normalizer"
+"""The projector of states, which has a file, and their scale, which is in the statistics."""
+
 _LATEST = "--latest_checkpoint.pt"
+_EPSILON = 1e-8
+"""What the layout adds to the range of states that it divides by."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -108,13 +119,13 @@ def load_folder(
         fill(network, FilmFile(film), names, str(film), deferral)
     for name, part in _further(policy).items():
         file = _checkpoint(folder, name)
-        if file is not None:
+        if name == NORMALIZER:
+            _scale_by_quantiles(part, folder, unnorm_key)
+        elif file is not None:
             state = torch.load(file, map_location="cpu", weights_only=True)
             plain = {key.removeprefix("module."): value for key, value in state.items()}
             names = {name: name for name in part.state_dict()}
             fill(part, LoadedTensors(plain), names, str(file), deferral)
-        elif name == "proprio_normalizer":
-            _scale_by_quantiles(part, folder, unnorm_key)
         elif name != "value_head":
             # A training with values may begin with a policy that has none.
             raise ValueError(
@@ -123,14 +134,15 @@ def load_folder(
             )
 
 
-def save_folder(policy: TokenPolicy, folder: Path, unnorm_key: str = "rlinf") -> None:
+def save_folder(policy: TokenPolicy, folder: Path) -> None:
     """Write a policy into a folder in the public layout, adapters merged.
+
+    Its dataset is called as the one whose statistics the policy was built with, else `rlinf`.
 
     Args:
         policy: Its tensors must be whole, not sharded.
         folder: Made if absent. What an earlier policy left there is replaced, its towers with FiLM
             included.
-        unnorm_key: What the dataset is called whose statistics actions are scaled by.
     """
     from safetensors.torch import save_file
 
@@ -150,8 +162,16 @@ def save_folder(policy: TokenPolicy, folder: Path, unnorm_key: str = "rlinf") ->
             "mask": bins.mask.tolist(),
         }
     }
+    unnorm_key = policy.settings.unnorm_key or "rlinf"
+    normalizer = policy.normalizer
+    if normalizer is not None:
+        statistics |= _quantiles(normalizer)
     for name, part in _further(policy).items():
-        torch.save(part.state_dict(), folder / f"{name}{_LATEST}")
+        tensors = part.state_dict()
+        if name == PROJECTOR and normalizer is not None:
+            tensors["fc1.weight"] = tensors["fc1.weight"] * normalizer.clip
+        if name != NORMALIZER:
+            torch.save(tensors, folder / f"{name}{_LATEST}")
     backbone = network.vision_backbone
     if _has_film(policy):
         torch.save(film_tensors(backbone, state), folder / f"{FILM_PART}{_LATEST}")
@@ -184,14 +204,16 @@ def save_folder(policy: TokenPolicy, folder: Path, unnorm_key: str = "rlinf") ->
         config["vision_towers"] = [asdict(tower) for tower in towers]
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2))
     (folder / STATISTICS_FILE).write_text(json.dumps({unnorm_key: statistics}, indent=2))
+    if towers:
+        (folder / PICTURES_FILE).write_text(json.dumps(_of_pictures(towers), indent=2))
     policy.prompts.tokenizer.save_pretrained(folder)
 
 
 def _further(policy: TokenPolicy) -> dict[str, nn.Module]:
     """Return the parts that have files of their own."""
     parts = {
-        "proprio_projector": policy.network.proprio_projector,
-        "proprio_normalizer": policy.normalizer,
+        PROJECTOR: policy.network.proprio_projector,
+        NORMALIZER: policy.normalizer,
         "value_head": policy.value_head,
     }
     return {name: part for name, part in parts.items() if part is not None}
@@ -231,11 +253,37 @@ def _scale_by_quantiles(normalizer: ObsNormalizer, folder: Path, key: str | None
             f"{folder / STATISTICS_FILE}: the statistics of '{name}' have no q01 and q99 of "
             "proprio; set model.normalize_obs or model.use_proprio to false"
         )
-    low, high = (torch.tensor(proprio[quantile]) for quantile in ("q01", "q99"))
+    low, high = (
+        torch.tensor(proprio[quantile], dtype=torch.float64) for quantile in ("q01", "q99")
+    )
     normalizer.shift.copy_((low + high) / 2)
-    normalizer.scale.copy_(2.0 / (high - low + 1e-8))
+    normalizer.scale.copy_(2.0 / (high - low + _EPSILON))
     normalizer.count.fill_(found.get("num_transitions", 1))
     normalizer.clip = 1.0
+
+
+def _quantiles(normalizer: ObsNormalizer) -> dict[str, Any]:
+    """Return the statistics that scale states as a normaliser does, in parts of its bound."""
+    half = normalizer.clip / normalizer.scale.double() - _EPSILON / 2
+    low, high = normalizer.shift.double() - half, normalizer.shift.double() + half
+    return {
+        "proprio": {"q01": low.tolist(), "q99": high.tolist()},
+        "num_transitions": max(1, int(normalizer.count)),
+    }
+
+
+def _of_pictures(towers: Sequence[Tower]) -> dict[str, Any]:
+    """Return what is done to pictures, as the layout's image processor takes it."""
+    norms = [IMAGENET if tower.imagenet else HALVES for tower in towers]
+    return {
+        "image_processor_type": "PrismaticImageProcessor",
+        "use_fused_vision_backbone": len(towers) > 1,
+        "image_resize_strategy": "resize-naive",
+        "input_sizes": [[3, tower.image_size, tower.image_size] for tower in towers],
+        "interpolations": ["bicubic"] * len(towers),
+        "means": [list(mean) for mean, _ in norms],
+        "stds": [list(deviation) for _, deviation in norms],
+    }
 
 
 def _checkpoint(folder: Path, name: str) -> Path | None:

@@ -41,6 +41,7 @@ class TokenSettings:
     detach_critic_input: bool = False
     normalize_obs: bool = True
     obs_clip: float = 10.0
+    unnorm_key: str | None = None
     augmentation: CameraAugmentation = field(default_factory=CameraAugmentation)
 
 
@@ -326,5 +327,5 @@ class TokenPolicy(NormalizedStates, BasePolicy):
         """Return the pictures that are looked at, `[B, V, H, W, 3]` uint8 in the towers' size."""
         size = self.network.vision_backbone.featurizer.tower.image_size
         views = camera_views(env_obs, self.settings.num_images_in_input)
-        views = [scaled(view.to(self.device).unsqueeze(1), size) for view in views]
+        views = [scaled(view.to(self.device).unsqueeze(1), size, "bicubic") for view in views]
         return torch.cat(views, 1)

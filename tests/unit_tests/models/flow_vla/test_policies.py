@@ -157,6 +157,37 @@ def test_the_loss_is_the_squared_error_of_the_velocity_of_whole_plans(kind):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_an_observation_is_encoded_once_for_all_steps_and_draws(kind, monkeypatch):
+    policy = make(kind, num_steps=4, joint_logprob=True, add_value_head=True)
+    encode, calls = policy.network.encode, []
+    monkeypatch.setattr(
+        policy.network, "encode", lambda *a, **k: (calls.append(1), encode(*a, **k))[1]
+    )
+    inputs = policy.predict_action_batch(see())[1]["forward_inputs"]
+    assert len(calls) == 1
+    policy(forward_inputs=inputs, compute_values=True, compute_entropy=True)
+    assert len(calls) == 2
+    width = inputs["chain"].shape[-1]
+    policy("nft", forward_inputs=inputs, x=torch.randn(4, 3, width), time=torch.rand(4, 3))
+    assert len(calls) == 3
+
+
+def test_plans_in_the_range_stay_and_others_are_clipped(kind):
+    """Also where a number of the actions never changed in the data, so that its spread is tiny."""
+    policy = make(kind, action_horizon=3)
+    policy.scale.spread[1] = 1e-8
+    plans = 0.1 * torch.randn(4, 3, 8)
+    plans[..., 0] = torch.tensor([0.3, 40.0, -40.0, 0.0])[:, None]
+    found = policy.within_range(plans.flatten(1)).view(4, 3, 8)
+    assert torch.equal(found[..., 3:], plans[..., 3:]) and torch.equal(found[0], plans[0])
+    taken, wanted = (policy.scale.to_env(p[..., :3]) for p in (found, plans))
+    low, high = (
+        torch.tensor(bound) for bound in (policy.action_range.low, policy.action_range.high)
+    )
+    torch.testing.assert_close(taken, wanted.clamp(low, high))
+    assert not torch.equal(found[1], plans[1])
+
+
 def test_velocities_of_several_draws_are_those_of_each(kind):
     policy = make(kind, action_horizon=3)
     inputs = policy.predict_action_batch(see())[1]["forward_inputs"]

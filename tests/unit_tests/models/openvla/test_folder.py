@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,6 +15,7 @@ from tests.unit_tests.models.openvla.policies import LLM, SPEC, TOWERS, make, ob
 
 SECTION = {"prompt": "{task}", "max_prompt_length": 6, "num_action_chunks": 2}
 CAMERAS = {"num_images_in_input": 2}
+SCALED = "network.proprio_projector.fc1.weight"
 
 
 def load(folder, kind="openvla_oft", **keys):
@@ -135,10 +137,61 @@ def test_a_policy_that_was_written_comes_back(saved, deferred):
         assign_parameters(again, values)
     own, other = policy.state_dict(), again.state_dict()
     assert own.keys() == other.keys()
-    assert all(torch.equal(own[name], other[name]) for name in own)
+    # States are scaled to [-1, 1] there, and the projector takes the factor.
+    changed = {name for name in own if not torch.equal(own[name], other[name])}
+    assert all(name.startswith("normalizer.") for name in changed - {SCALED}), changed
+    torch.testing.assert_close(own[SCALED] * policy.normalizer.clip, other[SCALED])
     obs = observe(cameras=2)
+    obs["states"][0] = 1e4
     one, two = (p.predict_action_batch(obs, mode="eval") for p in (policy, again))
-    assert torch.equal(one[0], two[0]) and torch.equal(one[1]["prev_values"], two[1]["prev_values"])
+    assert torch.equal(one[0], two[0])
+    torch.testing.assert_close(one[1]["prev_values"], two[1]["prev_values"])
+
+
+def test_a_public_folder_goes_there_and_back_and_there(saved, tmp_path):
+    """Quantiles, the name of the dataset and all tensors are what they were."""
+    _, folder = saved
+    file = folder / "dataset_statistics.json"
+    found = json.loads(file.read_text())["rlinf"]
+    found["proprio"] = {"q01": [-1.0, -2.0, 0.0, 0.5, 3.0], "q99": [1.0, 2.0, 4.0, 0.5, 4.0]}
+    file.write_text(json.dumps({"libero_no_noops": found, "other": found | {"proprio": {}}}))
+    first = load(folder, unnorm_key="libero")
+    save_folder(first, tmp_path / "again")
+    written = json.loads((tmp_path / "again" / file.name).read_text())
+    assert list(written) == ["libero_no_noops"]
+    assert written["libero_no_noops"]["proprio"] == {
+        name: pytest.approx(values, abs=1e-6) for name, values in found["proprio"].items()
+    }
+    again = load(tmp_path / "again", unnorm_key="libero")
+    own, other = first.state_dict(), again.state_dict()
+    assert all(torch.allclose(own[name], other[name], rtol=1e-5) for name in own)
+    # Beyond the quantiles states are clipped, as they were.
+    states = torch.tensor([[9.0, -9.0, 9.0, 9.0, -9.0]])
+    expected = torch.tensor([[1.0, -1.0, 1.0, 1.0, -1.0]])
+    assert torch.equal(again.normalizer(states), expected)
+    assert torch.equal(first.normalizer(states), expected)
+
+
+def test_what_is_done_to_pictures_is_written_down(saved):
+    _, folder = saved
+    found = json.loads((folder / "preprocessor_config.json").read_text())
+    assert found["input_sizes"] == [[3, 8, 8], [3, 8, 8]] and found["use_fused_vision_backbone"]
+    assert found["means"] == [[0.484375, 0.455078125, 0.40625], [0.5, 0.5, 0.5]]
+    assert found["interpolations"] == ["bicubic", "bicubic"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(32, 8), (20, 8), (6, 8)])
+def test_pictures_are_resized_as_the_image_processor_does(before, after):
+    from PIL import Image
+
+    policy = make(vision_towers=TOWERS, **CAMERAS)
+    obs = observe(cameras=2, size=before)
+    found = policy.policy_inputs(obs)["images"]
+    assert found.shape[2:4] == (after, after)
+    picture = Image.fromarray(obs["main_images"][0].numpy())
+    expected = torch.tensor(np.array(picture.resize((after, after), Image.Resampling.BICUBIC)))
+    # Pillow rounds once more in between.
+    assert (found[0, 0].float() - expected.float()).abs().mean() < 0.6
 
 
 def test_an_export_to_hf_has_the_public_layout(tmp_path):
@@ -155,6 +208,7 @@ def test_the_same_folder_serves_the_policy_that_decodes_one_token_after_the_othe
     one = load(folder, "openvla")
     two = make("openvla", vision_towers=TOWERS, **CAMERAS)
     two.load_state_dict({n: t for n, t in policy.state_dict().items() if "value_head" not in n})
+    assert one.normalizer.clip == 1.0 and two.normalizer.clip == 10.0
     obs = observe(cameras=2)
     results = [p.predict_action_batch(obs, mode="eval")[0] for p in (one, two)]
     assert torch.equal(*results)
@@ -190,16 +244,18 @@ def test_files_of_parts_may_be_numbered_and_wrapped(saved):
         {f"module.{k}": v for k, v in state.items()}, folder / file.name.replace("latest", "1500")
     )
     again = load(folder).network.proprio_projector
-    assert torch.equal(again.fc1.weight, policy.network.proprio_projector.fc1.weight)
+    assert torch.equal(again.fc1.weight, state["fc1.weight"])
+    assert torch.equal(again.fc2.weight, policy.network.proprio_projector.fc2.weight)
 
 
 def test_states_are_scaled_by_the_quantiles_of_a_public_folder(saved):
     _, folder = saved
-    (folder / "proprio_normalizer--latest_checkpoint.pt").unlink()
-    with pytest.raises(ValueError, match="no q01 and q99 of proprio"):
-        load(folder)
     file = folder / "dataset_statistics.json"
     statistics = json.loads(file.read_text())
+    del statistics["rlinf"]["proprio"]
+    file.write_text(json.dumps(statistics))
+    with pytest.raises(ValueError, match="no q01 and q99 of proprio"):
+        load(folder)
     statistics["rlinf"]["proprio"] = {"q01": [-1, -2, 0, 0, 0], "q99": [1, 2, 4, 1, 1]}
     statistics["other"] = statistics["rlinf"]
     file.write_text(json.dumps(statistics))

@@ -113,27 +113,31 @@ def test_plans_beyond_the_range_teach_what_the_env_took(further):
     assert distance(*found) < 1e-6
 
 
-def test_long_episodes_may_count_for_no_more_than_short_ones():
-    """Then a failure four times as long as a success weighs as much as that."""
-    found = {}
-    for mode in ("token-mean", "seq-mean-token-mean"):
-        learner = make_nft({"algorithm.loss_agg_func": mode})
-        batch = half_well(learner.engine.model)
-        batch.valid[3:, ::2] = False
-        batch.terminations[2, ::2, -1] = True
-        batch.rewards.zero_()
-        batch.rewards[2, ::2, -1] = 1.0
-        learner.prepare(batch, range(8))
-        task = learner._task(*learner._prepared)
-        rows = torch.arange(task.num_samples)
-        pull = (task._optimality - 0.5).expand_as(task._mask)
-        pull = torch.where(task._mask, pull, 0.0)
-        if task._lengths is not None:
-            pull = pull / task._lengths.clamp(min=1)
-        norm = task.norm(rows, None)
-        assert norm.sequences == (8 if mode != "token-mean" else len(task._mask[task._mask.any(1)]))
-        found[mode] = float(pull.sum()) / norm.sequences
-    assert found["token-mean"] < -1e-3 and abs(found["seq-mean-token-mean"]) < 1e-6
+@pytest.mark.parametrize("alike", [False, True])
+def test_long_episodes_may_count_for_no_more_than_short_ones(alike):
+    """Then the loss is the mean over episodes of what each of them has alone."""
+    mode = "seq-mean-token-mean" if alike else "token-mean"
+    learner = make_nft({"algorithm.loss_agg_func": mode})
+    batch = half_well(learner.engine.model)
+    batch.valid[3:, ::2] = False
+    batch.terminations[2, ::2, -1] = True
+    batch.rewards.zero_()
+    batch.rewards[2, ::2, -1] = 1.0
+    learner.prepare(batch, range(8))
+    task = learner._task(*learner._prepared)
+
+    def loss_of(rows):
+        return float(task.loss(rows, task.norm(rows, None))[0])
+
+    rows = torch.arange(task.num_samples)
+    alone = torch.tensor([loss_of(rows[env::8]) for env in range(8)])
+    lengths = batch.valid.sum((0, 2)).float()
+    assert lengths.max() > 2 * lengths.min()
+    weights = torch.ones(8) if alike else lengths
+    expected = float((alone * weights).sum() / weights.sum())
+    other = float((alone * lengths).sum() / lengths.sum()) if alike else float(alone.mean())
+    assert loss_of(rows) == pytest.approx(expected, rel=1e-5)
+    assert abs(other - expected) > 1e-4 * expected
 
 
 def test_micro_batches_change_nothing():
