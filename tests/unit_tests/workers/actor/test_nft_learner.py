@@ -127,7 +127,7 @@ def test_long_episodes_may_count_for_no_more_than_short_ones(alike):
     task = learner._task(*learner._prepared)
 
     def loss_of(rows):
-        return float(task.loss(rows, task.norm(rows, None))[0])
+        return float(task.loss(rows, task.norm(rows, None))[0].detach())
 
     rows = torch.arange(task.num_samples)
     alone = torch.tensor([loss_of(rows[env::8]) for env in range(8)])
