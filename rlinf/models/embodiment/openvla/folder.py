@@ -168,7 +168,7 @@ def save_folder(policy: TokenPolicy, folder: Path) -> None:
         statistics |= _quantiles(normalizer)
     for name, part in _further(policy).items():
         tensors = part.state_dict()
-        if name == PROJECTOR and normalizer is not None:
+        if name == PROJECTOR and normalizer is not None and normalizer.count > 0:
             tensors["fc1.weight"] = tensors["fc1.weight"] * normalizer.clip
         if name != NORMALIZER:
             torch.save(tensors, folder / f"{name}{_LATEST}")
@@ -245,8 +245,13 @@ def _film_file(policy: TokenPolicy, folder: Path) -> Path | None:
 
 
 def _scale_by_quantiles(normalizer: ObsNormalizer, folder: Path, key: str | None) -> None:
-    """Bring states from the 1st and 99th percentile of a dataset to -1 and 1, and clip them."""
+    """Bring states from the 1st and 99th percentile of a dataset to -1 and 1, and clip them.
+
+    A folder of ours that was written before any training says that there were none yet.
+    """
     name, found = of_dataset(read_statistics(folder), key)
+    if found.get("num_transitions") == 0:
+        return
     proprio = found.get("proprio", {})
     if "q01" not in proprio or "q99" not in proprio:
         raise ValueError(
@@ -263,12 +268,17 @@ def _scale_by_quantiles(normalizer: ObsNormalizer, folder: Path, key: str | None
 
 
 def _quantiles(normalizer: ObsNormalizer) -> dict[str, Any]:
-    """Return the statistics that scale states as a normaliser does, in parts of its bound."""
+    """Return the statistics that scale states as a normaliser does, in parts of its bound.
+
+    One that has seen no state yet has none: the first batch will say them.
+    """
+    if normalizer.count == 0:
+        return {"num_transitions": 0}
     half = normalizer.clip / normalizer.scale.double() - _EPSILON / 2
     low, high = normalizer.shift.double() - half, normalizer.shift.double() + half
     return {
         "proprio": {"q01": low.tolist(), "q99": high.tolist()},
-        "num_transitions": max(1, int(normalizer.count)),
+        "num_transitions": int(normalizer.count),
     }
 
 

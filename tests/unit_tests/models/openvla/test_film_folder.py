@@ -114,7 +114,7 @@ def test_a_policy_that_was_written_comes_back(tmp_path, saved, deferred, is_lora
     one, two = (
         p.predict_action_batch(obs, mode="eval")[1]["prev_logprobs"] for p in (policy, again)
     )
-    torch.testing.assert_close(one, two, atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(one, two, atol=1e-5 if is_lora else 1e-6, rtol=0.0)
     if not is_lora:
         own, other = policy.state_dict(), again.state_dict()
         assert own.keys() == other.keys()

@@ -172,6 +172,19 @@ def test_a_public_folder_goes_there_and_back_and_there(saved, tmp_path):
     assert torch.equal(first.normalizer(states), expected)
 
 
+def test_a_policy_that_saw_no_state_yet_gets_its_statistics_from_the_first_batch(tmp_path):
+    fresh = make(vision_towers=TOWERS, **CAMERAS)
+    save_folder(fresh, tmp_path)
+    again = load(tmp_path)
+    own, other = fresh.state_dict(), again.state_dict()
+    assert all(torch.equal(own[name], other[name]) for name in own)
+    states = 3.0 + 5.0 * torch.randn(50, 5)
+    for policy in (fresh, again):
+        policy.update_normalizer({"states": states})
+    assert torch.equal(again.normalizer(states), fresh.normalizer(states))
+    assert again.normalizer(states).abs().max() > 1.0
+
+
 def test_what_is_done_to_pictures_is_written_down(saved):
     _, folder = saved
     found = json.loads((folder / "preprocessor_config.json").read_text())
