@@ -11,8 +11,11 @@ import contextlib
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -32,6 +35,12 @@ _OVERWRITES = {"normal_", "uniform_", "fill_", "zero_", "copy_", "log_normal_", 
 _SHAPES_ONLY = {"empty_like", "new_empty", "new_empty_strided", "new_zeros", "zeros_like"}
 """Operations that read no value of the tensor that they are given."""
 
+_DRAWN = {
+    torch.ops.aten.randn.default: torch.ops.aten.normal_.default,
+    torch.ops.aten.rand.default: torch.ops.aten.uniform_.default,
+}
+"""Operations that make a tensor of random numbers, and those that fill one with the same."""
+
 RowsOf = Callable[[str], Rows | None]
 """Which rows of the parameter of a name are wanted; None is all of it."""
 
@@ -46,7 +55,7 @@ class _Write:
 
     Attributes:
         key: of the parameter's memory.
-        func: the operation; None puts `value` in.
+        func: the operation, or a function that fills the target; None puts `value` in.
         target: what it is applied to: the parameter, or a view of it.
         args: further arguments.
         kwargs: likewise.
@@ -67,14 +76,18 @@ class _Write:
         """Whether the whole parameter is new after it."""
         if self.func is None:
             return True
-        name = self.func._schema.name.removeprefix("aten::")
         whole = self.target.numel() * self.target.itemsize == _nbytes(self.target)
-        return name in _OVERWRITES and whole
+        return whole and (self._initialises or _name(self.func) in _OVERWRITES)
 
     @property
     def draws(self) -> bool:
         """Whether it takes random numbers."""
-        return self.func is not None and _draws(self.func)
+        return self.func is not None and (self._initialises or _draws(self.func))
+
+    @property
+    def _initialises(self) -> bool:
+        """Whether it is a function that fills the target, and no operation."""
+        return not hasattr(self.func, "_schema")
 
 
 class DeferredWeights:
@@ -84,11 +97,35 @@ class DeferredWeights:
         self._random = torch.get_rng_state()
         self._program: list[_Write] = []
         self._memory: dict[int, Tensor] = {}
+        self._views: set[int] = set()
+        """Those that the program makes, and so keeps."""
+        self._drawn: list[weakref.ref[Tensor]] = []
         self._files: dict[int, tuple[TensorSource, str]] = {}
         self._later: dict[str, tuple[TensorSource, str]] = {}
         self._keys: dict[str, int] = {}
 
     # -- while a model is built -----------------------------------------------------------------
+
+    def has(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is a parameter without memory, or a view of one."""
+        return _key(tensor) in self._memory
+
+    def note(self, func: Any, target: Tensor, **further: Any) -> None:
+        """Write down an operation on a parameter, or on a view of one; see `_Write`."""
+        key = _key(target)
+        if id(target) not in self._views:
+            # Not what was given, which may be a parameter that is another one when it is filled.
+            target = self._memory[key]
+        write = _Write(key, func, target, **further)
+        if write.result is not None:
+            self._views.add(id(write.result))
+        self._program.append(write)
+
+    def draw(self, made: Tensor, func: Any) -> None:
+        """Write down how a tensor without memory gets random numbers: a parameter may take it."""
+        self._memory[_key(made)] = made.detach()
+        self._drawn.append(weakref.ref(made))
+        self.note(func, made)
 
     def read_from(self, model: nn.Module, source: TensorSource, names: Mapping[str, str]) -> None:
         """Read parameters from files; random numbers that they would have got are drawn anyway.
@@ -110,8 +147,10 @@ class DeferredWeights:
         """Learn the names of the parameters, when the model is built.
 
         Raises:
-            CannotDefer: nothing says what is in a parameter.
+            CannotDefer: nothing says what is in a parameter, or something else has no memory.
         """
+        if any(drawn() is not None for drawn in self._drawn):
+            raise CannotDefer("a tensor of random numbers is no parameter")
         self._keys = {name: _key(p) for name, p in model.named_parameters(remove_duplicate=False)}
         written = {write.key for write in self._program} | self._files.keys()
         for name, key in self._keys.items():
@@ -218,6 +257,7 @@ class DeferredWeights:
 
 _ATTRIBUTE = "_deferred_weights"
 _one_at_a_time = threading.Lock()
+_deferring: ContextVar[DeferredWeights | None] = ContextVar("deferring", default=None)
 
 
 def take_deferred(model: nn.Module) -> DeferredWeights | None:
@@ -262,6 +302,22 @@ def without_weights(build: Callable[[DeferredWeights | None], nn.Module]) -> nn.
         return build(None)
 
 
+def initialise(target: Tensor, func: Callable[..., Any], **kwargs: Any) -> None:
+    """Give a parameter, or a view of one, its values; if it has no memory yet, when it gets some.
+
+    Args:
+        target: what to fill.
+        func: does it, called with the target; what it reads has to be in `kwargs`.
+        **kwargs: further arguments.
+    """
+    weights = _deferring.get()
+    if weights is not None and weights.has(target):
+        weights.note(func, target, kwargs=kwargs)
+        return
+    with torch.no_grad():
+        func(target, **kwargs)
+
+
 @contextlib.contextmanager
 def deferring() -> Iterator[DeferredWeights]:
     """Let modules that are made in this block have parameters without memory.
@@ -282,15 +338,17 @@ def deferring() -> Iterator[DeferredWeights]:
             register(module, name, parameter)
 
         nn.Module.register_parameter = without_memory
+        token = _deferring.set(weights)
         try:
             with recorder, _Watch(weights):
                 yield weights
         finally:
+            _deferring.reset(token)
             nn.Module.register_parameter = register
 
 
 class _Watch(TorchFunctionMode):
-    """Refuses functions of `torch.nn.init` that leave a parameter alone if it has no memory."""
+    """Notes calls of functions of `torch.nn.init` that leave alone what has no memory."""
 
     def __init__(self, weights: DeferredWeights) -> None:
         super().__init__()
@@ -299,11 +357,21 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func == Tensor.is_meta.__get__ and _key(args[0]) in self._weights._memory:
+        if func == Tensor.is_meta.__get__ and self._weights.has(args[0]):
             asking = sys._getframe(1)
             if asking.f_globals.get("__name__") == nn.init.__name__:
-                raise CannotDefer(f"{asking.f_code.co_name} needs the values that it draws")
+                self._note(asking, args[0])
         return func(*args, **(kwargs or {}))
+
+    def _note(self, asking: FrameType, target: Tensor) -> None:
+        """Write down a call as a whole: it will return at once, and needs the values it draws."""
+        code = asking.f_code
+        names = code.co_varnames[: code.co_argcount]
+        _, *others = (asking.f_locals[name] for name in names)
+        given = dict(zip(names[1:], others, strict=True))
+        if given.get("generator") is not None:
+            raise CannotDefer(f"{code.co_name} draws from a generator of its own")
+        self._weights.note(asking.f_globals[code.co_name], target, kwargs=given)
 
 
 class _Recorder(TorchDispatchMode):
@@ -342,6 +410,8 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func in _DRAWN:
+            return self._draw_later(func, args, kwargs)
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         keys = {_key(t) for t in given}
         ours = keys & self._weights._memory.keys()
@@ -354,15 +424,23 @@ class _Recorder(TorchDispatchMode):
             self._follow(func, keys, out)
         return out
 
+    def _draw_later(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Return a tensor without memory, and note what numbers it gets: a parameter may take it."""
+        if torch.device(kwargs.get("device") or "cpu").type != "cpu":
+            return func(*args, **kwargs)
+        made = func(*args, **kwargs | {"device": torch.device("meta")})
+        self._weights.draw(made, _DRAWN[func])
+        return made
+
     def _require_known(self, func: Any, parameters: int) -> None:
         """Refuse operations that need a value, or more than one parameter."""
-        if func._schema.name.removeprefix("aten::") in _SHAPES_ONLY:
+        if _name(func) in _SHAPES_ONLY:
             return
         if parameters > 1 or not (func.is_view or func._schema.is_mutable):
             raise CannotDefer(f"{func} reads a parameter")
 
     def _note(self, func: Any, args: tuple, kwargs: dict, out: Any, key: int) -> None:
-        if func._schema.name.removeprefix("aten::") in _SHAPES_ONLY:
+        if _name(func) in _SHAPES_ONLY:
             return
         target, *rest = args
         if _key(target) != key:
@@ -373,10 +451,7 @@ class _Recorder(TorchDispatchMode):
         result = out if func.is_view and isinstance(out, Tensor) else None
         if func.is_view and result is None:
             raise CannotDefer(f"{func} returns several views of a parameter")
-        if isinstance(target, nn.Parameter):
-            target = self._weights._memory[key]
-        write = _Write(key, func, target, saved, dict(kwargs), result)
-        self._weights._program.append(write)
+        self._weights.note(func, target, args=saved, kwargs=dict(kwargs), result=result)
 
     def _follow(self, func: Any, keys: set[int], out: Any) -> None:
         """Keep track of memory that nothing has been written to."""
@@ -394,6 +469,10 @@ class _Recorder(TorchDispatchMode):
                     self._unwritten.add(_key(tensor))
                 else:
                     self._unwritten.discard(_key(tensor))
+
+
+def _name(func: Any) -> str:
+    return func._schema.name.removeprefix("aten::")
 
 
 def _draws(func: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +45,26 @@ def load_causal_lm(
         model = _from_folder(cfg, dtype)
     else:
         model = _shape_of_folder(cfg, dtype)
-        names, source = _tensors_for(model, Path(cfg.model_path).expanduser())
-        # Transformers draws nothing for what it reads.
-        deferral.forget()
-        deferral.read_from(model, source, names)
+        read_later(model, Path(cfg.model_path).expanduser(), deferral)
     without_dropout(model)
     return model.train()
+
+
+def read_later(model: PreTrainedModel, folder: Path, deferral: DeferredWeights) -> None:
+    """Let the weights of a model be read from a folder of Hugging Face layout, one at a time.
+
+    Args:
+        model: the model, without weights.
+        folder: where its tensors are, under their own names or those that transformers renames.
+        deferral: what is told.
+
+    Raises:
+        CannotDefer: the folder has to be loaded as a whole.
+    """
+    names, source = _tensors_for(model, folder)
+    # Transformers draws nothing for what it reads.
+    deferral.forget()
+    deferral.read_from(model, source, names)
 
 
 def shape_of_causal_lm(cfg: Any) -> PreTrainedModel:
@@ -167,12 +182,11 @@ def _tensors_for(model: PreTrainedModel, folder: Path) -> tuple[dict[str, str], 
     source = tensors_of_folder(folder)
     if source is None or getattr(model.config, "quantization_config", None) is not None:
         raise CannotDefer(f"{folder} has no plain weights in safetensors files")
-    there = set(source.names())
-    prefix = f"{model.base_model_prefix}."
+    there = _names_in_model(model, source.names())
     names: dict[str, str] = {}
     found: set[int] = set()
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        known = next((n for n in (name, name.removeprefix(prefix)) if n in there), None)
+        known = there.get(name)
         if known is None or source.shape(known) != tuple(parameter.shape):
             continue
         if id(parameter) not in found:
@@ -186,6 +200,28 @@ def _tensors_for(model: PreTrainedModel, folder: Path) -> tuple[dict[str, str], 
             f"the files of {folder} do not hold {', '.join(odd[:4])} as a parameter of its own"
         )
     return names, source
+
+
+def _names_in_model(model: PreTrainedModel, saved: Iterable[str]) -> dict[str, str]:
+    """Return names in files by names in the model, as `from_pretrained` matches them.
+
+    Tensors that transformers would compute from those of the files are not among them.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    transforms = get_model_conversion_mapping(model)
+    renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
+    converters = [one for one in transforms if isinstance(one, WeightConverter)]
+    own, prefix = model.state_dict(), model.base_model_prefix
+    found: dict[str, str] = {}
+    for name in saved:
+        renamed, computed = rename_source_key(name, renamings, converters, prefix, own)
+        if renamed not in own and name in own:
+            renamed, computed = name, None
+        if computed is None:
+            found[renamed] = name
+    return found
 
 
 def _config_of_folder(cfg: Any) -> PreTrainedConfig:

@@ -9,8 +9,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from rlinf.hybrid_engines.fsdp.fill import fill
 from rlinf.models import get_model
+from rlinf.models.deferred import take_deferred
 from rlinf.models.embodiment.check_policy import check_policy
 from rlinf.utils.env_spec import EnvSpec
 from rlinf.workers.actor.embodied_learner import EmbodiedLearner
@@ -135,6 +138,39 @@ def test_a_folder_of_transformers_is_where_it_begins(tmp_path, module):
     other = again.policy_inputs(observe(), augment=False)
     assert all(torch.equal(inputs[name], other[name]) for name in inputs)
     torch.testing.assert_close(policy.encode(inputs), again.encode(other))
+
+
+def published(policy, folder):
+    """Write the model with the names that published LLaVAs have, of which ours are renamed."""
+    policy.vlm.save_pretrained(folder)
+    policy.prompts.tokenizer.save_pretrained(folder)
+    tensors = {}
+    for name, tensor in policy.vlm.state_dict().items():
+        tensors[name.replace("language_model.", "language_model.model.", 1)] = tensor
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("names", [None, "own", "published"])
+def test_no_rank_has_to_build_it_whole(tmp_path, caplog, names):
+    keys = {"num_images_in_input": 1, "is_lora": True, "add_value_head": True}
+    if names is not None:
+        policy = make(num_images_in_input=1)
+        keys["model_path"] = str(tmp_path / "vlm")
+        if names == "own":
+            policy.vlm.save_pretrained(tmp_path / "vlm")
+            policy.prompts.tokenizer.save_pretrained(tmp_path / "vlm")
+        else:
+            published(policy, tmp_path / "vlm")
+    whole = make(**keys)
+    torch.manual_seed(0)
+    later = get_model(SECTION | keys, SPEC, deferred=True)
+    assert all(parameter.is_meta for parameter in later.parameters()), caplog.text
+    fill(later, take_deferred(later).parts, torch.device("cpu"))
+    state, filled = whole.state_dict(), later.state_dict()
+    assert state.keys() == filled.keys()
+    assert [name for name in state if not torch.equal(state[name], filled[name])] == []
+    acted = (who.predict_action_batch(observe(1), mode="eval")[0] for who in (whole, later))
+    assert torch.equal(*acted)
 
 
 def test_supervised_steps_make_it_do_what_was_done(tmp_path):

@@ -102,7 +102,13 @@ class Reads(nn.Module):
 class Draws(nn.Module):
     def __init__(self):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(3))
+        self.weight = nn.Parameter(2.0 * torch.randn(3))
+
+
+class Keeps(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 3)
+        self.register_buffer("noise", torch.randn(3))
 
 
 class Aside(nn.Module):
@@ -119,19 +125,13 @@ class Unwritten(nn.Module):
         self.weight = nn.Parameter(torch.empty(3))
 
 
-class Rejects(nn.Linear):
+class OwnGenerator(nn.Linear):
     def __init__(self):
         super().__init__(3, 3)
-        nn.init.trunc_normal_(self.weight)
+        nn.init.trunc_normal_(self.weight, generator=torch.Generator())
 
 
-class Orthogonal(nn.Linear):
-    def __init__(self):
-        super().__init__(3, 3)
-        nn.init.orthogonal_(self.weight)
-
-
-@pytest.mark.parametrize("kind", [Reads, Draws, Aside, Unwritten, Rejects, Orthogonal])
+@pytest.mark.parametrize("kind", [Reads, Draws, Keeps, Aside, Unwritten, OwnGenerator])
 def test_a_model_that_needs_its_weights_at_once_says_so(kind):
     with pytest.raises(CannotDefer), deferring() as deferral:
         deferral.finish(kind())
@@ -156,6 +156,17 @@ class Odd(nn.Module):
             self.twice.weight[1:].add_(torch.ones(3))
             self.given.copy_(torch.arange(12.0).view(4, 3))
         self.after = nn.Linear(2, 2)
+        self.rejected = nn.Linear(40, 30)
+        nn.init.trunc_normal_(self.rejected.weight, std=0.7, a=-0.5, b=0.9)
+        nn.init.trunc_normal_(self.rejected.weight[:3], mean=-0.2, a=-0.3, b=0.1)
+        self.orthogonal = nn.Linear(9, 5)
+        nn.init.orthogonal_(self.orthogonal.weight, 1.5)
+        nn.init.sparse_(self.orthogonal.weight, 0.4)
+        self.drawn = nn.Parameter(torch.randn(2, 5))
+        self.scaled = nn.Parameter(torch.rand(7))
+        nn.init.xavier_uniform_(self.drawn)
+        with torch.no_grad():
+            self.scaled.mul_(3.0)
         self.register_buffer("frequencies", torch.arange(4.0))
 
 

@@ -5,6 +5,7 @@ Shapes: Q networks, n samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -12,7 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlinf.models.embodiment.layers import HIDDEN_GAIN, VALUE_GAIN, activation, orthogonal_
+from rlinf.models.deferred import initialise
+from rlinf.models.embodiment.layers import HIDDEN_GAIN, VALUE_GAIN, activation
+
+
+def _draw_linear(weight: Tensor) -> None:
+    """Draw a weight `[in, out]` as `nn.Linear` draws its own, which lies the other way round."""
+    drawn = torch.empty_like(weight.t(), memory_format=torch.contiguous_format)
+    weight.copy_(nn.init.kaiming_uniform_(drawn, a=math.sqrt(5)).t())
+
+
+def _draw_orthogonal(weight: Tensor, gain: float) -> None:
+    """Draw an orthogonal weight `[in, out]`, as one of `nn.Linear`."""
+    drawn = torch.empty_like(weight.t(), memory_format=torch.contiguous_format)
+    weight.copy_(nn.init.orthogonal_(drawn, gain).t())
 
 
 class EnsembleLinear(nn.Module):
@@ -33,12 +47,16 @@ class EnsembleLinear(nn.Module):
             gain: Orthogonal weights of this gain and zero biases instead.
         """
         super().__init__()
-        layers = [nn.Linear(in_dim, out_dim) for _ in range(heads)]
+        self.weight = nn.Parameter(torch.empty(heads, in_dim, out_dim))
+        self.bias = nn.Parameter(torch.empty(heads, 1, out_dim))
+        bound = 1.0 / math.sqrt(in_dim)
+        for head in range(heads):
+            initialise(self.weight[head], _draw_linear)
+            initialise(self.bias[head], nn.init.uniform_, a=-bound, b=bound)
         if gain is not None:
-            for layer in layers:
-                orthogonal_(layer, gain)
-        self.weight = nn.Parameter(torch.stack([layer.weight.detach().t() for layer in layers]))
-        self.bias = nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers]))
+            for head in range(heads):
+                initialise(self.weight[head], _draw_orthogonal, gain=gain)
+                initialise(self.bias[head], nn.init.zeros_)
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """Return `[Q, n, out]` for `[Q, n, in]`.

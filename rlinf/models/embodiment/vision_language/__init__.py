@@ -1,4 +1,4 @@
-"""What a policy on a vision-language model of transformers inherits, and a tokenizer of words."""
+"""What policies on vision-language models of transformers share, and how they load them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rlinf.models.embodiment.vision_language.config import VisionLanguageKeys
 
 _LATER = {
     "VisionLanguagePolicy": "rlinf.models.embodiment.vision_language.policy",
+    "load_model": "rlinf.models.embodiment.vision_language.load",
     "word_tokenizer": "rlinf.models.embodiment.openvla.prompts",
 }
 
-__all__ = ["VisionLanguageKeys", "VisionLanguagePolicy", "word_tokenizer"]
+__all__ = ["VisionLanguageKeys", "VisionLanguagePolicy", "load_model", "word_tokenizer"]
 
 
 def __getattr__(name: str) -> Any:

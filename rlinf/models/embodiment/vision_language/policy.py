@@ -23,6 +23,7 @@ from rlinf.models.settings import needed
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from rlinf.models.deferred import DeferredWeights
     from rlinf.utils.env_spec import EnvSpec
 
 
@@ -49,6 +50,7 @@ class VisionLanguagePolicy(ActorCriticPolicy):
         vlm: nn.Module,
         tokenizer: Any,
         env_spec: EnvSpec | None = None,
+        deferral: DeferredWeights | None = None,
     ) -> None:
         """Make the heads on a model, and its adapters if they are asked for.
 
@@ -59,6 +61,7 @@ class VisionLanguagePolicy(ActorCriticPolicy):
                 to be computed again. Its `config` says its sizes.
             tokenizer: Of that model.
             env_spec: Says the range of actions, and the instructions.
+            deferral: As the builder is given it; see `rlinf.models.register_model`.
 
         Raises:
             ValueError: A size is not known, or an instruction cannot be read.
@@ -83,7 +86,7 @@ class VisionLanguagePolicy(ActorCriticPolicy):
         self.prompts(getattr(env_spec, "instructions", ()))
         self.to(torch_dtype)
         if cfg.is_lora:
-            add_adapters(self, cfg)
+            add_adapters(self, cfg, deferral)
 
     @abstractmethod
     def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -44,7 +44,8 @@ class OffPolicyLearner(RolloutLearner):
 
     Args:
         cfg: the configuration.
-        model: the policy, on the CPU and equal on each rank, its weights in float32.
+        model: the policy, on the CPU and equal on each rank, its weights in float32; or built
+            without weights.
         place: where it runs.
 
     Attributes:
@@ -55,6 +56,7 @@ class OffPolicyLearner(RolloutLearner):
         settings: how batches become gradient steps.
     """
 
+    defers_weights = True
     forward_types: ClassVar[tuple[ForwardType, ...]] = (ForwardType.SAC, ForwardType.SAC_Q)
     keeps_target: ClassVar[bool] = True
     replay: TrajectoryReplayBuffer | MixedReplay | None

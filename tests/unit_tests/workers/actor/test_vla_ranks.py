@@ -1,6 +1,6 @@
 """Two ranks that share a vision-language-action policy make the update that one would make.
 
-Their networks have all parts of the published ones, with pictures, at small sizes.
+No rank has the whole policy at any time. Their networks have all parts of the published ones, with pictures, at small sizes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tests.unit_tests.workers.actor.two_ranks import run_two_ranks
 
 CAMERAS = {"num_images_in_input": 2, "num_action_chunks": 2, "add_value_head": True}
 SECTIONS = {
+    "openvla": tokens.section("openvla", vision_towers=tokens.TOWERS, **CAMERAS),
     "openvla_oft": tokens.section(vision_towers=tokens.TOWERS, use_film=True, **CAMERAS),
     "smolvla": flow.section("smolvla", **CAMERAS),
     "pi0": flow.section("pi0", **CAMERAS),
@@ -44,7 +45,13 @@ COMMON = {
     "actor.optim": {"lr": 1e-3, "weight_decay": 0.0, "adam_eps": 1e-2},
 }
 METHODS: dict[str, dict[str, Any]] = {"ppo": {}, "grpo": GRPO}
-ALWAYS = [("smolvla", "ppo"), ("openvla_oft", "grpo")]
+ALWAYS = [
+    ("smolvla", "ppo"),
+    ("openvla_oft", "grpo"),
+    ("openvla", "ppo"),
+    ("pi05", "grpo"),
+    ("gr00t", "ppo"),
+]
 CASES = [(kind, method) for kind in SECTIONS for method in METHODS]
 
 
@@ -53,19 +60,18 @@ def train(kind: str, method: str, rank: int = 0, world_size: int = 1) -> tuple[A
     cfg = make_cfg({"actor.model": SECTIONS[kind], **COMMON, **METHODS[method]})
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    policies = [get_model(cfg.actor.model, SPEC, torch.float32) for _ in range(2)]
-    policies[1].load_state_dict(policies[0].state_dict())
-    learner = EmbodiedLearner(
-        cfg,
-        policies[0],
-        LearnerPlace(torch.device("cpu"), seed=3, rank=rank, world_size=world_size),
-    )
-    batch = rollout(policies[1], steps=4, picture_size=8)
+    acting = get_model(cfg.actor.model, SPEC, torch.float32)
+    torch.manual_seed(0)
+    trained = get_model(cfg.actor.model, SPEC, torch.float32, deferred=True)
+    assert all(parameter.is_meta for parameter in trained.parameters())
+    place = LearnerPlace(torch.device("cpu"), seed=3, rank=rank, world_size=world_size)
+    learner = EmbodiedLearner(cfg, trained, place)
+    batch = rollout(acting, steps=4, picture_size=8)
     share = 8 // world_size
     own = columns(batch, slice(rank * share, (rank + 1) * share))
     of_rollout, of_update = learn(learner, own)
     held = sum(own_part(parameter).numel() for parameter in learner.engine.model.parameters())
-    return of_rollout | of_update, weights(learner), held, dict(policies[1].state_dict())
+    return of_rollout | of_update, weights(learner), held, dict(acting.state_dict())
 
 
 def run_rank(rank: int) -> dict[tuple[str, str], tuple[Any, ...]]:

@@ -72,12 +72,14 @@ def make_sac_cfg(changes: dict[str, Any] | None = None, base: dict[str, Any] = S
     return make_cfg({**base, **(changes or {})})
 
 
-def make_off_policy(cfg: Any, spec: EnvSpec = SPEC, **place: Any) -> Any:
+def make_off_policy(cfg: Any, spec: EnvSpec = SPEC, *, deferred: bool = False, **place: Any) -> Any:
     """A learner on the CPU, whose policy has statistics of observations."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    policy = get_model(cfg.actor.model, spec, torch.float32)
-    policy.update_normalizer({"states": torch.randn(100, 5) * 2 + 1})
+    policy = get_model(cfg.actor.model, spec, torch.float32, deferred=deferred)
+    assert all(parameter.is_meta == deferred for parameter in policy.parameters())
+    seen = torch.randn(100, 5, generator=torch.Generator().manual_seed(0)) * 2 + 1
+    policy.update_normalizer({"states": seen})
     said: list[str] = []
     where = LearnerPlace(torch.device("cpu"), seed=3, warn=said.append, **place)
     learner = learner_of(cfg)(cfg, policy, where)

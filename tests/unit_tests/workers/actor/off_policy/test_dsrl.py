@@ -90,6 +90,20 @@ def test_the_flow_stays_and_actor_and_critics_learn(model):
     assert learner.temperature.target_entropy == -2.0
 
 
+@pytest.mark.parametrize("kind", ["smolvla", "gr00t"])
+def test_no_rank_builds_the_whole_of_a_steered_model(kind):
+    keys = {"num_images_in_input": 1, "num_action_chunks": 3, "action_horizon": 4, **STEERED}
+    cfg = make_sac_cfg({"actor.model": section(kind, **keys)}, base=DSRL)
+    found = []
+    for deferred in (False, True):
+        learner = make_off_policy(cfg, deferred=deferred)
+        batch = steered_rollout(learner.engine.model)
+        found.append((feed(learner, batch), weights_of(learner)))
+    (metrics, whole), (others, filled) = found
+    assert metrics == others and whole.keys() == filled.keys()
+    assert [name for name in whole if not whole[name].equal(filled[name])] == []
+
+
 def test_the_noise_comes_to_be_what_pays_off():
     learner = make_dsrl(
         **{"algorithm.update_epoch": 150, "actor.optim.lr": 1e-2, "algorithm.gamma": 0.0}

@@ -15,6 +15,7 @@ from tests.unit_tests.workers.actor.off_policy.replaying import (
     replay_rollout,
     weights_of,
 )
+from tests.unit_tests.workers.actor.off_policy.test_dsrl import DSRL, VLA, steered_rollout
 from tests.unit_tests.workers.actor.two_ranks import run_two_ranks
 
 SCENARIOS = {
@@ -29,8 +30,10 @@ SCENARIOS = {
     "softplus": {"algorithm.entropy_tuning": {"alpha_type": "softplus"}},
     "choices": {},
     "td3": {"algorithm.target_update_freq": 2},
+    # Steps as long as gradients: Adam makes much of those that are nearly zero.
+    "noise of a VLA": {"actor.model": VLA, "actor.optim": {"lr": 1e-3, "adam_eps": 1e-2}},
 }
-BASES = {"choices": OF_CHOICES, "td3": TD3}
+BASES = {"choices": OF_CHOICES, "td3": TD3, "noise of a VLA": DSRL}
 
 
 def half(batch, rank, world_size):
@@ -41,17 +44,21 @@ def half(batch, rank, world_size):
 def train(name, rank=0, world_size=1):
     choices = name == "choices"
     cfg = make_sac_cfg(SCENARIOS[name], BASES.get(name, SAC))
-    learner = make_off_policy(cfg, CHOICES if choices else SPEC, rank=rank, world_size=world_size)
-    policy = make_off_policy(cfg, CHOICES if choices else SPEC).engine.model
+    spec, steered = CHOICES if choices else SPEC, cfg.actor.model.get("use_dsrl", False)
+    learner = make_off_policy(cfg, spec, deferred=steered, rank=rank, world_size=world_size)
+    policy = make_off_policy(cfg, spec).engine.model
     share = 16 // world_size
     rows = slice(rank * share, (rank + 1) * share)
-    width = policy.num_action_chunks * policy.action_dim
+    width = policy.action_dim * (1 if steered else policy.num_action_chunks)
     learner._draw_noise = NoiseTable(width, rows)
     # What all ranks have together, to draw the same batches from.
-    alone = make_off_policy(cfg, CHOICES if choices else SPEC)
+    alone = make_off_policy(cfg, spec)
     seen = []
     for step in range(3):
-        rollout = replay_rollout(policy, seed=step, choices=choices)
+        if steered:
+            rollout = steered_rollout(policy, seed=step)
+        else:
+            rollout = replay_rollout(policy, seed=step, choices=choices)
         alone.prepare(rollout, range(8))
         batches = [half(alone.replay.sample(16), rank, world_size) for _ in range(2)]
         learner.replay.sample_batches = lambda count, size, drawn=batches: iter(drawn)
