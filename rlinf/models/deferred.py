@@ -425,7 +425,7 @@ class _Recorder(TorchDispatchMode):
         return out
 
     def _draw_later(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Return a tensor without memory, and note what numbers it gets: a parameter may take it."""
+        """Return a tensor without memory, for a parameter, and note what numbers it gets."""
         if torch.device(kwargs.get("device") or "cpu").type != "cpu":
             return func(*args, **kwargs)
         made = func(*args, **kwargs | {"device": torch.device("meta")})

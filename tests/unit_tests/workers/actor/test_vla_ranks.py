@@ -1,6 +1,7 @@
 """Two ranks that share a vision-language-action policy make the update that one would make.
 
-No rank has the whole policy at any time. Their networks have all parts of the published ones, with pictures, at small sizes.
+No rank has the whole policy at any time. Their networks have all parts of the published ones, with
+pictures, at small sizes.
 """
 
 from __future__ import annotations
