@@ -29,6 +29,18 @@ GROOT = (
     "actor.model.max_prompt_length=64",
 )
 """GR00T in the place of the policy of a recipe."""
+OPENPI = (
+    "actor.model.model_type=openpi",
+    "+actor.model.variant=pi05",
+    "~actor.model.hf_config",
+    "+actor.model.hf_config={vision:{hidden_size:16,intermediate_size:16,num_hidden_layers:1,num_attention_heads:1,image_size:16},"
+    "text:{hidden_size:16,intermediate_size:16,num_hidden_layers:2,num_attention_heads:2,num_key_value_heads:1,head_dim:8},"
+    "expert_hidden_size:16,expert_intermediate_size:16,max_state_dim:40,max_action_dim:4}",
+    "actor.model.max_prompt_length=64",
+)
+"""pi0.5 in the place of the policy of a recipe: its prompt holds the state."""
+OPENVLA = (*TINY_LLAMA, "actor.model.model_type=openvla")
+"""Tokens one after the other."""
 PART = "actor.model.action_horizon=6"
 """Only four actions of six are carried out."""
 TINY = [
@@ -46,7 +58,14 @@ TINY = [
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("name", "sizes"),
-    [("oft", (*TINY_LLAMA, PART)), ("smolvla", ()), ("smolvla", GROOT)],
+    [
+        ("oft", (*TINY_LLAMA, PART)),
+        ("oft", OPENVLA),
+        ("smolvla", ()),
+        ("smolvla", GROOT),
+        ("smolvla", OPENPI),
+    ],
+    ids=["openvla_oft", "openvla", "smolvla", "gr00t", "openpi"],
 )
 def test_a_policy_is_cloned_and_then_learns_from_success(runners, tmp_path, name, sizes) -> None:
     demos = tmp_path / "demos"
