@@ -20,6 +20,7 @@ from rlinf.models.embodiment.base_policy import acts_with
 from rlinf.scheduler import Worker
 from rlinf.utils.env_spec import EnvSpec, rollout_steps
 from rlinf.workers.actor.actor import Actor
+from rlinf.workers.actor.held_policy import HeldPolicy
 from rlinf.workers.actor.registry import learner_of
 from rlinf.workers.agreement import Evidence, Finding
 
@@ -34,6 +35,8 @@ class EmbodiedFSDPActor(Actor):
         self._env_spec = env_spec
         torch.manual_seed(self.seed)
         kind = learner_of(self.cfg)
+        if kind.offline and self.cfg.runner.only_eval:
+            kind = HeldPolicy
         policy = get_model(
             self.cfg.actor.model, env_spec, torch.float32, deferred=kind.defers_weights
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlinf.cli import main
+from tests.e2e_tests.command import rlinf
 from tests.e2e_tests.embodied.test_offline import tensors
 
 SHORT = [
@@ -196,7 +197,7 @@ def test_dsrl_steers_a_flow_that_stays(runners, tmp_path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_supervised_then_grpo(runners, tmp_path) -> None:
+def test_supervised_then_grpo(runners, tmp_path, ray_address) -> None:
     demos = tmp_path / "demos"
     words = ["collect.episodes=4", f"collect.save_dir={demos}", "runner.progress=off"]
     assert main(["collect", "metaworld_sft_flow", *words]) == 0
@@ -218,6 +219,11 @@ def test_supervised_then_grpo(runners, tmp_path) -> None:
     assert losses[-1] < 0.9 * losses[0] and held_out[-1] < held_out[0]
     other = resumed(runners, tmp_path / "sft_half", "metaworld_sft_flow", sft, stop=2)
     assert same_weights(whole, other, 4)
+
+    # Whoever only evaluates does not need what was learned from.
+    demos.rename(tmp_path / "elsewhere")
+    said = rlinf(tmp_path, ray_address, "eval", str(whole.folder), "runner.progress=off")
+    assert "over 4 episodes" in said
 
     grpo = [*SHORT, *GRPO, f"runner.ckpt_path={whole.folder}"]
     tuned = runners.runner(tmp_path / "grpo", "metaworld_grpo_flow", grpo)
