@@ -98,8 +98,9 @@ class DeferredWeights:
         self._program: list[_Write] = []
         self._memory: dict[int, Tensor] = {}
         self._views: set[int] = set()
-        """Those that the program makes, and so keeps."""
+        """Ids of views that the program makes, and so keeps."""
         self._drawn: list[weakref.ref[Tensor]] = []
+        """Random tensors without memory, as long as they are there: parameters take it over."""
         self._files: dict[int, tuple[TensorSource, str]] = {}
         self._later: dict[str, tuple[TensorSource, str]] = {}
         self._keys: dict[str, int] = {}
@@ -142,6 +143,7 @@ class DeferredWeights:
     def forget(self) -> None:
         """Forget all that was to be written so far, random numbers included."""
         self._program.clear()
+        self._views.clear()
 
     def finish(self, model: nn.Module) -> None:
         """Learn the names of the parameters, when the model is built.
