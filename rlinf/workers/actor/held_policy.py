@@ -25,7 +25,7 @@ class HeldPolicy(Learner):
     def __init__(self, cfg: Any, model: nn.Module, place: LearnerPlace) -> None:
         super().__init__(cfg, place)
         engine = self.policy_engine(model)
-        self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, place.seed, UpdateShape(None)))
+        self.add_engine(ACTOR, engine, UpdateLoop(cfg, engine, place.seed, UpdateShape()))
 
     def prepare(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Refuse rollouts."""

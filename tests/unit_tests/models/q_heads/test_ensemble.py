@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from rlinf.models.embodiment.q_heads import QEnsemble
+from rlinf.models.embodiment.q_heads.ensemble import EnsembleLinear
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "silu": nn.SiLU}
 
@@ -82,3 +83,20 @@ def test_networks_begin_as_linear_layers_do_and_differ():
     orthogonal = QEnsemble(6, [8], 2, orthogonal_init=True)
     product = orthogonal.hidden[0].weight[1] @ orthogonal.hidden[0].weight[1].t()
     torch.testing.assert_close(product, 2 * torch.eye(6), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("gain", [None, 1.5])
+def test_layers_begin_as_those_of_torch_would(gain):
+    torch.manual_seed(0)
+    ensemble = EnsembleLinear(3, 7, 5, gain)
+    then = torch.rand(2)
+    torch.manual_seed(0)
+    layers = [nn.Linear(7, 5) for _ in range(3)]
+    if gain is not None:
+        for layer in layers:
+            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.zeros_(layer.bias)
+    assert torch.equal(torch.rand(2), then), "whoever draws next gets the same numbers"
+    for head, layer in enumerate(layers):
+        assert torch.equal(ensemble.weight[head], layer.weight.t())
+        assert torch.equal(ensemble.bias[head, 0], layer.bias)

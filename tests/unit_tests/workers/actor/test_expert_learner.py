@@ -79,8 +79,8 @@ def supervised(kind, **keys):
 @pytest.mark.parametrize("kind", KINDS)
 def test_demonstrations_are_learned_from(kind, demos):
     learner = make_cloner(demos, supervised(kind))
-    losses = [learner.update()["actor/loss"] for _ in range(6)]
-    assert losses[-1] < 0.8 * losses[0]
+    losses = [learner.update()["actor/loss"] for _ in range(8)]
+    assert losses[-1] < 0.7 * losses[0]
 
 
 @pytest.mark.parametrize("kind", ["smolvla", "gr00t"])
